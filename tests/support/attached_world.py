@@ -11,7 +11,7 @@ import itertools
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -157,6 +157,9 @@ class ModelCluster:
             raise InvalidError(f"no such topic in the cluster. topics={topics}")
         broker = BrokerFacts(BROKER, BROKER_SETTINGS)
         return ClusterFacts(CLUSTER_ID, (broker,), (self.topic,), self.metadata_topic)
+
+    def read_topic_ids(self, topics: Collection[str]) -> dict[str, bytes]:
+        return {PARTITION.topic: self.topic_id} if PARTITION.topic in topics else {}
 
     def read_ranges(self, topic: TopicFacts) -> list[OffsetRange]:
         is_metadata = topic.name == METADATA_TOPIC

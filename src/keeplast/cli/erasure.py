@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,6 +43,7 @@ Place = Annotated[
         show_default=False,
     ),
 ]
+TIER = "A live cluster's remote tier"
 PublicKey = Annotated[
     Path,
     typer.Option(
@@ -85,6 +87,52 @@ Receipts = Annotated[
         rich_help_panel=FACTS,
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveOptions:
+    """Which live cluster's remote tier a certificate is compared with, if with one."""
+
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server", metavar="HOST:PORT", rich_help_panel=TIER,
+            help="Compare what this cluster's remote tier has now; --store is the decision log.",
+        ),
+    ] = None  # fmt: skip
+    command_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--command-config", metavar="FILE", rich_help_panel=TIER,
+            help="client.properties as Kafka's own tools take it, for SSL and SASL.",
+        ),
+    ] = None  # fmt: skip
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage", metavar="PLUGIN:PLACE", rich_help_panel=TIER,
+            help="Where the brokers' plugin keeps segments, as for attach certificate.",
+        ),
+    ] = None  # fmt: skip
+    storage_options: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--storage-option", metavar="KEY=VALUE", rich_help_panel=TIER,
+            help="A setting of the plugin, or an option of its store; repeatable.",
+        ),
+    ] = ()  # fmt: skip
+
+    def check(self, store: str | None) -> None:
+        """Raise InvalidError for a part of what names a remote tier."""
+        from keeplast.errors import InvalidError
+
+        given = (self.bootstrap_server, self.storage)
+        if any(each is not None for each in given) and None in (*given, store):
+            raise InvalidError(
+                "a remote tier is named by --bootstrap-server, --storage and --store together. "
+                f"--bootstrap-server={self.bootstrap_server} --storage={self.storage} "
+                f"--store={None if store is None else '...'}"
+            )
 
 
 @erasure.command(name="list")
@@ -223,6 +271,7 @@ def certificate(
 def verify(
     file: Certificate,
     public_key: PublicKey,
+    live: LiveOptions,
     hash_key: HashKeyIfAny = None,
     keys: Keys = None,
     data: Data = None,
@@ -255,6 +304,7 @@ def verify(
     )
     from keeplast.signing import SignatureCheck
 
+    live.check(store)
     if data is not None and store is not None:
         raise InvalidError(f"compare one place at a time. --data={data} --store=...")
     if keys is not None and hash_key is None:
@@ -275,6 +325,8 @@ def verify(
             standings = compare_directory(
                 statement, data, files, hasher, receipt=receipt, progressed=events.progressed
             )
+    elif live.bootstrap_server is not None and store is not None:
+        standings = _compare_tier(statement, live, store, hasher)
     elif store is not None:
         standings = _compare_store(
             statement, StoreAddress(store=store, object_options=object_options), hasher
@@ -310,6 +362,39 @@ def _compare_store(
 
     with call.opened() as opened, ProgressEvents("searching") as events:
         return compare_store(statement, opened, hasher, progressed=events.progressed)
+
+
+def _compare_tier(
+    statement: dict[str, Any], live: LiveOptions, store: str, hasher: KeyHasher | None
+) -> Sequence[PartitionStanding]:
+    from keeplast.cli.attach.erase import look_at_cluster
+    from keeplast.cli.attach.options import (
+        ClusterOptions,
+        TierOptions,
+        WantedOptions,
+        decision_log_there,
+    )
+    from keeplast.cli.show.progress import ProgressEvents
+    from keeplast.clock import SystemClock
+    from keeplast.service.attached_certificate import LiveTier, compare_attached
+
+    cluster = ClusterOptions(
+        bootstrap_server=live.bootstrap_server or "", command_config=live.command_config
+    )
+    tier = TierOptions(
+        store=store, storage=live.storage or "", storage_options=live.storage_options
+    )
+    with decision_log_there(store) as log, ProgressEvents("searching") as events:
+        assert log is not None
+        named = {str(each["topic"]) for each in statement["partitions"]}
+        there = cluster.connect().read_topic_ids(named)
+        found = look_at_cluster(cluster, tuple(sorted(named & there.keys())), log)
+        settings = WantedOptions().settings_of(found.facts.topics)
+        return compare_attached(
+            statement,
+            LiveTier(found.client, found.facts, found.folded, log, tier.open_layout(), settings),
+            hasher, SystemClock(), progressed=events.progressed,
+        )  # fmt: skip
 
 
 def _verified_lines(

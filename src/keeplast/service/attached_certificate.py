@@ -7,13 +7,38 @@ only grow: lower ones are of what came back from a backup.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keeplast.attach.attached_files import attached_path
+from keeplast.clock import Clock
 from keeplast.cluster.facts import ClusterFacts, TopicFacts
+from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.cluster.live_cluster import MetadataReader
 from keeplast.cluster.metadata_log import FoldedMetadata
 from keeplast.cluster.status import name_of
+from keeplast.config.settings import Settings
 from keeplast.format.identifier import encode_id
 from keeplast.format.murmur2 import metadata_partition
+from keeplast.inspect.erasure_search import PartitionSearch
+from keeplast.log.partition_log import PartitionFiles, Tail
+from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.partition import TopicPartition
+from keeplast.rewrite.workspace import Workspace
+from keeplast.service.attached_erasing import TieredLog
 from keeplast.service.certificate import ATTACHED, NOT_SEARCHED, CertifiedPlace
+from keeplast.service.certificate_check import (
+    CertificateStanding,
+    PartitionStanding,
+    age,
+    compare_each,
+    judge,
+    wanted_keys,
+)
+from keeplast.service.cluster_answer import remote_log
+from keeplast.service.erasing import Search
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import AttachedName
 
@@ -63,3 +88,105 @@ def _metadata_end(
         return 0
     at = metadata_partition(topic.topic_id, number, facts.metadata_topic.partition_count)
     return folded.ranges[at].end
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTier:
+    """A live cluster's remote tier as it stands; ``folded`` is its metadata topic, to the end."""
+
+    cluster: MetadataReader
+    facts: ClusterFacts
+    folded: FoldedMetadata
+    log: DecisionLog
+    layout: RemoteLayout
+    settings: Settings
+
+
+def compare_attached(
+    statement: Mapping[str, Any],
+    tier: LiveTier,
+    hasher: KeyHasher | None,
+    clock: Clock,
+    *,
+    memory_bytes: int = MEMORY_BYTES_DEFAULT,
+    progressed: Callable[[int], None] = lambda _: None,
+) -> tuple[PartitionStanding, ...]:
+    """Compare what a remote tier has now with a certificate; reads only.
+
+    Without ``hasher`` nobody looks for keys, and what has changed is told as such.
+    """
+    wanted = wanted_keys(statement, hasher)
+    asked = Search(wanted, clock.now_ms(), Workspace(memory_bytes), progressed)
+    strange = _strangeness(statement, tier.facts)
+    topics = {each.name: each for each in tier.facts.topics}
+
+    def compare(entry: Mapping[str, Any], partition: TopicPartition) -> PartitionStanding:
+        if strange is not None:
+            return PartitionStanding(partition, CertificateStanding.OTHER, strange)
+        topic = topics.get(partition.topic)
+        if topic is None or partition.partition >= topic.partition_count:
+            why = "there is no such partition"
+            return PartitionStanding(partition, CertificateStanding.MISSING, why)
+        if entry["topic_id"] != encode_id(topic.topic_id):
+            why = f"the topic was made anew: its id is {encode_id(topic.topic_id)}"
+            return PartitionStanding(partition, CertificateStanding.OTHER, why)
+        return _compare(entry, tier, topic, partition, asked, clock)
+
+    return compare_each(statement["partitions"], compare)
+
+
+def _strangeness(statement: Mapping[str, Any], facts: ClusterFacts) -> str | None:
+    """Return why a cluster is not the one that a certificate is about, None when it may be."""
+    place = statement["place"]
+    if place["kind"] != ATTACHED:
+        return f"the certificate is about a {place['kind']}"
+    if place["cluster_id"] != facts.cluster_id:
+        return f"another cluster: {facts.cluster_id}, the certificate's is {place['cluster_id']}"
+    return None
+
+
+def _compare(
+    entry: Mapping[str, Any],
+    tier: LiveTier,
+    topic: TopicFacts,
+    partition: TopicPartition,
+    asked: Search,
+    clock: Clock,
+) -> PartitionStanding:
+    number = partition.partition
+    older = _older(
+        entry, _epoch(tier.facts, tier.log, topic, number),
+        _metadata_end(tier.facts, tier.folded, topic, number),
+    )  # fmt: skip
+    remote, wish = remote_log(
+        tier.cluster, tier.facts, tier.folded.cache, tier.log, tier.settings, topic, number
+    )
+    at = name_of(topic, number)
+    found = TieredLog(tier.layout, remote, at, wish, clock).search(asked)
+    search = found.search
+    if search is None:
+        search = PartitionSearch(
+            partition, attached_path(at), None,
+            PartitionFiles(attached_path(at), (), (), (), ()), Tail(remote.ends.end, 0), {}, (), 0,
+            (), 0, (),
+        )  # fmt: skip
+    elif older is None:
+        older = age(search, entry)
+    sums = {(each.name, each.size_bytes, each.sha256) for each in search.sums}
+    wanted = {(e["name"], e["bytes"], e["sha256"]) for e in entry["segments_after"]}
+    return judge(
+        entry, search, found.beside, older, lambda: wanted <= sums,
+        looked_for_keys=asked.wanted.keys is None,
+    )  # fmt: skip
+
+
+def _older(entry: Mapping[str, Any], epoch: int, metadata_end: int) -> str | None:
+    """Return by what only grows that a cluster, or a decision log, came back from a backup."""
+    if epoch < int(entry["metadata_version"]):
+        return (
+            f"the decision log has epoch {epoch}, and had {entry['metadata_version']}: it came "
+            "back from a backup, or is another one"
+        )
+    if metadata_end < int(entry["metadata_offset"]):
+        return f"the metadata topic ends at {metadata_end}, and ended at {entry['metadata_offset']}"
+    return None

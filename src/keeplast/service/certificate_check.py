@@ -12,6 +12,7 @@ import binascii
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, auto
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -257,9 +258,18 @@ def _compare(
     older = age(search, entry) or _is_less_clean(entry, clean_to) or behind
     elsewhere, _ = search_marked(directory, partition, wanted, files)
     return judge(
-        entry, search, [*search.beside, *elsewhere], older, files,
-        looked_for_keys=wanted.keys is None,
+        entry, search, [*search.beside, *elsewhere], older,
+        partial(is_as_it_was, entry, search, files), looked_for_keys=wanted.keys is None,
     )  # fmt: skip
+
+
+def is_as_it_was(entry: Mapping[str, Any], search: PartitionSearch, files: FileSystem) -> bool:
+    """Say whether every segment of a partition's ``entry`` is there, byte for byte."""
+    return all(
+        sum_file(files, child_path(search.path, str(each["name"])), int(each["bytes"]))
+        == each["sha256"]
+        for each in entry["segments_after"]
+    )
 
 
 def judge(
@@ -267,11 +277,14 @@ def judge(
     search: PartitionSearch,
     beside: Sequence[BesideLog],
     older: str | None,
-    files: FileSystem,
+    is_same: Callable[[], bool],
     *,
     looked_for_keys: bool,
 ) -> PartitionStanding:
-    """Say how what was found of a partition stands to its ``entry``; ``older`` is why it is."""
+    """Say how what was found of a partition stands to its ``entry``; ``older`` is why it is.
+
+    ``is_same`` reads whether every segment is as it was.
+    """
     partition, searched_to = search.partition, int(entry["searched_to"])
     offsets = sorted(each.offset for its in search.records.values() for each in its)
     back = [offset for offset in offsets if offset < searched_to]
@@ -289,12 +302,7 @@ def judge(
     if offsets:
         why = f"a key was written later, at offset {offsets[0]}, behind what was searched"
         return PartitionStanding(partition, CertificateStanding.LATER_WRITE, why)
-    is_same = all(
-        sum_file(files, child_path(search.path, str(each["name"])), int(each["bytes"]))
-        == each["sha256"]
-        for each in entry["segments_after"]
-    )
-    if is_same:
+    if is_same():
         return PartitionStanding(partition, CertificateStanding.SAME, "every segment is as it was")
     if not looked_for_keys:
         why = "segments have changed since; give --hash-key to look for the keys"

@@ -8,6 +8,7 @@ metadata that was restored.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from keeplast.inspect.erasure_search import WantedKeys, search_partition
@@ -22,6 +23,7 @@ from keeplast.service.certificate_check import (
     PartitionStanding,
     age,
     compare_each,
+    is_as_it_was,
     judge,
     wanted_keys,
 )
@@ -108,6 +110,6 @@ def _compare(
     )  # fmt: skip
     elsewhere, _ = search_replaced(look, parts, wanted)
     return judge(
-        entry, search, [*search.beside, *elsewhere], age(search, entry), files,
-        looked_for_keys=wanted.keys is None,
+        entry, search, [*search.beside, *elsewhere], age(search, entry),
+        partial(is_as_it_was, entry, search, files), looked_for_keys=wanted.keys is None,
     )  # fmt: skip

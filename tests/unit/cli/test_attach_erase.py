@@ -21,6 +21,7 @@ from tests.support.attached_world import CLUSTER_ID, PARTITION, TOPIC_ID, moved
 from tests.support.commanded_world import commanded_world
 from tests.support.key_pair import OperatorFiles, write_operator_files
 from tests.support.verified_world import VerifiedWorld
+from tests.unit.attach.test_attached_rounds import MERGING
 
 SMALL = ("--config", "segment.bytes=2000")
 """What stays raw at the end is two segments."""
@@ -137,6 +138,74 @@ def test_now_cleans_and_collects_what_its_grace_lets_go(
         [e["topic"] for e in done.document["rounds"]],
         done.document["errors"],
     ]
+
+
+def prove(
+    world: VerifiedWorld, operator: OperatorFiles, out: Path, *more: object, expected: int = 0
+) -> tuple[str, str]:
+    """Return how the partition stands to a certificate, and why."""
+    found = CliRunner().invoke(
+        app,
+        [
+            "erasure", "verify", str(out), "--public-key", str(operator.public_key),
+            "--bootstrap-server", "127.0.0.1:1", "--storage", "local:/x", "--store",
+            store_of(world), *map(str, more), "--json",
+        ],
+    )  # fmt: skip
+    assert expected == found.exit_code, found.output
+    (each,) = json.loads(found.stdout)["data"]
+    return each["standing"], each["why"]
+
+
+def test_what_a_remote_tier_has_now_is_held_against_a_certificate(
+    world: VerifiedWorld, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    out, hashed = tmp_path / "gone.json", ("--hash-key", operator.hash_key)
+    operator.keys.write_bytes(b"nobody\n")
+    erase(world, operator)
+    assert 0 == certify(world, operator, out).code
+    assert "same" == prove(world, operator, out)[0]
+    shutil.copy(world.world.root / "decisions.db", tmp_path / "older.db")
+    world.collect()
+    world.clean(replace(MERGING, segment_bytes=30_000), margin=0)
+    assert ("changed", "later") == (
+        prove(world, operator, out, expected=1)[0], prove(world, operator, out, *hashed)[0]
+    )  # fmt: skip
+    # Of a cluster that is another one, and of metadata that is older.
+    world.cluster.topic_id = b"t" * 16
+    assert "other" == prove(world, operator, out, expected=1)[0]
+    world.cluster.topic_id = TOPIC_ID
+    second = tmp_path / "second.json"
+    assert 0 == certify(world, operator, second).code
+    told = list(world.cluster.values)
+    del world.cluster.values[-1]
+    standing, why = prove(world, operator, second, *hashed, expected=1)
+    assert ("older", True) == (standing, "the metadata topic ends at" in why)
+    world.cluster.values[:] = told
+    world.close()
+    (tmp_path / "older.db").replace(world.world.root / "decisions.db")
+    for name in ("decisions.db-wal", "decisions.db-shm"):
+        (world.world.root / name).unlink(missing_ok=True)
+    standing, why = prove(world, operator, second, *hashed, expected=1)
+    assert ("older", True) == (standing, "epoch" in why), why
+
+
+@pytest.mark.parametrize("given", [("--storage", "local:/x"), ("--bootstrap-server", "h:1")])
+def test_a_remote_tier_is_named_whole(
+    world: VerifiedWorld, operator: OperatorFiles, tmp_path: Path, given: tuple[str, str]
+) -> None:
+    found = CliRunner().invoke(
+        app,
+        [
+            "erasure",
+            "verify",
+            str(tmp_path / "none"),
+            "--public-key",
+            str(operator.public_key),
+            *given,
+        ],
+    )
+    assert (2, True) == (found.exit_code, "together" in " ".join(found.stderr.split()))
 
 
 def test_a_certificate_is_refused_while_a_trace_is_there_and_says_what_it_is_about(

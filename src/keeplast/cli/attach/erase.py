@@ -12,6 +12,7 @@ import typer
 
 from keeplast.cli.attach.options import (
     AttachedCleanOptions,
+    BrokerMetricsUrls,
     ClusterOptions,
     KeylessChoice,
     RoundChoice,
@@ -20,6 +21,7 @@ from keeplast.cli.attach.options import (
     WantedOptions,
     decision_log_there,
     fold,
+    why_wait_of,
 )
 from keeplast.cli.attach.upkeep import GraceMs
 from keeplast.cli.frame.command import Result, command
@@ -69,6 +71,7 @@ class AttachedEraseOptions:
     wanted: WantedOptions
     now: Now = False
     grace_ms: GraceMs = None
+    broker_metrics: BrokerMetricsUrls = ()
     keyless: KeylessChoice = Keyless.FAIL
     workers: RunnerOptions
     work: WorkOptions
@@ -103,7 +106,12 @@ def erase(options: AttachedEraseOptions, as_json: Json = False) -> Result:
     about = options.about
     check_call(about, now=options.now)
     # What an argument can be wrong about is found before anything is opened.
-    _ = options.grace, options.work.memory_bytes, options.work.task_memory_bytes
+    _ = (
+        options.grace,
+        why_wait_of(options.broker_metrics),
+        options.work.memory_bytes,
+        options.work.task_memory_bytes,
+    )
     wiring.check_runner(options.workers.chosen_runner, master=options.workers.master)
     with (
         decision_log_there(options.tier.store) as log,
@@ -180,8 +188,10 @@ class _TierEraser:
         from keeplast.attach.collection import collect
         from keeplast.cli.attach.rounds import clean_holding
         from keeplast.cli.frame.verdict import report_errors, report_exit_code
+        from keeplast.cli.show.output import say
 
         options, grace_ms = self.options, self.options.grace
+        why_wait = why_wait_of(options.broker_metrics)
         cleaning = AttachedCleanOptions(
             cluster=replace(options.cluster, topics=self.asked.topics), tier=options.tier,
             wanted=options.wanted, choice=RoundChoice(force=True, keyless=options.keyless),
@@ -190,7 +200,9 @@ class _TierEraser:
         )  # fmt: skip
 
         def behind(publisher: Publisher, receipt: ReceiptWriter | None) -> None:
-            collect(publisher, grace_ms, receipt=receipt)
+            found = collect(publisher, grace_ms, receipt=receipt, why_wait=why_wait)
+            if found.held_back is not None:
+                say(f"{publisher.name}: nothing is deleted: {found.held_back}", kind="warning")
 
         done: list[CleanReport] = []
         while len(done) < ROUNDS_OF_NOW:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import InvalidError, UnavailableError
-from keeplast.tier.objects.object_store import ObjectTree
+from keeplast.tier.objects.object_store import ObjectTree, fill
 from keeplast.tier.objects.stores import check_directory, lasting_url, open_objects, open_tree
 
 
@@ -73,3 +73,76 @@ def test_an_object_in_a_directory_survives_a_power_loss_once_it_is_closed(
         if name == "log":
             assert [folder.parent, tmp_path / "t-0", tmp_path] == synced[2:]
         synced.clear()
+
+
+@pytest.mark.parametrize("size", [1, 9 << 20])
+def test_memory_that_was_written_from_may_be_used_again_at_once(
+    tree: ObjectTree, size: int
+) -> None:
+    writer = tree.open_write("p/a")
+    given = bytearray(size)
+    for value in (1, 2, 3):
+        given[:] = bytes([value]) * size
+        writer.write(memoryview(given))
+    given[:] = bytes(size)
+    writer.close()
+    expected = b"\1" * size + b"\2" * size + b"\3" * size
+    assert expected == tree.read_range("p/a", 0, 4 * size)
+
+
+def test_an_object_is_there_when_it_is_closed_and_whole(tree: ObjectTree) -> None:
+    put(tree, "p/a")
+    writer = tree.open_write("p/a")
+    writer.write(b"new")
+    other = tree.open_write("p/b")
+    other.write(b"never")
+    assert b"x" == bytes(tree.read_range("p/a", 0, 10))
+    assert ["p/a"] == [found.key for found in tree.list("p/")]
+    assert ["p/a"] == [found.key for found in tree.children("p")[0]]
+    writer.close()
+    other.abort()
+    assert b"new" == bytes(tree.read_range("p/a", 0, 10))
+    assert ["p/a"] == [found.key for found in tree.list("p/")]
+
+
+def test_what_was_given_up_leaves_no_file(tmp_path: Path) -> None:
+    objects = open_tree(f"file://{tmp_path}")
+    writer = objects.open_write("p/a")
+    writer.write(b"bytes")
+    assert 1 == len(list((tmp_path / "p").iterdir()))
+    writer.abort()
+    writer.abort()
+    assert [] == list((tmp_path / "p").iterdir())
+    dropped = objects.open_write("p/a")
+    dropped.write(b"bytes")
+    del dropped
+    assert [] == list((tmp_path / "p").iterdir())
+
+
+def test_an_object_whose_name_a_directory_has_is_an_error_and_leaves_no_file(
+    tmp_path: Path,
+) -> None:
+    objects = open_tree(f"file://{tmp_path}")
+    (tmp_path / "p" / "a" / "b").mkdir(parents=True)
+    writer = objects.open_write("p/a")
+    writer.write(b"bytes")
+    with pytest.raises(UnavailableError):
+        writer.close()
+    assert ["a"] == [path.name for path in (tmp_path / "p").iterdir()]
+
+
+def test_a_directory_fills_memory_and_leaves_to_the_library_what_is_odd(tmp_path: Path) -> None:
+    objects = open_tree(f"file://{tmp_path}/objects")
+    (tmp_path / "outside").write_bytes(b"secret")
+    (tmp_path / "objects" / "p").mkdir()
+    (tmp_path / "objects" / "p" / "a").write_bytes(b"0123456789")
+    os.mkfifo(tmp_path / "objects" / "p" / "pipe")
+    room = memoryview(bytearray(4))
+    assert fill(objects, "p/a", 6, room)
+    assert b"6789" == bytes(room)
+    for key, start in (
+        ("p/a", 7), ("p/none", 0), ("p", 0), ("p/pipe", 0), ("../outside", 0), ("p/./a", 0),
+        (f"{tmp_path}/outside", 0), ("p//a", 0), ("/p/a", 0), ("p/a/", 0), ("", 0),
+    ):  # fmt: skip
+        assert not fill(objects, key, start, room), key
+    assert not fill(open_tree("memory://"), "p/a", 0, room)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from keeplast.errors import CorruptError, InvariantError, UnavailableError
 from keeplast.log.files import Buffer, ReadHandle, WriteHandle
-from keeplast.tier.objects.object_store import ObjectStore
+from keeplast.tier.objects.object_store import ObjectStore, fill
 
 COPY_BYTES = 1 << 20
 FREE_BYTES = 1 << 60
@@ -32,6 +32,8 @@ class ObjectReadHandle:
         end = min(position + len(buffer), self._size_bytes)
         if end <= position:
             return 0
+        if fill(self.objects, self.key, position, buffer[: end - position]):
+            return end - position
         data = self.objects.read_range(self.key, position, end)
         if len(data) != end - position:
             raise CorruptError(

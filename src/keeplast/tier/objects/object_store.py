@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from keeplast.model.partition import TopicPartition
 
@@ -74,6 +74,24 @@ class ObjectStore(Protocol):
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects; one that is gone already is no error."""
         ...
+
+
+@runtime_checkable
+class FillsBuffers(Protocol):
+    """An object store that can put bytes where they are wanted, without memory between."""
+
+    def fill(self, key: str, start: int, buffer: memoryview) -> bool:
+        """Fill ``buffer`` with the object's bytes from ``start`` on.
+
+        False where it cannot, for whatever reason: then it may hold anything, and who asks for the
+        range is told.
+        """
+        ...
+
+
+def fill(objects: ObjectStore, key: str, start: int, buffer: memoryview) -> bool:
+    """Have ``objects`` fill ``buffer`` if it can; False, and the range is to be asked for, else."""
+    return isinstance(objects, FillsBuffers) and objects.fill(key, start, buffer)
 
 
 class ObjectPlace(ObjectStore, Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -50,17 +51,20 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> KeyRing:
     cut=st.integers(1, 4000),
     ranges=st.lists(st.tuples(st.integers(0, 6100), st.integers(0, 6100)), max_size=6),
     fetch=st.integers(1, 5000),
+    is_in_files=st.booleans(),
     is_compressed=st.booleans(),
     is_encrypted=st.booleans(),
     auxiliary=st.dictionaries(st.sampled_from(AuxiliaryFile), st.binary(max_size=50)),
 )
 def test_a_log_comes_back(
     ring: KeyRing,
+    tmp_path: Path,
     chunk: int,
     content: tuple[int, int, bool],
     cut: int,
     ranges: list[tuple[int, int]],
     fetch: int,
+    is_in_files: bool,
     is_compressed: bool,
     is_encrypted: bool,
     auxiliary: dict[AuxiliaryFile, bytes],
@@ -69,7 +73,8 @@ def test_a_log_comes_back(
     drawn = np.random.default_rng(seed).integers(0, 256 if is_random else 3, size, np.uint8)
     log = drawn.tobytes()
     files = {**dict.fromkeys(ALWAYS_THERE, b"x"), **auxiliary}
-    objects = open_tree("memory://")
+    url = f"file://{tempfile.mkdtemp(dir=tmp_path)}" if is_in_files else "memory://"
+    objects = open_tree(url)
     sealing, cipher = ring.new_segment(None) if is_encrypted else (None, None)
     writer = AivenLogWriter(
         NewObject(objects, "log"), chunk, sealing, cipher, is_compressed=is_compressed
@@ -86,8 +91,11 @@ def test_a_log_comes_back(
     assert data == encode_manifest(manifest, segment)
     opened = None if manifest.sealing is None else ring.open(manifest.sealing)
     assert objects.stat("log").size_bytes == manifest.chunks.stored_size
-    with patch.object(aiven_log, "FETCH_BYTES", fetch):
-        reader = AivenSegmentReader(objects, "memory://", "log", "indexes", manifest, opened)
+    with (
+        patch.object(aiven_log, "FETCH_BYTES", fetch),
+        patch.object(aiven_log, "PART_BYTES", fetch),
+    ):
+        reader = AivenSegmentReader(objects, url, "log", "indexes", manifest, opened)
         for start, end in [*ranges, (0, size)]:
             assert log[start:end] == reader.read_log(start, end)
     assert {kind: files.get(kind) for kind in AuxiliaryFile} == {

@@ -32,7 +32,13 @@ from keeplast.cluster.facts import (
     OffsetRange,
     TopicFacts,
 )
-from keeplast.cluster.layouts.layout import AuxiliaryFile, FoundOwn, FoundSegment, RemoteLayout
+from keeplast.cluster.layouts.layout import (
+    AuxiliaryFile,
+    FoundOwn,
+    FoundSegment,
+    RemoteLayout,
+    SegmentReader,
+)
 from keeplast.cluster.live_cluster import LiveCluster, MetadataEnd, MetadataValue, encode_batch
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
 from keeplast.errors import CommitUnknownError, InvalidError, RefusedError
@@ -258,7 +264,7 @@ class MemoryTier:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _Reader(SegmentReader):
     log: bytes
     files: Mapping[AuxiliaryFile, bytes]
 
@@ -266,8 +272,10 @@ class _Reader:
     def log_bytes(self) -> int:
         return len(self.log)
 
-    def read_log(self, start: int, end: int) -> memoryview:
-        return memoryview(self.log)[start:end]
+    def read_into(self, start: int, buffer: memoryview) -> int:
+        found = self.log[start : start + len(buffer)]
+        buffer[: len(found)] = found
+        return len(found)
 
     def read_auxiliary(self, file: AuxiliaryFile) -> bytes | None:
         return self.files.get(file)

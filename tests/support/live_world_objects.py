@@ -253,7 +253,7 @@ class HostLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _Reader(SegmentReader):
     layout: HostLayout
     files: Mapping[str, bytes]
 
@@ -261,11 +261,13 @@ class _Reader:
     def log_bytes(self) -> int:
         return len(self.files[LOG])
 
-    def read_log(self, start: int, end: int) -> memoryview:
+    def read_into(self, start: int, buffer: memoryview) -> int:
         self.layout.look()
         if LOG not in self.files:
             raise FileNotFoundError(2, "no such object", LOG)
-        return memoryview(self.files[LOG])[start:end]
+        found = self.files[LOG][start : start + len(buffer)]
+        buffer[: len(found)] = found
+        return len(found)
 
     def read_auxiliary(self, file: AuxiliaryFile) -> bytes | None:
         self.layout.look()

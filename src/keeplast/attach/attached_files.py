@@ -12,9 +12,8 @@ checks it**; what the check has read is what brokers will read. Nobody serves it
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from keeplast.attach.outputs import (
@@ -26,6 +25,7 @@ from keeplast.attach.outputs import (
     staged_id,
     work_name,
 )
+from keeplast.attach.shared_readers import SharedReaders
 from keeplast.attach.sources import Source, parts_of, source_of
 from keeplast.cluster.layouts.layout import (
     AuxiliaryFile,
@@ -68,8 +68,6 @@ _AUXILIARY = {
     TIME_INDEX: AuxiliaryFile.TIME_INDEX,
     SNAPSHOT: AuxiliaryFile.SNAPSHOT,
 }
-READERS_KEPT = 8
-"""A reader may keep a chunk or two; a group is read source by source."""
 
 
 def attached_path(partition: TopicIdPartition) -> Path:
@@ -79,16 +77,20 @@ def attached_path(partition: TopicIdPartition) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class AttachedRecipe:
-    """How a worker opens :class:`AttachedFiles`; ``like`` is what :attr:`AttachedFiles.like` is."""
+    """How a worker opens :class:`AttachedFiles`; ``like`` is what :attr:`AttachedFiles.like` is.
+
+    All that are opened in one process read by the same ``readers``.
+    """
 
     layout: RemoteLayout
     sources: tuple[Source, ...]
     mark: OutputMark
     like: RemoteLogSegment | None = None
+    readers: SharedReaders = field(default_factory=SharedReaders, compare=False)
 
     def open(self) -> AttachedFiles:
         """Return the files of the round."""
-        return AttachedFiles(self.layout, self.sources, self.mark, self.like)
+        return AttachedFiles(self)
 
     def is_on_disk(self, path: Path) -> bool:
         """Return False: workers go to the remote tier themselves."""
@@ -101,16 +103,14 @@ class AttachedFiles(WriteOnceFiles):
     It completes outputs, as :class:`~keeplast.rewrite.completion.CompletesOutputs` asks.
     """
 
-    def __init__(
-        self, layout: RemoteLayout, sources: tuple[Source, ...], mark: OutputMark,
-        like: RemoteLogSegment | None = None,
-    ) -> None:  # fmt: skip
-        """Show ``sources``: one at least, measured, ascending and without a hole."""
-        self._layout = layout
-        self._like = like
+    def __init__(self, recipe: AttachedRecipe) -> None:
+        """Show its sources: one at least, measured, ascending and without a hole."""
+        sources = recipe.sources
+        self._layout = recipe.layout
+        self._like = recipe.like
         self._sources = {each.start_offset: each for each in sources}
         self._newest = sources[-1].newest
-        self._mark = mark
+        self._mark = recipe.mark
         self.partition = self._newest.id.partition
         self.path = attached_path(self.partition)
         self.end = self._newest.end_offset + 1
@@ -119,8 +119,7 @@ class AttachedFiles(WriteOnceFiles):
         for each in sources:
             for kind in (LOG, INDEX, TIME_INDEX):
                 self._names[segment_file(each.start_offset, kind)] = each
-        self._lock = threading.Lock()
-        self._readers: dict[RemoteLogSegmentId, SegmentReader] = {}
+        self._readers = recipe.readers
         self._written: dict[str, tuple[WrittenLog, OutputFacts]] = {}
         self._small: dict[str, bytes] = {}
         self._complete: dict[str, RemoteLogSegment] = {}
@@ -184,7 +183,7 @@ class AttachedFiles(WriteOnceFiles):
 
     def _check(self, segment: RemoteLogSegment, auxiliary: Mapping[AuxiliaryFile, bytes]) -> None:
         """Read what lies beside a log; the log itself is read by the check of the engine."""
-        reader = self._layout.open(segment)
+        reader = self._reader(segment)
         for kind in AuxiliaryFile:
             if reader.read_auxiliary(kind) != auxiliary.get(kind):
                 raise CorruptError(
@@ -226,15 +225,7 @@ class AttachedFiles(WriteOnceFiles):
     # Where bytes are.
 
     def _reader(self, segment: RemoteLogSegment) -> SegmentReader:
-        with self._lock:
-            reader = self._readers.get(segment.id)
-        if reader is None:
-            reader = self._layout.open(segment)
-            with self._lock:
-                while len(self._readers) >= READERS_KEPT:
-                    del self._readers[next(iter(self._readers))]
-                self._readers[segment.id] = reader
-        return reader
+        return self._readers.open(self._layout, segment)
 
     def _source(self, path: Path) -> Source | None:
         """Return the source that a name is a file of, or the complete output as one."""
@@ -344,8 +335,7 @@ class AttachedFiles(WriteOnceFiles):
         remove_output(self._layout, name, parsed.base_offset, self.like)
         self._written.pop(path.name, None)
         self._complete.pop(path.name, None)
-        with self._lock:
-            self._readers.pop(name, None)
+        self._readers.forget(name)
 
     def write_durable(self, path: Path, data: Buffer) -> None:
         """Write a staged file at once."""
@@ -368,6 +358,7 @@ class _LogReadHandle:
     ) -> None:
         self._source = source
         self._reader_of = reader_of
+        self._last: tuple[RemoteLogSegmentId, SegmentReader] | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -385,13 +376,16 @@ class _LogReadHandle:
         return filled
 
     def _fill(self, part: RemoteLogSegment, buffer: memoryview, position: int) -> None:
-        data = self._reader_of(part).read_log(position, position + len(buffer))
-        if len(data) != len(buffer):
+        # Others may have had so many open meanwhile that this one was dropped.
+        last = self._last
+        if last is None or last[0] != part.id:
+            last = self._last = part.id, self._reader_of(part)
+        count = last[1].read_into(position, buffer)
+        if count != len(buffer):
             raise CorruptError(
                 "a remote log is shorter than it was announced", path=str(part.id),
-                position=position, expected=len(buffer), found=len(data),
+                position=position, expected=len(buffer), found=count,
             )  # fmt: skip
-        buffer[:] = data
 
     def close(self) -> None:
         """Do nothing: nothing is held open."""

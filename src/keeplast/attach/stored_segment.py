@@ -123,9 +123,7 @@ class _StoredLog:
         return self.reader.log_bytes
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
-        data = self.reader.read_log(position, position + len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+        return self.reader.read_into(position, buffer)
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -12,7 +12,7 @@ of the encryption libraries. Answers to ``RsaEncryptionProvider``, ``AesEncrypti
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,10 +21,11 @@ from Crypto.Cipher import PKCS1_OAEP
 from Crypto.Hash import SHA3_512
 from Crypto.PublicKey import RSA
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
+from keeplast.cluster.layouts.aiven_chunks import SEAL_BYTES
 from keeplast.cluster.layouts.aiven_manifest import Sealing
-from keeplast.errors import CorruptError, InvalidError, RefusedError
+from keeplast.errors import CorruptError, InvalidError, RefusedError, invariant
 from keeplast.format.checksum import Buffer
 
 KEY_BYTES = 32
@@ -126,31 +127,77 @@ class SegmentCipher:
     """Encrypts and decrypts the chunks and indexes of one segment; stays in its process."""
 
     def __init__(self, key: bytes, aad: bytes, draw: Draw) -> None:
-        self._gcm = AESGCM(key)
+        self._key = algorithms.AES256(key)
         self._aad = aad
         self._draw = draw
 
     def seal(self, data: Buffer) -> bytes:
-        """Return ``data`` encrypted under a fresh IV, 28 bytes longer."""
-        iv = self._draw(IV_BYTES)
-        return iv + self._gcm.encrypt(iv, data, self._aad)
+        """Return ``data`` encrypted under a fresh IV, SEAL_BYTES longer."""
+        room = memoryview(bytearray(memoryview(data).nbytes + SEAL_BYTES))
+        return bytes(self.seal_into(data, room))
+
+    def seal_into(self, data: Buffer, room: memoryview) -> memoryview:
+        """As :meth:`seal`, into the beginning of ``room``, which is so large at least.
+
+        The library wants room for a block behind what it writes: here that is the tag's.
+        """
+        end = IV_BYTES + memoryview(data).nbytes
+        sealed = room[: end + TAG_BYTES]
+        sealed[:IV_BYTES] = iv = self._draw(IV_BYTES)
+        context = Cipher(self._key, modes.GCM(iv)).encryptor()
+        context.authenticate_additional_data(self._aad)
+        context.update_into(data, sealed[IV_BYTES:])
+        _finish(context)
+        sealed[end:] = context.tag
+        return sealed
 
     def unseal(self, data: Buffer) -> bytes:
         """Return what was sealed; CorruptError when a bit of it has changed."""
+        return bytes(self.unseal_into(data, memoryview(bytearray(memoryview(data).nbytes))))
+
+    def unseal_into(self, data: Buffer, room: memoryview) -> memoryview:
+        """As :meth:`unseal`, into the beginning of ``room``, as large as ``data`` at least."""
         view = memoryview(data)
-        try:
-            if len(view) >= IV_BYTES + TAG_BYTES:
-                return self._gcm.decrypt(bytes(view[:IV_BYTES]), view[IV_BYTES:], self._aad)
-        except InvalidTag:
-            pass
-        raise CorruptError(
-            "encrypted data is damaged, or encrypted with another key", expected="a valid tag",
-            found=f"{len(view)} bytes",
+        if len(view) < SEAL_BYTES:
+            raise _damaged(len(view))
+        end = len(view) - TAG_BYTES
+        return self.unseal_parts(
+            bytes(view[:IV_BYTES]), bytes(view[end:]), (view[IV_BYTES:end],), room
         )  # fmt: skip
+
+    def unseal_parts(
+        self, iv: bytes, tag: bytes, parts: Iterable[memoryview], room: memoryview
+    ) -> memoryview:
+        """As :meth:`unseal_into`, of encrypted bytes that come in parts.
+
+        Until this returns ``room`` holds nothing that anybody may use, and after an error.
+        """
+        context = Cipher(self._key, modes.GCM(iv, tag)).decryptor()
+        context.authenticate_additional_data(self._aad)
+        size = 0
+        try:
+            for part in parts:
+                size += context.update_into(part, room[size:])
+            _finish(context)
+        except InvalidTag:
+            raise _damaged(size + SEAL_BYTES) from None
+        return room[:size]
 
     def __reduce__(self) -> str:
         """Refuse to travel."""
         raise TypeError("a segment's plain key stays in its process")
+
+
+def _finish(context: CipherContext) -> None:
+    """Check the tag, or make it; InvalidTag for a wrong one."""
+    invariant(context.finalize() == b"", "AES-GCM has changed a length")
+
+
+def _damaged(size: int) -> CorruptError:
+    return CorruptError(
+        "encrypted data is damaged, or encrypted with another key", expected="a valid tag",
+        found=f"{size} bytes",
+    )  # fmt: skip
 
 
 def _read_key(path: Path, *, is_private: bool) -> RSA.RsaKey:

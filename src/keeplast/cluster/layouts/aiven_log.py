@@ -7,7 +7,8 @@ the last one is kept, since the next reader mostly begins in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from keeplast.cluster.layouts.aiven_chunks import (
     check_log_size,
     fixed_index,
 )
-from keeplast.cluster.layouts.aiven_keys import SegmentCipher
+from keeplast.cluster.layouts.aiven_keys import IV_BYTES, TAG_BYTES, SegmentCipher
 from keeplast.cluster.layouts.aiven_manifest import (
     INDEX_MEMBERS,
     Sealing,
@@ -25,17 +26,19 @@ from keeplast.cluster.layouts.aiven_manifest import (
     StoredFile,
     encode_written,
 )
-from keeplast.cluster.layouts.layout import AuxiliaryFile, WrittenLog
+from keeplast.cluster.layouts.layout import AuxiliaryFile, SegmentReader, WrittenLog
 from keeplast.errors import CorruptError, InvariantError, RefusedError, UnavailableError
 from keeplast.format.checksum import Buffer
 from keeplast.format.compression import compress_sized, decompress_sized
 from keeplast.tier.objects.new_object import NewObject
-from keeplast.tier.objects.object_store import ObjectStore
+from keeplast.tier.objects.object_store import ObjectStore, fill
 
 CHUNK_BYTES_MAX = 256 << 20
 """A chunk that is compressed or encrypted must be held whole."""
 FETCH_BYTES = 8 << 20
 """So much of neighbouring chunks is asked for at once, or one chunk."""
+PART_BYTES = 1 << 20
+"""So much is decrypted at once where objects are files: it is still near the processor then."""
 
 
 def check_chunks(size: int, is_transformed: bool) -> None:
@@ -69,7 +72,20 @@ def pack_indexes(
     return files, b"".join(parts)
 
 
-class AivenSegmentReader:
+class _DecodedChunk:
+    """The chunk that a reader has decoded last, and the memory that it works in."""
+
+    __slots__ = ("content", "number", "part", "room")
+
+    def __init__(self, room_bytes: int) -> None:
+        self.number = -1
+        self.content: Buffer = b""
+        # Pages of them are there once they are written to.
+        self.room = np.empty(room_bytes, np.uint8).data
+        self.part = np.empty(min(room_bytes, PART_BYTES), np.uint8).data
+
+
+class AivenSegmentReader(SegmentReader):
     """A segment whose manifest was read; nothing else was."""
 
     def __init__(
@@ -87,42 +103,44 @@ class AivenSegmentReader:
         self._is_plain = cipher is None and not manifest.is_compressed
         longest = min(self._chunks.original_chunk_size, self._chunks.original_size)
         check_chunks(longest, not self._is_plain)
-        self._kept: tuple[int, Buffer] = -1, b""
+        has_chunks = not self._is_plain and len(self._chunks.sizes) > 0
+        self._room_bytes = int(self._chunks.sizes.max()) if has_chunks else 0
+        # Who reads takes it out meanwhile: another thread decodes for itself.
+        self._kept: deque[_DecodedChunk] = deque(maxlen=1)
 
     @property
     def log_bytes(self) -> int:
         """Return the size of the log itself."""
         return self._chunks.original_size
 
-    def read_log(self, start: int, end: int) -> memoryview:
-        """Return the log's bytes ``[start, end)``, less at its end."""
-        end = min(end, self._chunks.original_size)
+    def read_into(self, start: int, buffer: memoryview) -> int:
+        """Fill ``buffer`` from ``start`` on, less at the log's end."""
+        end = min(start + len(buffer), self._chunks.original_size)
         if end <= start:
-            return memoryview(b"")
+            return 0
+        out = buffer[: end - start]
         if self._is_plain:
-            return self._fetch(self._log_key, start, end)
+            if not fill(self._objects, self._log_key, start, out):
+                out[:] = self._fetch(self._log_key, start, end)
+            return len(out)
+        try:
+            kept = self._kept.pop()
+        except IndexError:
+            kept = _DecodedChunk(self._room_bytes)
         chunk = self._chunks.original_chunk_size
         first, last = start // chunk, (end - 1) // chunk
-        at, content = self._kept
-        if first == last == at:
-            return memoryview(content)[start - first * chunk : end - first * chunk]
-        out = memoryview(bytearray(end - start))
-        while first <= last:
-            if first == at:
-                self._copy(out, start, first, content)
-                first += 1
-                continue
-            behind = self._run_end(first, last)
-            from_, to = (int(self._chunks.starts[each]) for each in (first, behind))
-            stored = self._fetch(self._log_key, from_, to)
-            for number in range(first, behind):
-                begin, stop = (int(self._chunks.starts[each]) for each in (number, number + 1))
-                content = self._decode(number, stored[begin - from_ : stop - from_])
-                self._copy(out, start, number, content)
-                at = number
-            first = behind
-        self._kept = at, content
-        return out
+        fetched, from_, behind = memoryview(b""), 0, first
+        for number in range(first, last + 1):
+            if number != kept.number and not self._fill(number, kept):
+                if number >= behind:
+                    behind = self._run_end(number, last)
+                    from_, to = self._stored_range(number, behind)
+                    fetched = self._fetch(self._log_key, from_, to)
+                begin, stop = self._stored_range(number, number + 1)
+                self._decode(number, fetched[begin - from_ : stop - from_], kept)
+            self._copy(out, start, kept)
+        self._kept.append(kept)
+        return len(out)
 
     def read_auxiliary(self, file: AuxiliaryFile) -> bytes | None:
         """Return a file of ``.indexes`` by one request, none for one without bytes."""
@@ -139,32 +157,75 @@ class AivenSegmentReader:
         except CorruptError as error:
             raise self._located(error, self._indexes_key, place.position) from None
 
+    def _stored_range(self, first: int, behind: int) -> tuple[int, int]:
+        """Return where the chunks ``[first, behind)`` lie in the object."""
+        return int(self._chunks.starts[first]), int(self._chunks.starts[behind])
+
     def _run_end(self, first: int, last: int) -> int:
         """Return behind which chunk one request ends: at FETCH_BYTES, one chunk at least."""
         starts = self._chunks.starts
         found = int(np.searchsorted(starts, int(starts[first]) + FETCH_BYTES, "right")) - 1
         return min(max(found, first + 1), last + 1)
 
-    def _copy(self, out: memoryview, start: int, number: int, content: Buffer) -> None:
+    def _copy(self, out: memoryview, start: int, kept: _DecodedChunk) -> None:
         """Put what ``out``, which begins at ``start``, needs of a chunk where it belongs."""
-        begin, _ = self._chunks.original_range(number)
+        begin, _ = self._chunks.original_range(kept.number)
         skipped = max(start - begin, 0)
         target = begin + skipped - start
-        part = memoryview(content)[skipped : skipped + len(out) - target]
+        part = memoryview(kept.content)[skipped : skipped + len(out) - target]
         out[target : target + len(part)] = part
 
-    def _decode(self, number: int, stored: memoryview) -> Buffer:
-        start, end = self._chunks.original_range(number)
-        content: Buffer = stored
+    def _fill(self, number: int, kept: _DecodedChunk) -> bool:
+        """Keep a chunk of an object that is a file, without memory between.
+
+        False for any other, and for what is not right: :meth:`_decode` says what it is.
+        """
+        begin, stop = self._stored_range(number, number + 1)
+        kept.number, kept.content = -1, b""
         try:
+            if self._cipher is None:
+                stored = kept.room[: stop - begin]
+                if not fill(self._objects, self._log_key, begin, stored):
+                    return False
+                self._keep(number, stored, kept)
+                return True
+            ends = memoryview(bytearray(SEAL_BYTES))
+            iv, tag = ends[:IV_BYTES], ends[IV_BYTES:]
+            begin, stop = begin + IV_BYTES, stop - TAG_BYTES
+            if not fill(self._objects, self._log_key, begin - IV_BYTES, iv):
+                return False
+            if not fill(self._objects, self._log_key, stop, tag):
+                return False
+            parts = self._parts(begin, stop, kept.part)
+            content = self._cipher.unseal_parts(bytes(iv), bytes(tag), parts, kept.room)
+            self._keep(number, content, kept)
+        except CorruptError:
+            return False
+        return True
+
+    def _parts(self, start: int, end: int, room: memoryview) -> Iterator[memoryview]:
+        """Yield ``[start, end)`` of the object part by part, each in ``room``; less if it fails."""
+        while start < end and fill(self._objects, self._log_key, start, room[: end - start]):
+            yield room[: end - start]
+            start += len(room)
+
+    def _decode(self, number: int, stored: memoryview, kept: _DecodedChunk) -> None:
+        """Keep a chunk; CorruptError for one that is damaged, and none is kept."""
+        kept.number, kept.content = -1, b""
+        try:
+            content = stored
             if self._cipher is not None:
-                content = self._cipher.unseal(content)
-            if self._manifest.is_compressed:
-                content = decompress_sized(content, end - start)
+                content = self._cipher.unseal_into(stored, kept.room)
+            self._keep(number, content, kept)
         except CorruptError as error:
             position = int(self._chunks.starts[number])
             raise self._located(error, self._log_key, position) from None
-        return content
+
+    def _keep(self, number: int, content: Buffer, kept: _DecodedChunk) -> None:
+        if self._manifest.is_compressed:
+            start, end = self._chunks.original_range(number)
+            content = decompress_sized(content, end - start)
+        kept.number, kept.content = number, content
 
     def _fetch(self, key: str, start: int, end: int) -> memoryview:
         try:
@@ -202,7 +263,9 @@ class AivenLogWriter:
         self._cipher = cipher
         self._is_compressed = is_compressed
         self._is_plain = cipher is None and not is_compressed
-        self._waiting = bytearray()
+        self._waiting = memoryview(b"")
+        self._waiting_bytes = 0
+        self._room = memoryview(b"")
         self._sizes: list[int] = []
         self._size_bytes = 0
 
@@ -215,22 +278,27 @@ class AivenLogWriter:
             self._target.write(view)
             return
         while len(view):
-            if not self._waiting and len(view) >= self._chunk_size:
+            if not self._waiting_bytes and len(view) >= self._chunk_size:
                 part: Buffer = view[: self._chunk_size]
                 view = view[self._chunk_size :]
                 self._put(part)
                 continue
-            missing = self._chunk_size - len(self._waiting)
-            self._waiting += view[:missing]
-            view = view[missing:]
-            if len(self._waiting) == self._chunk_size:
+            if not self._waiting:
+                # Pages of it are there once they are written to.
+                self._waiting = np.empty(self._chunk_size, np.uint8).data
+            at = self._waiting_bytes
+            part = view[: self._chunk_size - at]
+            self._waiting[at : at + len(part)] = part
+            self._waiting_bytes += len(part)
+            view = view[len(part) :]
+            if self._waiting_bytes == self._chunk_size:
                 self._put_waiting()
 
     def close(self) -> WrittenLog:
         """Make the object appear; the description has no plain key."""
         if self._size_bytes == 0:
             raise InvariantError("a log without bytes cannot be read by the plugin")
-        if self._waiting:
+        if self._waiting_bytes:
             self._put_waiting()
         if self._is_compressed:
             sizes = np.array(self._sizes, np.int64)
@@ -250,17 +318,20 @@ class AivenLogWriter:
 
     def abort(self) -> None:
         """Give up what was written."""
-        self._waiting = bytearray()
+        self._waiting = memoryview(b"")
         self._target.abort()
 
     def _put_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, bytearray()
-        self._put(waiting)
+        self._put(self._waiting[: self._waiting_bytes])
+        self._waiting_bytes = 0
 
     def _put(self, part: Buffer) -> None:
         if self._is_compressed:
             part = compress_sized(part)
         if self._cipher is not None:
-            part = self._cipher.seal(part)
+            needed = len(part) + SEAL_BYTES
+            if len(self._room) < needed:
+                self._room = np.empty(needed, np.uint8).data
+            part = self._cipher.seal_into(part, self._room)
         self._sizes.append(len(part))
         self._target.write(part)

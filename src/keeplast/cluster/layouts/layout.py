@@ -66,16 +66,24 @@ class FoundOwn:
 
 
 class SegmentReader(Protocol):
-    """A segment that is there, as brokers would read it."""
+    """A segment that is there, as brokers would read it; safe for threads."""
 
     @property
     def log_bytes(self) -> int:
         """Return the size of the log, as it was before compression and encryption."""
         ...
 
-    def read_log(self, start: int, end: int) -> memoryview:
-        """Return the log's bytes ``[start, end)``, less at its end; CorruptError for damage."""
+    def read_into(self, start: int, buffer: memoryview) -> int:
+        """Fill ``buffer`` with the log's bytes from ``start`` on; return how many, less at its end.
+
+        CorruptError for damage; then ``buffer`` may hold anything.
+        """
         ...
+
+    def read_log(self, start: int, end: int) -> memoryview:
+        """Return the log's bytes ``[start, end)`` in memory of their own, as :meth:`read_into`."""
+        buffer = memoryview(bytearray(max(min(end, self.log_bytes) - start, 0)))
+        return buffer[: self.read_into(start, buffer)]
 
     def read_auxiliary(self, file: AuxiliaryFile) -> bytes | None:
         """Return a file beside the log; None for a transaction index that the segment has not."""

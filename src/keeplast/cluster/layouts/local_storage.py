@@ -202,7 +202,7 @@ class LocalStorage:
         return _with(folder / _stem_name(segment_id, start_offset), _LOG)
 
 
-class _FileSegmentReader:
+class _FileSegmentReader(SegmentReader):
     """A segment's files, each opened when it is read: nothing is held open."""
 
     def __init__(self, stem: Path) -> None:
@@ -215,11 +215,11 @@ class _FileSegmentReader:
     def log_bytes(self) -> int:
         return self._log_bytes
 
-    def read_log(self, start: int, end: int) -> memoryview:
-        end = min(end, self._log_bytes)
-        if end <= start:
-            return memoryview(b"")
-        return _read(self.log, start, end)
+    def read_into(self, start: int, buffer: memoryview) -> int:
+        count = max(min(len(buffer), self._log_bytes - start), 0)
+        if count:
+            _fill(self.log, start, buffer[:count])
+        return count
 
     def read_auxiliary(self, file: AuxiliaryFile) -> bytes | None:
         path = _with(self._stem, file)
@@ -235,7 +235,9 @@ class _FileSegmentReader:
                 "a file beside a remote log is larger than any", path=str(path), position=0,
                 expected=f"<= {AUXILIARY_BYTES_MAX}", found=size,
             )  # fmt: skip
-        return bytes(_read(path, 0, size))
+        data = bytearray(size)
+        _fill(path, 0, memoryview(data))
+        return bytes(data)
 
 
 class _FileLogWriter:
@@ -331,8 +333,7 @@ def _opened(path: Path) -> Iterator[ReadHandle]:
             handle.close()
 
 
-def _read(path: Path, start: int, end: int) -> memoryview:
-    buffer = memoryview(bytearray(end - start))
+def _fill(path: Path, start: int, buffer: memoryview) -> None:
     with _opened(path) as handle:
         count = handle.pread_into(buffer, start)
     if count != len(buffer):
@@ -340,4 +341,3 @@ def _read(path: Path, start: int, end: int) -> memoryview:
             "a file of the remote tier is shorter than it was", path=str(path), position=start,
             expected=len(buffer), found=count,
         )  # fmt: skip
-    return buffer

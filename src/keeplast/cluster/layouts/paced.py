@@ -250,7 +250,7 @@ class PacedLayout:
             return ask()
 
 
-class _PacedReader:
+class _PacedReader(SegmentReader):
     def __init__(self, reader: SegmentReader, pace: RequestPace, waiting: Waiting) -> None:
         self._reader = reader
         self._pace = pace
@@ -260,11 +260,11 @@ class _PacedReader:
     def log_bytes(self) -> int:
         return self._reader.log_bytes
 
-    def read_log(self, start: int, end: int) -> memoryview:
-        size = max(min(end, self._reader.log_bytes) - start, 0)
+    def read_into(self, start: int, buffer: memoryview) -> int:
+        size = max(min(len(buffer), self._reader.log_bytes - start), 0)
         self._pace.take(_requests_of(size), size, self._waiting)
         with self._pace.watching():
-            return self._reader.read_log(start, end)
+            return self._reader.read_into(start, buffer)
 
     def read_auxiliary(self, file: AuxiliaryFile) -> bytes | None:
         with self._pace.watching():

@@ -228,13 +228,20 @@ def explain_looked(
     looked: LookedLog, asked: AskedKey, workspace: Workspace, progressed: Progressed
 ) -> KeyExplanation:
     """Explain a key in a log that was looked at; errors as for :func:`explain_key`."""
-    key = asked.key if asked.offset is None else _key_at(looked, asked.offset)
+    key = key_of(looked, asked)
     rankings = rankings_of(looked.topic, asked.header)
     records = find_key_records(
-        looked.segments, key or b"", rankings, looked.files, workspace, progressed,
+        looked.segments, key, rankings, looked.files, workspace, progressed,
         asked.values_bytes_max,
     )  # fmt: skip
-    return explain_records(looked, key or b"", records, rankings, workspace)
+    return explain_records(looked, key, records, rankings, workspace)
+
+
+def key_of(looked: LookedLog, asked: AskedKey) -> bytes:
+    """Return the key that is asked about; InvalidError where no record with a key is there."""
+    if asked.offset is not None:
+        return _key_at(looked, asked.offset)
+    return asked.key or b""
 
 
 def explain_records(

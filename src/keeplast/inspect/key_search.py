@@ -51,6 +51,8 @@ class SearchedSegment:
     """A segment to look into, up to ``valid_bytes``; offsets in ``[start, end)`` count alone.
 
     ``named`` is where its ``.log`` file lies under another name, None where it has its own.
+    ``lacks_key`` says that the key that is searched for is known not to be in it, and ``is_quiet``
+    that no transaction runs through it: what both are said of is not read.
     """
 
     files: SegmentFiles
@@ -58,6 +60,8 @@ class SearchedSegment:
     start: int = 0
     end: int = INT64_MAX
     named: Path | None = None
+    lacks_key: bool = False
+    is_quiet: bool = False
 
     @property
     def log_path(self) -> Path:
@@ -134,6 +138,8 @@ def find_key_records(
     found: list[_Candidate] = []
     values_bytes = 0
     for segment in segments:
+        if segment.lacks_key:
+            continue
         for each in search.records_of(segment, files, progressed):
             _keep(found, each, segment)
             values_bytes += len(each.record.value or b"")
@@ -379,7 +385,7 @@ def _outcomes(
     first = min(found[number].segment.base_offset for its in waiting.values() for number in its)
     buffers = WindowBuffers()
     for segment in segments:
-        if segment.files.base_offset < first or not segment.valid_bytes:
+        if segment.files.base_offset < first or not segment.valid_bytes or segment.is_quiet:
             continue
         path = segment.log_path
         with reading(files, path) as handle:

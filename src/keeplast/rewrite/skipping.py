@@ -241,9 +241,7 @@ def _ask(
             data = bytearray(min(handle.size_bytes, HEAD_BYTES))
             size = handle.pread_into(memoryview(data), 0)
             head = decode_head(bytes(data[:size]), str(path))
-            if not head.is_of(spec.segments[base], handle.size_bytes):
-                return Asked(base, bytes_read=size, is_damaged=True)
-            if head.key_mark != spec.key.mark:
+            if not head.speaks_for(spec.segments[base], handle.size_bytes, spec.key):
                 return Asked(base, bytes_read=size, is_damaged=True)
             may_stay = stays(
                 head.contents, now_ms=plan.now_ms, last_offset=end - 1,

@@ -23,7 +23,7 @@ from keeplast.model.document import encode
 from keeplast.model.escapes import printable, shown_bytes
 from keeplast.model.partition import TopicPartition
 from keeplast.model.redaction import without_secrets
-from keeplast.model.size import format_counted
+from keeplast.model.size import format_bytes, format_counted
 from keeplast.read.transaction_outcomes import TransactionOutcome
 from keeplast.store.explain import ReplacedCopy
 from keeplast.survey.receipt_book import RoundReceipt
@@ -40,7 +40,8 @@ class ExplainedPartition:
 
     ``erased_by`` says when what is overwritten now is gone, in words. ``receipts`` are the rounds
     of the partition that are known; ``copies`` lie in replaced segments, ``kept`` in
-    what rounds have kept for undo. ``unseen`` says what of the partition was not searched.
+    what rounds have kept for undo. ``unseen`` says what of the partition was not searched,
+    ``left_out`` how many segments, of how many bytes, filters say that the key is not in.
     """
 
     found: KeyExplanation
@@ -50,6 +51,7 @@ class ExplainedPartition:
     copies: Sequence[ReplacedCopy] = ()
     unseen: Sequence[str] = ()
     kept: Sequence[UndoCopy] = ()
+    left_out: tuple[int, int] = (0, 0)
 
     @property
     def has_any(self) -> bool:
@@ -177,6 +179,7 @@ def answer_lines(each: ExplainedPartition) -> list[str]:
         for copy in each.copies
     ]
     lines += _kept_lines(each)
+    lines += left_out_lines(each)
     lines += unseen_lines(each)
     return [printable(line) for line in (*lines, *receipt_lines(each))]
 
@@ -205,6 +208,15 @@ def trace_line(each: ExplainedPartition) -> str:
     by_ms = each.trace.by_ms
     when = "" if by_ms is None else f"{time_text(by_ms)}: "
     return f"{each.name}: last trace: {when}{trace_words(each.found, each.trace)}"
+
+
+def left_out_lines(each: ExplainedPartition) -> list[str]:
+    """Say what was not read, because filters say that the key is not there."""
+    segments, size_bytes = each.left_out
+    if not segments:
+        return []
+    what = f"{format_counted(segments, 'segment')} ({format_bytes(size_bytes)})"
+    return [f"{each.name}: not read: {what} in which the key is not, by their filters"]
 
 
 def unseen_lines(each: ExplainedPartition) -> list[str]:
@@ -257,6 +269,7 @@ def _partition_document(each: ExplainedPartition, *, values: bool) -> dict[str, 
         },
         "erased_by": each.erased_by,
         "not_searched": list(each.unseen),
+        "left_out_by_filters": {"segments": each.left_out[0], "bytes": each.left_out[1]},
         "records": [_record_document(found, e, values=values) for e in found.records],
         "replaced_copies": [
             {

@@ -1,6 +1,7 @@
 """What is known of one key in a store: the answer of ``keeplast tier explain``.
 
-Live segments and replaced ones are read once; nothing is held and nothing changed.
+Live segments and replaced ones are read once, but for those in which the key is not by their
+filters; nothing is held and nothing changed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from keeplast.store.explain import explain_stored
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
+from keeplast.tier.objects.filters import KEY_FACT, FilterKey
 
 
 def answer_from_store(
@@ -44,13 +46,17 @@ def answer_from_store(
     asked.require_one(len(looks))
     workspace = Workspace(memory_bytes)
     pace = tier_pace(cleaner, [each.state.effective_bytes() for each in looks])
-    planned(sum(each.state.effective_bytes() + each.orphan_bytes for each in looks))
+    stores = opened.parts()
+    fact = stores.metadata.find_fact(KEY_FACT)
+    filter_key = None if fact is None else FilterKey.of_fact(fact)
     parts = []
     for look in looks:
         partition = look.state.partition
-        found, copies = explain_stored(
-            look, opened.parts().objects, asked, now_ms, workspace, progressed, opened.brokers
-        )
+        stored = explain_stored(
+            look, stores.objects, asked, now_ms, workspace, filter_key=filter_key, planned=planned,
+            progressed=progressed, brokers=opened.brokers,
+        )  # fmt: skip
+        found = stored.found
         bound = opened.erased_by(partition, pace)
         trace = find_last_trace(
             found, erased_by_ms=bound.by_ms,
@@ -61,7 +67,8 @@ def answer_from_store(
         parts.append(
             ExplainedPartition(
                 found, trace, erased_sentence(erased, now_ms, loop="keeplast tier run"),
-                [each for each in receipts if each.partition == partition], copies,
+                [each for each in receipts if each.partition == partition], stored.copies,
+                left_out=(stored.left_out, stored.left_out_bytes),
             )
         )  # fmt: skip
     return KeyAnswer(asked.key, tuple(parts))

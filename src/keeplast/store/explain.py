@@ -7,19 +7,31 @@ collected, and readers that began before may still see them. Changes nothing, ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key, rankings_of
+from keeplast.inspect.explain import (
+    AskedKey,
+    KeyExplanation,
+    explain_looked,
+    key_of,
+    look_for_keys,
+    rankings_of,
+)
 from keeplast.inspect.key_search import KeyRecord, Progressed, SearchedSegment, find_key_records
 from keeplast.log.partition_log import list_partition
 from keeplast.model.reader_wait import GroupReader
 from keeplast.rewrite.workspace import Workspace
+from keeplast.store.key_filters import without_absent
 from keeplast.store.look import RemoteLook
 from keeplast.store.readers import StoredReaders
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.tier.objects.filters import FilterKey
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles
+from keeplast.tier.state.partition_state import Orphan, PartitionState
+from keeplast.tier.state.segment import RemoteSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +46,35 @@ class ReplacedCopy:
     collected_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """What was found of a key: its records in live segments, and in replaced ones.
+
+    Of ``left_out`` segments, ``left_out_bytes`` in all, filters say that the key is in none.
+    """
+
+    found: KeyExplanation
+    copies: tuple[ReplacedCopy, ...]
+    left_out: int
+    left_out_bytes: int
+
+
 def explain_stored(
     look: RemoteLook,
     objects: ObjectStore,
     asked: AskedKey,
     now_ms: int,
     workspace: Workspace,
+    *,
+    filter_key: FilterKey | None,
+    planned: Progressed,
     progressed: Progressed,
     brokers: GroupReader | None = None,
-) -> tuple[KeyExplanation, tuple[ReplacedCopy, ...]]:
+) -> StoredKey:
     """Explain a key in the live segments, and find it in those that were replaced.
 
+    Segments whose filters say that the key is not in them are not read; ``filter_key`` None asks
+    none. ``planned`` hears of the bytes that will be read then, ``progressed`` of those that were.
     Errors as for :func:`~keeplast.inspect.explain.explain_key`; a replaced segment that is
     collected meanwhile has no records. ``brokers`` tell what consumer groups have committed.
     """
@@ -55,19 +85,30 @@ def explain_stored(
         (), first_dirty_offset=state.first_dirty(), log_start_offset=state.log_start,
         high_watermark=remote.end,
     )  # fmt: skip
-    found = explain_key(
-        PartitionRequest(state.partition, remote.path, look.topic), request, remote, now_ms, asked,
-        workspace, progressed, Checkpoints({}, {}, {state.partition: remote.end}),
+    looked = look_for_keys(
+        PartitionRequest(state.partition, remote.path, look.topic), request,
+        Checkpoints({}, {}, {state.partition: remote.end}), remote, now_ms,
         StoredReaders(state.topic_id, brokers),
     )  # fmt: skip
+    key = key_of(looked, asked)
+
+    def narrowed(
+        searched: Sequence[SearchedSegment], remote: Sequence[RemoteSegment], files: RoundFiles
+    ) -> Sequence[SearchedSegment]:
+        if filter_key is None:
+            return searched
+        return without_absent(searched, remote, files, key, filter_key, progressed)
+
+    looked = replace(looked, segments=narrowed(looked.segments, segments, remote))
+    replaced = [(orphan, *_replaced(orphan, state, objects, narrowed)) for orphan in look.orphans]
+    every = [*looked.segments, *(each for _, _, its in replaced for each in its)]
+    planned(sum(each.valid_bytes for each in every if not each.lacks_key))
+    found = explain_looked(looked, replace(asked, key=key, offset=None), workspace, progressed)
     copies: list[ReplacedCopy] = []
-    for orphan in look.orphans:
-        files = RoundFiles(objects, state.partition, state.topic_id, (orphan.segment,))
+    for orphan, files, its in replaced:
         try:
-            listed = list_partition(files.path, files).segments[0]
             records = find_key_records(
-                [SearchedSegment(listed, listed.size_bytes)], found.key,
-                rankings_of(look.topic, asked.header), files, workspace, progressed,
+                its, key, rankings_of(look.topic, asked.header), files, workspace, progressed,
                 asked.values_bytes_max,
             )  # fmt: skip
         except FileNotFoundError:
@@ -75,4 +116,22 @@ def explain_stored(
         copies += [
             ReplacedCopy(each, orphan.segment.segment_id, orphan.not_before_ms) for each in records
         ]
-    return found, tuple(copies)
+    left_out = [each for each in every if each.lacks_key]
+    return StoredKey(
+        found, tuple(copies), len(left_out), sum(each.valid_bytes for each in left_out)
+    )
+
+
+Narrowed = Callable[
+    [Sequence[SearchedSegment], Sequence[RemoteSegment], RoundFiles], Sequence[SearchedSegment]
+]
+
+
+def _replaced(
+    orphan: Orphan, state: PartitionState, objects: ObjectStore, narrowed: Narrowed
+) -> tuple[RoundFiles, Sequence[SearchedSegment]]:
+    """Return a replaced segment as what is searched."""
+    files = RoundFiles(objects, state.partition, state.topic_id, (orphan.segment,))
+    listed = list_partition(files.path, files).segments[0]
+    searched = [SearchedSegment(listed, listed.size_bytes)]
+    return files, narrowed(searched, [orphan.segment], files)

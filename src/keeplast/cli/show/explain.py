@@ -16,6 +16,7 @@ from keeplast.service.explained import (
     answer_lines,
     fate_words,
     kind_words,
+    left_out_lines,
     receipt_lines,
     summary_line,
     unseen_lines,
@@ -33,7 +34,12 @@ def render_explained(answer: KeyAnswer, *, values: bool) -> list[RenderableType]
         shown += ["", *map(Text, answer_lines(each))]
     for each in parts:
         if each not in holding:
-            lines = (f"{each.name}: nothing", *unseen_lines(each), *receipt_lines(each))
+            lines = (
+                f"{each.name}: nothing",
+                *left_out_lines(each),
+                *unseen_lines(each),
+                *receipt_lines(each),
+            )
             shown += [Text(line) for line in lines]
     return shown
 

@@ -98,6 +98,10 @@ class FilterHead:
         """Say whether an object of ``object_bytes`` is whole, and about these very bytes."""
         return self.segment == segment and self.size_bytes == object_bytes
 
+    def speaks_for(self, segment: SegmentBytes, object_bytes: int, key: FilterKey) -> bool:
+        """Say whether it is about these very bytes, and its bits are of hashes under ``key``."""
+        return self.is_of(segment, object_bytes) and self.key_mark == key.mark
+
 
 def encode_filter(
     segment: SegmentBytes,

@@ -32,12 +32,14 @@ from keeplast.service.attached_certificate import attached_place
 from keeplast.service.attached_erasing import find_attached_traces
 from keeplast.service.certificate import ReceiptStanding, make_certificate
 from keeplast.service.certificate_check import read_certificate
+from keeplast.service.erasing import SearchRunner
 from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.erasure_book import FileShelf, add_request, keys_of_file, keys_of_requests
 from keeplast.signing import SignatureCheck, Signer
 from tests.support.attached_world import PARTITION
 from tests.support.key_pair import write_operator_files
 from tests.support.log_builder import LogBuilder
+from tests.support.travelling import Travelling
 from tests.support.verified_world import VerifiedWorld
 from tests.unit.attach.test_attached_rounds import LINEAGE, TOPIC
 
@@ -94,13 +96,31 @@ def there(world: VerifiedWorld) -> set[int]:
     return found
 
 
-def ask(world: VerifiedWorld, keys: ErasureKeys) -> ErasureAnswer:
+def ask(
+    world: VerifiedWorld, keys: ErasureKeys, runner: SearchRunner | None = None
+) -> ErasureAnswer:
     facts = world.cluster.read_facts([PARTITION.topic])
     known = fold_metadata(cast(LiveCluster, world.cluster), world.cluster.metadata_topic, [0])
     return find_attached_traces(
         cast(LiveCluster, world.cluster), facts, known.cache, world.world.log(), world.tier.layout,
-        KEPT, world.world.clock, keys, grace_ms=1000, memory_bytes=MEMORY_BYTES_MIN,
+        KEPT, world.world.clock, keys, grace_ms=1000, memory_bytes=MEMORY_BYTES_MIN, runner=runner,
     )  # fmt: skip
+
+
+def test_a_task_elsewhere_finds_what_this_process_finds(tmp_path: Path) -> None:
+    world = VerifiedWorld(tmp_path, write_history(tmp_path / "logs", random.Random(5)), LINEAGE)
+    try:
+        world.clean(MERGED, margin=MARGIN)
+        for keys in (
+            keys_of_file(NAMES, HASHER, [PARTITION.topic]),
+            replace(keys_of_file(NAMES, HASHER, [PARTITION.topic]), plain=None),
+        ):
+            travelling = Travelling()
+            here, there_ = ask(world, keys), ask(world, keys, travelling)
+            assert (1, here.document()) == (travelling.items, there_.document())
+            assert here.searches[0].sums == there_.searches[0].sums
+    finally:
+        world.close()
 
 
 def act(world: VerifiedWorld, what: str) -> None:

@@ -18,9 +18,10 @@ from keeplast.cli.frame.erasing import (
     asked_keys,
     check_call,
     erase_keys,
+    search_runner,
 )
-from keeplast.cli.frame.options import SettingOptions
-from keeplast.cli.frame.parameters import FACTS, ROUND, SCOPE, Cores, DataDir, Json, NowMs
+from keeplast.cli.frame.options import RunnerOptions, SettingOptions
+from keeplast.cli.frame.parameters import FACTS, ROUND, SCOPE, DataDir, Json, NowMs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +69,7 @@ class EraseOptions:
     settings: SettingOptions
     now_ms: NowMs = None
     receipt: Receipts = None
-    cores: Cores = None
+    workers: RunnerOptions
 
 
 @command(
@@ -109,10 +110,13 @@ class _DirectoryEraser:
         from keeplast.service.erasing import find_traces
 
         given = self.options.now_ms
-        with ProgressEvents("searching") as events:
+        with (
+            ProgressEvents("searching") as events,
+            search_runner(self.options.workers) as runner,
+        ):
             return find_traces(
                 self.selection, self.files, SystemClock().now_ms() if given is None else given,
-                self.keys, planned=events.planned, progressed=events.progressed,
+                self.keys, planned=events.planned, progressed=events.progressed, runner=runner,
             )  # fmt: skip
 
     def act(self, answer: ErasureAnswer) -> Acted:
@@ -245,6 +249,7 @@ def _clean(
     from keeplast.service.receipt_names import FILE_NAME
     from keeplast.survey.request import CleanRequest
 
+    workers = options.workers
     holding = frozenset(answer.partitions_with_traces())
     root = selection.directory.root
     request = CleanRequest(
@@ -263,7 +268,7 @@ def _clean(
         with (
             ProgressEvents("cleaning") as events,
             wiring.open_coordinator(
-                wiring.RunnerName.LOCAL, master=None, cores=options.cores, events=events
+                workers.chosen_runner, master=workers.master, cores=workers.cores, events=events
             ) as coordinator,
             StopSignals(coordinator.stop) as signals,
         ):

@@ -13,9 +13,9 @@ import typer
 from keeplast.cli.erase import require_outside, select_topics, shelves_of
 from keeplast.cli.frame.certifying import CertificateOptions, SearchedPlace, sign_certificate
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.erasing import store_shelf
+from keeplast.cli.frame.erasing import search_runner, store_shelf
 from keeplast.cli.frame.erasure_options import KEYS, Keys, Requests
-from keeplast.cli.frame.options import SettingOptions
+from keeplast.cli.frame.options import RunnerOptions, SettingOptions
 from keeplast.cli.frame.parameters import FACTS, DataDir, Json, ObjectOptions
 from keeplast.cli.tier.options import StoreAddress
 
@@ -218,6 +218,7 @@ def certificate(
     data_dir: DataDir,
     options: CertificateOptions,
     settings: SettingOptions,
+    workers: RunnerOptions,
     receipt: Receipts = None,
     as_json: Json = False,
 ) -> Result:
@@ -253,10 +254,10 @@ def certificate(
         standing = read_standing(
             files, receipt_paths(root, receipt), rounds, in_directory=receipt is None
         )
-        with ProgressEvents("searching") as events:
+        with ProgressEvents("searching") as events, search_runner(workers) as runner:
             answer = find_traces(
                 selection, files, SystemClock().now_ms(), keys,
-                planned=events.planned, progressed=events.progressed,
+                planned=events.planned, progressed=events.progressed, runner=runner,
             )  # fmt: skip
         return SearchedPlace(answer, directory_place(read_identity(files, root)), standing)
 

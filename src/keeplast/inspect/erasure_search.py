@@ -166,15 +166,17 @@ def search_marked(
 
     Returns what was found, names with their directory, and how many files were looked into.
     """
-    return search_directories(
-        (
-            entry
-            for entry in directory.partitions
-            if is_marked_of(entry, partition.topic)
-            and entry.partition.partition == partition.partition
-        ),
-        wanted,
-        files,
+    return search_directories(marked_of(directory.partitions, partition), wanted, files)
+
+
+def marked_of(
+    entries: Iterable[PartitionEntry], partition: TopicPartition
+) -> tuple[PartitionEntry, ...]:
+    """Return which of ``entries`` are out of service, and of ``partition``."""
+    return tuple(
+        entry
+        for entry in entries
+        if entry.partition.partition == partition.partition and is_marked_of(entry, partition.topic)
     )
 
 

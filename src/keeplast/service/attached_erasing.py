@@ -23,7 +23,7 @@ from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.traces import LastTrace, find_attached_trace
 from keeplast.model.partition import TopicPartition
 from keeplast.service.cluster_answer import remote_log
-from keeplast.service.erasing import Search, SearchedLog, search_logs
+from keeplast.service.erasing import Search, SearchedLog, SearchRunner, search_logs
 from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
@@ -104,11 +104,13 @@ def find_attached_traces(
     memory_bytes: int = MEMORY_BYTES_DEFAULT,
     planned: Callable[[int], None] = lambda _: None,
     progressed: Callable[[int], None] = lambda _: None,
+    runner: SearchRunner | None = None,
 ) -> ErasureAnswer:
     """Search every partition of the topics of ``facts`` that keeplast is to compact.
 
     ``known`` is the fold of the metadata topic. A partition of which nothing is in the remote tier
-    is told as what only brokers have; what fails is among the faults.
+    is told as what only brokers have; what fails is among the faults. With ``runner`` its tasks
+    read the objects, each those of one partition.
     """
     chosen: list[TieredLog] = []
     left_out: list[tuple[TopicPartition, str]] = []
@@ -124,7 +126,7 @@ def find_attached_traces(
     planned(sum(each.size_bytes for log_ in chosen for each in log_.remote.copied))
     return search_logs(
         chosen, AttachedDates([each.remote for each in chosen], grace_ms), clock.now_ms(), keys,
-        memory_bytes=memory_bytes, progressed=progressed, left_out=tuple(left_out),
+        memory_bytes=memory_bytes, progressed=progressed, left_out=tuple(left_out), runner=runner,
     )  # fmt: skip
 
 

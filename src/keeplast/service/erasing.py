@@ -5,9 +5,10 @@ A place says how its logs are opened, what lies beside them, and by when traces 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from keeplast.config.selection import Selection
@@ -18,8 +19,8 @@ from keeplast.inspect.erasure_search import (
     PartitionSearch,
     WantedKeys,
     is_marked_of,
+    marked_of,
     search_directories,
-    search_marked,
     search_partition,
 )
 from keeplast.inspect.explain import KeyExplanation, explain_records, look_for_keys, rankings_of
@@ -70,6 +71,10 @@ class SearchedLog:
     searched_beside: int = 0
     beside_words: str | None = None
     unseen: tuple[str, ...] = ()
+
+
+Searched = tuple[TopicPartition, SearchedLog | Exception]
+"""What a search of one partition came to."""
 
 
 class SearchableLog(Protocol):
@@ -148,6 +153,21 @@ class LeftBeside:
         )
 
 
+class SearchRunner(Protocol):
+    """Who searches several logs at once, on other hosts too: a runner of Spark."""
+
+    def each(
+        self,
+        work: Callable[[SearchableLog, Callable[[int], None]], Searched],
+        items: Sequence[SearchableLog],
+        progressed: Callable[[int], None],
+        roots: Iterable[Path] = (),
+        names: Sequence[object] = (),
+    ) -> Iterator[Searched]:
+        """Yield ``work`` of every item; every host must see ``roots``, ``names`` are shown."""
+        ...
+
+
 class TraceDates(Protocol):
     """By when traces are gone from a place of logs.
 
@@ -180,20 +200,23 @@ def find_traces(
     memory_bytes: int = MEMORY_BYTES_DEFAULT,
     planned: Callable[[int], None] = lambda _: None,
     progressed: Callable[[int], None] = lambda _: None,
+    runner: SearchRunner | None = None,
 ) -> ErasureAnswer:
     """Search the chosen partitions of a data directory; takes no lock and writes nothing.
 
-    A partition that cannot be searched is among the faults. ``planned`` and ``progressed`` hear of
-    the bytes that are read; what they raise ends the search, a StoppedError at the least.
+    With ``runner`` its tasks read the logs, each of them one. A partition that cannot be searched
+    is among the faults. ``planned`` and ``progressed`` hear of the bytes that are read; what they
+    raise ends the search, a StoppedError at the least.
     """
     bounds = TraceBounds(selection, files, now_ms)
     planned(sum(bounds.look.sizes[each.partition] for each in selection.partitions))
     directory = selection.directory
+    marked = [each for each in directory.partitions if each.mark is not None]
     logs: list[SearchableLog] = [
         FileLog(
             each, files, CleanRequest((), rolls_idle=True),
             partial(load_checkpoints, files, each.path.parent),
-            partial(search_marked, directory, each.partition, files=files),
+            partial(search_directories, marked_of(marked, each.partition), files=files),
         )
         for each in selection.partitions
     ]  # fmt: skip
@@ -206,7 +229,7 @@ def find_traces(
     return search_logs(
         logs, bounds, now_ms, keys, memory_bytes=memory_bytes, progressed=progressed,
         refused=_refused(selection), left_out=_left_out(selection), ignored=directory.ignored,
-        warnings=bounds.look.warnings,
+        warnings=bounds.look.warnings, runner=runner, roots=(directory.root,),
     )  # fmt: skip
 
 
@@ -222,9 +245,13 @@ def search_logs(
     left_out: tuple[tuple[TopicPartition, str], ...] = (),
     ignored: tuple[str, ...] = (),
     warnings: tuple[str, ...] = (),
+    runner: SearchRunner | None = None,
+    roots: Iterable[Path] = (),
 ) -> ErasureAnswer:
-    """Search each of ``logs``; what fails is among the faults of the answer, as are ``refused``."""
-    asked = Search(keys.wanted(), now_ms, Workspace(memory_bytes), progressed)
+    """Search each of ``logs``; what fails is among the faults of the answer, as are ``refused``.
+
+    With ``runner`` its tasks do it, which see ``roots``: logs and keys are sent to them.
+    """
     searches: list[PartitionSearch] = []
     places: dict[str, list[KeyPlace]] = {each: [] for each in keys.topics}
     problems: list[tuple[TopicPartition, BesideLog]] = []
@@ -232,14 +259,16 @@ def search_logs(
     unseen: list[tuple[TopicPartition, str]] = []
     clean_to: dict[TopicPartition, int | None] = {}
     searched_beside = 0
-    for log in logs:
-        partition = log.partition
-        try:
-            found = log.search(asked)
-        except StoppedError:
-            raise
-        except (CompactionError, OSError) as error:
-            faults.append((partition, error))
+    chosen = list(logs)
+    if runner is None:
+        results = _search_all(chosen, keys, now_ms, memory_bytes, progressed)
+    else:
+        work = partial(_search_alone, keys, now_ms, memory_bytes)
+        names = [each.partition for each in chosen]
+        results = runner.each(work, chosen, progressed, roots, names)
+    for partition, found in sorted(results, key=lambda each: each[0]):
+        if isinstance(found, Exception):
+            faults.append((partition, found))
             continue
         if found.search is not None:
             searches.append(found.search)
@@ -262,6 +291,40 @@ def search_logs(
         tuple(searches), clean_to, tuple(problems), searched_beside, tuple(faults),
         left_out, ignored, warnings, tuple(unseen),
     )  # fmt: skip
+
+
+def _search_all(
+    logs: Iterable[SearchableLog],
+    keys: ErasureKeys,
+    now_ms: int,
+    memory_bytes: int,
+    progressed: Callable[[int], None],
+) -> Iterator[Searched]:
+    """Search one log after the other, in one workspace."""
+    asked = Search(keys.wanted(), now_ms, Workspace(memory_bytes), progressed)
+    for each in logs:
+        yield _search_log(each, asked)
+
+
+def _search_alone(
+    keys: ErasureKeys,
+    now_ms: int,
+    memory_bytes: int,
+    log: SearchableLog,
+    progressed: Callable[[int], None],
+) -> Searched:
+    """Search one log in a task."""
+    return _search_log(log, Search(keys.wanted(), now_ms, Workspace(memory_bytes), progressed))
+
+
+def _search_log(log: SearchableLog, asked: Search) -> Searched:
+    """Search a log; the result carries every fault but a stop."""
+    try:
+        return log.partition, log.search(asked)
+    except StoppedError:
+        raise
+    except (CompactionError, OSError) as error:
+        return log.partition, error
 
 
 def _out_of_service(

@@ -14,6 +14,7 @@ from keeplast.cli.attach.options import (
 from keeplast.cli.frame.certifying import CertificateOptions, SearchedPlace, sign_certificate
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.erasing import store_shelf
+from keeplast.cli.frame.options import RunnerOptions
 from keeplast.cli.frame.parameters import Json, Receipt
 from keeplast.errors import InvalidError
 
@@ -33,6 +34,7 @@ def certificate(
     tier: TierOptions,
     wanted: WantedOptions,
     options: CertificateOptions,
+    workers: RunnerOptions,
     receipt: Receipt = None,
     as_json: Json = False,
 ) -> Result:
@@ -62,7 +64,7 @@ def certificate(
             standing = receipts_standing(receipt)
             found = look_at_cluster(cluster, asked.topics, log)
             place = attached_place(found.facts, found.folded, log)
-            answer = search_tier(found, tier, wanted, log, keys, GRACE_MS_DEFAULT)
+            answer = search_tier(found, tier, wanted, log, keys, GRACE_MS_DEFAULT, workers)
             return SearchedPlace(answer, place, standing)
 
         return sign_certificate(options, shelf, search, as_json=as_json)

@@ -33,6 +33,7 @@ from keeplast.cli.frame.erasing import (
     asked_keys,
     check_call,
     erase_keys,
+    search_runner,
     store_shelf,
 )
 from keeplast.cli.frame.options import RunnerOptions, WorkOptions
@@ -153,17 +154,18 @@ def search_tier(
     log: DecisionLog,
     keys: ErasureKeys,
     grace_ms: int,
+    workers: RunnerOptions,
 ) -> ErasureAnswer:
     """Search the remote tier of the topics that were looked at."""
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.clock import SystemClock
     from keeplast.service.attached_erasing import find_attached_traces
 
-    with ProgressEvents("searching") as events:
+    with ProgressEvents("searching") as events, search_runner(workers) as runner:
         return find_attached_traces(
             found.client, found.facts, found.folded.cache, log, tier.open_layout(),
             wanted.settings_of(found.facts.topics), SystemClock(), keys, grace_ms=grace_ms,
-            planned=events.planned, progressed=events.progressed,
+            planned=events.planned, progressed=events.progressed, runner=runner,
         )  # fmt: skip
 
 
@@ -180,8 +182,9 @@ class _TierEraser:
         options = self.options
         found = look_at_cluster(options.cluster, self.asked.topics, self.log)
         return search_tier(
-            found, options.tier, options.wanted, self.log, self.asked.keys, options.grace
-        )
+            found, options.tier, options.wanted, self.log, self.asked.keys, options.grace,
+            options.workers,
+        )  # fmt: skip
 
     def act(self, answer: ErasureAnswer) -> Acted:
         """Do rounds, and collect behind each; nothing that may not be done is done."""

@@ -16,10 +16,12 @@ import typer
 
 from keeplast.cli.frame.command import Result
 from keeplast.cli.frame.erasure_options import KEYS, HashKey, Keys, Requests
+from keeplast.cli.frame.options import RunnerOptions
 from keeplast.cli.frame.parameters import SCOPE
 
 if TYPE_CHECKING:
     from keeplast.model.erasure_request import ErasureRequest
+    from keeplast.service.erasing import SearchRunner
     from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
     from keeplast.service.erasure_book import RequestShelf
 
@@ -203,6 +205,22 @@ def say_answer(answer: ErasureAnswer, asked: AskedErasure) -> int:
         say(f"{partition}: {fault_text(error)}", kind="error")
         code = max(code, error_exit_code(error))
     return code
+
+
+@contextlib.contextmanager
+def search_runner(workers: RunnerOptions) -> Iterator[SearchRunner | None]:
+    """Open Spark where the search is to be done there; None for this process."""
+    from keeplast.cli.frame import wiring
+
+    if workers.chosen_runner is wiring.RunnerName.LOCAL:
+        wiring.check_runner(wiring.RunnerName.LOCAL, master=workers.master)
+        yield None
+        return
+    wiring.say_start(workers.chosen_runner)
+    with wiring.open_runner(
+        workers.chosen_runner, master=workers.master, cores=workers.cores
+    ) as runner:
+        yield runner
 
 
 @contextlib.contextmanager

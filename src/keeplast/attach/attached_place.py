@@ -216,13 +216,19 @@ class AttachedPlace:
         if survey.plan is None:
             return survey
         plan = replace(
-            survey.plan, keeps_group_ends=True, expires_nothing=True,
+            survey.plan, keeps_group_ends=True, closing_epochs=self._epochs(),
+            expires_nothing=True,
             keeps_keyless=self._keyless is Keyless.RETAIN,
         )  # fmt: skip
         if self._allowance is not None:
             groups = plan_groups(plan, plan.bound)
             self._allowance.begin(sum(len(each.sources) + 1 for each in groups))
         return replace(survey, plan=plan)
+
+    def _epochs(self) -> tuple[tuple[int, int], ...]:
+        """Return the leader epochs of the sources, with their first offsets."""
+        found = merged_epochs(parts_of(self.state.sources.segments))
+        return tuple((each.epoch, each.start_offset) for each in found)
 
     def skip(self, run: PartitionRun, survey: Survey) -> RoundReport | None:
         """Say why there is no round."""

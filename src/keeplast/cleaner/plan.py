@@ -37,7 +37,10 @@ class RoundPlan:
     ``is_expired_round`` says that nothing is indexed and that only what has expired goes; then
     ``first_dirty`` and ``bound`` are the same, and the checkpoint stays where it is.
     ``keeps_group_ends`` keeps the last batch of every output, empty if need be, so that a segment
-    without a directory around it tells where it ends. ``expires_nothing`` keeps every tombstone and
+    without a directory around it tells where it ends. Where the last batch of its sources ends
+    before they do, as a broker's own cleaner leaves a segment, an empty one closes the output when
+    ``closing_epochs`` says by which leader epoch: epochs with their first offsets, ascending.
+    ``expires_nothing`` keeps every tombstone and
     marker whatever its horizon, and sets none, as a pass must that does not see all of the log:
     what they delete may lie where it cannot look, and is read there until it goes.
     ``keeps_keyless`` keeps records without a key, as in a log that a broker does not compact.
@@ -65,6 +68,7 @@ class RoundPlan:
     is_expired_round: bool = False
     key_slots: int | None = None
     keeps_group_ends: bool = False
+    closing_epochs: tuple[tuple[int, int], ...] = ()
     expires_nothing: bool = False
     keeps_keyless: bool = False
     chunk_end: int | None = None

@@ -21,12 +21,19 @@ from keeplast.columns.kernel import OK, PROBLEMS
 from keeplast.columns.scan import CRC_IN_KERNEL_BYTES_MAX, HAS_EVENTS, HAS_GAPS, HAS_HIDDEN
 from keeplast.columns.skim import skim_batches
 from keeplast.errors import CorruptError
+from keeplast.format.batch import BatchHeader, encode_empty_batch
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import LOG, segment_file
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import ReadHandle, reading
 from keeplast.log.windows import Window, read_windows
-from keeplast.model.offsets import RELATIVE_OFFSET_MAX
+from keeplast.model.offsets import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    RELATIVE_OFFSET_MAX,
+)
 from keeplast.model.segment import SegmentSummary
 from keeplast.rewrite.output import GroupOutput, PassContext
 from keeplast.rewrite.skipping import ContentsBuilder
@@ -133,6 +140,7 @@ class SourceReader:
             )  # fmt: skip
             return found
 
+        reached = source.base_offset
         with reading(c.files, path) as handle:
             for window in read_windows(
                 handle, path, c.workspace.buffers, end=source.size_bytes, scan=skim
@@ -153,6 +161,8 @@ class SourceReader:
                     ledger=c.ledger,
                 ):  # fmt: skip
                     self._write_slice(window, part, handle, old_kept_from=old_kept_from)
+                if window.batches:
+                    reached = int(window.table[window.batches - 1, t.LAST_OFFSET]) + 1
                 if c.source_crcs is not None:
                     crc = crc32c(window.data.data[: window.length], crc)
                 c.progressed(window.length)
@@ -161,6 +171,26 @@ class SourceReader:
             is_only = len(self._group.sources) == 1
             if not is_only:
                 self._out.start(handle)
+            if is_last and c.plan.closing_epochs and reached < kept_end:
+                self._close(handle, reached, kept_end)
+
+    def _close(self, handle: ReadHandle, start: int, end: int) -> None:
+        """Write an empty batch from ``start`` to ``end``, exclusive, of nobody's.
+
+        Its leader epoch is that of its last offset: a consumer that goes on behind it is asked by
+        the next leader where that epoch ended.
+        """
+        epoch = max((each for each, first in self._c.plan.closing_epochs if first < end), default=0)
+        header = BatchHeader(
+            base_offset=start, size_bytes=t.HEADER_BYTES, leader_epoch=epoch, crc=0, attributes=0,
+            last_offset_delta=end - 1 - start, base_timestamp=NO_TIMESTAMP,
+            max_timestamp=NO_TIMESTAMP, producer_id=NO_PRODUCER_ID,
+            producer_epoch=NO_PRODUCER_EPOCH, base_sequence=NO_SEQUENCE, count=0,
+        )  # fmt: skip
+        data = encode_empty_batch(header)
+        self._out.start(handle)
+        row = np.array([[len(data), end - 1, NO_TIMESTAMP]], np.int64)
+        self._out.write(handle, [memoryview(data)], row)
 
     def _write_slice(
         self, window: Window, part: Slice, handle: ReadHandle, *, old_kept_from: int

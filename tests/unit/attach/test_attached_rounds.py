@@ -16,6 +16,7 @@ from keeplast.attach.attached_place import AttachedPlace, AttachedState
 from keeplast.attach.round import do_round
 from keeplast.attach.seams import measure_sources
 from keeplast.attach.sources import Sources, choose_sources, overlaid_from
+from keeplast.attach.stored_segment import check_stored
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.errors import CorruptError, RefusedError, UnavailableError
@@ -47,8 +48,14 @@ MERGING = replace(TOPIC, segment_bytes=12_000)
 LINEAGE = (LeaderEpoch(0, 0), LeaderEpoch(2, 130), LeaderEpoch(5, 300))
 
 
-def write_history(root: Path, *, seed: int = 1, count: int = 400, keyless: bool = False) -> Path:
-    """Write batches of every codec by plain and transactional producers, with offsets left out."""
+def write_history(
+    root: Path, *, seed: int = 1, count: int = 400, keyless: bool = False, ends_early: bool = False
+) -> Path:
+    """Write batches of every codec by plain and transactional producers, with offsets left out.
+
+    With ``ends_early`` the last offsets of segments are among those, as a broker's cleaner leaves
+    it, and a leader epoch may begin there.
+    """
     dice = random.Random(seed)
     log = LogBuilder(root / "t-0", TOPIC)
     sending = log.producer(7), log.producer(8)
@@ -76,6 +83,9 @@ def write_history(root: Path, *, seed: int = 1, count: int = 400, keyless: bool 
                 is_open[each] = False
         if dice.random() < 0.05:
             log.log_end += 3
+        if ends_early and number % 20 == 19:
+            log.log_end += 15
+            log.roll()
     for each in (0, 1):
         if is_open[each]:
             sending[each].commit()
@@ -190,6 +200,28 @@ def test_what_readers_get_is_what_the_key_law_leaves(tmp_path: Path, seed: int, 
     assert by_key_law(before, done) == world.tier.read().records()
     assert {each.id.segment_id for each in world.tier.served()} == world.tier.ids()
     assert [] == world.tier.own()
+
+
+@pytest.mark.parametrize("shape", [None, *Shape])
+@pytest.mark.parametrize("cores", [1, 2])
+def test_an_output_ends_where_its_sources_do_although_their_last_batch_does_not(
+    tmp_path: Path, shape: Shape | None, cores: int
+) -> None:
+    """C8, AT-16: as where a broker has compacted the topic before it was tiered."""
+    world = World(tmp_path, ends_early=True)
+    before = world.tier.served()
+    ends = [list(read_batches(world.tier.log_of(each)))[-1].last_offset for each in before]
+    assert any(end < each.end_offset for end, each in zip(ends, before, strict=True))
+    records = world.tier.read().records()
+    done = world.clean(shape=shape, cores=cores).end_offset or 0
+    assert by_key_law(records, done) == world.tier.read().records()
+    check_servable(world, before, world.publisher.cleaned_to)
+    for each in world.tier.served():
+        check_stored(world.tier.layout, each)
+        *_, last = read_batches(world.tier.log_of(each))
+        if each.broker_id < 0:
+            assert each.end_offset == last.last_offset
+            assert each.epochs[-1].epoch == last.leader_epoch
 
 
 @pytest.mark.parametrize("shape", [Shape.BROADCAST, Shape.BUCKET])

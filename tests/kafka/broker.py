@@ -164,6 +164,13 @@ class Broker:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
+    def resident_bytes(self) -> int:
+        """Return what the process has in memory, 0 for one that does not run."""
+        if self._process is None:
+            return 0
+        pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
     def lines(self, *levels: str) -> list[str]:
         """Return what the broker logged since it was last started, without times."""
         found = (_LINE.match(line) for line in self._text().splitlines())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +54,7 @@ class Acknowledged:
     address: str
     topic: str
     seed: int = 1
+    value_bytes: int = 70
     sent: dict[int, dict[int, Sent]] = field(default_factory=dict)
     _dice: random.Random = field(init=False)
     _lasting: dict[int, Producer] = field(default_factory=dict)
@@ -80,17 +82,21 @@ class Acknowledged:
             self._produce(producer, partition, b"lasting-%d" % self._dice.randrange(60))
         self._flush(producer)
 
-    def send_in_transactions(self, partition: int, transactions: int, *, size: int = 25) -> None:
-        """Send from a transactional producer; a third of the transactions is aborted."""
-        producer = self._producer(
-            {"transactional.id": f"{self.topic}-{partition}-{self._producers}"}
-        )
-        owner = self._producers
+    def send_in_transactions(
+        self, partition: int, transactions: int, *, size: int = 25, owner: str | None = None
+    ) -> None:
+        """Send from a transactional producer; a third of the transactions is aborted.
+
+        Without an ``owner`` it has keys of its own; with one it goes on with those, and the
+        transactional id, of whoever was that before.
+        """
+        owner = owner or str(self._producers)
+        producer = self._producer({"transactional.id": f"{self.topic}-{partition}-{owner}"})
         producer.init_transactions(FLUSH_SECONDS)
         for _ in range(transactions):
             producer.begin_transaction()
             mine = [
-                self._produce(producer, partition, b"t%d-%d" % (owner, self._dice.randrange(40)))
+                self._produce(producer, partition, f"t{owner}-{self._dice.randrange(40)}".encode())
                 for _ in range(size)
             ]
             self._flush(producer)
@@ -117,7 +123,7 @@ class Acknowledged:
         counts = []
         for level in ("read_committed", "read_uncommitted"):
             found = self._read(partition, level, start, is_starting=is_starting)
-            self._check(partition, found, level, start)
+            self.check(partition, found, level, start)
             counts.append(len(found))
         return counts[0]
 
@@ -136,7 +142,7 @@ class Acknowledged:
         self._number += 1
         number = self._number
         is_deletion = self._dice.random() < 0.1
-        value = None if is_deletion else b"%d-" % number + self._dice.randbytes(70)
+        value = None if is_deletion else b"%d-" % number + self._dice.randbytes(self.value_bytes)
         sent = self.sent.setdefault(partition, {})[number] = Sent(key, value)
 
         def delivered(error: object, message: Message) -> None:
@@ -173,7 +179,8 @@ class Acknowledged:
         wait_until(is_read, told=lambda: f"{self.topic}-{partition} {level}")
         return found
 
-    def _check(self, partition: int, found: list[Got], level: str, start: int) -> None:
+    def check(self, partition: int, found: list[Got], level: str, start: int = 0) -> None:
+        """Raise AssertionError for whatever the law forbids in a whole read of a partition."""
         where, sent = f"{self.topic}-{partition} {level}", self.sent.get(partition, {})
         last: dict[bytes, int] = {}
         before = -1
@@ -200,13 +207,7 @@ class Acknowledged:
 
 def read_all(address: str, topic: str, partition: int, level: str, start: int) -> list[Got]:
     """Return what a consumer reads from ``start`` to the end; any reset is an error."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": address, "group.id": "judge", "enable.auto.commit": False,
-            "auto.offset.reset": "error", "enable.partition.eof": True, "isolation.level": level,
-            "log_level": 0, "broker.address.family": "v4", "reconnect.backoff.max.ms": 500,
-        }
-    )  # fmt: skip
+    consumer = _consumer(address, level)
     found: list[Got] = []
     silent = 0
     try:
@@ -217,8 +218,7 @@ def read_all(address: str, topic: str, partition: int, level: str, start: int) -
             for message in messages:
                 error = message.error()
                 if error is None:
-                    number = int(dict(message.headers() or ())["n"] or b"-1")
-                    found.append(Got(message.offset() or 0, number, message.key(), message.value()))
+                    found.append(_got(message))
                 elif error.name() == "_PARTITION_EOF":
                     return found
                 elif error.fatal() or error.name() not in ("_TRANSPORT", "_ALL_BROKERS_DOWN"):
@@ -228,11 +228,100 @@ def read_all(address: str, topic: str, partition: int, level: str, start: int) -
     raise AssertionError(f"a reader stalled. topic={topic}-{partition} records={len(found)}")
 
 
+def _consumer(address: str, level: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": address, "group.id": "judge", "enable.auto.commit": False,
+            "auto.offset.reset": "error", "enable.partition.eof": True, "isolation.level": level,
+            "log_level": 0, "broker.address.family": "v4", "reconnect.backoff.max.ms": 500,
+        }
+    )  # fmt: skip
+
+
+def _got(message: Message) -> Got:
+    number = int(dict(message.headers() or ())["n"] or b"-1")
+    return Got(message.offset() or 0, number, message.key(), message.value())
+
+
+def end_of(address: str, topic: str, partition: int) -> int:
+    """Return where a partition ends, once its leader says so."""
+    found: list[int] = []
+
+    def is_told() -> bool:
+        consumer = _consumer(address, "read_uncommitted")
+        try:
+            found.append(
+                consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=5)[1]
+            )
+        except KafkaException:
+            return False
+        finally:
+            consumer.close()
+        return True
+
+    wait_until(is_told)
+    return found[0]
+
+
+class Follower:
+    """A consumer that reads on while a partition is written to and compacted below it.
+
+    What it has read by the end is judged as one read: a record may be gone when it comes there, the
+    last of a key may not. Errors of brokers that start are waited out; a reset never is.
+    """
+
+    def __init__(self, acknowledged: Acknowledged, partition: int, level: str) -> None:
+        """Begin at the start of the log."""
+        self._acknowledged = acknowledged
+        self._partition = partition
+        self._level = level
+        self._found: list[Got] = []
+        self._lost: KafkaException | None = None
+        self._end = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> int:
+        """Wait until it is where the log ends now, and judge; return how many records it read.
+
+        Nothing may be sent any more, and no transaction be open.
+        """
+        end = end_of(self._acknowledged.address, self._acknowledged.topic, self._partition)
+        wait_until(
+            lambda: self._end >= end or self._lost is not None,
+            told=lambda: f"a follower is at {self._end} of {end}",
+        )
+        self._stopping.set()
+        self._thread.join()
+        if self._lost is not None:
+            raise self._lost
+        self._acknowledged.check(self._partition, self._found, self._level)
+        return len(self._found)
+
+    def _run(self) -> None:
+        consumer = _consumer(self._acknowledged.address, self._level)
+        try:
+            consumer.assign([TopicPartition(self._acknowledged.topic, self._partition, 0)])
+            while not self._stopping.is_set() and self._lost is None:
+                for message in consumer.consume(1000, timeout=0.2):
+                    error = message.error()
+                    if error is None:
+                        self._found.append(_got(message))
+                    elif error.name() == "_PARTITION_EOF":
+                        self._end = message.offset() or 0
+                    elif error.name() in _LOST:
+                        self._lost = KafkaException(error)
+        finally:
+            consumer.close()
+
+
 class Watch:
     """A reader that reads a partition again and again while something else happens."""
 
     def __init__(self, acknowledged: Acknowledged, partition: int) -> None:
         """Begin to read; nothing may be sent to the partition meanwhile."""
+        self.seconds_max = 0.0
         self._stopping = threading.Event()
         self._acknowledged = acknowledged
         self._partition = partition
@@ -251,7 +340,9 @@ class Watch:
         reads = 0
         while True:
             is_last = self._stopping.is_set()
+            began = time.monotonic()
             self._acknowledged.judge(self._partition, is_starting=True)
+            self.seconds_max = max(self.seconds_max, time.monotonic() - began)
             reads += 1
             if is_last:
                 return reads

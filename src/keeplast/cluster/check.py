@@ -17,9 +17,11 @@ from keeplast.cluster.facts import (
     BrokerFacts,
     ClusterFacts,
     MetadataFault,
+    OffsetRange,
     TopicFacts,
 )
-from keeplast.cluster.metadata_cache import ClusterCache
+from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
+from keeplast.cluster.rights import Right
 from keeplast.cluster.status import is_compactors
 
 TESTED_VERSIONS = ("3.9.1", "4.3.0")
@@ -109,6 +111,39 @@ def check_marks(
             )  # fmt: skip
 
 
+def check_copied(
+    topic: TopicFacts, logs: Iterable[OffsetRange], caches: Iterable[PartitionCache]
+) -> Iterator[AttachFinding]:
+    """Yield the partitions of which brokers lack something that they take as copied.
+
+    A broker copies nothing below the highest offset that ever was in the remote tier, and deletes
+    up to there what is local, whether it still lies in the remote tier or not. ``logs`` and
+    ``caches`` are those of the partitions from 0 on; logs were read behind the metadata topic.
+    """
+    for partition, (log, cache) in enumerate(zip(logs, caches, strict=True)):
+        is_gone = not cache.served() and cache.highest >= log.start
+        lost = [(log.start, cache.highest)] if is_gone else cache.holes(log.start)
+        for first, last in lost:
+            yield _refuse(
+                "not-copied", topic.name,
+                f"partition {partition}: offsets {first} to {last} were in the remote tier and are "
+                "not any more, and brokers copy none of them again: the topic was tiered before. "
+                "What is left of them is local, and goes for good with local retention",
+                "leave local.retention.ms and local.retention.bytes as they are, and copy the "
+                "records to another topic",
+            )  # fmt: skip
+
+
+def check_rights(missing: Iterable[Right], address: str) -> Iterator[AttachFinding]:
+    """Yield what the principal has to be allowed before anything else can be said."""
+    for each in missing:
+        is_topics = each.topic not in (None, METADATA_TOPIC)
+        yield _refuse(
+            "permission", each.topic if is_topics else None, f"the principal needs {each}",
+            each.line(address),
+        )  # fmt: skip
+
+
 def check_topic(topic: TopicFacts, policy: frozenset[str], address: str) -> Iterator[AttachFinding]:
     """Yield what stands in the way of ``topic``, of which keeplast is asked for ``policy``."""
     name, settings = topic.name, topic.settings
@@ -116,18 +151,35 @@ def check_topic(topic: TopicFacts, policy: frozenset[str], address: str) -> Iter
     def alter(setting: str) -> str:
         return _alter(address, name, setting)
 
+    leaves_compact = (
+        f"{alter('retention.ms=-1,retention.bytes=-1')} && {alter('cleanup.policy=delete')}"
+    )
+    is_compacted = settings.get("cleanup.policy") != "delete"
     if not topic.is_tiered:
-        yield _refuse(
-            "not-tiered", name, "remote.storage.enable is not true: it has no remote tier",
-            alter("remote.storage.enable=true"),
-        )  # fmt: skip
+        tiers = alter("remote.storage.enable=true")
+        if is_compacted:
+            # Brokers would refuse the last line alone, and the second alone eats what is old.
+            yield _refuse(
+                "not-tiered", name,
+                f"it has no remote tier, and cleanup.policy is {settings.get('cleanup.policy')}, "
+                "which brokers allow no tiered topic. First lift the retention, or what is old is "
+                "deleted; then leave that policy; then let segments be copied",
+                f"{leaves_compact} && {tiers}",
+            )  # fmt: skip
+        else:
+            yield _refuse(
+                "not-tiered",
+                name,
+                "remote.storage.enable is not true: it has no remote tier",
+                tiers,
+            )
         return
-    if settings.get("cleanup.policy") != "delete":
+    if is_compacted:
         yield _refuse(
             "cleanup-policy", name,
             f"cleanup.policy is {settings.get('cleanup.policy')}: brokers copy only what they do "
             "not compact themselves. First lift the retention, or what is old is deleted",
-            f"{alter('retention.ms=-1,retention.bytes=-1')} && {alter('cleanup.policy=delete')}",
+            leaves_compact,
         )  # fmt: skip
     yield from _check_retention(topic, policy, alter("retention.ms=-1"))
     if _number(topic, "retention.bytes") != NO_LIMIT:

@@ -14,6 +14,7 @@ import logging
 import struct
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from keeplast.cluster.facts import (
@@ -27,7 +28,8 @@ from keeplast.cluster.facts import (
     is_tiered,
 )
 from keeplast.cluster.live_cluster import MetadataEnd, MetadataValue, encode_batch
-from keeplast.cluster.topic_records import ConsumedRecord, read_records
+from keeplast.cluster.rights import Right
+from keeplast.cluster.topic_records import ConsumedRecord, is_of_group, read_records
 from keeplast.errors import (
     CommitUnknownError,
     InvalidError,
@@ -62,18 +64,13 @@ WAIT_SECONDS = 0.25
 WAITS_MAX = 240
 RECORDS_AT_ONCE = 10_000
 _GROUP = "keeplast-attach"
-_UNAUTHORIZED = {
-    "TOPIC_AUTHORIZATION_FAILED": "Describe, DescribeConfigs and Read on the topic",
-    "CLUSTER_AUTHORIZATION_FAILED": "Describe and DescribeConfigs on the cluster",
-    "GROUP_AUTHORIZATION_FAILED": f"Read on the group {_GROUP}",
-}
-_MAY_NOT_LOOK = {
-    **_UNAUTHORIZED, "GROUP_AUTHORIZATION_FAILED": "Describe on the consumer group",
-}  # fmt: skip
-_MAY_NOT_WRITE = {
-    "TOPIC_AUTHORIZATION_FAILED": f"Write on the topic {METADATA_TOPIC}",
-    "CLUSTER_AUTHORIZATION_FAILED": "IdempotentWrite on the cluster",
-}
+_UNAUTHORIZED = frozenset(
+    {
+        "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED",
+    }
+)  # fmt: skip
+_BROKERS = Right("DescribeConfigs")
+_METADATA, _WRITE = Right("Read", METADATA_TOPIC), Right("Write", METADATA_TOPIC)
 _TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 _NO_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_OR_PARTITION"})
 _UNREACHED = frozenset(
@@ -122,7 +119,10 @@ class ClusterClient:
         UnavailableError when the cluster does not answer.
         """
         listing = self._listing()
-        missing = sorted(set(topics) - set(listing.topics))
+        # A topic that is hidden from the principal is not listed: asked for by name it is refused.
+        unlisted = sorted({*topics, METADATA_TOPIC} - set(listing.topics))
+        missing = [each for each in unlisted if self.find_topic_id(each) is None]
+        missing = [each for each in missing if each in topics]
         if missing:
             raise InvalidError(f"no such topic in the cluster. topics={missing}")
         cluster = self._future("the cluster", self._admin.describe_cluster())
@@ -187,7 +187,8 @@ class ClusterClient:
         asked = self._admin.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group)], request_timeout=TIMEOUT_SECONDS
         )
-        found: Any = self._future(f"offsets of group {group}", asked[group], _MAY_NOT_LOOK)
+        right = Right("Describe", group=group)
+        found: Any = self._future(f"offsets of group {group}", asked[group], right)
         return {
             PartitionName(each.topic, each.partition): each.offset
             for each in found.topic_partitions or ()
@@ -205,7 +206,36 @@ class ClusterClient:
             error = answer.exception(TIMEOUT_SECONDS)
             if isinstance(error, KafkaException) and _code(error) in _NO_TOPIC:
                 return None
-        return self._future(f"topic {topic}", answer)
+        return self._future(f"topic {topic}", answer, Right("Describe", topic))
+
+    def missing_rights(self, topics: Collection[str] = ()) -> list[Right]:
+        """Return what the principal lacks to be told of ``topics``, or of all that it may see.
+
+        Each is tried; errors but for what is not allowed as :meth:`read_facts`.
+        """
+        listing = self._listing()
+        nodes = self._future("the cluster", self._admin.describe_cluster()).nodes
+        asked = sorted({*(topics or listing.topics), METADATA_TOPIC})
+        tried: list[tuple[Right, Callable[[], object]]] = [
+            (_BROKERS, partial(self._settings_of, "BROKER", [str(each.id) for each in nodes[:1]])),
+            (_METADATA, self._read_one),
+        ]
+        for topic in asked:
+            if topic != METADATA_TOPIC:
+                tried.append((Right("Describe", topic), partial(self.find_topic_id, topic)))
+            ask = partial(self._settings_of, "TOPIC", [topic])
+            tried.append((Right("DescribeConfigs", topic), ask))
+        return [right for right, ask in tried if _is_refused(ask)]
+
+    def _read_one(self) -> None:
+        """Read a record of the metadata topic, where there is one."""
+        if self.find_topic_id(METADATA_TOPIC) is None:
+            return
+        (metadata_topic,) = self._topics([METADATA_TOPIC], {METADATA_TOPIC: {}})
+        for partition, held in enumerate(self.read_ranges(metadata_topic)):
+            if held.start < held.end:
+                next(iter(self.read_metadata(partition, OffsetRange(held.start, held.start + 1))))
+                return
 
     def read_ranges(self, topic: TopicFacts) -> list[OffsetRange]:
         """Return what each partition of ``topic`` holds, in order; errors as before."""
@@ -254,8 +284,10 @@ class ClusterClient:
                     )
                 for message in messages:
                     error = message.error()
+                    if error is not None and is_of_group(error):
+                        continue
                     if error is not None and not _is_end(error):
-                        self._raise(f"{METADATA_TOPIC}-{partition}", error)
+                        self._raise(f"{METADATA_TOPIC}-{partition}", error, _METADATA)
                     offset = message.offset() or 0
                     if error is not None and offset < held.end:
                         raise UnavailableError(
@@ -276,8 +308,9 @@ class ClusterClient:
     ) -> Generator[ConsumedRecord]:
         """Yield what a consumer is given; see :class:`.topic_records.RecordReader`."""
         settings = {**self._settings, "group.id": _GROUP}
+        failed = partial(self._raise, right=Right("Read", topic))
         return read_records(
-            settings, _SILENT, self._raise, topic, partition, held, is_committed=is_committed
+            settings, _SILENT, failed, topic, partition, held, is_committed=is_committed
         )
 
     def read_end(self, partition: int) -> MetadataEnd:
@@ -301,7 +334,9 @@ class ClusterClient:
             answers = self._admin.list_offsets(asked, request_timeout=TIMEOUT_SECONDS)
             try:
                 return {
-                    each.partition: self._future(f"offsets of {topic}", answer)
+                    each.partition: self._future(
+                        f"offsets of {topic}", answer, Right("Describe", topic)
+                    )
                     for each, answer in answers.items()
                 }
             except UnavailableError:
@@ -337,8 +372,15 @@ class ClusterClient:
                     METADATA_TOPIC, value=value, partition=partition, on_delivery=delivered
                 )
             left = producer.flush(APPEND_SECONDS)
-        except (KafkaException, BufferError) as error:
+        except (KafkaException, BufferError, SystemError) as error:
             producer.purge()
+            # What ends a producer for good is raised in the middle of another call of the client's,
+            # which calls that an error of the system. A batch that may not be sent does.
+            ended = error.__cause__ if isinstance(error, SystemError) else error
+            if isinstance(error, SystemError) and not isinstance(ended, KafkaException):
+                raise
+            if not offsets and isinstance(ended, KafkaException) and _code(ended) in _UNAUTHORIZED:
+                raise _missing(_WRITE, f"append to {METADATA_TOPIC}-{partition}") from None
             raise CommitUnknownError(
                 f"the metadata topic was not written to as it should be. partition={partition} "
                 f"error={type(error).__name__}"
@@ -349,11 +391,8 @@ class ClusterClient:
         names = {error.name() for error in errors}
         if not offsets and not left and len(names) == 1:
             (name,) = names
-            if name in _MAY_NOT_WRITE:
-                raise RefusedError(
-                    f"the principal may not do that; it needs {_MAY_NOT_WRITE[name]} "
-                    f"(kafka-acls --add). asked=append to {METADATA_TOPIC}-{partition}"
-                )
+            if name in _UNAUTHORIZED:
+                raise _missing(_WRITE, f"append to {METADATA_TOPIC}-{partition}")
             if name in _TOO_LARGE:
                 raise InvalidError(
                     "brokers find the batch too large; raise max.message.bytes of "
@@ -385,7 +424,7 @@ class ClusterClient:
             TopicCollection(list(names)), request_timeout=TIMEOUT_SECONDS
         )
         for name in names:
-            found = self._future(f"topic {name}", described[name])
+            found = self._future(f"topic {name}", described[name], Right("Describe", name))
             yield TopicFacts(
                 name,
                 _id_bytes(found.topic_id),
@@ -401,46 +440,34 @@ class ClusterClient:
         # Each broker tells its own, so the client takes one of them a call. All are asked at once.
         calls = [[each] for each in resources] if kind == "BROKER" else [resources]
         answers: dict[ConfigResource, Future[dict[str, ConfigEntry]]] = {}
-        for each in calls:
-            answers |= self._admin.describe_configs(each, request_timeout=TIMEOUT_SECONDS)
-        return {
-            each.name: {
-                name: entry.value
-                for name, entry in self._future(
-                    f"the settings of {kind.lower()} {each.name}", answer
-                ).items()
-            }
-            for each, answer in answers.items()
-        }
+        for call in calls:
+            answers |= self._admin.describe_configs(call, request_timeout=TIMEOUT_SECONDS)
+        found: dict[str, Settings] = {}
+        for each, answer in answers.items():
+            right = _BROKERS if kind == "BROKER" else Right("DescribeConfigs", each.name)
+            entries = self._future(f"the settings of {kind.lower()} {each.name}", answer, right)
+            found[each.name] = {name: entry.value for name, entry in entries.items()}
+        return found
 
-    def _future(
-        self, what: str, answer: Future[Answer], rights: Mapping[str, str] = _UNAUTHORIZED
-    ) -> Answer:
-        return self._asked(what, lambda: answer.result(TIMEOUT_SECONDS), rights)
+    def _future(self, what: str, answer: Future[Answer], right: Right | None = None) -> Answer:
+        return self._asked(what, lambda: answer.result(TIMEOUT_SECONDS), right)
 
-    def _asked(
-        self, what: str, ask: Callable[[], Answer], rights: Mapping[str, str] = _UNAUTHORIZED
-    ) -> Answer:
+    def _asked(self, what: str, ask: Callable[[], Answer], right: Right | None = None) -> Answer:
         from confluent_kafka import KafkaException
 
         try:
             return ask()
         except KafkaException as error:
-            self._raise(what, error.args[0], rights)
+            self._raise(what, error.args[0], right)
         except TimeoutError:
             raise UnavailableError(
                 f"the cluster does not answer in time; try again. asked={what} "
                 f"bootstrap_servers={self._address}"
             ) from None
 
-    def _raise(
-        self, what: str, error: KafkaError, rights: Mapping[str, str] = _UNAUTHORIZED
-    ) -> NoReturn:
-        right = rights.get(error.name())
-        if right is not None:
-            raise RefusedError(
-                f"the principal may not do that; it needs {right} (kafka-acls --add). asked={what}"
-            )
+    def _raise(self, what: str, error: KafkaError, right: Right | None = None) -> NoReturn:
+        if error.name() in _UNAUTHORIZED:
+            raise _missing(right or Right("Describe"), what)
         if error.name() in _UNREACHED:
             raise UnavailableError(
                 "no broker answers; check --bootstrap-server, and --command-config where the "
@@ -456,6 +483,20 @@ class ClusterClient:
 def _id_bytes(found: Any) -> bytes:
     """Return the 16 bytes of the client's id, which tells its halves as signed numbers."""
     return _ID.pack(found.get_most_significant_bits(), found.get_least_significant_bits())
+
+
+def _missing(right: Right, what: str) -> RefusedError:
+    return RefusedError(
+        f"the principal may not do that; it needs {right} (kafka-acls --add). asked={what}"
+    )
+
+
+def _is_refused(ask: Callable[[], object]) -> bool:
+    try:
+        ask()
+    except RefusedError:
+        return True
+    return False
 
 
 def _is_end(error: KafkaError) -> bool:

@@ -114,6 +114,11 @@ class PartitionCache:
         }
         return made
 
+    @property
+    def highest(self) -> int:
+        """Return the highest offset that ever was served, -1 for none: brokers copy none below."""
+        return max((each.highest for each in self._epochs.values()), default=-1)
+
     def state(self) -> CacheState:
         """Return all that is known; :meth:`of_state` goes on from it as this does."""
         return CacheState(

@@ -14,6 +14,7 @@ from keeplast.cluster.check import (
     Severity,
     check_cluster,
     check_faults,
+    check_rights,
     check_topic,
 )
 from keeplast.cluster.facts import (
@@ -23,6 +24,7 @@ from keeplast.cluster.facts import (
     MetadataFault,
     TopicFacts,
 )
+from keeplast.cluster.rights import Right
 
 ADDRESS = "broker:9092"
 COMPACT, BOTH = frozenset({"compact"}), frozenset({"compact", "delete"})
@@ -123,6 +125,18 @@ def test_retention_is_lifted_before_the_policy_leaves_compact() -> None:
     assert leave.endswith("cleanup.policy=delete")
 
 
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_local_topic_leaves_its_policy_before_it_is_tiered_and_its_retention_before_that(
+    policy: str,
+) -> None:
+    local = changed(changed(TOPIC, "cleanup.policy", policy), "remote.storage.enable", "false")
+    (found,) = check_topic(local, COMPACT, ADDRESS)
+    assert ("not-tiered", Severity.REFUSES) == (found.rule, found.severity)
+    assert [
+        "retention.ms=-1,retention.bytes=-1", "cleanup.policy=delete", "remote.storage.enable=true",
+    ] == [each.rpartition(" ")[2] for each in found.remedy.split(" && ")]  # fmt: skip
+
+
 def test_a_topic_that_is_to_expire_may_have_a_retention() -> None:
     """AT-37."""
     (found,) = check_topic(changed(TOPIC, "retention.ms", "1000"), BOTH, ADDRESS)
@@ -190,6 +204,17 @@ def test_each_broker_has_what_was_tested(key: str, value: str, rules: list[str])
     found = list(check_cluster(replace(CLUSTER, brokers=brokers), ADDRESS))
     assert rules == refusals(found)
     assert all("broker 2" in each.words for each in found if each.rule in rules)
+
+
+def test_each_right_that_is_missing_has_its_line() -> None:
+    rights = [Right("DescribeConfigs"), Right("Read", METADATA_TOPIC), Right("Describe", "a;b")]
+    found = list(check_rights(rights, ADDRESS))
+    assert [None, None, "a;b"] == [each.topic for each in found]
+    assert ["permission"] * 3 == refusals(found)
+    assert "the principal needs DescribeConfigs on the cluster" == found[0].words
+    assert [
+        "DescribeConfigs --cluster", f"Read --topic {METADATA_TOPIC}", "Describe --topic 'a;b'",
+    ] == [each.remedy.partition("--operation ")[2] for each in found]  # fmt: skip
 
 
 def test_a_record_that_nobody_can_follow_is_told_with_its_offset() -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from keeplast.cluster.check import check_copied
+from keeplast.cluster.facts import OffsetRange, TopicFacts
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
 from keeplast.errors import CorruptError
 from keeplast.format.remote_log_metadata import (
@@ -258,3 +260,22 @@ def test_what_ends_a_brokers_reader_is_an_error(three: Story) -> None:
                 state=RemotePartitionDeleteState.DELETE_PARTITION_MARKED,
             )
         )  # fmt: skip
+
+
+def test_what_was_copied_once_and_is_gone_refuses_its_topic(three: Story) -> None:
+    """Seen on 3.9.1 and 4.3.0: brokers copy it no second time, and delete it locally."""
+    topic = TopicFacts("t", PARTITION.topic_id, 1, 1, {})
+
+    def refusals(log_start: int) -> list[str]:
+        found = check_copied(topic, [OffsetRange(log_start, 300)], [three.cache])
+        return [f"{each.rule} {each.words.partition(' were')[0]}" for each in found]
+
+    assert [] == refusals(0)
+    for name in "ABC":
+        three.move(name, KILL, FORGET)
+    assert 149 == three.cache.highest
+    assert ["not-copied partition 0: offsets 0 to 149"] == refusals(0)
+    assert [] == refusals(150)
+    three.copy("D", 150, 199)
+    assert ["not-copied partition 0: offsets 0 to 149"] == refusals(0)
+    assert [] == refusals(150)

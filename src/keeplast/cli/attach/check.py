@@ -36,19 +36,29 @@ def check(
 ) -> Result:  # fmt: skip
     """Say of each tiered topic whether it may be compacted from outside, and what to change.
 
-    Changes nothing; a principal that may describe and read is enough. What keeplast is to do with
-    a topic comes from its own settings, since the broker's policy stays `delete`; a topic that they
-    do not name is to be compacted. Exit code 1 when something refuses.
+    Changes nothing; a principal that may describe and read is enough, and each permission that is
+    missing is named. What keeplast is to do with a topic comes from its own settings, since the
+    broker's policy stays `delete`; a topic that they do not name is to be compacted. Exit code 1
+    when something refuses.
     """
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
     from keeplast.cli.show.attach import check_parts
     from keeplast.cli.show.output import print_result
-    from keeplast.cluster.check import Severity, check_cluster, check_topic
+    from keeplast.cluster.check import Severity, check_cluster, check_rights, check_topic
+    from keeplast.cluster.facts import ClusterFacts
+    from keeplast.errors import RefusedError
 
     client = cluster.connect()
-    facts = client.read_facts(cluster.topics)
-    found = list(check_cluster(facts, cluster.bootstrap_server))
-    found += _metadata_findings(client, facts, store)
+    try:
+        facts = client.read_facts(cluster.topics)
+        found = list(check_cluster(facts, cluster.bootstrap_server))
+        found += _metadata_findings(client, facts, store)
+    except RefusedError:
+        missing = client.missing_rights(cluster.topics)
+        if not missing:
+            raise
+        facts = ClusterFacts(client.read_cluster_id(), (), (), None)
+        found = list(check_rights(missing, cluster.bootstrap_server))
     policy_of = _policies(settings, facts.topics)
     for topic in facts.topics:
         found += check_topic(topic, policy_of[topic.name], cluster.bootstrap_server)
@@ -67,7 +77,9 @@ def _metadata_findings(
     client: ClusterClient, facts: ClusterFacts, store: str | None
 ) -> list[AttachFinding]:
     """Return what the metadata topic's records say against the topics of ``facts``."""
-    from keeplast.cluster.check import check_faults, check_marks
+    from keeplast.cluster.check import check_copied, check_faults, check_marks
+    from keeplast.cluster.metadata_cache import PartitionCache
+    from keeplast.cluster.status import name_of
 
     if facts.metadata_topic is None:
         return []
@@ -75,7 +87,15 @@ def _metadata_findings(
         folded = fold(client, facts, facts.metadata_topic, log)
         own = set() if log is None else _own_ids(log, facts.cluster_id)
     names = {each.name for each in facts.topics}
-    return [*check_faults(folded.faults), *check_marks(folded.cache, names, own)]
+    found = [*check_faults(folded.faults), *check_marks(folded.cache, names, own)]
+    for topic in facts.topics:
+        known = [
+            folded.cache.partitions.get(name_of(topic, each), PartitionCache())
+            for each in range(topic.partition_count)
+        ]
+        if any(each.segments or each.highest >= 0 for each in known):
+            found += check_copied(topic, client.read_ranges(topic), known)
+    return found
 
 
 def _own_ids(log: DecisionLog, cluster_id: str) -> set[bytes]:

@@ -40,7 +40,8 @@ def folding() -> Iterator[Callable[[int], object]]:
 def check_parts(facts: ClusterFacts, findings: Sequence[AttachFinding]) -> Iterator[RenderableType]:
     """Yield what ``attach check`` says: a table of topics, then each finding with its remedy."""
     count = len(facts.brokers)
-    yield f"cluster {facts.cluster_id}: {count} broker{'' if count == 1 else 's'}"
+    brokers = f"{count} broker{'' if count == 1 else 's'}" if count else "not looked at"
+    yield f"cluster {facts.cluster_id}: {brokers}"
     table = new_table("topic", ">partitions", "=verdict")
     everywhere = _refusals(findings, None)
     for topic in facts.topics:
@@ -49,7 +50,7 @@ def check_parts(facts: ClusterFacts, findings: Sequence[AttachFinding]) -> Itera
         table.add_row(Text(printable(topic.name)), str(topic.partition_count), words)
     if facts.topics:
         yield table
-    else:
+    elif facts.brokers:
         yield "no tiered topic; name one with --topic to see what it takes"
     for each in findings:
         who = "every topic" if each.topic is None else printable(each.topic)

@@ -1,0 +1,239 @@
+"""Attached rounds through a listener with SASL over SSL, by principals that may do little.
+
+The broker lets nobody do anything but by ACLs (``StandardAuthorizer``). ``attach check`` names each
+permission that is missing; what the page of permissions lists is enough, and each of it is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from keeplast.cluster.client import ClusterClient
+from keeplast.cluster.client_properties import decode_client_properties
+from keeplast.cluster.facts import METADATA_TOPIC
+from tests.kafka.broker import Broker
+from tests.kafka.test_attach import create, tier_settings
+from tests.kafka.test_attach_rounds import wait_until_remote
+from tests.support.acknowledged import Acknowledged
+from tests.support.attach_process import AttachProcess
+from tests.support.live_rounds import LiveCompactor
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.kafka
+
+VERSION = "3.9.1"
+"""A broker of 4.x tells no client by which small size it rolls: the command would keep it all."""
+TOPIC, OTHER = "orders", "payments"
+PASSWORDS = {"look": "look-secret", "compact": "compact-secret"}
+STORE_PASSWORD = "keystore-secret"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+CHECK_FAILED, REFUSED = 1, 4
+COMMAND_SECONDS = 300
+Acl = tuple[str, str | None]
+"""An operation on a topic, or on the cluster."""
+LOOK: tuple[Acl, ...] = (
+    ("DescribeConfigs", None), ("Read", METADATA_TOPIC), ("DescribeConfigs", METADATA_TOPIC),
+    ("Describe", TOPIC), ("DescribeConfigs", TOPIC),
+)  # fmt: skip
+"""What commands that only look need, as docs/operations/attach-permissions.md lists it."""
+CHANGE: tuple[Acl, ...] = (*LOOK, ("Write", METADATA_TOPIC))
+OPERATIONS = {
+    "Describe": AclOperation.DESCRIBE, "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
+    "Read": AclOperation.READ, "Write": AclOperation.WRITE,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A broker, and where its clients that need a name are let in."""
+
+    broker: Broker
+    port: int
+
+    @property
+    def address(self) -> str:
+        """What they bootstrap from."""
+        return f"127.0.0.1:{self.port}"
+
+    def attach(self, user: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+        """Run a command as a user; return its exit code and what it says."""
+        process = AttachProcess(
+            ["attach", *arguments, "--json", "--bootstrap-server", self.address,
+             "--command-config", str(self.properties(user))],
+            self.broker.root / "said",
+        )  # fmt: skip
+        code = process.wait(COMMAND_SECONDS)
+        assert not [each for each in PASSWORDS.values() if each in process.told()]
+        return code, process.document()
+
+    def properties(self, user: str) -> Path:
+        """Return the client.properties of a user."""
+        return self.broker.root / f"{user}.properties"
+
+    def client(self, user: str) -> ClusterClient:
+        """Return a client of this process."""
+        path = self.properties(user)
+        return ClusterClient(self.address, decode_client_properties(path.read_bytes(), str(path)))
+
+    def allow(self, user: str, *acls: Acl) -> None:
+        """Allow operations, and wait until the broker knows."""
+        admin = AdminClient({"bootstrap.servers": self.broker.address})
+        for acl in acls:
+            for answer in admin.create_acls([_binding(AclBinding, user, acl)]).values():
+                answer.result(60)
+        wait_until(lambda: set(acls) <= self._allowed(user))
+
+    def forbid(self, user: str, acl: Acl) -> None:
+        """Take a permission back, and wait until the broker knows."""
+        admin = AdminClient({"bootstrap.servers": self.broker.address})
+        for answer in admin.delete_acls([_binding(AclBindingFilter, user, acl)]).values():
+            answer.result(60)
+        wait_until(lambda: acl not in self._allowed(user))
+
+    def _allowed(self, user: str) -> set[Acl]:
+        admin = AdminClient({"bootstrap.servers": self.broker.address})
+        anything: Any = None
+        every = AclBindingFilter(
+            ResourceType.ANY, anything, ResourcePatternType.ANY, f"User:{user}", anything,
+            AclOperation.ANY, AclPermissionType.ANY,
+        )  # fmt: skip
+        names = {operation: name for name, operation in OPERATIONS.items()}
+        return {
+            (names[each.operation], each.name if each.restype is ResourceType.TOPIC else None)
+            for each in admin.describe_acls(every).result(60)
+        }
+
+
+def _binding(kind: type[Any], user: str, acl: Acl) -> Any:
+    operation, topic = acl
+    resource = ResourceType.BROKER if topic is None else ResourceType.TOPIC
+    return kind(
+        resource, topic or "kafka-cluster", ResourcePatternType.LITERAL, f"User:{user}", "*",
+        OPERATIONS[operation], AclPermissionType.ALLOW,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    root = tmp_path_factory.mktemp("secured")
+    keystore, certificate = make_keystore(root)
+    broker, port = Broker(VERSION, root, tier_settings(VERSION, root)), free_port()
+    users = " ".join(f'user_{name}="{word}"' for name, word in PASSWORDS.items())
+    broker.configure(
+        {
+            "listeners": f"PLAINTEXT://{broker.address},CONTROLLER://{broker.controller},"
+            f"CLIENTS://127.0.0.1:{port}",
+            "advertised.listeners": f"PLAINTEXT://{broker.address},CLIENTS://127.0.0.1:{port}",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
+            "CLIENTS:SASL_SSL",
+            "listener.name.clients.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.clients.plain.sasl.jaas.config": f"{PLAIN} required {users};",
+            "listener.name.clients.ssl.keystore.location": str(keystore),
+            "listener.name.clients.ssl.keystore.type": "PKCS12",
+            "listener.name.clients.ssl.keystore.password": STORE_PASSWORD,
+            "listener.name.clients.ssl.key.password": STORE_PASSWORD,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
+    )
+    for user, password in PASSWORDS.items():
+        (root / f"{user}.properties").write_text(
+            "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
+            f'sasl.jaas.config={PLAIN} required username="{user}" password="{password}";\n'
+            f"ssl.truststore.type=PEM\nssl.truststore.location={certificate}\n"
+        )
+    with broker:
+        for topic in (TOPIC, OTHER):
+            create(broker, topic, 1)
+        yield Secured(broker, port)
+
+
+def make_keystore(root: Path) -> tuple[Path, Path]:
+    """Return a key with its certificate for the loopback interface, and the certificate alone."""
+    keystore, certificate = root / "broker.p12", root / "broker.pem"
+    where = ["-alias", "broker", "-keystore", str(keystore), "-storepass", STORE_PASSWORD]
+    made = [
+        "keytool", "-genkeypair", "-keyalg", "EC", "-dname", "CN=127.0.0.1", "-ext",
+        "SAN=ip:127.0.0.1", "-validity", "30", "-storetype", "PKCS12", *where,
+    ]  # fmt: skip
+    told = ["keytool", "-exportcert", "-rfc", "-file", str(certificate), *where]
+    for command in (made, told):
+        subprocess.run(command, check=True, capture_output=True)
+    return keystore, certificate
+
+
+def needed(document: dict[str, Any]) -> list[str]:
+    """Return what each finding asks to be allowed, as its line says it."""
+    assert {"permission"} == {each["rule"] for each in document["findings"]}
+    return [each["remedy"].partition("--operation ")[2] for each in document["findings"]]
+
+
+def as_line(acl: Acl) -> str:
+    operation, topic = acl
+    return f"{operation} {'--cluster' if topic is None else f'--topic {topic}'}"
+
+
+def test_each_permission_that_is_missing_is_named_and_no_more_is_needed(secured: Secured) -> None:
+    code, document = secured.attach("look", "check", "--topic", TOPIC)
+    assert (CHECK_FAILED, []) == (code, document["topics"])
+    assert [as_line(each) for each in LOOK] == needed(document)
+    secured.allow("look", *LOOK)
+    for missing in LOOK:
+        secured.forbid("look", missing)
+        assert [missing] == [
+            (each.operation, each.topic) for each in secured.client("look").missing_rights([TOPIC])
+        ]
+        secured.allow("look", missing)
+    assert [] == secured.client("look").missing_rights([TOPIC])
+    code, document = secured.attach("look", "check")
+    # What the principal may not see is no topic to it.
+    assert (0, [TOPIC], []) == (code, document["topics"], document["findings"])
+
+
+def test_a_round_needs_what_is_documented_and_fails_cleanly_without_each(secured: Secured) -> None:
+    broker, acknowledged = secured.broker, Acknowledged(secured.broker.address, TOPIC)
+    compactor = LiveCompactor(broker.address, broker.root / "look.db", broker.root / "remote")
+    acknowledged.send(0, 3000)
+    wait_until_remote(broker, compactor, TOPIC)
+    places = (
+        "--topic", TOPIC, "--store", f"sqlite:///{broker.root / 'decisions.db'}",
+        "--storage", f"local:{broker.root / 'remote'}",
+    )  # fmt: skip
+    clean = ("clean", *places, "--force", "--cores", "1")
+    secured.allow("compact", *CHANGE)
+    before = compactor.status(TOPIC)
+    for missing in CHANGE:
+        secured.forbid("compact", missing)
+        code, document = secured.attach("compact", *clean)
+        assert REFUSED == code, document
+        assert f"it needs {missing[0]} on the " in json.dumps(document)
+        assert before == compactor.status(TOPIC)
+        secured.allow("compact", missing)
+    code, document = secured.attach("compact", *clean)
+    assert 0 == code, document
+    assert compactor.status(TOPIC).compacted.count
+    assert REFUSED == secured.attach("compact", "verify", *places)[0]
+    secured.allow("compact", ("Read", TOPIC))
+    assert 0 == secured.attach("compact", "verify", *places)[0]
+    assert 0 == secured.attach("compact", "collect", *places, "--grace-ms", "0")[0]
+    read = acknowledged.judge(0)
+    assert read < acknowledged.count(0) * 0.7
+    left = [each.name for each in (broker.root / "remote" / ".keeplast").rglob("*")]
+    assert [] == [each for each in left if each.startswith("work-")]

@@ -4,10 +4,11 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.keeplast-installed
-# Overridable: PYTHON=..., RUNNER=local, GIT=PATH, SEEDS=N, WORKERS=N, ARGS="more arguments".
+# Overridable: PYTHON=..., RUNNER=local, GIT=PATH, SEEDS=N, WORKERS=N, LONG=, ARGS="more arguments".
 RUNNER ?= spark
 GIT ?= .
 ARGS ?=
+LONG ?= --long
 # Processes that run tests side by side; WORKERS=0 runs them in one, where -s and --pdb work.
 WORKERS ?= 2
 CONSOLE ?= 127.0.0.1:9590
@@ -85,8 +86,8 @@ test-all: setup java  ## Everything: all of every matrix, the long forms, Kafka 
 test-kafka: setup java  ## Kafka's own cleaner as the referee (fetches its jars with Maven); SEEDS=N for more logs
 	$(BIN)/pytest -m 'kafka and not cluster' --all --long tests/kafka $(ARGS)
 
-test-attach-cluster: setup java  ## Rounds in a live tier under three brokers whose leaders change, die and freeze
-	$(BIN)/pytest -m cluster --all --long tests/kafka/test_attach_cluster.py $(ARGS)
+test-attach-cluster: setup java  ## Rounds in a live tier under three brokers whose leaders change, die and freeze; LONG= for less
+	$(BIN)/pytest -m cluster --all $(LONG) tests/kafka/test_attach_cluster.py $(ARGS)
 
 beside-a-broker: setup java  ## A store copied beside real brokers that clean, for longer; ARGS='--beside-seconds 600'
 	$(BIN)/pytest -m kafka tests/kafka/test_store_beside_a_broker.py -s $(ARGS)

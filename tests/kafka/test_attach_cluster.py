@@ -4,7 +4,8 @@ The metadata topic and the topic have three replicas, two in sync. What consumer
 what producers were told (:mod:`tests.support.acknowledged`). Each test has a partition of its own;
 the last ones look at all of them, and restart everything.
 
-By ``make test-attach-cluster``, not with the others: it takes minutes.
+By ``make test-attach-cluster``, not with the others: it takes minutes. A cluster is started once a
+version; what is ``slow`` is left out where ``LONG=`` is given to ``make``.
 """
 
 from __future__ import annotations
@@ -82,7 +83,10 @@ class World:
     settled: set[int] = field(default_factory=set)
 
     def compactor(self, partition: int) -> Compactor:
-        """Return who compacts a partition."""
+        """Return who compacts a partition, which is filled first."""
+        self.acknowledged.send(partition, RECORDS)
+        self.acknowledged.send_in_transactions(partition, 6)
+        self.brokers.wait_until_remote(TOPIC, partition)
         return Compactor(self, partition)
 
     def wait_until_compacted(self, partition: int) -> None:
@@ -200,46 +204,58 @@ def world(
     with TieredCluster(request.param, root) as brokers:
         brokers.create(TOPIC, PARTITIONS)
         acknowledged = Acknowledged(brokers.address, TOPIC)
-        is_newest = request.param == VERSIONS[-1]
-        used = range(PARTITIONS) if is_newest else (SWAP_STEP, OVERLAID)
-        for partition in used:
-            acknowledged.send(partition, RECORDS)
-            acknowledged.send_in_transactions(partition, 6)
-        for partition in used:
-            brokers.wait_until_remote(TOPIC, partition)
         yield World(brokers, acknowledged, f"sqlite:///{root / 'decisions.db'}")
 
 
+# Of each list the version is the only one: tests are put in another order by the places in it.
+OLDEST_ALONE = pytest.mark.parametrize("world", VERSIONS[:1], indirect=True)
 NEWEST_ALONE = pytest.mark.parametrize("world", VERSIONS[-1:], indirect=True)
 
 
-@pytest.mark.parametrize(
-    ("world", "step"),
-    [
-        *((version, STEPS[SWAP_STEP]) for version in VERSIONS[:-1]),
-        *((VERSIONS[-1], step) for step in STEPS),
-    ],
-    indirect=["world"],
-)
-def test_leaders_of_topic_and_metadata_change_in_a_step(
-    world: World, step: tuple[str, str]
+@pytest.mark.slow
+@OLDEST_ALONE
+def test_leaders_change_in_the_swap_of_an_older_cluster(world: World) -> None:
+    """P16, AT-11, AT-32."""
+    check_change_of_leaders(world, SWAP_STEP)
+
+
+@pytest.mark.slow
+@OLDEST_ALONE
+def test_what_a_new_leader_of_an_older_cluster_uploads_over_a_round_is_compacted_again(
+    world: World,
 ) -> None:
+    """R-4, AT-12."""
+    check_overlaid(world)
+
+
+@NEWEST_ALONE
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, marks=[] if number == SWAP_STEP else [pytest.mark.slow])
+        for number in range(len(STEPS))
+    ],
+)
+def test_leaders_of_topic_and_metadata_change_in_a_step(world: World, number: int) -> None:
     """P16, AT-11, AT-13, AT-32: both are others afterwards, and the old ones think they lead."""
-    partition = STEPS.index(step)
-    compactor, watch = world.compactor(partition), Watch(world.acknowledged, partition)
+    check_change_of_leaders(world, number)
+
+
+def check_change_of_leaders(world: World, number: int) -> None:
+    compactor, watch = world.compactor(number), Watch(world.acknowledged, number)
     changed: list[int] = []
 
     def change() -> None:
-        world.brokers.move_both_leaders(TOPIC, partition)
-        changed.append(partition)
+        world.brokers.move_both_leaders(TOPIC, number)
+        changed.append(number)
 
-    compactor.calls[step] = change
+    compactor.calls[STEPS[number]] = change
     compactor.until_done(compactor.clean)
-    world.wait_until_compacted(partition)
+    world.wait_until_compacted(number)
     compactor.until_done(compactor.collect)
     assert 0 < watch.stop()
-    assert [partition] == changed
-    check_settled(world, partition)
+    assert [number] == changed
+    check_settled(world, number)
 
 
 def check_settled(world: World, partition: int) -> None:
@@ -270,6 +286,7 @@ def test_a_broker_that_is_killed_in_a_round_and_comes_back_serves_the_same(world
     check_settled(world, KILLED)
 
 
+@pytest.mark.slow
 @NEWEST_ALONE
 def test_a_compactor_that_sees_only_some_brokers_goes_on_with_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
@@ -304,10 +321,15 @@ def test_a_compactor_that_sees_only_some_brokers_goes_on_with_the_others(
     check_settled(world, FROZEN)
 
 
+@NEWEST_ALONE
 def test_what_a_new_leader_uploads_over_a_round_is_read_right_and_compacted_again(
     world: World,
 ) -> None:
     """R-4, AT-12: its segments begin elsewhere, and far below what was copied already."""
+    check_overlaid(world)
+
+
+def check_overlaid(world: World) -> None:
     brokers, acknowledged = world.brokers, world.acknowledged
     compactor = world.compactor(OVERLAID)
     # No margin but the last segment: it is sized by what segments were, not by what they become.
@@ -379,6 +401,7 @@ def preferred_would_upload_from(world: World, status: RemotePartitionStatus) -> 
     return max((each for each in bases if each <= at), default=at)
 
 
+@pytest.mark.slow
 @NEWEST_ALONE
 def test_a_slow_storage_changes_nothing(world: World) -> None:
     """A tenth of a second before each request to it, with readers meanwhile."""

@@ -1,6 +1,6 @@
 """What consumers read of a live cluster's tiered topic after rounds is what the key law leaves.
 
-Scenarios P1 to P9 of the protocol as it was tried: codecs, tombstones, headers, transactions,
+Scenarios P1 to P10 of the protocol as it was tried: codecs, tombstones, headers, transactions,
 readers at any offset and time, a second round over the first, a clean restart and a crash.
 """
 
@@ -19,6 +19,7 @@ from keeplast.errors import RefusedError
 from keeplast.model.keyless import Keyless
 from keeplast.model.topic_config import TopicConfig
 from tests.kafka.broker import VERSIONS, Broker
+from tests.kafka.java_consumer import as_shown, read_with_java
 from tests.kafka.test_attach import alter, attach, create, tier_settings
 from tests.support.live_rounds import (
     MEMORY,
@@ -225,6 +226,16 @@ def test_readers_get_the_same_when_the_sources_are_gone(
     assert len(list((broker.root / "remote").rglob("*.log"))) < len(stored)
     assert before == read_both(broker, topic)
     assert 0 == compactor.status(topic).deleting.count
+
+
+@pytest.mark.parametrize("topic", [STATES, TRANSACTIONS])
+def test_the_java_consumer_is_given_what_librdkafka_is_given(broker: Broker, topic: str) -> None:
+    """P10: in both isolation levels, behind two rounds and their collection."""
+    for level, found in zip(
+        ("read_committed", "read_uncommitted"), read_both(broker, topic), strict=True
+    ):
+        read = read_with_java(broker.version, broker.address, topic, len(found), level)
+        assert [as_shown(each) for each in found] == read
 
 
 def test_a_restart_and_a_crash_of_the_broker_change_nothing(

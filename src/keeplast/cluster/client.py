@@ -28,12 +28,11 @@ from keeplast.cluster.facts import (
     is_tiered,
 )
 from keeplast.cluster.live_cluster import MetadataEnd, MetadataValue, encode_batch
-from keeplast.cluster.rights import Right
+from keeplast.cluster.rights import Right, is_refused, missing
 from keeplast.cluster.topic_records import ConsumedRecord, is_of_group, read_records
 from keeplast.errors import (
     CommitUnknownError,
     InvalidError,
-    RefusedError,
     UnavailableError,
     installing,
 )
@@ -121,10 +120,11 @@ class ClusterClient:
         listing = self._listing()
         # A topic that is hidden from the principal is not listed: asked for by name it is refused.
         unlisted = sorted({*topics, METADATA_TOPIC} - set(listing.topics))
-        missing = [each for each in unlisted if self.find_topic_id(each) is None]
-        missing = [each for each in missing if each in topics]
-        if missing:
-            raise InvalidError(f"no such topic in the cluster. topics={missing}")
+        absent = [each for each in unlisted if self.find_topic_id(each) is None]
+        if any(each in topics for each in absent):
+            raise InvalidError(
+                f"no such topic in the cluster. topics={sorted({*absent} & {*topics})}"
+            )
         cluster = self._future("the cluster", self._admin.describe_cluster())
         brokers = self._settings_of("BROKER", [str(each.id) for each in cluster.nodes])
         asked = {*(topics or listing.topics), METADATA_TOPIC} & set(listing.topics)
@@ -225,7 +225,7 @@ class ClusterClient:
                 tried.append((Right("Describe", topic), partial(self.find_topic_id, topic)))
             ask = partial(self._settings_of, "TOPIC", [topic])
             tried.append((Right("DescribeConfigs", topic), ask))
-        return [right for right, ask in tried if _is_refused(ask)]
+        return [right for right, ask in tried if is_refused(ask)]
 
     def _read_one(self) -> None:
         """Read a record of the metadata topic, where there is one."""
@@ -380,7 +380,7 @@ class ClusterClient:
             if isinstance(error, SystemError) and not isinstance(ended, KafkaException):
                 raise
             if not offsets and isinstance(ended, KafkaException) and _code(ended) in _UNAUTHORIZED:
-                raise _missing(_WRITE, f"append to {METADATA_TOPIC}-{partition}") from None
+                raise missing(_WRITE, f"append to {METADATA_TOPIC}-{partition}") from None
             raise CommitUnknownError(
                 f"the metadata topic was not written to as it should be. partition={partition} "
                 f"error={type(error).__name__}"
@@ -392,7 +392,7 @@ class ClusterClient:
         if not offsets and not left and len(names) == 1:
             (name,) = names
             if name in _UNAUTHORIZED:
-                raise _missing(_WRITE, f"append to {METADATA_TOPIC}-{partition}")
+                raise missing(_WRITE, f"append to {METADATA_TOPIC}-{partition}")
             if name in _TOO_LARGE:
                 raise InvalidError(
                     "brokers find the batch too large; raise max.message.bytes of "
@@ -467,7 +467,7 @@ class ClusterClient:
 
     def _raise(self, what: str, error: KafkaError, right: Right | None = None) -> NoReturn:
         if error.name() in _UNAUTHORIZED:
-            raise _missing(right or Right("Describe"), what)
+            raise missing(right or Right("Describe"), what)
         if error.name() in _UNREACHED:
             raise UnavailableError(
                 "no broker answers; check --bootstrap-server, and --command-config where the "
@@ -483,20 +483,6 @@ class ClusterClient:
 def _id_bytes(found: Any) -> bytes:
     """Return the 16 bytes of the client's id, which tells its halves as signed numbers."""
     return _ID.pack(found.get_most_significant_bits(), found.get_least_significant_bits())
-
-
-def _missing(right: Right, what: str) -> RefusedError:
-    return RefusedError(
-        f"the principal may not do that; it needs {right} (kafka-acls --add). asked={what}"
-    )
-
-
-def _is_refused(ask: Callable[[], object]) -> bool:
-    try:
-        ask()
-    except RefusedError:
-        return True
-    return False
 
 
 def _is_end(error: KafkaError) -> bool:

@@ -9,7 +9,10 @@ Answers to ``AclOperation`` and what ``KafkaApis`` asks for; tried on brokers of
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from keeplast.errors import RefusedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +40,19 @@ class Right:
             f"kafka-acls.sh --bootstrap-server {shlex.quote(address)} --add "
             f"--allow-principal User:NAME --operation {self.operation} {what}"
         )
+
+
+def missing(right: Right, what: str) -> RefusedError:
+    """Return the error of who asked for ``what`` without ``right``."""
+    return RefusedError(
+        f"the principal may not do that; it needs {right} (kafka-acls --add). asked={what}"
+    )
+
+
+def is_refused(ask: Callable[[], object]) -> bool:
+    """Return whether ``ask`` is refused."""
+    try:
+        ask()
+    except RefusedError:
+        return True
+    return False

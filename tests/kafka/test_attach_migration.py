@@ -205,6 +205,8 @@ def test_a_compacted_topic_becomes_tiered_while_it_is_written_and_read(broker: B
             configure(broker, THERE, "local.retention.bytes=1")
             wait_until_copied(broker, THERE, is_local_gone=True)
             check_compacted(broker, THERE)
+            verified = compact(broker, THERE, "verify")
+            assert {"holds"} == {each["verdict"] for row in verified for each in row["checks"]}
             compact(broker, THERE, "collect", "--grace-ms", "0")
     assert acknowledged.judge(QUIET) < acknowledged.count(QUIET) * 0.7
     acknowledged.judge(WRITTEN)

@@ -158,6 +158,9 @@ class ModelCluster:
     def topic(self) -> TopicFacts:
         return TopicFacts(PARTITION.topic, self.topic_id, 1, 3, self.settings)
 
+    def read_cluster_id(self) -> str:
+        return CLUSTER_ID
+
     def read_facts(self, topics: Sequence[str] = ()) -> ClusterFacts:
         if list(topics) != [PARTITION.topic]:
             raise InvalidError(f"no such topic in the cluster. topics={topics}")
@@ -170,6 +173,9 @@ class ModelCluster:
     def read_ranges(self, topic: TopicFacts) -> list[OffsetRange]:
         is_metadata = topic.name == METADATA_TOPIC
         return [OffsetRange(0, len(self.values)) if is_metadata else self.log]
+
+    def read_stable_ends(self, topic: TopicFacts) -> list[int]:
+        return [each.end for each in self.read_ranges(topic)]
 
     def read_end(self, partition: int) -> MetadataEnd:
         assert 0 == partition

@@ -26,6 +26,13 @@ def commanded_world(root: Path, patch: pytest.MonkeyPatch) -> Iterator[VerifiedW
     made = VerifiedWorld(root, write_history(root / "logs", count=150), LINEAGE)
     receipt = partial(append_receipt, LocalFiles(), root / "receipts.jsonl")
     made.clean(MERGING, margin=4000, receipt=receipt)
+    let_commands_open(made, patch)
+    yield made
+    made.close()
+
+
+def let_commands_open(made: VerifiedWorld, patch: pytest.MonkeyPatch) -> None:
+    """Let commands connect to a world, whatever address and storage they are given."""
 
     @contextmanager
     def open_log(_: object) -> Iterator[DecisionLog]:
@@ -34,5 +41,3 @@ def commanded_world(root: Path, patch: pytest.MonkeyPatch) -> Iterator[VerifiedW
     patch.setattr(ClusterOptions, "connect", lambda _: made.consumers)
     patch.setattr(DecisionOptions, "open_log", open_log)
     patch.setattr(TierOptions, "open_layout", lambda _: made.tier.layout)
-    yield made
-    made.close()

@@ -5,7 +5,9 @@ A test class inherits :class:`MetadataContract` and gives the fixture ``url``.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,6 +19,7 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.hold_rows import StoredPoint
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.rows import KEPT_MS, PRUNED_MAX
 from keeplast.tier.state.continuity import Visits
@@ -24,6 +27,7 @@ from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.routing import Route
 from keeplast.tier.state.segment import RemoteFile, RemoteSegment, SegmentKind, SegmentState
 from tests.support.manual_clock import ManualClock
+from tests.support.waiting import SECONDS_MAX
 
 PARTITION = TopicPartition("t", 0)
 TOPIC_ID = "0" * 32
@@ -73,6 +77,49 @@ class MetadataContract:
         made = Opened(url)
         yield made
         made.store.close()
+
+    def test_of_a_hold_and_a_swap_that_would_pass_it_one_happens(self, opened: Opened) -> None:
+        """Whoever locks the partition's row first is seen by the other."""
+        for turn in range(6):
+            start = 10 * turn
+            source = segment(start, start + 9)
+            opened.copy(source)
+            known, gate = opened.state(), threading.Barrier(2, timeout=SECONDS_MAX)
+            done: list[str] = []
+
+            def swap(
+                source: RemoteSegment = source, gate: threading.Barrier = gate,
+                done: list[str] = done,
+            ) -> None:  # fmt: skip
+                gate.wait()
+                with contextlib.suppress(ConflictError):
+                    opened.store.commit_swap(
+                        PARTITION, new_id(), epoch=0, sources=[source.segment_id],
+                        outputs=[segment(source.base_offset, source.last_offset)],
+                        grace_ms=GRACE_MS, cleaned_for=source.last_offset + 1,
+                    )  # fmt: skip
+                    done.append("swap")
+
+            def hold(
+                known: PartitionState = known, turn: int = turn,
+                gate: threading.Barrier = gate, done: list[str] = done,
+            ) -> None:  # fmt: skip
+                point = StoredPoint(known, 10 * turn + 5)
+                gate.wait()
+                with contextlib.suppress(ConflictError):
+                    opened.store.hold_rows.add_stored([point], f"h{turn}", 60_000)
+                    done.append("hold")
+
+            threads = [threading.Thread(target=each) for each in (swap, hold)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(SECONDS_MAX)
+            assert 1 == len(done), done
+            is_held = bool(opened.state().holds)
+            assert (["hold"] == done, start + 10) == (is_held, opened.state().remote_end)
+            if is_held:
+                opened.store.hold_rows.release_stored(f"h{turn}")
 
     def test_copied_segments_are_read_in_order(self, opened: Opened) -> None:
         first, second = segment(0, 9), segment(10, 24)

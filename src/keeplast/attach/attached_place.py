@@ -47,6 +47,7 @@ from keeplast.errors import (
 from keeplast.format.filename import LOG
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState, decode
 from keeplast.log.files import FileSystem
+from keeplast.model.hold import Hold
 from keeplast.model.keyless import Keyless
 from keeplast.model.segment import SegmentSummary
 from keeplast.rewrite.task import StagedGroup, TaskResult
@@ -105,11 +106,13 @@ class AttachedState:
     """What was found of a partition: ``cleaned_to`` by the decision log, the rest by the cluster.
 
     ``log_start`` is the first offset that readers see. ``sources`` has one segment at least.
+    ``holds`` are the partition's, also those that are over.
     """
 
     sources: Sources
     log_start: int
     cleaned_to: int
+    holds: tuple[Hold, ...] = ()
 
     @property
     def first_dirty(self) -> int:
@@ -180,9 +183,10 @@ class AttachedPlace:
             self.request, first_dirty_offset=self.state.first_dirty,
             log_start_offset=self.state.log_start, high_watermark=self._files.end,
         )  # fmt: skip
+        holds = {run.request.partition: self.state.holds}
         found = survey_partition(
-            run.request, request, Checkpoints({}, {}, {}), self._files, self._clock.now_ms(),
-            known=self._known(run),
+            run.request, request, Checkpoints({}, {}, {}, holds), self._files,
+            self._clock.now_ms(), known=self._known(run),
         )  # fmt: skip
         return self._naming_limit(found)
 
@@ -261,7 +265,7 @@ class AttachedPlace:
         for number, staged in enumerate(swaps):
             ends_round = bool(is_last) and number + 1 == len(swaps)
             cleaned_to = result.end_offset if ends_round else self.state.cleaned_to
-            self._swap(staged, max(cleaned_to, self.state.cleaned_to))
+            self._swap(staged, max(cleaned_to, self.state.cleaned_to), result.end_offset)
             round_.committed.extend(staged)
 
     def _in_swaps(self, staged: Sequence[StagedGroup]) -> Iterator[list[StagedGroup]]:
@@ -328,13 +332,13 @@ class AttachedPlace:
                 f"partition={self._files.partition.topic}-{self._files.partition.partition}"
             )
 
-    def _swap(self, staged: Sequence[StagedGroup], cleaned_to: int) -> None:
+    def _swap(self, staged: Sequence[StagedGroup], cleaned_to: int, cleaned_for: int) -> None:
         parts = [part for each in staged for part in self._parts(each)]
         sources = sorted(
             (*parts, *self._hidden_within(parts)), key=lambda each: each.start_offset
         )  # fmt: skip
         outputs = [self._output(each) for each in staged]
-        swap = Swap(self._files.partition, tuple(sources), tuple(outputs), cleaned_to)
+        swap = Swap(self._files.partition, tuple(sources), tuple(outputs), cleaned_to, cleaned_for)
         if self._allowance is not None:
             self._allowance.take(swap)
         ids = [(each.id.segment_id, each.start_offset) for each in outputs]

@@ -42,6 +42,7 @@ from keeplast.inspect.explain import (
 from keeplast.inspect.fates import FoundLog
 from keeplast.inspect.key_search import Progressed, SearchedSegment, find_key_records
 from keeplast.log.partition_log import SegmentFiles, list_partition
+from keeplast.model.hold import Hold, in_force
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.rewrite.workspace import Workspace
@@ -65,6 +66,7 @@ class RemoteLog:
     ends: OffsetRange
     cache: PartitionCache
     cleaned_to: int
+    holds: tuple[Hold, ...] = ()
     decisions: Sequence[SwapDecision] = ()
 
     @property
@@ -193,7 +195,7 @@ def _look(
     ]  # fmt: skip
     end = effective.ranges[-1].end + 1
     if sources.segments:
-        state = AttachedState(sources, log.ends.start, log.cleaned_to)
+        state = AttachedState(sources, log.ends.start, log.cleaned_to, log.holds)
         request = wish.request_for(log.partition, state)
         (asked,) = request.partitions
         survey = AttachedPlace(layout, state, None, request, clock).survey(PartitionRun(asked))
@@ -214,7 +216,7 @@ def _look(
             segments=_summaries(effective, sources, wish.topic.index_interval_bytes, end),
             log_start=log.ends.start, first_dirty=first_dirty, log_end=end, stable=stable,
             active_first_ms=None, active_largest_ms=None, now_ms=clock.now_ms(),
-            expires_nothing=True,
+            expires_nothing=True, holds=in_force(log.holds, clock.now_ms()),
         ),
     )  # fmt: skip
 

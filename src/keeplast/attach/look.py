@@ -17,12 +17,13 @@ from keeplast.attach.attached_place import NOBODY, AttachedState
 from keeplast.attach.outputs import OutputMark
 from keeplast.attach.round import RoundWish, read_lineage, sources_of
 from keeplast.attach.sources import Source, Sources, parts_of, source_of, summary_of
-from keeplast.cleaner.eligibility import FirstDirty, find_first_uncleanable
+from keeplast.cleaner.eligibility import FirstDirty, find_first_uncleanable, find_hold
 from keeplast.cleaner.reasons import (
     ActiveLimit,
     AllClean,
     Decision,
     DueReason,
+    HoldLimit,
     NothingBelow,
     OnlyActive,
 )
@@ -39,6 +40,7 @@ from keeplast.format.identifier import encode_id
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.log.partition_log import list_partition, read_first_batch_timestamp
+from keeplast.model.hold import Hold, in_force
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
@@ -80,11 +82,12 @@ class AttachedLooks:
 
     def look(
         self, cache: PartitionCache, wish: RoundWish, now_ms: int, *, log_start: int,
-        cleaned_to: int,
+        cleaned_to: int, holds: Sequence[Hold] = (),
     ) -> AttachedOutlook:  # fmt: skip
         """Look at a partition at ``now_ms``; CorruptError for objects that cannot be read."""
         sources = sources_of(self._lineage, cache, log_start, wish.margin_bytes)
-        fingerprint = _fingerprint(sources.segments, log_start, cleaned_to)
+        hold = find_hold(in_force(holds, now_ms))
+        fingerprint = _fingerprint(sources.segments, log_start, cleaned_to, hold)
         if not sources.segments:
             return AttachedOutlook(
                 sources, None, NothingBelow(sources.limit), cleaned_to, fingerprint
@@ -93,7 +96,7 @@ class AttachedLooks:
         segments = (*self._summaries(sources, first_dirty, wish.topic), _behind(sources))
         uncleanable = find_first_uncleanable(
             segments, first_dirty=first_dirty, high_watermark=sources.end, open_transaction=None,
-            min_compaction_lag_ms=wish.topic.min_compaction_lag_ms, now_ms=now_ms,
+            min_compaction_lag_ms=wish.topic.min_compaction_lag_ms, now_ms=now_ms, hold=hold,
         )  # fmt: skip
         section = find_dirty_section(
             segments, wish.topic, first_dirty=FirstDirty(first_dirty), uncleanable=uncleanable,
@@ -155,8 +158,11 @@ def _behind(sources: Sources) -> SegmentSummary:
     return SegmentSummary(sources.end, 0, newest.event_timestamp_ms, -1, 0, 0)
 
 
-def _fingerprint(segments: Sequence[Source], log_start: int, cleaned_to: int) -> str:
-    digest = hashlib.sha256(f"{log_start} {cleaned_to}\n".encode())
+def _fingerprint(
+    segments: Sequence[Source], log_start: int, cleaned_to: int, hold: HoldLimit | None
+) -> str:
+    held = "" if hold is None else f" {hold.offset}"
+    digest = hashlib.sha256(f"{log_start} {cleaned_to}{held}\n".encode())
     for each in parts_of(segments):
         digest.update(encode_id(each.id.segment_id).encode())
     return digest.hexdigest()[:32]

@@ -169,7 +169,8 @@ class Publisher:
     def decide_and_publish(self, swap: Swap) -> Decision:
         """Make ``swap`` live; return its decision as it was published.
 
-        ConflictError when what the round saw has changed, or was never announced: plan again.
+        ConflictError when what the round saw has changed, was never announced, or is held by now:
+        plan again.
         RefusedError, FencedError and StoppedError (paused) before anything is decided.
         CommitUnknownError when it is decided and it is not known whether it was published: the
         next claim repairs that.
@@ -189,7 +190,7 @@ class Publisher:
         )  # fmt: skip
         require_decidable(view.cache, swap, batch_of(decision).events, view.log.start)
         self.owner.check(self.epoch)
-        self.log.decide(self.held, decision)
+        self.log.decide(self.held, decision, swap.cleaned_for)
         (decided,) = [each for each in self.log.decisions(self.held) if each.id == decision.id]
         return self.publish(decided, view)
 
@@ -357,7 +358,8 @@ def claim(
             "restored or of a clone. Use the newest; if that is lost, keeplast attach repair "
             f"--rebuild. partition={name} epoch={held_by.epoch}"
         )
-    is_new = known is None
+    # One that was held and never claimed is nobody's either.
+    is_new = known is None or known.epoch == 0
     if known is None:
         known = log.attach(name, view.point, cleaned_to=view.log.start)
     elif not takes_over:

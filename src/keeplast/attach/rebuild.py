@@ -87,7 +87,8 @@ def rebuild(
     _missing(history, log, known)
     owner.probe()
     held_by = owner.find()
-    is_new = known is None
+    # One that was held and never claimed is nobody's either.
+    is_new = known is None or known.epoch == 0
     if known is None:
         known = log.attach(name, view.point, cleaned_to=view.log.start)
     elif not takes_over:

@@ -45,6 +45,7 @@ from keeplast.format.remote_log_metadata import (
     TopicIdPartition,
 )
 from keeplast.log.windows import WINDOW_BYTES_DEFAULT
+from keeplast.model.hold import Hold
 from keeplast.model.keyless import Keyless
 from keeplast.model.partition import TopicPartition
 from keeplast.model.shape import Shape
@@ -140,7 +141,7 @@ def _clean(
         return nothing_to_clean(sources)
     known = publisher.log.find(publisher.name) or publisher.held
     cleaned_to = clean_to(publisher.log, known, view.cache, view.log.start)
-    state = AttachedState(sources, view.log.start, cleaned_to)
+    state = AttachedState(sources, view.log.start, cleaned_to, known.holds)
     at = publisher.name.partition
     request = wish.request_for(TopicPartition(at.topic, at.partition), state)
     place = AttachedPlace(
@@ -186,6 +187,7 @@ def plan_attached(
     *,
     log_start: int,
     cleaned_to: int,
+    holds: tuple[Hold, ...] = (),
     counting: RunnerFor | None = None,
     progressed: Progressed = lambda count: None,
 ) -> tuple[RoundReport, RoundCosts | None]:
@@ -197,7 +199,7 @@ def plan_attached(
     sources = measure_sources(layout, found)
     if not sources.segments:
         return nothing_to_clean(sources), None
-    state = AttachedState(sources, log_start, cleaned_to)
+    state = AttachedState(sources, log_start, cleaned_to, holds)
     request = wish.request_for(TopicPartition(partition.topic, partition.partition), state)
     place = AttachedPlace(layout, state, None, request, clock, keyless=wish.keyless)
     (asked,) = request.partitions

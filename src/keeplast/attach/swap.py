@@ -20,13 +20,15 @@ class Swap:
 
     Sources may lie over one another, outputs may not. Outputs are announced, complete and were read
     back; ``cleaned_to`` is the first offset that is not clean when this and everything before it is
-    live.
+    live. ``cleaned_for`` is where the round ends, exclusive, whose records have decided what is
+    left; None is the end of the sources.
     """
 
     partition: TopicIdPartition
     sources: tuple[RemoteLogSegment, ...]
     outputs: tuple[RemoteLogSegment, ...]
     cleaned_to: int
+    cleaned_for: int | None = None
 
     def __post_init__(self) -> None:
         """Raise InvariantError unless the outputs cover what the sources covered."""

@@ -31,14 +31,14 @@ hold = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Name = Annotated[
+HoldName = Annotated[
     str, typer.Argument(metavar="NAME", help="The name of the hold.", show_default=False)
 ]
-Topics = Annotated[
+HeldTopics = Annotated[
     tuple[str, ...],
     typer.Option("--topic", metavar="T", help="The topic; repeatable.", rich_help_panel=SCOPE),
 ]
-Partitions = Annotated[
+HeldPartitions = Annotated[
     tuple[int, ...],
     typer.Option(
         "--partition",
@@ -96,11 +96,11 @@ MaxAge = Annotated[
 )
 def add(
     data_dir: DataDir,
-    name: Name,
-    topics: Topics,
+    name: HoldName,
+    topics: HeldTopics,
     at: At,
     max_age: MaxAge,
-    partitions: Partitions = (),
+    partitions: HeldPartitions = (),
     as_json: Json = False,
 ) -> Result:
     """Keep clean, run and every other round from passing a point of one or more topics.
@@ -121,8 +121,8 @@ def add(
     entries = choose_entries(directory, topics, partitions)
     added = add_holds(directory, entries, name, at, max_age, files, clock)
     if not as_json:
-        print_result(_table(added, clock.now_ms()))
-    return DONE, {"path": directory.root, "holds": _documents(added, clock.now_ms())}
+        print_result(holds_table(added, clock.now_ms()))
+    return DONE, {"path": directory.root, "holds": hold_documents(added, clock.now_ms())}
 
 
 @hold.command(name="list")
@@ -140,13 +140,13 @@ def list_(data_dir: DataDir, as_json: Json = False) -> Result:
     root = open_data_directory(data_dir, files).root
     found = sorted(read_holds(files, root))
     if not as_json:
-        print_result(_table(found, now_ms) if found else "no holds")
-    return DONE, {"path": root, "holds": _documents(found, now_ms)}
+        print_result(holds_table(found, now_ms))
+    return DONE, {"path": root, "holds": hold_documents(found, now_ms)}
 
 
 @hold.command()
 @command(first=(), example="keeplast hold release DATA_DIR audit")
-def release(data_dir: DataDir, name: Name, as_json: Json = False) -> Result:
+def release(data_dir: DataDir, name: HoldName, as_json: Json = False) -> Result:
     """End a hold before its time, for all partitions that it is of."""
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.output import print_result
@@ -159,12 +159,18 @@ def release(data_dir: DataDir, name: Name, as_json: Json = False) -> Result:
     directory = open_data_directory(data_dir, files)
     released = release_holds(directory, name, files)
     if not as_json:
-        print_result(f"released {name}, of {len(released)} partition(s)")
+        print_result(released_words(name, released))
     now_ms = SystemClock().now_ms()
-    return DONE, {"path": directory.root, "released": _documents(released, now_ms)}
+    return DONE, {"path": directory.root, "released": hold_documents(released, now_ms)}
 
 
-def _documents(holds: Sequence[Hold], now_ms: int) -> list[dict[str, Any]]:
+def released_words(name: str, released: Sequence[Hold]) -> str:
+    """Say what was released."""
+    return f"released {name}, of {len(released)} partition(s)"
+
+
+def hold_documents(holds: Sequence[Hold], now_ms: int) -> list[dict[str, Any]]:
+    """Return holds for the document, with their partitions."""
     from keeplast.service.documents import hold_document
 
     return [
@@ -178,12 +184,15 @@ def _documents(holds: Sequence[Hold], now_ms: int) -> list[dict[str, Any]]:
     ]
 
 
-def _table(holds: Sequence[Hold], now_ms: int) -> Table:
+def holds_table(holds: Sequence[Hold], now_ms: int) -> Table | str:
+    """Return a row each, or that there is none."""
     from keeplast.cli.show.rows import new_table
     from keeplast.clock import time_text
     from keeplast.model.duration import relative_text
     from keeplast.model.escapes import printable
 
+    if not holds:
+        return "no holds"
     table = new_table("hold", "partition", ">at offset", "until", "")
     for each in holds:
         table.add_row(

@@ -248,6 +248,21 @@ class ClusterClient:
             ends.append([found[each].offset for each in range(topic.partition_count)])
         return [OffsetRange(start, end) for start, end in zip(*ends, strict=True)]
 
+    def read_stable_ends(self, topic: TopicFacts) -> list[int]:
+        """Return where what is decided of each partition ends, exclusive: its last stable offset.
+
+        Errors as before.
+        """
+        from confluent_kafka import IsolationLevel
+        from confluent_kafka.admin import OffsetSpec
+
+        specs: Any = OffsetSpec
+        numbers = range(topic.partition_count)
+        found = self._list_offsets(
+            topic.name, numbers, specs.latest(), isolation_level=IsolationLevel.READ_COMMITTED
+        )
+        return [found[each].offset for each in numbers]
+
     def read_metadata(self, partition: int, held: OffsetRange) -> Iterator[MetadataValue | int]:
         """Yield what a partition of the metadata topic holds in ``held``, in order of offset.
 
@@ -321,7 +336,9 @@ class ClusterClient:
         found = self._list_offsets(METADATA_TOPIC, [partition], specs.latest())[partition]
         return MetadataEnd(found.offset, -1 if found.leader_epoch is None else found.leader_epoch)
 
-    def _list_offsets(self, topic: str, partitions: Iterable[int], spec: Any) -> dict[int, Any]:
+    def _list_offsets(
+        self, topic: str, partitions: Iterable[int], spec: Any, **how: Any
+    ) -> dict[int, Any]:
         """Ask the leaders of ``partitions``, once more when they are not known.
 
         A client that saw a topic without a leader, as in a restart, goes on seeing none until it
@@ -331,7 +348,7 @@ class ClusterClient:
 
         asked = {TopicPartition(topic, each): spec for each in partitions}
         for is_last in (False, True):
-            answers = self._admin.list_offsets(asked, request_timeout=TIMEOUT_SECONDS)
+            answers = self._admin.list_offsets(asked, request_timeout=TIMEOUT_SECONDS, **how)
             try:
                 return {
                     each.partition: self._future(

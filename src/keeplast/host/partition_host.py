@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from keeplast.cleaner.eligibility import find_hold
 from keeplast.cleaner.reasons import NothingCopied
 from keeplast.cleaner.rolling import IdleRoll
 from keeplast.clock import Clock
@@ -29,6 +30,7 @@ from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import Tail, list_partition
 from keeplast.log.transactions import aborted_by_segment
 from keeplast.log.windows import WindowBuffers
+from keeplast.model.hold import in_force
 from keeplast.model.offsets import INT64_MAX, NO_LEADER_EPOCH
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
@@ -335,11 +337,14 @@ class PartitionHost(PartitionReader):
         and this host the next leader, the deleted key would come back (ST-23). The same holds of an
         aborted transaction: its data here is what the next leader knows it by.
         """
-        first_dirty = self.state().first_dirty()
+        state, now_ms = self.state(), self._store.clock.now_ms()
+        first_dirty, hold = state.first_dirty(), find_hold(in_force(state.holds, now_ms))
+        stable = self.last_stable_offset
         partition = PartitionRequest(self.partition, self.directory, self.topic, cleaner)
         request = CleanRequest(
-            (partition,), high_watermark=self.last_stable_offset, memory_bytes=memory_bytes,
-            force=force, clean_elsewhere_to=first_dirty,
+            (partition,), memory_bytes=memory_bytes, force=force, clean_elsewhere_to=first_dirty,
+            # The next leader copies what is left here: a hold of the store keeps it too.
+            high_watermark=stable if hold is None else min(stable, hold.offset),
             # The host itself knows what is replicated, and a checkpoint of it is older.
             is_unsafe=True,
         )  # fmt: skip

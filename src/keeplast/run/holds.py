@@ -17,6 +17,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
@@ -34,6 +35,7 @@ from keeplast.model.hold import (
     holds_named,
     require_new_name,
 )
+from keeplast.model.partition import TopicPartition
 from keeplast.read.log_view import LogView, load_reader_checkpoints, look_at_log
 from keeplast.read.offset_of_time import first_offset_from
 from keeplast.read.state_end import is_half_done, require_state_at, require_time_told
@@ -62,24 +64,34 @@ def choose_entries(
 
     InvalidError for a topic or number that is not there.
     """
-    there = [each for each in directory.partitions if each.mark is None]
+    there = {each.partition: each for each in directory.partitions if each.mark is None}
+    where = "the data directory"
+    chosen = choose_partitions(there, topics, partitions, where, f" path={directory.root}")
+    return tuple(there[each] for each in chosen)
+
+
+def choose_partitions(
+    there: Collection[TopicPartition],
+    topics: Sequence[str],
+    partitions: Sequence[int],
+    where: str,
+    place: str = "",
+) -> tuple[TopicPartition, ...]:
+    """Return those of ``there``, which is in ``where``, as :func:`choose_entries` does."""
     chosen = []
     for topic in topics:
-        its = [each for each in there if each.partition.topic == topic]
+        its = [each for each in there if each.topic == topic]
         for number in partitions:
-            if all(each.partition.partition != number for each in its):
+            if TopicPartition(topic, number) not in its:
                 raise InvalidError(
-                    f"no such partition in the data directory. partition={topic}-{number} "
-                    f"path={directory.root}"
+                    f"no such partition in {where}. partition={topic}-{number}{place}"
                 )
         if not its:
-            close = difflib.get_close_matches(topic, {e.partition.topic for e in there}, n=1)
+            close = difflib.get_close_matches(topic, {each.topic for each in there}, n=1)
             hint = f"; did you mean {close[0]}" if close else ""
-            raise InvalidError(
-                f"no such topic in the data directory{hint}. topic={topic} path={directory.root}"
-            )
-        chosen += [e for e in its if not partitions or e.partition.partition in partitions]
-    return tuple(sorted(set(chosen), key=lambda each: each.partition))
+            raise InvalidError(f"no such topic in {where}{hint}. topic={topic}{place}")
+        chosen += [each for each in its if not partitions or each.partition in partitions]
+    return tuple(sorted(set(chosen)))
 
 
 def add_holds(
@@ -103,7 +115,7 @@ def add_holds(
             "holds are for directories that are cleaned in place; nothing in an object store is. "
             f"path={directory.root}"
         )
-    points = find_points(directory, entries, point, files, clock)
+    points = find_points(directory.root, entries, point, files, clock)
     now_ms, place = clock.now_ms(), f"path={directory.root}"
     added = [
         Hold(name, each.entry.partition, each.offset, now_ms, now_ms + max_age_ms)
@@ -137,7 +149,7 @@ def check_hold(name: str, point: HoldPoint, max_age_ms: int, partitions: int) ->
 
 
 def find_points(
-    directory: DataDirectory,
+    root: Path,
     entries: Sequence[PartitionEntry],
     point: HoldPoint,
     files: FileSystem,
@@ -145,9 +157,10 @@ def find_points(
 ) -> list[HeldPoint]:
     """Return where cleaning has to be kept from, so that the state as of ``point`` can be told.
 
+    ``entries`` are logs of the data directory ``root``, or of what ``files`` show as one.
     RefusedError where it cannot be told any more; otherwise as of :func:`add_holds`.
     """
-    checkpoints = load_reader_checkpoints(files, directory.root)
+    checkpoints = load_reader_checkpoints(files, root)
     found = []
     for entry in entries:
         view = look_at_log(entry.partition, entry.path, checkpoints, files, clock)

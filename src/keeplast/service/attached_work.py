@@ -298,7 +298,7 @@ class AttachedWork:
         refusal = self._sight.refusals.get(partition.topic)
         if refusal is not None:
             return PartitionCondition.REFUSED, refusal.reason, refusal.until_ms
-        if attached is not None and attached.detached_ms is not None:
+        if attached is not None and attached.epoch and attached.detached_ms is not None:
             return (
                 PartitionCondition.ELSEWHERE,
                 "given up by attach detach; attach clean takes it again", None,
@@ -322,6 +322,7 @@ class AttachedWork:
             cleaned_to=seen.log.start
             if attached is None
             else self._clean_to(seen, attached, seen.log.start),
+            holds=() if attached is None else attached.holds,
         )  # fmt: skip
 
     def _clean_to(self, seen: SeenPartition, attached: Attached, log_start: int) -> int:

@@ -117,6 +117,7 @@ def remote_log(
         cleaned_to=ends.start
         if log is None or held is None
         else clean_to(log, held, cache, ends.start),
+        holds=() if held is None else held.holds,
         decisions=() if log is None or held is None else log.decisions(held),
     )  # fmt: skip
     wish = RoundWish(

@@ -206,6 +206,7 @@ def tier_document(s: TierStatus) -> dict[str, Any]:
         "collected_from_ms": s.collected_from_ms,
         "uncleanable_reason": s.uncleanable_reason, "holder": _holder_document(s),
         "vector": s.vector, "settings": s.settings, "readers": s.readers,
+        "holds": [hold_document(each) for each in s.holds],
         "regions": [
             {"name": r.name, "base_offset": r.base_offset, "end_offset": r.end_offset,
              "segments": r.segments, "bytes": r.size_bytes, "remote_only_bytes": r.remote_bytes,

@@ -5,11 +5,14 @@ Plain text for terminals and pages alike; who shows it escapes it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from keeplast.cleaner.reasons import BoundNote, DueReason
 from keeplast.clock import time_text
 from keeplast.inspect.stages import StageCounts, Stages
 from keeplast.inspect.status import LogStatus
 from keeplast.model.duration import duration_text, precise_duration_text, relative_text
+from keeplast.model.hold import Hold
 from keeplast.model.size import format_bytes, format_count
 from keeplast.service.status import DirectoryStatus, ErasedBy, PartitionStatus, State
 from keeplast.survey.wording import sentences
@@ -128,11 +131,15 @@ def _point_lines(log: LogStatus, now_ms: int) -> list[str]:
     bound = log.figures.cleanable.bound
     if log.told_from > log.log_start or log.holds:
         lines.append(told_words(log.told_from, bound))
-    lines += [
+    return lines + hold_lines(log.holds, now_ms)
+
+
+def hold_lines(holds: Iterable[Hold], now_ms: int) -> list[str]:
+    """Return what keeps cleaning from passing which point of a log, a line each."""
+    return [
         f"hold {each.name}: not cleaned past {each.offset} until {_moment(each.until_ms, now_ms)}"
-        for each in sorted(log.holds)
+        for each in sorted(holds)
     ]
-    return lines
 
 
 def told_words(told_from: int, bound: int) -> str:

@@ -115,7 +115,9 @@ def _searched(look: RemoteLook, parts: StoreParts) -> SearchableLog:
             (), first_dirty_offset=state.first_dirty(), log_start_offset=state.log_start,
             high_watermark=remote.end,
         ),
-        lambda: Checkpoints({}, {}, {state.partition: remote.end}),
+        lambda: Checkpoints(
+            {}, {}, {state.partition: remote.end}, {state.partition: state.holds}
+        ),
         beside,
     )  # fmt: skip
 

@@ -144,8 +144,9 @@ def _due(
         (partition,), first_dirty_offset=state.first_dirty(), log_start_offset=state.log_start,
         high_watermark=watermark,
     )  # fmt: skip
+    holds = {state.partition: state.holds}
     found = find_status(
-        partition, request, Checkpoints({}, {}, {state.partition: watermark}), files, now_ms,
+        partition, request, Checkpoints({}, {}, {state.partition: watermark}, holds), files, now_ms,
         timestamp_ahead_max_ms=timestamp_ahead_max_ms, tombstones=TombstoneReading.SKIP,
     )  # fmt: skip
     return found.eligibility

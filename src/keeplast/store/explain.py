@@ -87,7 +87,8 @@ def explain_stored(
     )  # fmt: skip
     looked = look_for_keys(
         PartitionRequest(state.partition, remote.path, look.topic), request,
-        Checkpoints({}, {}, {state.partition: remote.end}), remote, now_ms,
+        Checkpoints({}, {}, {state.partition: remote.end}, {state.partition: state.holds}), remote,
+        now_ms,
         StoredReaders(state.topic_id, brokers),
     )  # fmt: skip
     key = key_of(looked, asked)

@@ -16,6 +16,7 @@ from keeplast.cleaner.eligibility import (
     FirstDirty,
     find_expired_bound,
     find_first_uncleanable,
+    find_hold,
 )
 from keeplast.cleaner.reasons import (
     AllCopiedClean,
@@ -33,6 +34,7 @@ from keeplast.cleaner.section import (
     skip_reason,
 )
 from keeplast.log.partition_log import list_partition, read_first_batch_timestamp
+from keeplast.model.hold import in_force
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.reader_wait import GroupReader
 from keeplast.model.segment import SegmentSummary
@@ -123,6 +125,7 @@ def look_at_remote(
     uncleanable = find_first_uncleanable(
         segments, first_dirty=first_dirty, high_watermark=state.remote_end, open_transaction=None,
         min_compaction_lag_ms=topic.min_compaction_lag_ms, now_ms=now_ms,
+        hold=find_hold(in_force(state.holds, now_ms)),
     )  # fmt: skip
     section = find_dirty_section(
         segments, topic, first_dirty=FirstDirty(first_dirty), uncleanable=uncleanable, now_ms=now_ms

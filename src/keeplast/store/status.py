@@ -1,9 +1,9 @@
 """What of a tiered log is clean, dirty and waiting, and in which tier each part of it is.
 
 The regions are the KIP's, in the order of their offsets: cleaned; dirty; uncleanable, younger than
-``min.compaction.lag.ms``; unstable, at or behind the last stable offset; active. Without a local
-log only the first three are known. A segment belongs to the region that its first offset lies in,
-as rounds take segments whole. Where it is, in object storage, on this disk or both, is a second
+``min.compaction.lag.ms``, or held; unstable, at or behind the last stable offset; active. Without a
+local log only the first three are known. A segment belongs to the region that its first offset lies
+in, as rounds take segments whole. Where it is, in object storage, on this disk or both, is a second
 column.
 
 The ratio is cleanable / (clean + cleanable), every offset counted once, and only what was copied is
@@ -22,10 +22,13 @@ from keeplast.cleaner.eligibility import (
     CleanableRange,
     find_cleanable_range,
     find_first_uncleanable,
+    find_hold,
 )
+from keeplast.cleaner.reasons import HoldLimit
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import load_indexes
 from keeplast.log.windows import WindowBuffers
+from keeplast.model.hold import Hold, in_force
 from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import ReaderWait
 from keeplast.model.segment import SegmentSummary
@@ -115,7 +118,7 @@ class TierStatus:
     ``vector`` has the first dirty offset by leader epoch, ``settings`` are those that are kept with
     the partition. ``collected_from_ms`` is when the first replaced segment may go. ``readers`` are
     those that tombstones wait for. As of ``told_from`` and of every later offset the state can
-    still be told, as far as rounds say.
+    still be told, as far as rounds say. ``holds`` are those in force.
     """
 
     partition: TopicPartition
@@ -145,6 +148,7 @@ class TierStatus:
     collected_from_ms: int | None = None
     readers: ReaderWait | None = None
     told_from: int = 0
+    holds: tuple[Hold, ...] = ()
 
 
 def local_log(
@@ -224,6 +228,7 @@ def tier_status(
         collected_from_ms=min((each.not_before_ms for each in orphans), default=None),
         readers=readers,
         told_from=state.told_from,
+        holds=in_force(state.holds, now_ms),
     )
 
 
@@ -256,10 +261,10 @@ def _edges(
     first_dirty = min(state.first_dirty(log_end), active)
     stable = active if local is None else min(local.last_stable, active)
 
-    def rounded(min_lag_ms: int, last_stable: int) -> int:
+    def rounded(min_lag_ms: int, last_stable: int, hold: HoldLimit | None = None) -> int:
         uncleanable = find_first_uncleanable(
             summaries, first_dirty=first_dirty, high_watermark=last_stable, open_transaction=None,
-            min_compaction_lag_ms=min_lag_ms, now_ms=now_ms,
+            min_compaction_lag_ms=min_lag_ms, now_ms=now_ms, hold=hold,
         )  # fmt: skip
         found = find_cleanable_range(
             summaries, first_dirty=first_dirty, uncleanable=uncleanable.offset
@@ -267,7 +272,8 @@ def _edges(
         return max(found.bound, first_dirty)
 
     unstable = rounded(0, max(stable, first_dirty))
-    uncleanable = min(rounded(topic.min_compaction_lag_ms, active), unstable)
+    hold = find_hold(in_force(state.holds, now_ms))
+    uncleanable = min(rounded(topic.min_compaction_lag_ms, active, hold), unstable)
     return state.log_start, first_dirty, uncleanable, unstable, active, log_end
 
 

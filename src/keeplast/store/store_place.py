@@ -133,7 +133,8 @@ class StorePlace:
                 uncleanable_offset=self._uncleanable, force=request.force or not is_first,
                 expired=request.expired and is_first,
             ),
-            Checkpoints({}, {}, {}), self._files, self.clock.now_ms(), known=self._list_known(),
+            Checkpoints({}, {}, {}, {state.partition: state.holds}), self._files,
+            self.clock.now_ms(), known=self._list_known(),
             book=self._horizons.book(state) if request.expired else None, groups=self._readers,
         )  # fmt: skip
         return self._naming_copied(found) if is_first else replace(found, notes=())

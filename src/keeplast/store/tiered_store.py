@@ -45,6 +45,7 @@ from keeplast.store.directory import (
 )
 from keeplast.store.erasure import TierErasure, TierPace, find_tier_erasure
 from keeplast.store.expiry import expire_remote
+from keeplast.store.holds import StoreHolds
 from keeplast.store.horizons import RemoteHorizons
 from keeplast.store.intake import Intake, unheard
 from keeplast.store.look import FirstTimestamps, RemoteLook, look_at_remote
@@ -131,6 +132,7 @@ class TieredStore:
         self._ownership = Ownership(store, owner, None if marks is None else marks.beginning)
         self.removals = StoreRemovals(store, objects, files, clock, topic_of, self._ownership)
         self.restoration = Restoration(store, objects, marks)
+        self.holds = StoreHolds(store, objects, clock)
 
     def __repr__(self) -> str:
         """Return where the objects are, and who works on them."""

@@ -19,6 +19,7 @@ from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.status import name_of
 from keeplast.errors import CompactionError, error_text
 from keeplast.format.remote_log_metadata import TopicIdPartition
+from keeplast.model.hold import Hold
 from keeplast.model.keyless import Keyless
 from keeplast.model.partition import TopicPartition
 from keeplast.survey.report import RoundReport
@@ -53,14 +54,15 @@ def count_savings(
                 def count(
                     name: TopicIdPartition = name, cache: PartitionCache = cache,
                     wish: RoundWish = wish, start: int = held.start,
+                    holds: tuple[Hold, ...] = () if known is None else known.holds,
                     cleaned_to: int = held.start
                     if log is None or known is None
                     else clean_to(log, known, cache, held.start),
                 ) -> RoundReport:  # fmt: skip
                     report, _ = plan_attached(
                         layout, name, cache, wish, SystemClock(), log_start=start,
-                        cleaned_to=cleaned_to, counting=lambda _: nullcontext(runner),
-                        progressed=events.progressed,
+                        cleaned_to=cleaned_to, holds=holds,
+                        counting=lambda _: nullcontext(runner), progressed=events.progressed,
                     )  # fmt: skip
                     return report
 

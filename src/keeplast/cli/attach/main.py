@@ -24,6 +24,7 @@ class _Attach(LazyGroup):
         "explain": "keeplast.cli.attach.explain:explain",
         "erase": "keeplast.cli.attach.erase:erase",
         "certificate": "keeplast.cli.attach.certificate:certificate",
+        "hold": "keeplast.cli.attach.hold:hold",
         "repair": "keeplast.cli.attach.upkeep:repair",
         "pause": "keeplast.cli.attach.upkeep:pause",
         "resume": "keeplast.cli.attach.upkeep:resume",

@@ -315,6 +315,7 @@ def _plan(
         return plan_attached(
             call.layout, name, known, call.wish(topic, choice), SystemClock(), log_start=start,
             cleaned_to=start if held is None else clean_to(call.log, held, known, start),
+            holds=() if held is None else held.holds,
             counting=None if counting is None else counting[0],
             progressed=(lambda count: None) if counting is None else counting[1],
         )  # fmt: skip

@@ -15,7 +15,7 @@ from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes
 from keeplast.service.status import ErasedBy
-from keeplast.service.status_words import erased_sentence, told_words
+from keeplast.service.status_words import erased_sentence, hold_lines, told_words
 from keeplast.store.erasure import TierErasure
 from keeplast.store.status import TierStatus
 from keeplast.store.verification import TierFinding
@@ -39,6 +39,8 @@ def status_parts(found: Sequence[TierStatus], width: int) -> list[RenderableType
             notes.append("the cached size has drifted from the sum: run tier verify")
         if s.holder is not None and s.held_since_ms is not None:
             notes.append(f"held by process {s.holder.pid} on {s.holder.host}")
+        if s.holds and len(found) > PICTURES_MAX:
+            notes += [f"hold {each.name} at {each.offset}" for each in sorted(s.holds)]
         table.add_row(
             Text(printable(str(s.partition))), Text(printable(s.owner)), str(s.leader_epoch),
             f"{s.log_start}..{s.log_end}", str(s.first_dirty), str(len(s.segments)),
@@ -51,8 +53,9 @@ def status_parts(found: Sequence[TierStatus], width: int) -> list[RenderableType
     if len(found) <= PICTURES_MAX:
         for s in found:
             parts += ["", printable(str(s.partition)), draw_tiers(s, screen=width)]
-            if s.told_from > s.log_start:
+            if s.told_from > s.log_start or s.holds:
                 parts.append(told_words(s.told_from, s.cleanable_to))
+            parts += hold_lines(s.holds, SystemClock().now_ms())
     return parts
 
 

@@ -25,6 +25,7 @@ class _Tier(LazyGroup):
         "status": "keeplast.cli.tier.look:status",
         "explain": "keeplast.cli.tier.explain:explain",
         "erase": "keeplast.cli.tier.erase:erase",
+        "hold": "keeplast.cli.tier.hold:hold",
         "certificate": "keeplast.cli.tier.certificate:certificate",
         "configure": "keeplast.cli.tier.settings:configure",
         "clean": "keeplast.cli.tier.upkeep:clean",

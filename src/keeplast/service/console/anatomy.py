@@ -16,6 +16,7 @@ from keeplast.config.layers import Layer
 from keeplast.config.setting_rows import origin_text, shown_value
 from keeplast.config.settings import Settings
 from keeplast.model.duration import precise_relative_text
+from keeplast.model.hold import in_force
 from keeplast.model.size import format_bytes, format_counted
 from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.console.pages import (
@@ -43,7 +44,7 @@ from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import PartitionFacts
 from keeplast.service.status import PartitionStatus
-from keeplast.service.status_words import detail_lines
+from keeplast.service.status_words import detail_lines, hold_lines
 from keeplast.store.status import TierStatus
 
 SEGMENTS_MAX = 500
@@ -213,6 +214,9 @@ def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
     if attached is None:
         return [*lines, "nobody compacts it, as far as is asked here: name the decision log "
                         "with --store"]  # fmt: skip
+    lines += hold_lines(in_force(attached.holds, now_ms), now_ms)
+    if not attached.epoch:
+        return [*lines, "nobody has compacted it yet, by this decision log"]
     held = attached.held_since_ms
     lines.append(
         f"epoch {attached.epoch}; held by nobody"
@@ -260,7 +264,7 @@ def _tier_lines(status: TierStatus, now_ms: int) -> list[str]:
         lines.append("the cached size has drifted from the sum: run keeplast tier verify")
     if status.holder is not None:
         lines.append(f"held by process {status.holder.pid} on {status.holder.host}")
-    return lines
+    return lines + hold_lines(status.holds, now_ms)
 
 
 def _settings(view: ConsoleView, entry: Entry) -> tuple[tuple[SettingRow, ...], tuple[str, ...]]:

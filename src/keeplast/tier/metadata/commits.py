@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from sqlalchemy import Engine, RowMapping, update
 
+from keeplast.cleaner.eligibility import require_unheld
 from keeplast.clock import Clock
 from keeplast.errors import ConflictError
 from keeplast.format.leader_epoch import LeaderEpoch
@@ -20,6 +21,7 @@ from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.round_sums import note_round
 from keeplast.tier.metadata.row_values import json_text
 from keeplast.tier.metadata.rows import (
+    NO_PART,
     change_routes,
     find_partition,
     insert_segment,
@@ -44,8 +46,6 @@ from keeplast.tier.state.segment import RemoteSegment, is_within_lineage
 Anchor = tuple[str, str]
 """A fact of the store that is there, and the text that a commit raises it to: what is written down
 of the commit elsewhere, by its hash."""
-NO_PART = (0, -1)
-"""Of the routes the last one alone: what most commits have to see."""
 
 
 class Commits:
@@ -126,7 +126,8 @@ class Commits:
         it has others by now. ``cleaned_for`` is where the round ends, exclusive, whose records
         have decided what is left; None is the end of all that is here.
 
-        ConflictError when a source is not read any more, or is outside of the lineage (I-23).
+        ConflictError when a source is not read any more, or is outside of the lineage (I-23), and
+        when a hold that is in force by now lies in front of that end.
         """
         with self._transactions.committing(partition, commit_id, epoch, "swap") as (
             connection,
@@ -155,6 +156,7 @@ class Commits:
                 insert_segment(connection, state.row_id, segment, now_ms=now_ms)
             change_routes(connection, row, state, routes, outputs)
             end = state.remote_end if cleaned_for is None else cleaned_for
+            require_unheld(partition, state.holds, now_ms, end=end, first_dirty=state.first_dirty())
             raise_cleaned_for(connection, state.row_id, end)
             retire_segments(connection, sources, commit_id, now_ms=now_ms, grace_ms=grace_ms)
 
@@ -166,8 +168,8 @@ class Commits:
         """Move the first dirty offset of the owner's epoch; ``settings`` as of a swap.
 
         ``began`` is what the cleaning began with: ConflictError when the first dirty offset was
-        moved since, as when the whole log was replaced. ``done`` is what the round did, for the
-        figures of its day.
+        moved since, as when the whole log was replaced, or past a hold. ``done`` is what the round
+        did, for the figures of its day.
         """
         with self._transactions.committing(partition, commit_id, epoch, "publish") as (
             connection,
@@ -183,6 +185,12 @@ class Commits:
                     "the log is not the one that was cleaned; it is looked at again. "
                     f"partition={partition} epoch={epoch} cleaned_to={cleaned_to}"
                 )
+            if began is not None:
+                # What was cleaned before it was copied here no hold of this store has kept.
+                require_unheld(
+                    partition, state.holds, self._time.now_ms(connection), end=cleaned_to,
+                    first_dirty=state.first_dirty(),
+                )  # fmt: skip
             made = vector.advance(state.publications, epoch=epoch, cleaned_to=cleaned_to)
             write_publication(connection, state.row_id, made)
             raise_cleaned_for(connection, state.row_id, cleaned_to)

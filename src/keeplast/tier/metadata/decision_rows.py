@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
+from keeplast.cleaner.eligibility import require_unheld
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.format.identifier import decode_id, encode_id
 from keeplast.format.remote_log_metadata import (
@@ -20,8 +22,11 @@ from keeplast.format.remote_log_metadata import (
     decode,
     encode,
 )
+from keeplast.model.hold import Hold
+from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.row_values import holder_of
+from keeplast.tier.metadata.row_values import hold_of, holder_of
+from keeplast.tier.metadata.store_time import StoreClock
 from keeplast.tier.state.attached import (
     Attached,
     AttachedName,
@@ -31,6 +36,8 @@ from keeplast.tier.state.attached import (
     OwnSegment,
 )
 
+OPEN = (DecisionState.DECIDED, DecisionState.PUBLISHED, DecisionState.COLLECTING)
+"""Decisions of which something is left to do."""
 SEGMENTS_MAX = 1_000
 """Of one decision: its batch must fit a request of the metadata topic, and its row a page."""
 
@@ -74,15 +81,52 @@ def _broken(key: object, problem: object) -> CorruptError:
     )
 
 
-def find_row(connection: Connection, name: AttachedName) -> RowMapping | None:
-    """Return the row of a partition, None when it never was attached."""
+def find_row(
+    connection: Connection, name: AttachedName, *, locks: bool = False
+) -> RowMapping | None:
+    """Return the row of a partition, locked for a change; None when there is none."""
     found = schema.ATTACHED.c
     query = select(schema.ATTACHED).where(
         found.cluster_id == name.cluster_id,
         found.topic_id == encode_id(name.partition.topic_id),
         found.partition == name.partition.partition,
     )
+    if locks:
+        query = query.with_for_update()
     return connection.execute(query).mappings().first()
+
+
+def insert_row(
+    connection: Connection, name: AttachedName, seen: MetadataPoint, *, cleaned_to: int,
+    now_ms: int, detached_ms: int | None = None,
+) -> None:  # fmt: skip
+    """Write a partition down that nobody has claimed yet, at epoch 0."""
+    connection.execute(
+        insert(schema.ATTACHED).values(
+            cluster_id=name.cluster_id, topic=name.partition.topic,
+            topic_id=encode_id(name.partition.topic_id), partition=name.partition.partition,
+            epoch=0, cleaned_to=cleaned_to, attached_ms=now_ms, detached_ms=detached_ms,
+            **seen_columns(seen),
+        )
+    )  # fmt: skip
+
+
+def holds_of(connection: Connection, *rows: RowMapping) -> dict[int, tuple[Hold, ...]]:
+    """Return the holds of the partitions of ``rows``, also those that are over, by row id."""
+    partitions = {int(row["id"]): TopicPartition(row["topic"], row["partition"]) for row in rows}
+    query = select(schema.HOLDS).where(schema.HOLDS.c.attached_id.is_not(None))
+    if len(partitions) == 1:
+        query = select(schema.HOLDS).where(schema.HOLDS.c.attached_id.in_(partitions))
+    found: dict[int, tuple[Hold, ...]] = {}
+    for each in connection.execute(query).mappings():
+        number = each["attached_id"]
+        if number in partitions:
+            try:
+                held = hold_of(partitions[number], each)
+            except (ValueError, TypeError, CompactionError) as error:
+                raise _broken(f"hold {each['id']}", error) from error
+            found[number] = (*found.get(number, ()), held)
+    return found
 
 
 def seen_columns(seen: MetadataPoint) -> dict[str, object]:
@@ -96,8 +140,8 @@ def seen_columns(seen: MetadataPoint) -> dict[str, object]:
     }
 
 
-def attached_of(row: RowMapping) -> Attached:
-    """Return a partition as its row has it."""
+def attached_of(row: RowMapping, holds: Mapping[int, tuple[Hold, ...]]) -> Attached:
+    """Return a partition as its row has it, with its own of ``holds``, which go by row id."""
     try:
         partition = TopicIdPartition(row["topic"], decode_id(row["topic_id"]), row["partition"])
         return Attached(
@@ -110,6 +154,7 @@ def attached_of(row: RowMapping) -> Attached:
                 partition_count=row["metadata_partition_count"], offset=row["metadata_offset"],
                 leader_epoch=row["metadata_leader_epoch"], digest=row["metadata_digest"],
             ),
+            cleaned_for=int(row["cleaned_for"]), holds=holds.get(row["id"], ()),
         )  # fmt: skip
     except (ValueError, TypeError, KeyError, CompactionError) as error:
         raise _broken(row["id"], error) from error
@@ -162,6 +207,40 @@ def prune_rows(connection: Connection, held: Attached, decision_ids: Sequence[st
         )
     )
     connection.execute(delete(schema.DECISIONS).where(decisions.id.in_(found)))
+
+
+def open_decisions(known: Attached) -> Any:
+    """Return the query for the decisions of which something is left to do."""
+    found = schema.DECISIONS.c
+    return select(schema.DECISIONS).where(
+        found.attached_id == known.row_id, found.state.in_([each.value for each in OPEN])
+    )
+
+
+def leftovers(known: Attached) -> Any:
+    """Return the query for the ids that were given out and of which nothing was decided."""
+    found = schema.OWN_SEGMENTS.c
+    return select(schema.OWN_SEGMENTS).where(
+        found.attached_id == known.row_id, found.decision_id.is_(None), found.is_discarded == 0
+    )
+
+
+def of_segment(held: Attached, segment_id: bytes) -> tuple[Any, Any]:
+    """Return what the row of a segment id of ``held`` is found by."""
+    found = schema.OWN_SEGMENTS.c
+    return found.attached_id == held.row_id, found.segment_id == encode_id(segment_id)
+
+
+def require_row_unheld(
+    connection: Connection, row: RowMapping, end: int, clock: StoreClock
+) -> None:
+    """Raise ConflictError when a hold of a locked row lies in front of where a round ends."""
+    holds = holds_of(connection, row).get(int(row["id"]), ())
+    if holds:
+        require_unheld(
+            holds[0].partition, holds, clock.now_in(connection), end=end,
+            first_dirty=int(row["cleaned_to"]),
+        )  # fmt: skip
 
 
 def restore_rows(

@@ -46,8 +46,14 @@ from keeplast.tier.metadata.decision_rows import (
     attached_of,
     decision_of,
     find_row,
+    holds_of,
+    insert_row,
+    leftovers,
+    of_segment,
+    open_decisions,
     own_of,
     prune_rows,
+    require_row_unheld,
     restore_rows,
     seen_columns,
     segment_text,
@@ -55,6 +61,7 @@ from keeplast.tier.metadata.decision_rows import (
     segments_of,
 )
 from keeplast.tier.metadata.folds import FoldRows
+from keeplast.tier.metadata.hold_rows import HoldRows
 from keeplast.tier.metadata.store_time import StoreClock, StoreTime
 from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.state.attached import (
@@ -73,7 +80,6 @@ ID_BYTES = 16
 KEPT_MS = 7 * 24 * 60 * 60 * 1000
 """How long a discarded id is remembered: who may still write under it was fenced long before."""
 PRUNED_MAX = 100
-_OPEN = (DecisionState.DECIDED, DecisionState.PUBLISHED, DecisionState.COLLECTING)
 _A, _D, _S = schema.ATTACHED.c, schema.DECISIONS.c, schema.OWN_SEGMENTS.c
 
 
@@ -103,6 +109,11 @@ class DecisionLog:
     def folds(self) -> FoldRows:
         """Return what is kept of metadata topics beside the decisions: a cache."""
         return FoldRows(self._transactions)
+
+    @property
+    def hold_rows(self) -> HoldRows:
+        """Return what adds and releases holds."""
+        return HoldRows(self._transactions, self.clock)
 
     @property
     def counts(self) -> DecisionCounts:
@@ -136,29 +147,24 @@ class DecisionLog:
         """Return what is or was attached of a cluster, by topic, id and number."""
         query = select(schema.ATTACHED).where(_A.cluster_id == cluster_id)
         with self._transactions.reading() as connection:
-            rows = connection.execute(query.order_by(_A.topic, _A.topic_id, _A.partition))
-            return tuple(attached_of(row) for row in rows.mappings())
+            found = connection.execute(query.order_by(_A.topic, _A.topic_id, _A.partition))
+            rows = found.mappings().all()
+            holds = holds_of(connection, *rows)
+            return tuple(attached_of(row, holds) for row in rows)
 
     def find(self, name: AttachedName) -> Attached | None:
         """Return a partition as it stands, None when it never was attached."""
         with self._transactions.reading() as connection:
             row = find_row(connection, name)
-            return None if row is None else attached_of(row)
+            return None if row is None else attached_of(row, holds_of(connection, row))
 
     def attach(self, name: AttachedName, seen: MetadataPoint, *, cleaned_to: int) -> Attached:
         """Write the partition down, at epoch 0, unless it is there; return it."""
         try:
             with self._transactions.writing() as connection:
                 if find_row(connection, name) is None:
-                    connection.execute(
-                        insert(schema.ATTACHED).values(
-                            cluster_id=name.cluster_id, topic=name.partition.topic,
-                            topic_id=encode_id(name.partition.topic_id),
-                            partition=name.partition.partition, epoch=0, cleaned_to=cleaned_to,
-                            attached_ms=self._transactions.time.now_ms(connection),
-                            **seen_columns(seen),
-                        )
-                    )  # fmt: skip
+                    now_ms = self._transactions.time.now_ms(connection)
+                    insert_row(connection, name, seen, cleaned_to=cleaned_to, now_ms=now_ms)
         except ConflictError:
             pass  # Somebody else was first.
         found = self.find(name)
@@ -206,8 +212,8 @@ class DecisionLog:
         """Give the partition up; ConflictError while a decision or an id of it is not settled."""
         with self._owned(held) as (connection, _):
             for what, query in (
-                ("decisions", _open_decisions(held)),
-                ("ids", _leftovers(held)),
+                ("decisions", open_decisions(held)),
+                ("ids", leftovers(held)),
             ):
                 if connection.execute(query.limit(1)).first() is not None:
                     raise ConflictError(
@@ -239,10 +245,15 @@ class DecisionLog:
             self._set(connection, held, **seen_columns(seen))
 
     def advance(self, held: Attached, cleaned_to: int) -> None:
-        """Write down how far the partition is clean, where all of it was so already; never back."""
+        """Write down how far the partition is clean, where all of it was so already; never back.
+
+        ConflictError when a hold that is in force by now lies in front of that.
+        """
         with self._owned(held) as (connection, row):
             if cleaned_to > int(row["cleaned_to"]):
-                self._set(connection, held, cleaned_to=cleaned_to)
+                require_row_unheld(connection, row, cleaned_to, self.clock)
+                cleaned_for = max(cleaned_to, int(row["cleaned_for"]))
+                self._set(connection, held, cleaned_to=cleaned_to, cleaned_for=cleaned_for)
 
     def check(self, held: Attached) -> None:
         """Raise FencedError unless this process holds the partition at this epoch."""
@@ -269,7 +280,7 @@ class DecisionLog:
     def note_announced(self, held: Attached, segment: RemoteLogSegment) -> None:
         """Write down what will be announced; InvariantError for an id that may not be, or again."""
         with self._owned(held) as (connection, _):
-            mine = _of_segment(held, segment.id.segment_id)
+            mine = of_segment(held, segment.id.segment_id)
             changed = connection.execute(
                 update(schema.OWN_SEGMENTS)
                 .where(*mine, _S.announced.is_(None), _S.is_discarded == 0)
@@ -283,7 +294,7 @@ class DecisionLog:
 
     def own_segments(self, known: Attached, *, only_left: bool = False) -> tuple[OwnSegment, ...]:
         """Return the ids that were given out, or those alone of which nothing was decided."""
-        query = _leftovers(known)
+        query = leftovers(known)
         if not only_left:
             query = select(schema.OWN_SEGMENTS).where(_S.attached_id == known.row_id)
         with self._transactions.reading() as connection:
@@ -296,7 +307,7 @@ class DecisionLog:
             for segment_id in segment_ids:
                 changed = connection.execute(
                     update(schema.OWN_SEGMENTS)
-                    .where(*_of_segment(held, segment_id), _S.decision_id.is_(None))
+                    .where(*of_segment(held, segment_id), _S.decision_id.is_(None))
                     .values(is_discarded=1)
                 )
                 if changed.rowcount != 1:
@@ -317,16 +328,23 @@ class DecisionLog:
 
     # Decisions.
 
-    def decide(self, held: Attached, decision: Decision) -> None:
+    def decide(self, held: Attached, decision: Decision, cleaned_for: int | None = None) -> None:
         """Write a decision down. From here on it will be published, by whoever comes.
 
-        FencedError and StoppedError (paused) leave nothing. ConflictError when a source is one of
-        another decision already, an output is not ours to decide, an earlier decision is not
-        published, or the answer was lost and nothing was written.
+        ``cleaned_for`` is where its round ends, exclusive, whose records have decided what is left;
+        None is the end of its sources. FencedError and StoppedError (paused) leave nothing.
+        ConflictError when a source is one of another decision already, an output is not ours to
+        decide, an earlier decision is not published, a hold that is in force by now lies in front
+        of where the round ends, or the answer was lost and nothing was written.
         """
+        end = cleaned_for
+        if end is None:
+            end = max(each.end_offset for each in decision.sources) + 1
         try:
             with self._owned(held) as (connection, row):
                 self._check_decision(connection, held, row, decision)
+                require_row_unheld(connection, row, end, self.clock)
+                self._set(connection, held, cleaned_for=max(end, int(row["cleaned_for"])))
                 connection.execute(
                     insert(schema.DECISIONS).values(
                         id=decision.id, attached_id=held.row_id, epoch=held.epoch,
@@ -408,6 +426,9 @@ class DecisionLog:
         with self._owned(held) as (connection, _):
             now_ms = self._transactions.time.now_ms(connection)
             restore_rows(connection, held, decisions, own, now_ms)
+            if decisions:
+                # How far their rounds went is written down nowhere else.
+                self._set(connection, held, cleaned_for=0)
 
     @contextmanager
     def _owned(self, held: Attached) -> Iterator[tuple[Connection, RowMapping]]:
@@ -448,7 +469,7 @@ class DecisionLog:
         if max(len(decision.sources), len(decision.outputs)) > SEGMENTS_MAX:
             raise InvalidError(f"a decision has at most {SEGMENTS_MAX} segments; take fewer")
         replaced: set[bytes] = set()
-        for found in connection.execute(_open_decisions(held)).mappings():
+        for found in connection.execute(open_decisions(held)).mappings():
             if found["state"] == DecisionState.DECIDED.value:
                 raise ConflictError(
                     f"an earlier decision is not published; repair first. id={found['id']}"
@@ -464,7 +485,7 @@ class DecisionLog:
             changed = connection.execute(
                 update(schema.OWN_SEGMENTS)
                 .where(
-                    *_of_segment(held, each.id.segment_id), _S.announced.is_not(None),
+                    *of_segment(held, each.id.segment_id), _S.announced.is_not(None),
                     _S.epoch == held.epoch, _S.decision_id.is_(None), _S.is_discarded == 0,
                 )
                 .values(decision_id=decision.id)
@@ -506,18 +527,3 @@ def _check_running(row: RowMapping, held: Attached) -> None:
         raise StoppedError(
             f"the partition is paused; go on with keeplast attach resume. partition={held.name}"
         )
-
-
-def _open_decisions(known: Attached) -> Any:
-    states = [each.value for each in _OPEN]
-    return select(schema.DECISIONS).where(_D.attached_id == known.row_id, _D.state.in_(states))
-
-
-def _leftovers(known: Attached) -> Any:
-    return select(schema.OWN_SEGMENTS).where(
-        _S.attached_id == known.row_id, _S.decision_id.is_(None), _S.is_discarded == 0
-    )
-
-
-def _of_segment(held: Attached, segment_id: bytes) -> tuple[Any, Any]:
-    return _S.attached_id == held.row_id, _S.segment_id == encode_id(segment_id)

@@ -17,12 +17,14 @@ from keeplast.errors import ConflictError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.commits import NO_PART, Commits
+from keeplast.tier.metadata.commits import Commits
+from keeplast.tier.metadata.hold_rows import HoldRows
 from keeplast.tier.metadata.inspection import Inspection
 from keeplast.tier.metadata.removals import Removals
 from keeplast.tier.metadata.round_sums import read_round_days
 from keeplast.tier.metadata.row_values import json_text, partition_of, read_row, segment_of
 from keeplast.tier.metadata.rows import (
+    NO_PART,
     find_commit,
     find_partition,
     load_state,
@@ -54,6 +56,11 @@ class MetadataStore(Commits):
     def removals(self) -> Removals:
         """Return what takes a log, or the end of one, out of the store when its user says so."""
         return Removals(self._transactions)
+
+    @property
+    def hold_rows(self) -> HoldRows:
+        """Return what adds and releases holds, of stored partitions and of attached ones."""
+        return HoldRows(self._transactions, self.clock)
 
     def close(self) -> None:
         """Close every connection."""

@@ -148,7 +148,8 @@ class Removals:
         """Forget how far the log was clean, at a new epoch: nobody's old claim counts any more."""
         number, epoch = state.row_id, state.leader_epoch + 1
         renew_publications(connection, number, Publication(epoch, 0, {epoch: log_start}))
-        connection.execute(delete(schema.VISITS).where(schema.VISITS.c.partition_id == number))
+        for table in (schema.VISITS, schema.HOLDS):
+            connection.execute(delete(table).where(table.c.partition_id == number))
         connection.execute(
             update(schema.PARTITIONS).where(schema.PARTITIONS.c.id == number).values(cleaned_for=0)
         )

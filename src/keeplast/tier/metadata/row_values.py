@@ -16,6 +16,7 @@ from sqlalchemy import RowMapping
 
 from keeplast.errors import CompactionError, CorruptError, InvalidError
 from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.model.hold import Hold, check_hold_name
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.objects.object_store import ID_CHARS
 from keeplast.tier.state.continuity import Visits
@@ -174,6 +175,17 @@ def holder_of(row: RowMapping) -> Holder | None:
     found = Holder.of_json(row["holder"], row["holder_process"])
     whole(found.pid, "pid")
     return found
+
+
+def hold_of(partition: TopicPartition, row: RowMapping) -> Hold:
+    """Return a hold of ``partition``; ValueError, or InvalidError, names what cannot be read."""
+    check_hold_name(str(row["name"]))
+    offset, since_ms, until_ms = (
+        whole(row[each], each) for each in ("at_offset", "since_ms", "until_ms")
+    )
+    if min(offset, since_ms, until_ms) < 0:
+        raise ValueError(f"offset and times are at least 0: {offset} {since_ms} {until_ms}")
+    return Hold(row["name"], partition, offset, since_ms, until_ms)
 
 
 def visits_of(text: str, latest_ms: int) -> Visits:

@@ -27,6 +27,7 @@ from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.row_values import (
     BrokenRowError,
     epoch_of,
+    hold_of,
     holder_of,
     id_of,
     json_text,
@@ -47,6 +48,8 @@ from keeplast.tier.state.vector import Publication
 
 _T = TypeVar("_T")
 
+NO_PART = (0, -1)
+"""Of the routes the last one alone: what most commits have to see."""
 KEPT_MS = 7 * 24 * 60 * 60 * 1000
 """How long the outcome of a commit can be looked up, and the id of a deleted segment is refused.
 
@@ -64,6 +67,7 @@ _PARTITION = select(schema.PARTITIONS).where(
     schema.PARTITIONS.c.topic == bindparam("topic"),
     schema.PARTITIONS.c.partition == bindparam("partition"),
 )
+_HOLDS = select(schema.HOLDS).where(schema.HOLDS.c.partition_id == bindparam("number"))
 _PARTITION_LOCKED = _PARTITION.with_for_update()
 _COMMIT = select(schema.COMMITS.c.version).where(schema.COMMITS.c.id == bindparam("id"))
 _LINEAGE = (
@@ -246,6 +250,10 @@ def load_state(
         held_since_ms=row["held_since_ms"],
         forgotten_ms=row["forgotten_ms"],
         cleaned_for=number_of("cleaned_for"),
+        holds=tuple(
+            each for found in connection.execute(_HOLDS, named).mappings()
+            for each in kept(schema.HOLDS.name, found["name"], hold_of, partition, found)
+        ),
     )  # fmt: skip
 
 

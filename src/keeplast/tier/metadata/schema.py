@@ -20,6 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from keeplast.model.hold import NAME_CHARS_MAX
 from keeplast.model.partition import TOPIC_CHARS_MAX
 
 METADATA = MetaData(
@@ -167,12 +168,30 @@ ATTACHED = Table(
     Column("metadata_offset", BigInteger, nullable=False),
     Column("metadata_leader_epoch", Integer, nullable=False),
     Column("metadata_digest", String(64), nullable=False),
+    Column("cleaned_for", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("cluster_id", "topic_id", "partition"),
 )
 """Partitions of live clusters that are compacted from outside; ids are Kafka's own text.
 
 ``metadata_*`` say how far the cluster's metadata topic was seen, so that another one is recognised.
+One that is held and was never claimed has epoch 0 and counts as detached. ``cleaned_for`` as of
+``partitions``; 0 also where an earlier version has decided.
 """
+
+HOLDS = Table(
+    "holds",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("name", String(NAME_CHARS_MAX), nullable=False),
+    Column("partition_id", ForeignKey("partitions.id"), nullable=True),
+    Column("attached_id", ForeignKey("attached.id"), nullable=True),
+    Column("at_offset", BigInteger, nullable=False),
+    Column("since_ms", BigInteger, nullable=False),
+    Column("until_ms", BigInteger, nullable=False),
+    UniqueConstraint("partition_id", "name"),
+    UniqueConstraint("attached_id", "name"),
+)
+"""What keeps cleaning from passing an offset for a while: of one partition, stored or attached."""
 
 DECISIONS = Table(
     "decisions",

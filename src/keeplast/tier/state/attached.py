@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import RemoteLogSegment, TopicIdPartition
+from keeplast.model.hold import Hold
 from keeplast.tier.state.holder import Holder
 
 MARK_BASE = -1000
@@ -60,7 +61,9 @@ class Attached:
     """A partition as the decision log has it.
 
     ``cleaned_to`` is the first offset that is not clean. ``held_since_ms`` is None when the holder
-    gave it back, ``paused_ms`` and ``detached_ms`` None while it is neither.
+    gave it back, ``paused_ms`` and ``detached_ms`` None while it is neither; one of epoch 0 is
+    detached and was never claimed. ``cleaned_for`` is the greatest end of a round that has decided,
+    also of one that was cut short; 0 is not known. ``holds`` are all, also those that are over.
     """
 
     row_id: int
@@ -73,6 +76,8 @@ class Attached:
     attached_ms: int
     cleaned_to: int
     seen: MetadataPoint
+    cleaned_for: int = 0
+    holds: tuple[Hold, ...] = ()
 
 
 class DecisionState(StrEnum):

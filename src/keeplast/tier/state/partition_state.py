@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from keeplast.errors import InvalidError
 from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.model.hold import Hold
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.tier.state import vector
@@ -23,6 +24,7 @@ class PartitionState:
     ``holder`` is the process that may change it, or the last one that might when
     ``held_since_ms`` is None. ``forgotten_ms`` is when the partition was given up; it has no routes
     then. ``cleaned_for`` is the greatest end of a round by which anything here was cleaned.
+    ``holds`` are all of the partition, also those that are over.
     """
 
     row_id: int
@@ -43,6 +45,7 @@ class PartitionState:
     held_since_ms: int | None
     forgotten_ms: int | None = None
     cleaned_for: int = 0
+    holds: tuple[Hold, ...] = ()
 
     @property
     def fence(self) -> tuple[int, str | None]:

@@ -1,0 +1,269 @@
+"""Adds, lists and releases named holds of stored partitions, and of attached ones.
+
+What a reader must not break: a hold is added behind the lock of its partition's row, and behind the
+same lock whatever a round has written is decided, which asks for holds there and writes down how
+far the round went. So one of the two sees the other: a round that would pass a hold changes
+nothing, and a point that a round has passed is not held. Nobody is fenced by a hold, and who adds
+one owns nothing. A hold that is over goes when another is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, delete, insert, select
+
+from keeplast.errors import ConflictError
+from keeplast.format.identifier import encode_id
+from keeplast.model.hold import Hold, holds_named, require_new_name, require_room
+from keeplast.model.partition import TopicPartition
+from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.decision_rows import find_row, insert_row
+from keeplast.tier.metadata.row_values import hold_of, partition_of, read_row
+from keeplast.tier.metadata.rows import NO_PART, find_partition, load_state, raise_version
+from keeplast.tier.metadata.store_time import StoreClock
+from keeplast.tier.metadata.transactions import Transactions
+from keeplast.tier.state.attached import Attached, AttachedName, MetadataPoint
+from keeplast.tier.state.partition_state import PartitionState
+
+FACT = "holds"
+"""The fact whose row is locked by who adds holds: one at a time, so that a name is of one hold."""
+STORED = "of the store"
+_H, _A = schema.HOLDS.c, schema.ATTACHED.c
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPoint:
+    """Where a partition of a store is to be held, by the state that this was found in."""
+
+    known: PartitionState
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedPoint:
+    """Where an attached partition, or one that may be attached later, is to be held.
+
+    ``known`` is its row as this was found, None without one: it is written down then, as not
+    attached, with the log start and how far the metadata topic was ``seen``.
+    """
+
+    name: AttachedName
+    known: Attached | None
+    log_start: int
+    seen: MetadataPoint
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTopic:
+    """A hold, and of which incarnation of its topic it is; None in a store."""
+
+    hold: Hold
+    topic_id: str | None = None
+
+
+Locked = tuple[TopicPartition, int, dict[str, int]]
+"""A partition whose row is locked, where it is to be held, and the column that names the row."""
+
+
+class HoldRows:
+    """The holds of one database: those of its store, and those of each cluster."""
+
+    def __init__(self, transactions: Transactions, clock: StoreClock) -> None:
+        """Take the ways to change the store, and the clock by which holds end."""
+        self._transactions = transactions
+        self._clock = clock
+
+    def now_ms(self) -> int:
+        """Return the time by which holds end."""
+        return self._clock.now_ms()
+
+    # Of a store's partitions.
+
+    def stored(self) -> tuple[HeldTopic, ...]:
+        """Return the holds of all partitions of the store, those that are over too."""
+        with self._transactions.reading() as connection:
+            return self._stored(connection)
+
+    def add_stored(
+        self, points: Sequence[StoredPoint], name: str, max_age_ms: int
+    ) -> tuple[Hold, ...]:
+        """Hold partitions at their points from now on; all or none.
+
+        ConflictError when one is not as it was found: look again. RefusedError for a name that is
+        taken, and for metadata that is older than its objects.
+        """
+        if self._transactions.listener is not None:
+            # A backup that lacks the hold is told by its mark.
+            self._transactions.listener()
+
+        def lock(connection: Connection) -> list[Locked]:
+            return [
+                _lock_stored(connection, each)
+                for each in sorted(points, key=lambda each: each.known.partition)
+            ]
+
+        return self._add(self._stored, lock, name, max_age_ms, STORED)
+
+    def release_stored(self, name: str) -> tuple[Hold, ...]:
+        """Remove the store's holds of a name, those that are over too; InvalidError without any."""
+        with self._transactions.writing() as connection:
+            _lock_all(connection)
+            known = [each.hold for each in self._stored(connection)]
+            released = holds_named(name, known, STORED)
+            for partition in sorted({each.partition for each in released}):
+                row = find_partition(connection, partition, locks=True)
+                _remove(connection, name, _H.partition_id == row["id"])
+                raise_version(connection, row)
+        return released
+
+    def _stored(self, connection: Connection) -> tuple[HeldTopic, ...]:
+        found = schema.PARTITIONS.c
+        query = select(schema.HOLDS, found.topic, found.partition).join(
+            schema.PARTITIONS, _H.partition_id == found.id
+        )
+        held = []
+        for row in connection.execute(query).mappings():
+            partition = partition_of(row["topic"], row["partition"])
+            hold = read_row(schema.HOLDS.name, partition, row["name"], hold_of, partition, row)
+            held.append(HeldTopic(hold))
+        return tuple(sorted(held, key=lambda each: each.hold))
+
+    # Of a cluster's partitions.
+
+    def attached(self, cluster_id: str) -> tuple[HeldTopic, ...]:
+        """Return the holds of a cluster's partitions, those that are over too."""
+        with self._transactions.reading() as connection:
+            return self._attached(connection, cluster_id)
+
+    def add_attached(
+        self, points: Sequence[AttachedPoint], name: str, max_age_ms: int
+    ) -> tuple[Hold, ...]:
+        """Hold partitions of one cluster at their points from now on; errors as for a store's."""
+        (cluster_id,) = {each.name.cluster_id for each in points}
+
+        def lock(connection: Connection) -> list[Locked]:
+            return [
+                self._lock_attached(connection, each)
+                for each in sorted(points, key=lambda each: str(each.name))
+            ]
+
+        def known(connection: Connection) -> tuple[HeldTopic, ...]:
+            return self._attached(connection, cluster_id)
+
+        return self._add(known, lock, name, max_age_ms, _cluster(cluster_id))
+
+    def release_attached(self, cluster_id: str, name: str) -> tuple[Hold, ...]:
+        """Remove a cluster's holds of a name, also of topics that are gone; as in a store."""
+        with self._transactions.writing() as connection:
+            _lock_all(connection)
+            known = [each.hold for each in self._attached(connection, cluster_id)]
+            released = holds_named(name, known, _cluster(cluster_id))
+            its = select(_A.id).where(_A.cluster_id == cluster_id)
+            _remove(connection, name, _H.attached_id.in_(its))
+        return released
+
+    def _attached(self, connection: Connection, cluster_id: str) -> tuple[HeldTopic, ...]:
+        query = (
+            select(schema.HOLDS, _A.topic, _A.topic_id, _A.partition)
+            .join(schema.ATTACHED, _H.attached_id == _A.id)
+            .where(_A.cluster_id == cluster_id)
+        )
+        held = []
+        for row in connection.execute(query).mappings():
+            partition = TopicPartition(row["topic"], row["partition"])
+            hold = read_row(schema.HOLDS.name, partition, row["name"], hold_of, partition, row)
+            held.append(HeldTopic(hold, row["topic_id"]))
+        return tuple(sorted(held, key=lambda each: (each.hold, each.topic_id or "")))
+
+    def _lock_attached(self, connection: Connection, point: AttachedPoint) -> Locked:
+        row = find_row(connection, point.name, locks=True)
+        if row is None:
+            # Whoever attaches it meets this row, and its lock. It is not attached by being held.
+            now_ms = self._transactions.time.now_ms(connection)
+            insert_row(
+                connection, point.name, point.seen, cleaned_to=point.log_start, now_ms=now_ms,
+                detached_ms=now_ms,
+            )  # fmt: skip
+            row = find_row(connection, point.name, locks=True)
+        elif point.known is None or _progress(row["cleaned_to"], row["cleaned_for"]) != _progress(
+            point.known.cleaned_to, point.known.cleaned_for
+        ):
+            raise _changed(f"{point.name.partition.topic}-{point.name.partition.partition}")
+        if row is None:
+            raise _changed(encode_id(point.name.partition.topic_id))
+        at = TopicPartition(row["topic"], row["partition"])
+        return at, point.offset, {"attached_id": int(row["id"])}
+
+    # Of either.
+
+    def _add(
+        self,
+        find_known: Callable[[Connection], tuple[HeldTopic, ...]],
+        lock: Callable[[Connection], list[Locked]],
+        name: str,
+        max_age_ms: int,
+        place: str,
+    ) -> tuple[Hold, ...]:
+        with self._transactions.writing() as connection:
+            _lock_all(connection)
+            now_ms = self._clock.now_in(connection)
+            known = [each.hold for each in find_known(connection)]
+            require_new_name(name, known, now_ms, place)
+            connection.execute(delete(schema.HOLDS).where(_H.until_ms <= now_ms))
+            made = []
+            for partition, offset, column in lock(connection):
+                hold = Hold(name, partition, offset, now_ms, now_ms + max_age_ms)
+                connection.execute(
+                    insert(schema.HOLDS).values(
+                        name=hold.name, at_offset=hold.offset, since_ms=hold.since_ms,
+                        until_ms=hold.until_ms, **column,
+                    )
+                )  # fmt: skip
+                made.append(hold)
+            require_room(sum(each.is_in_force(now_ms) for each in known) + len(made), place)
+        return tuple(made)
+
+
+def _lock_all(connection: Connection) -> None:
+    """Let nobody else add or release holds; ConflictError when two are the first."""
+    query = select(schema.STORE.c.value).where(schema.STORE.c.key == FACT).with_for_update()
+    if connection.execute(query).scalar() is None:
+        connection.execute(insert(schema.STORE).values(key=FACT, value=""))
+
+
+def _lock_stored(connection: Connection, point: StoredPoint) -> Locked:
+    """Lock a partition; ConflictError when its log, or how far it was cleaned, has changed."""
+    known = point.known
+    row = find_partition(connection, known.partition, locks=True)
+    found = load_state(connection, row, NO_PART)
+    was, now = (
+        (each.row_id, each.leader_epoch, each.log_start, each.told_from, each.forgotten_ms)
+        for each in (known, found)
+    )
+    if was != now or point.offset > found.remote_end:
+        raise _changed(str(known.partition))
+    # Equal versions are equal states, holds included.
+    raise_version(connection, row)
+    return known.partition, point.offset, {"partition_id": found.row_id}
+
+
+def _remove(connection: Connection, name: str, place: ColumnElement[bool]) -> None:
+    connection.execute(delete(schema.HOLDS).where(_H.name == name, place))
+
+
+def _progress(cleaned_to: int, cleaned_for: int) -> tuple[int, int]:
+    return int(cleaned_to), int(cleaned_for)
+
+
+def _cluster(cluster_id: str) -> str:
+    return f"cluster_id={cluster_id}"
+
+
+def _changed(partition: str) -> ConflictError:
+    return ConflictError(
+        "the log was cleaned, cut or taken over meanwhile; add the hold again. "
+        f"partition={partition}"
+    )

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from keeplast.attach.swap import merged_epochs
 from keeplast.columns import batch_table as t
@@ -106,6 +107,9 @@ class OutputFacts:
         """Take what was appended; batches may be cut anywhere."""
         view = memoryview(data).cast("B")
         self.size_bytes += len(view)
+        if not self._length and not view.readonly:
+            # What comes is mostly whole batches, which are looked at where they lie.
+            view = view[self._note(np.frombuffer(view, np.uint8)) :]
         while view:
             part = view[: len(self._data) - self._length]
             self._data[self._length : self._length + len(part)] = part
@@ -127,20 +131,29 @@ class OutputFacts:
         self._data, self._table = np.empty(0, np.uint8), self._table[:0]
 
     def _scan(self) -> None:
-        while self._length:
-            batches, consumed, _, _, code = scan_batches(self._data, self._length, self._table)
+        noted = self._note(self._data[: self._length])
+        rest = self._length - noted
+        self._data[:rest] = self._data[noted : self._length].copy()
+        self._length = rest
+
+    def _note(self, data: NDArray[np.uint8]) -> int:
+        """Take the whole batches at the beginning of ``data``, the last that came; how much it
+        was."""
+        noted = 0
+        while noted < len(data):
+            part = data[noted:]
+            batches, consumed, _, _, code = scan_batches(part, len(part), self._table)
             if code != OK:
                 raise CorruptError(
                     "what was staged is no batch",
-                    position=self.size_bytes - self._length + consumed,
+                    position=self.size_bytes - len(part) + consumed,
                     expected="a batch", found=f"code {code}",
                 )  # fmt: skip
             if not consumed:
-                return
+                break
             rows = self._table[:batches]
             times = rows[rows[:, t.COUNT] > 0, t.MAX_TIMESTAMP]
             if len(times):
                 self.max_timestamp_ms = max(self.max_timestamp_ms, int(times.max()))
-            rest = self._length - consumed
-            self._data[:rest] = self._data[consumed : self._length].copy()
-            self._length = rest
+            noted += consumed
+        return noted

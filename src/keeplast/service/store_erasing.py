@@ -29,6 +29,8 @@ from keeplast.tier.objects.round_files import RoundFiles
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.segment import SegmentState
 
+FORGOTTEN = "it was given up, and has objects: keeplast tier collect removes them"
+
 
 class StoreDates:
     """By when traces are gone from a store that ``keeplast tier run`` goes on with."""
@@ -76,7 +78,8 @@ def find_store_traces(
 ) -> ErasureAnswer:
     """Search each of ``partitions``; one that is not compacted is left out with why.
 
-    Of one that stores nothing any more, what was replaced and not collected is searched.
+    Of one that stores nothing any more, what was replaced and not collected is searched; one that
+    was given up, and has objects, is left out too.
     """
     looks = [opened.look(each) for each in partitions]
     chosen = [each for each in looks if each.topic.is_compacted]
@@ -89,12 +92,25 @@ def find_store_traces(
     return search_logs(
         [_searched(each, parts) for each in chosen], dates, now_ms, keys,
         memory_bytes=memory_bytes, progressed=progressed,
-        left_out=tuple(
-            (each.state.partition, "the topic is not compacted")
-            for each in looks
-            if each not in chosen
+        left_out=(
+            *(
+                (each.state.partition, "the topic is not compacted")
+                for each in looks
+                if each not in chosen
+            ),
+            *((each, FORGOTTEN) for each in _forgotten(opened, keys.chosen_topics)),
         ),
     )  # fmt: skip
+
+
+def _forgotten(opened: TieredStore, topics: frozenset[str] | None) -> list[TopicPartition]:
+    """Return the partitions of ``topics``, None for all, that were given up and have objects."""
+    objects = opened.parts().objects
+    return [
+        each
+        for each in opened.forgotten()
+        if (topics is None or each.topic in topics) and any(objects.list(str(each)))
+    ]
 
 
 def remote_files(state: PartitionState, objects: ObjectStore) -> RoundFiles:

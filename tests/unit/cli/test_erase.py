@@ -741,3 +741,33 @@ def test_a_topic_that_was_named_and_is_compacted_no_more_keeps_a_certificate_bac
     assert "u-0: not searched, though its topic was asked for" in refused.err
     settings.write_text(before + '[topic."u"]\ncleanup.policy = "compact"\n')
     certify(keeplast, data, operator, tmp_path / "gone.json")
+
+
+def test_what_is_left_of_a_stored_partition_that_was_cut_to_nothing_is_searched(
+    keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    cut = ("tier", "truncate", "--store", store, "--topic", "t", "--partition", 0)
+    gone = keeplast(*cut, "--to-offset", 0, "--grace-ms", "1h", "--yes")
+    assert 0 == gone.code, gone.err
+    asked = ("--store", store, "--hash-key", operator.hash_key)
+    run = keeplast("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t", "--json")
+    (place,) = run.document["keys"][0]["places"]
+    assert (0, 0, True) == (run.code, place["records"], bool(place["files_beside"])), run.err
+    signed = ("--sign-key", operator.sign_key, "--out", tmp_path / "gone.json")
+    refused = keeplast("tier", "certificate", *asked, *signed)
+    assert (4, True) == (refused.code, "replaced segment" in refused.err), refused.err
+
+
+def test_a_stored_partition_that_was_given_up_keeps_a_certificate_back_until_it_is_collected(
+    keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    given_up = ("tier", "forget", "--store", store, "--topic", "t", "--partition", 0)
+    assert 0 == keeplast(*given_up, "--grace-ms", 0, "--yes").code
+    asked = ("--store", store, "--hash-key", operator.hash_key)
+    run = keeplast("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t", "--json")
+    assert (4, [0]) == (run.code, [each["partition"] for each in run.document["not_searched"]])
+    signed = ("--sign-key", operator.sign_key, "--out", tmp_path / "gone.json")
+    refused = keeplast("tier", "certificate", *asked, *signed)
+    assert (4, True) == (refused.code, "t-0: not searched" in refused.err), refused.err
+    assert 0 == keeplast("tier", "collect", "--store", store).code
+    assert 0 == keeplast("tier", "certificate", *asked, *signed).code

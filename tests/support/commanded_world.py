@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cli.attach.options import ClusterOptions, DecisionOptions, TierOptions
+from keeplast.cli.attach.options import ClusterAddress, DecisionOptions, TierOptions
 from keeplast.log.files import LocalFiles
 from keeplast.run.receipt import append_receipt
 from keeplast.tier.metadata.decisions import DecisionLog
@@ -38,6 +38,6 @@ def let_commands_open(made: VerifiedWorld, patch: pytest.MonkeyPatch) -> None:
     def open_log(_: object) -> Iterator[DecisionLog]:
         yield made.world.log()
 
-    patch.setattr(ClusterOptions, "connect", lambda _: made.consumers)
+    patch.setattr(ClusterAddress, "connect", lambda _: made.consumers)
     patch.setattr(DecisionOptions, "open_log", open_log)
     patch.setattr(TierOptions, "open_layout", lambda _: made.tier.layout)

@@ -370,7 +370,7 @@ def _compare_tier(
 ) -> Sequence[PartitionStanding]:
     from keeplast.cli.attach.erase import look_at_cluster
     from keeplast.cli.attach.options import (
-        ClusterOptions,
+        ClusterAddress,
         TierOptions,
         WantedOptions,
         decision_log_there,
@@ -379,7 +379,7 @@ def _compare_tier(
     from keeplast.clock import SystemClock
     from keeplast.service.attached_certificate import LiveTier, compare_attached
 
-    cluster = ClusterOptions(
+    cluster = ClusterAddress(
         bootstrap_server=live.bootstrap_server or "", command_config=live.command_config
     )
     tier = TierOptions(

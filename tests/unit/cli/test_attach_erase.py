@@ -312,6 +312,15 @@ def test_what_cannot_be_asked_is_exit_code_2(
     assert (2, True) == (run.code, words in run.err), run.err
 
 
+def test_a_certificate_takes_its_topics_from_the_request(
+    world: VerifiedWorld, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    named = certify(world, operator, tmp_path / "gone.json", "--topic", PARTITION.topic)
+    assert (2, True) == (named.code, "No such option" in named.err), named.err
+    none = certify(world, operator, tmp_path / "gone.json")
+    assert (2, True) == (none.code, "no such erasure request" in none.err), none.err
+
+
 def test_a_decision_log_that_is_not_there_is_not_made(
     world: VerifiedWorld, operator: OperatorFiles
 ) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from keeplast.cli.attach.erase import look_at_cluster, search_tier
 from keeplast.cli.attach.options import (
-    ClusterOptions,
+    ClusterAddress,
     TierOptions,
     WantedOptions,
     decision_log_there,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "gone.json",
 )
 def certificate(
-    cluster: ClusterOptions,
+    cluster: ClusterAddress,
     tier: TierOptions,
     wanted: WantedOptions,
     options: CertificateOptions,
@@ -46,10 +46,6 @@ def certificate(
     """
     from keeplast.attach.collection import GRACE_MS_DEFAULT
 
-    if cluster.topics:
-        raise InvalidError(
-            f"the request says which topics; leave --topic out. --topic={' '.join(cluster.topics)}"
-        )
     with (
         decision_log_there(tier.store) as log,
         store_shelf(tier.store, options.requests) as shelf,

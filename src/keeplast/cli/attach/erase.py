@@ -5,7 +5,7 @@ Only with ``--now`` is anything claimed or changed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +13,7 @@ import typer
 from keeplast.cli.attach.options import (
     AttachedCleanOptions,
     BrokerMetricsUrls,
+    ClusterAddress,
     ClusterOptions,
     KeylessChoice,
     RoundChoice,
@@ -24,6 +25,7 @@ from keeplast.cli.attach.options import (
     why_wait_of,
 )
 from keeplast.cli.attach.upkeep import GraceMs
+from keeplast.cli.erase import Topics
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.erasing import (
     ROUNDS_OF_NOW,
@@ -67,7 +69,8 @@ class AttachedEraseOptions:
     """What ``attach erase`` takes."""
 
     about: KeyOptions
-    cluster: ClusterOptions
+    cluster: ClusterAddress
+    topics: Topics = ()
     tier: TierOptions
     wanted: WantedOptions
     now: Now = False
@@ -120,7 +123,7 @@ def erase(options: AttachedEraseOptions, as_json: Json = False) -> Result:
     ):
         if log is None:
             raise InvalidError("name the decision log. --store=None")
-        asked = asked_keys(about, options.cluster.topics, shelf)
+        asked = asked_keys(about, options.topics, shelf)
         eraser = _TierEraser(options, asked, log)
         return erase_keys(about, asked, shelf, eraser, now=options.now, as_json=as_json)
 
@@ -135,7 +138,7 @@ class SearchedCluster:
 
 
 def look_at_cluster(
-    cluster: ClusterOptions, topics: tuple[str, ...], log: DecisionLog
+    cluster: ClusterAddress, topics: tuple[str, ...], log: DecisionLog
 ) -> SearchedCluster:
     """Read what there is of ``topics``, of every tiered one without; RefusedError for no tier."""
     client = cluster.connect()
@@ -196,7 +199,11 @@ class _TierEraser:
         options, grace_ms = self.options, self.options.grace
         why_wait = why_wait_of(options.broker_metrics)
         cleaning = AttachedCleanOptions(
-            cluster=replace(options.cluster, topics=self.asked.topics), tier=options.tier,
+            cluster=ClusterOptions(
+                bootstrap_server=options.cluster.bootstrap_server,
+                command_config=options.cluster.command_config, topics=self.asked.topics,
+            ),
+            tier=options.tier,
             wanted=options.wanted, choice=RoundChoice(force=True, keyless=options.keyless),
             workers=options.workers, work=options.work, receipt=options.receipt,
             take_over=options.take_over,

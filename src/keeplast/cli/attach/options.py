@@ -42,8 +42,8 @@ BROKER_KEYS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterOptions:
-    """Which cluster a command looks at, and which of its topics."""
+class ClusterAddress:
+    """Which cluster a command looks at."""
 
     bootstrap_server: Annotated[
         str,
@@ -62,6 +62,18 @@ class ClusterOptions:
             help="client.properties as Kafka's own tools take it, for SSL and SASL.",
         ),
     ] = None
+
+    def connect(self) -> ClusterClient:
+        """Return a connection; InvalidError when the file cannot be used, or no client is there."""
+        from keeplast.cluster.client import ClusterClient
+
+        return ClusterClient(self.bootstrap_server, read_client_settings(self.command_config))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions(ClusterAddress):
+    """Which topics of a cluster a command is about."""
+
     topics: Annotated[
         tuple[str, ...],
         typer.Option(
@@ -71,12 +83,6 @@ class ClusterOptions:
             rich_help_panel=SCOPE,
         ),
     ] = ()
-
-    def connect(self) -> ClusterClient:
-        """Return a connection; InvalidError when the file cannot be used, or no client is there."""
-        from keeplast.cluster.client import ClusterClient
-
-        return ClusterClient(self.bootstrap_server, read_client_settings(self.command_config))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

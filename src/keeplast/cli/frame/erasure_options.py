@@ -33,8 +33,8 @@ Requests = Annotated[
     typer.Option(
         "--requests",
         metavar="FILE",
-        help="Where requests are kept. Default: keeplast-erasures in the data directory, which a "
-        "backup of it takes along.",
+        help="Where requests are kept. Default: keeplast-erasures in the data directory, or the "
+        "database of --store; a backup of it takes them along.",
         rich_help_panel=KEYS,
     ),
 ]

@@ -212,7 +212,9 @@ def state_of(world: World, **point: int) -> dict[bytes, bytes] | None:
     """Return the state as it is told, None when it is refused."""
     opened = keeplast.open_log(world.log.directory)
     try:
-        found = opened.state(TOPIC, **point)
+        found = opened.state(
+            TOPIC, end_offset=point.get("end_offset"), as_of_ms=point.get("as_of_ms")
+        )
     except RefusedError:
         return None
     return {key: record.value for key, record in found.items() if record.value is not None}
@@ -279,4 +281,4 @@ def test_an_offset_that_the_log_does_not_have_is_a_mistake(tmp_path: Path) -> No
     opened = keeplast.open_log(world.log.directory)
     for wrong in ({"end_offset": 3}, {"end_offset": -1}, {"end_offset": 1, "as_of_ms": 1}):
         with pytest.raises(InvalidError, match=f"end_offset={wrong['end_offset']}"):
-            opened.state(TOPIC, **wrong)
+            opened.state(TOPIC, end_offset=wrong.get("end_offset"), as_of_ms=wrong.get("as_of_ms"))

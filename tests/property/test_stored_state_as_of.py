@@ -132,7 +132,9 @@ class Stored:
         recipe = LogDirectoryRecipe(ROOT, (shown_log(self.state, self.tiered.objects),))
         log = OpenLog(round_path(PARTITION), files=recipe.open())
         try:
-            found = log.state(TOPIC, **point)
+            found = log.state(
+                TOPIC, end_offset=point.get("end_offset"), as_of_ms=point.get("as_of_ms")
+            )
         except RefusedError:
             return None
         return {key: each.value for key, each in found.items() if each.value is not None}

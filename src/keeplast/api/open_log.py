@@ -42,9 +42,11 @@ from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.read.group_point import GroupPoint
 from keeplast.read.log_ranges import segments_below
 from keeplast.read.log_reader import read_segment
 from keeplast.read.log_state import find_winners
+from keeplast.read.log_view import LogView
 from keeplast.read.state_end import (
     end_of_state,
     require_in_front_of_cleaner,
@@ -174,6 +176,7 @@ class OpenLog:
         *,
         end_offset: int | None = None,
         as_of_ms: int | None = None,
+        end_group: str | None = None,
     ) -> dict[bytes, Record]:
         """Return the final record of every key that is not deleted, in offset order.
 
@@ -186,6 +189,8 @@ class OpenLog:
         ``end_offset``, exclusive, asks for the state of an earlier point, with transactions as they
         were decided there; ``as_of_ms`` for that of a time in milliseconds since 1970, which is
         where the first record with a later timestamp lies: as exact as producers' clocks.
+        ``end_group`` asks for the state of what a consumer group has committed, by the
+        ``__consumer_offsets`` beside the log.
         Raises CorruptError as :meth:`records` does, InvalidError for an offset that the log does
         not have, RefusedError when an open transaction ends it below what was cleaned, or when that
         point's state cannot be told (any more), UnavailableError when the log is cleaned faster
@@ -197,7 +202,10 @@ class OpenLog:
             log_start = self.log_start_offset()
             view, end, winners = find_winners(
                 self.partition, self.path, log_start, topic, self._files, clock,
-                lambda view: end_of_state(view, end_offset, as_of_ms, self._files, clock),
+                lambda view: end_of_state(
+                    view, self._end_offset(view, end_offset, end_group, clock), as_of_ms,
+                    self._files, clock,
+                ),
             )  # fmt: skip
             if end < self.log_start_offset():
                 # A transaction counts as open whose marker went with its data while it was read.
@@ -219,6 +227,20 @@ class OpenLog:
             "the log is cleaned faster than its state can be read; read a copy of it, or when the "
             f"cleaner rests. path={self.path}"
         )
+
+    def _end_offset(
+        self, view: LogView, end_offset: int | None, end_group: str | None, clock: Clock
+    ) -> int | None:
+        """Return the end that is asked for; InvalidError for two, or where a group has none."""
+        if end_group is None:
+            return end_offset
+        if end_offset is not None:
+            raise InvalidError(
+                f"one point at a time; leave end_offset or end_group out. end_offset={end_offset} "
+                f"end_group={end_group!r}"
+            )
+        point = GroupPoint(view.path.parent, end_group, self._files, clock, "end_group")
+        return point.offset(view.partition, view.path, view.log_end)
 
     def _ranks(self) -> TopicConfig:
         """Return how the topic ranks its records; InvalidError when nobody has said."""

@@ -9,60 +9,57 @@ group's own commits do.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from keeplast.clock import SystemClock
-from keeplast.errors import InvalidError, RefusedError
-from keeplast.format.consumer_offsets import group_name
-from keeplast.log.topic_id import read_topic_id
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import Absence
 from keeplast.pipeline.log_parts import Logs
+from keeplast.pipeline.offset_options import LATEST, Offsets
+from keeplast.pipeline.partition_choice import topics_named
 from keeplast.pipeline.source_options import SourceOptions
-from keeplast.survey.group_offsets import GroupOffsets, waited_group
-from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.read.group_point import GroupPoint
 from keeplast.survey.wording import absence_words
-
-NAME = "--checkpoint-group"
 
 
 def read_group_checkpoint(
-    options: SourceOptions, group: str, numbers: Collection[int]
+    options: SourceOptions, group: str, numbers: Collection[int], name: str = "--checkpoint-group"
 ) -> dict[TopicPartition, int]:
     """Return what ``group`` has committed for the partitions that ``options`` choose, exclusive.
 
-    Of those the ones with ``numbers``, all without any. InvalidError when that is nothing;
-    RefusedError for an offset of a topic that was deleted, one beyond the log end, and one that is
-    not understood.
+    Of those the ones with ``numbers``, all without any. InvalidError when that is nothing, with the
+    option's ``name``; RefusedError as :class:`~keeplast.read.group_point.GroupPoint` says.
     """
-    group_name(group)
     logs = Logs(options)
-    root = logs.directory.root
-    watermarks = load_checkpoints(logs.files, root).high_watermark
-    offsets = GroupOffsets(logs.files).of(root, [group], watermarks, SystemClock().now_ms())
+    point = GroupPoint(logs.directory.root, group, logs.files, SystemClock(), name)
     found: dict[TopicPartition, int] = {}
     missing: set[str] = set()
     for entry in logs.entries:
         if numbers and entry.partition.partition not in numbers:
             continue
-        topic_id = read_topic_id(entry.path, logs.files)
-        log_end = logs.look(entry).log_end
-        each = waited_group(group, entry.partition, offsets, topic_id, log_end)
-        if each.offset is not None:
-            found[entry.partition] = each.offset
-            continue
-        words = absence_words(each)
-        if each.absence in (Absence.NOT_COMMITTED, Absence.NOT_HERE):
-            missing.add(words)
+        each = point.find(entry.partition, entry.path, logs.look(entry).log_end)
+        if each.offset is None:
+            missing.add(absence_words(each))
         else:
-            raise RefusedError(
-                f"the group's offsets make no checkpoint: it {words}; leave the partition out, or "
-                f"give --ending-offsets. {NAME}={group!r} partition={entry.partition} "
-                f"path={root}"
-            )
+            found[entry.partition] = each.offset
     if not found:
-        raise InvalidError(
-            "the group has no committed offset for what was chosen: it "
-            f"{'; '.join(sorted(missing)) or 'was asked for no partition'}. {NAME}={group!r} "
-            f"path={root}"
-        )
+        raise point.nothing(missing)
     return found
+
+
+def at_group(options: SourceOptions) -> SourceOptions:
+    """Return the options of a query with its group's offsets in the place of the group.
+
+    Where they choose no topics, those are read of which the group has committed anything.
+    InvalidError where it has for none, and where a partition that is chosen has no offset.
+    """
+    group = options.ending_group
+    if group is None:
+        return options
+    found = read_group_checkpoint(options, group, (), "endingGroup")
+    choice = options.choice
+    if choice.chooses is None:
+        choice = topics_named({each.topic for each in found})
+    ending = Offsets(LATEST, found)
+    chosen = replace(options, choice=choice, ending=ending, ending_group=None)
+    ending.require_named(Logs(chosen).entries, chosen.where())
+    return chosen

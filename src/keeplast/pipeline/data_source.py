@@ -36,6 +36,7 @@ from keeplast.model.redaction import shown_url
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.arrow_batches import COLUMN_NAMES
+from keeplast.pipeline.checkpoint_group import at_group
 from keeplast.pipeline.foreign_options import PROVIDER
 from keeplast.pipeline.log_parts import LogPart, Logs, read_parts, share_out
 from keeplast.pipeline.source_filters import Pushed, push
@@ -103,7 +104,7 @@ class LogSource(DataSource):
     def reader(self, schema: StructType) -> LogReader:
         """Return the reader of a batch query."""
         try:
-            options = read_options(options_of(self.options, schema), is_streaming=False)
+            options = at_group(read_options(options_of(self.options, schema), is_streaming=False))
         except InvalidError as error:
             raise error.with_traceback(None) from None
         reader = PushingLogReader if options.pushes_filters else LogReader

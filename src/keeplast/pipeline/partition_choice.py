@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from keeplast.errors import InvalidError
@@ -78,7 +78,7 @@ def read_choice(options: OptionTexts) -> ReadPartitions:
         topics = tuple(name.strip() for name in text.split(",") if name.strip())
         if not topics:
             raise InvalidError(f"no topic; give names with commas between. subscribe={text!r}")
-        return ReadPartitions(_InTopics(frozenset(topics)), topics=topics)
+        return topics_named(topics)
     if (text := options.text("subscribePattern", None)) is not None:
         try:
             pattern = re.compile(text)
@@ -91,6 +91,11 @@ def read_choice(options: OptionTexts) -> ReadPartitions:
         assigned = _assign(text)
         return ReadPartitions(_Among(assigned), assigned=assigned)
     return ReadPartitions()
+
+
+def topics_named(topics: Collection[str]) -> ReadPartitions:
+    """Return the choice of all partitions of ``topics``."""
+    return ReadPartitions(_InTopics(frozenset(topics)), topics=tuple(sorted(topics)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ NAMES = (
     "startingOffsets",
     "endingOffsets",
     "endingTimestamp",
+    "endingGroup",
     "minTimestamp",
     "maxTimestamp",
     "endOfLog",
@@ -66,6 +67,8 @@ NAMES = (
     "maxPartitionBytes",
     "memoryBytes",
 )
+ENDS = ("endingOffsets", "endingTimestamp", "endingGroup")
+"""Options of which a query has one: where it ends."""
 STATE_NAMES = (
     "compaction.strategy",
     "compaction.strategy.header",
@@ -99,6 +102,7 @@ class SourceContent(StrEnum):
 class SourceOptions:
     """The options of one query; ``ending_ms`` takes the place of ``ending`` where it is there.
 
+    So does ``ending_group``, the consumer group whose committed offsets are the end.
     ``store`` is the URL of a store's metadata, ``given`` what somebody shows as a directory: then
     ``path`` is what that looks like.
     ``columns`` are all where none are named.
@@ -127,6 +131,7 @@ class SourceOptions:
     object_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     store: str | None = field(default=None, repr=False)
     given: LogDirectoryRecipe | None = field(default=None, repr=False)
+    ending_group: str | None = None
 
     def recipe(self) -> FilesRecipe:
         """Return how the driver and tasks open what is read; of a store as it is now."""
@@ -156,7 +161,9 @@ class SourceOptions:
     @property
     def has_end(self) -> bool:
         """Say whether anything but the latest offsets was asked for."""
-        return self.ending_ms is not None or bool(self.ending.named)
+        return (
+            self.ending_ms is not None or self.ending_group is not None or bool(self.ending.named)
+        )
 
     @property
     def wanted(self) -> Wanted:
@@ -222,6 +229,7 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
         starting=starting,
         ending=ending,
         ending_ms=options.integer("endingTimestamp", None),
+        ending_group=options.text("endingGroup", None),
         first_ms=options.integer("minTimestamp", EVERY_TIME[0], least=EVERY_TIME[0]),
         last_ms=options.integer("maxTimestamp", EVERY_TIME[1], least=EVERY_TIME[0]),
         pushes_filters=options.boolean("filterPushdown", otherwise=False),
@@ -250,7 +258,7 @@ def _refuse_in_streams(options: OptionTexts, content: SourceContent) -> None:
         options.refuse(
             "state", "a stream has no state; read it with spark.read, or leave the option out"
         )
-    for name in ("endingOffsets", "endingTimestamp"):
+    for name in ENDS:
         options.refuse(
             name, "a stream has no end; leave the option out, or use a trigger of availableNow"
         )
@@ -261,8 +269,9 @@ def _refuse_in_batches(options: OptionTexts, content: SourceContent) -> None:
         "maxOffsetsPerTrigger",
         "only a stream has triggers; use endingOffsets, or leave the option out",
     )
-    if len(options.given(("endingOffsets", "endingTimestamp"))) > 1:
-        options.refuse("endingTimestamp", "there is one end; leave out endingOffsets, or this")
+    ends = options.given(ENDS)
+    if len(ends) > 1:
+        options.refuse(ends[-1], f"there is one end; leave out {ends[0]}, or this")
     if content is not SourceContent.LATEST:
         for name in STATE_NAMES:
             options.refuse(name, "this is for a state; add state=latest, or leave the option out")

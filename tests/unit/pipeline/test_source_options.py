@@ -19,6 +19,8 @@ MISTAKES = [
     ({"startingOffsets": "{"}, "not understood"),
     ({"startingOffsets": "latest"}, "startingOffsets can be earliest"),
     ({"endingOffsets": "earliest"}, "endingOffsets can be latest"),
+    ({"endingOffsets": "latest", "endingGroup": "g"}, "leave out endingOffsets, or this"),
+    ({"endingTimestamp": "1", "endingGroup": "g"}, "leave out endingTimestamp, or this"),
     ({"subscribe": " , "}, "give names with commas between"),
     ({"subscribe": "u", "assign": '{"u":[0]}'}, "options=assign,subscribe"),
     ({"subscribePattern": "("}, "not a regular expression"),
@@ -64,6 +66,7 @@ def test_a_mistake_is_named_with_its_value_and_the_remedy(
     [
         ({"state": "latest"}, "a stream has no state"),
         ({"endingOffsets": "latest"}, "a stream has no end"),
+        ({"endingGroup": "g"}, "a stream has no end"),
         ({"filterPushdown": "true"}, "filters of a stream"),
         ({"maxOffsetsPerTrigger": "0"}, "not a number from 1"),
     ],

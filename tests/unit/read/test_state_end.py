@@ -22,6 +22,7 @@ from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.request import CleanRequest, PartitionRequest
+from tests.support.committed_offsets import commit_offsets
 from tests.support.log_builder import LogBuilder
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import COMPACT, NOW_MS
@@ -435,3 +436,66 @@ def test_a_state_without_settings_ranks_as_its_directory_says(tmp_path: Path) ->
     unknown = type(opened)(tmp_path / "t-0")
     with pytest.raises(InvalidError, match="give state"):
         unknown.state()
+
+
+@pytest.mark.parametrize("end", [1, 60, 95, 120])
+def test_what_a_group_has_committed_is_an_end(log: LogBuilder, end: int) -> None:
+    commit_offsets(log.directory.parent, "readers", {TopicPartition("t", 0): end})
+    told = planned(log, end)()
+    assert told == planned(log, endingGroup="readers")()
+    assert told == planned(log, endingGroup="readers", assign='{"t":[0]}')()
+    opened = keeplast.open_log(log.directory)
+    assert told == [record.offset for record in opened.state(end_group="readers").values()]
+
+
+@pytest.mark.parametrize(
+    ("committed", "group", "error", "said"),
+    [
+        ({"t": None}, "readers", InvalidError, "it has committed nothing"),
+        ({"gone": 1}, "readers", InvalidError, "it has committed nothing"),
+        ({"t": 1}, "others", InvalidError, "is not in this directory"),
+        ({"t": 121}, "readers", RefusedError, "beyond the log end"),
+        ({"t": 1}, "x" * (1 << 15), InvalidError, "not the name of a consumer group"),
+    ],
+)
+def test_what_is_no_end_of_a_group_is_said(
+    log: LogBuilder,
+    committed: dict[str, int | None],
+    group: str,
+    error: type[Exception],
+    said: str,
+) -> None:
+    offsets = {TopicPartition(topic, 0): offset for topic, offset in committed.items()}
+    commit_offsets(log.directory.parent, "readers", offsets)
+    with pytest.raises(error, match=said):
+        planned(log, endingGroup=group)
+    with pytest.raises(error, match=said):
+        keeplast.open_log(log.directory).state(end_group=group)
+
+
+def test_what_a_group_has_not_committed_is_of_no_end(tmp_path: Path) -> None:
+    """Where a query chooses no topics, those are read of which the group has committed anything."""
+    for name in ("t-0", "t-1", "u-0"):
+        write(tmp_path / "data" / name).close()
+    log = write(tmp_path / "data/v-0")
+    log.close()
+    root = log.directory.parent
+    commit_offsets(root, "readers", {TopicPartition("u", 0): 30, TopicPartition("t", 0): 1})
+    with pytest.raises(InvalidError, match=r"names no offset of this partition.*partition=t-1"):
+        planned(log, endingGroup="readers")
+    assert planned(log, endingGroup="readers", assign='{"t":[0],"u":[0]}')()
+    assert planned(log, endingGroup="readers", subscribe="u")()
+    with pytest.raises(InvalidError, match="committed nothing"):
+        planned(log, endingGroup="readers", subscribe="v")
+    opened = keeplast.open_log(log.directory)
+    with pytest.raises(InvalidError, match="one point at a time"):
+        opened.state(end_group="readers", end_offset=1)
+
+
+def test_a_group_s_end_below_what_was_cleaned_is_refused(log: LogBuilder) -> None:
+    clean(log.directory, end=60)
+    commit_offsets(log.directory.parent, "readers", {TopicPartition("t", 0): 59})
+    with pytest.raises(RefusedError, match="cleaned_to=60"):
+        planned(log, endingGroup="readers")
+    with pytest.raises(RefusedError, match="cleaned_to=60"):
+        keeplast.open_log(log.directory).state(end_group="readers")

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from keeplast.cli.frame import wiring
 from keeplast.cli.main import app
 from keeplast.log.files import FilesRecipe
+from keeplast.model.reader_wait import GroupReader
 from keeplast.run.events import Events
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport
 from keeplast.survey.request import CleanRequest
@@ -84,6 +85,7 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> FakeCoordinator:
         cores: int | None,
         events: Events,
         recipe: FilesRecipe | None = None,
+        brokers: GroupReader | None = None,
     ) -> Iterator[FakeCoordinator]:
         fake.opened.append({"runner": runner, "master": master, "cores": cores})
         fake.events = events

@@ -307,10 +307,11 @@ KeepSources = Annotated[
 BrokerMetricsUrls = Annotated[
     tuple[str, ...],
     typer.Option(
-        "--broker-metrics", metavar="URL[,URL…]",
-        help="Where each broker's JMX exporter answers (http://HOST:PORT/metrics): nothing is "
-        "deleted, however old, while one of them is behind in __remote_log_metadata or does not "
-        "tell. Without it brokers are taken to have read of a swap when its grace is over.",
+        "--broker-metrics", metavar="URLS",
+        help="Where each broker's JMX exporter answers (http://HOST:PORT/metrics), with commas "
+        "between: nothing is deleted, however old, while one is behind in "
+        "__remote_log_metadata or does not tell. Without it brokers are taken to have read of a "
+        "swap when its grace is over.",
     ),
 ]  # fmt: skip
 

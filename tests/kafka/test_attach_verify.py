@@ -6,14 +6,17 @@ another, a log that was replaced by a shorter one of whole batches.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from keeplast.attach.verification import AttachedVerifier, AttachedVerifySettings
+from keeplast.cli.main import app
 from keeplast.cluster.metadata_log import fold_metadata
 from keeplast.cluster.status import is_compactors, name_of
 from keeplast.format.identifier import encode_id
@@ -30,6 +33,7 @@ from tests.kafka.test_attach_rounds import (
     fill_transactions,
     wait_until_remote,
 )
+from tests.support.key_pair import write_operator_files
 from tests.support.live_rounds import MEMORY, LiveCompactor
 
 pytestmark = pytest.mark.kafka
@@ -76,6 +80,7 @@ def test_it_holds_after_rounds_and_when_the_sources_are_gone(broker: Broker) -> 
         assert compactor.collect(topic).segments
         if topic == STATES:
             assert not explained_as_consumed(broker, topic)
+            certified(broker, topic)
         report = verify(broker, topic)
         assert Verdict.HOLDS is report.verdict, report
         assert "no replaced segment is left" in report.notes[-1]
@@ -99,7 +104,40 @@ def explained_as_consumed(broker: Broker, topic: str) -> list[int]:
     # Of what a broker still has locally it serves more than lies in the remote tier.
     assert set(told) <= set(given)
     assert part["winners"]["offset"] == told[-1] == given[-1]
-    return [each["offset"] for each in part["replaced_copies"]]
+    copies = [each["offset"] for each in part["replaced_copies"]]
+    operator = write_operator_files(broker.root / "apart", [b"k7", b"nobody"])
+    decided = part["records"][-1]["is_tombstone"]
+    erased = attach(
+        broker, "erase", "--keys", str(operator.keys), "--hash-key", str(operator.hash_key),
+        "--dry-run", *places, expected=0 if decided else 1,
+    )  # fmt: skip
+    (place,) = erased["keys"][0]["places"]
+    assert (told, decided, bool(copies)) == (
+        place["offsets"], place["decided"], bool(place["files_beside"])
+    )  # fmt: skip
+    assert [] == erased["keys"][1]["places"] == erased["errors"]
+    return copies
+
+
+def certified(broker: Broker, topic: str) -> None:
+    """Sign that a key is nowhere, and hold what is there against it."""
+    operator = write_operator_files(broker.root / "apart", [b"nobody"])
+    out, store = broker.root / "gone.json", f"sqlite:///{broker.root / 'meta.db'}"
+    tier = ("--store", store, "--storage", f"local:{broker.root / 'remote'}")
+    hashed = ("--hash-key", str(operator.hash_key))
+    asked = ("--keys", str(operator.keys), *hashed, *tier, "--topic", topic)
+    assert [False] == [each["is_there"] for each in attach(broker, "erase", *asked)["keys"]]
+    attach(
+        broker, "certificate", *hashed, "--sign-key", str(operator.sign_key), "--out", str(out),
+        *tier,
+    )  # fmt: skip
+    done = CliRunner().invoke(
+        app,
+        ["erasure", "verify", str(out), "--public-key", str(operator.public_key), *hashed, *tier,
+         "--bootstrap-server", broker.address, "--json"],
+    )  # fmt: skip
+    assert 0 == done.exit_code, done.output
+    assert ["same"] == [each["standing"] for each in json.loads(done.stdout)["data"]]
 
 
 def compacted_log(broker: Broker) -> Path:

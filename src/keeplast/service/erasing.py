@@ -6,7 +6,7 @@ A place says how its logs are opened, what lies beside them, and by when traces 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -247,10 +247,12 @@ def search_logs(
     warnings: tuple[str, ...] = (),
     runner: SearchRunner | None = None,
     roots: Iterable[Path] = (),
+    beside_here: Mapping[TopicPartition, SearchBeside] | None = None,
 ) -> ErasureAnswer:
     """Search each of ``logs``; what fails is among the faults of the answer, as are ``refused``.
 
-    With ``runner`` its tasks do it, which see ``roots``: logs and keys are sent to them.
+    With ``runner`` its tasks do it, which see ``roots``: logs and keys are sent to them. What
+    ``beside_here`` searches beside logs stays with the caller, behind the logs.
     """
     searches: list[PartitionSearch] = []
     places: dict[str, list[KeyPlace]] = {each: [] for each in keys.topics}
@@ -259,7 +261,7 @@ def search_logs(
     unseen: list[tuple[TopicPartition, str]] = []
     clean_to: dict[TopicPartition, int | None] = {}
     searched_beside = 0
-    chosen = list(logs)
+    chosen, here = list(logs), beside_here or {}
     if runner is None:
         results = _search_all(chosen, keys, now_ms, memory_bytes, progressed)
     else:
@@ -267,6 +269,8 @@ def search_logs(
         names = [each.partition for each in chosen]
         results = runner.each(work, chosen, progressed, roots, names)
     for partition, found in sorted(results, key=lambda each: each[0]):
+        if not isinstance(found, Exception) and partition in here:
+            found = _with_beside(found, here[partition], keys.wanted())
         if isinstance(found, Exception):
             faults.append((partition, found))
             continue
@@ -325,6 +329,26 @@ def _search_log(log: SearchableLog, asked: Search) -> Searched:
         raise
     except (CompactionError, OSError) as error:
         return log.partition, error
+
+
+def nothing_beside(wanted: WantedKeys) -> tuple[list[BesideLog], int]:
+    """Search nothing: whatever lies beside the log is searched elsewhere."""
+    return [], 0
+
+
+def _with_beside(
+    found: SearchedLog, beside: SearchBeside, wanted: WantedKeys
+) -> SearchedLog | Exception:
+    """Return a log with what else was found of it, or why that could not be searched."""
+    try:
+        elsewhere, count = beside(wanted)
+    except StoppedError:
+        raise
+    except (CompactionError, OSError) as error:
+        return error
+    return replace(
+        found, beside=(*found.beside, *elsewhere), searched_beside=found.searched_beside + count
+    )
 
 
 def _out_of_service(

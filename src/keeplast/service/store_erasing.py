@@ -16,7 +16,14 @@ from keeplast.inspect.traces import LastTrace, find_last_trace
 from keeplast.log.partition_log import list_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.service.erasing import FileLog, LeftBeside, SearchableLog, search_logs
+from keeplast.service.erasing import (
+    FileLog,
+    LeftBeside,
+    SearchableLog,
+    SearchRunner,
+    nothing_beside,
+    search_logs,
+)
 from keeplast.service.erasure_answer import TOMBSTONE_WORDS, ErasureAnswer, ErasureKeys
 from keeplast.service.tier_pace import tier_pace
 from keeplast.store.erasure import TierPace
@@ -75,11 +82,13 @@ def find_store_traces(
     memory_bytes: int = MEMORY_BYTES_DEFAULT,
     planned: Callable[[int], None] = lambda _: None,
     progressed: Callable[[int], None] = lambda _: None,
+    runner: SearchRunner | None = None,
 ) -> ErasureAnswer:
     """Search each of ``partitions``; one that is not compacted is left out with why.
 
     Of one that stores nothing any more, what was replaced and not collected is searched; one that
-    was given up, and has objects, is left out too.
+    was given up, and has objects, is left out too. With ``runner`` its tasks read the live
+    segments; what was replaced only the metadata knows, and is read here.
     """
     looks = [opened.look(each) for each in partitions]
     chosen = [each for each in looks if each.topic.is_compacted]
@@ -91,7 +100,10 @@ def find_store_traces(
     parts = opened.parts()
     return search_logs(
         [_searched(each, parts) for each in chosen], dates, now_ms, keys,
-        memory_bytes=memory_bytes, progressed=progressed,
+        memory_bytes=memory_bytes, progressed=progressed, runner=runner,
+        beside_here={
+            each.state.partition: partial(search_replaced, each, parts) for each in chosen
+        },
         left_out=(
             *(
                 (each.state.partition, "the topic is not compacted")
@@ -120,9 +132,9 @@ def remote_files(state: PartitionState, objects: ObjectStore) -> RoundFiles:
 
 
 def _searched(look: RemoteLook, parts: StoreParts) -> SearchableLog:
-    state, beside = look.state, partial(search_replaced, look, parts)
+    state = look.state
     if not state.routes:
-        return LeftBeside(state.partition, beside, StoreDates.beside_words)
+        return LeftBeside(state.partition, nothing_beside, StoreDates.beside_words)
     remote = remote_files(state, parts.objects)
     return FileLog(
         PartitionRequest(state.partition, remote.path, look.topic),
@@ -131,10 +143,10 @@ def _searched(look: RemoteLook, parts: StoreParts) -> SearchableLog:
             (), first_dirty_offset=state.first_dirty(), log_start_offset=state.log_start,
             high_watermark=remote.end,
         ),
-        lambda: Checkpoints(
-            {}, {}, {state.partition: remote.end}, {state.partition: state.holds}
+        partial(
+            Checkpoints, {}, {}, {state.partition: remote.end}, {state.partition: state.holds}
         ),
-        beside,
+        nothing_beside,
     )  # fmt: skip
 
 

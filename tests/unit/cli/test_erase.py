@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from base64 import b64encode
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from keeplast.model.topic_config import TopicConfig
 from tests.support.committed_offsets import commit_offsets, home_of
 from tests.support.key_pair import OperatorFiles, write_operator_files
 from tests.support.small_log import batch, write_log
+from tests.support.travelling import Travelling
 from tests.unit.cli.conftest import Run
 
 Command = Callable[..., Run]
@@ -741,6 +743,24 @@ def test_a_topic_that_was_named_and_is_compacted_no_more_keeps_a_certificate_bac
     assert "u-0: not searched, though its topic was asked for" in refused.err
     settings.write_text(before + '[topic."u"]\ncleanup.policy = "compact"\n')
     certify(keeplast, data, operator, tmp_path / "gone.json")
+
+
+def test_a_task_elsewhere_finds_what_this_process_finds_of_a_store(
+    keeplast: Command, store: str, operator: OperatorFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_keys(operator, ANNA, BEN, CORA)
+    assert 0 == keeplast("tier", "clean", "--store", store, "--force").code
+    cut = ("tier", "truncate", "--store", store, "--topic", "t", "--partition", 1)
+    assert 0 == keeplast(*cut, "--to-offset", 0, "--yes").code
+    asked = ("--store", store, "--hash-key", operator.hash_key, "--keys", operator.keys)
+    call = ("tier", "erase", *asked, "--topic", "t", "--dry-run", "--now-ms", 1 << 41, "--json")
+    here, travelling = keeplast(*call), Travelling()
+    monkeypatch.setattr("keeplast.cli.tier.erase.search_runner", lambda _: nullcontext(travelling))
+    elsewhere = keeplast(*call)
+    assert (1, 1, 2) == (here.code, elsewhere.code, travelling.items), here.err + elsewhere.err
+    assert here.document == elsewhere.document
+    places = [place for each in here.document["keys"] for place in each["places"]]
+    assert any(place["files_beside"] for place in places)
 
 
 def test_what_is_left_of_a_stored_partition_that_was_cut_to_nothing_is_searched(

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from keeplast.cli.frame.certifying import CertificateOptions, SearchedPlace, sign_certificate
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.erasing import store_shelf
+from keeplast.cli.frame.erasing import search_runner, store_shelf
+from keeplast.cli.frame.options import RunnerOptions
 from keeplast.cli.frame.parameters import BrokerConfig, Json, Receipt
 from keeplast.cli.tier.options import StoreAddress, broker_settings
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 def certificate(
     call: StoreAddress,
     options: CertificateOptions,
+    workers: RunnerOptions,
     broker_config: BrokerConfig = None,
     receipt: Receipt = None,
     as_json: Json = False,
@@ -49,13 +51,14 @@ def certificate(
         with (
             call.opened(broker_config=broker_config) as opened,
             ProgressEvents("searching") as events,
+            search_runner(workers) as runner,
         ):
             chosen = choose_stored(opened, asked.topics)
             place = store_place(opened, chosen)
             answer = find_store_traces(
                 opened, chosen, cleaner_config({}, cluster=broker_settings(broker_config)),
                 SystemClock().now_ms(), keys, planned=events.planned,
-                progressed=events.progressed,
+                progressed=events.progressed, runner=runner,
             )  # fmt: skip
         return SearchedPlace(answer, place, standing)
 

@@ -18,8 +18,10 @@ from keeplast.cli.frame.erasing import (
     asked_keys,
     check_call,
     erase_keys,
+    search_runner,
     store_shelf,
 )
+from keeplast.cli.frame.options import RunnerOptions
 from keeplast.cli.frame.parameters import ROUND, BrokerConfig, Json, NowMs, Receipt
 from keeplast.cli.tier.options import GraceOptions, OwnedCall, broker_settings
 
@@ -48,6 +50,7 @@ def erase(
     call: OwnedCall,
     about: KeyOptions,
     grace: GraceOptions,
+    workers: RunnerOptions,
     now: Now = False,
     broker_config: BrokerConfig = None,
     receipt: Receipt = None,
@@ -72,7 +75,7 @@ def erase(
     check_packages()
     with store_shelf(call.store, about.requests) as shelf:
         asked = asked_keys(about, call.scope.topics, shelf)
-        eraser = _StoreEraser(call, grace, asked, broker_config, receipt, now_ms)
+        eraser = _StoreEraser(call, grace, workers, asked, broker_config, receipt, now_ms)
         return erase_keys(about, asked, shelf, eraser, now=now, as_json=as_json)
 
 
@@ -82,6 +85,7 @@ class _StoreEraser:
 
     call: OwnedCall
     grace: GraceOptions
+    workers: RunnerOptions
     asked: AskedErasure
     broker_config: Path | None
     receipt: Path | None
@@ -97,12 +101,13 @@ class _StoreEraser:
         with (
             self.call.opened(broker_config=self.broker_config) as opened,
             ProgressEvents("searching") as events,
+            search_runner(self.workers) as runner,
         ):
             return find_store_traces(
                 opened, choose_stored(opened, self.asked.topics),
                 cleaner_config({}, cluster=broker_settings(self.broker_config)),
                 SystemClock().now_ms() if self.now_ms is None else self.now_ms, self.asked.keys,
-                planned=events.planned, progressed=events.progressed,
+                planned=events.planned, progressed=events.progressed, runner=runner,
             )  # fmt: skip
 
     def act(self, answer: ErasureAnswer) -> Acted:

@@ -17,6 +17,7 @@ from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles, WriteHandle
 from keeplast.model.strategy import Strategy
+from keeplast.tier.metadata.hold_rows import StoredPoint
 from keeplast.tier.objects.object_store import partition_prefix
 from tests.support.hosts import TOPIC, Cluster, read_all, replicate, write
 from tests.support.partition_maker import NOW_MS, PARTITION
@@ -119,6 +120,27 @@ def test_local_half_follows_in_the_next_round(cluster: Cluster) -> None:
     assert not clean(cluster, host)
     assert host._remote_to(state) == 0
     assert {base for base, _ in local_bytes(host)} >= set(remote_bytes(cluster))
+
+
+def test_a_followers_round_ends_where_a_hold_of_the_store_is(cluster: Cluster) -> None:
+    """What is left on its disk is copied when it leads."""
+    a, b = cluster.host("a"), cluster.host("b")
+    a.become_leader(0)
+    write(a, 60)
+    replicate(a, b)
+    a.copy()
+    point = StoredPoint(cluster.store.load(PARTITION), 20)
+    cluster.store.hold_rows.add_stored([point], "h", HOUR_MS)
+
+    def offsets() -> set[int]:
+        found = (batch for _, data in local_bytes(b) for batch in read_batches(data))
+        return {record.offset for batch in found for record in batch.records()}
+
+    clean(cluster, b)
+    assert set(range(16, 20)) <= offsets()
+    cluster.clock.advance(HOUR_MS)
+    clean(cluster, b)
+    assert not set(range(16, 20)) & offsets()
 
 
 def test_a_leader_takes_what_has_expired_and_leaves_receipts(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from keeplast.attach.allowance import DAY_MS
+from keeplast.attach.holds import AttachedHolds, HeldCluster
 from keeplast.attach.metadata_view import AttachTerms
 from keeplast.attach.publication import claim
 from keeplast.cluster.layouts.layout import AuxiliaryFile
@@ -22,6 +23,7 @@ from keeplast.errors import (
     UnavailableError,
 )
 from keeplast.log.files import LocalFiles
+from keeplast.model.hold import HoldPoint
 from keeplast.model.partition import TopicPartition
 from keeplast.run.events import RoundWork
 from keeplast.service.schedule import RETRY_MS_MAX
@@ -421,6 +423,31 @@ def test_a_topic_that_is_gone_or_was_detached_ends_nothing(world: LoopWorld) -> 
     _, told, published = world.run("b", "c")
     assert "given up" in facts_of(published, B).reason
     assert [] == told.of("chosen")
+
+
+def test_a_topic_that_is_held_before_anybody_compacts_it_is_not_attached_by_that(
+    world: LoopWorld,
+) -> None:
+    world.topic("a")
+    world.topic("b")
+    world.run("b")
+    log = world.log()
+    held = AttachedHolds(cast(HeldCluster, world.cluster), log, world.layout, world.clock)
+    held.add([(world.name_of("a"), AttachTerms())], "h", HoldPoint(35), 3_600_000)
+    _, told, published = world.run(idles=1)
+    assert [B] == [each.partition for each in published.snapshots[-1].partitions]
+    assert [] == told.of("chosen")
+    _, told, published = world.run("a", idles=1)
+    assert (["a-0"], 30) == (told.of("chosen"), cleaned_to(world, "a"))
+    world.clock.advance(3_600_000)
+    world.run("a", idles=1)
+    assert cleaned_to(world, "a") > 35
+
+
+def cleaned_to(world: LoopWorld, topic: str) -> int:
+    found = world.log().find(world.name_of(topic))
+    assert found is not None
+    return found.cleaned_to
 
 
 def test_damage_sets_a_partition_aside_and_the_others_go_on(world: LoopWorld) -> None:

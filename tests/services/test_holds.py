@@ -1,0 +1,81 @@
+"""Holds on a real PostgreSQL: all that is so on SQLite, and a decision or a hold is first."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keeplast.attach.swap import Swap
+from keeplast.errors import ConflictError
+from keeplast.tier.metadata.hold_rows import AttachedPoint
+from keeplast.tier.metadata.store_time import HostTime
+from tests.support.attached_world import AttachedWorld
+from tests.support.hold_contract import HoldContract
+from tests.support.waiting import SECONDS_MAX
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture(autouse=True)
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is moved by hand."""
+    monkeypatch.setattr(
+        "keeplast.tier.metadata.transactions.time_of", lambda _, clock: HostTime(clock)
+    )
+
+
+class TestPostgreSQL(HoldContract):
+    """With a clock that is moved by hand."""
+
+    @pytest.fixture
+    def url(self, database: str, tmp_path: Path) -> str:
+        (tmp_path / "world").mkdir()
+        return database
+
+
+def test_of_a_hold_and_a_decision_that_would_pass_it_one_happens(
+    new_database: Callable[[], str], tmp_path: Path
+) -> None:
+    """Whoever locks the partition's row first is seen by the other."""
+    world = AttachedWorld(tmp_path, segments=8, url=new_database())
+    publisher, other = world.claim(), world.log()
+    for turn in range(4):
+        swap = world.swap(publisher, turn, turn + 2)
+        swap = replace(swap, cleaned_for=swap.outputs[-1].end_offset + 1)
+        known = other.find(publisher.name)
+        assert known is not None
+        gate, done = threading.Barrier(2, timeout=SECONDS_MAX), list[str]()
+        point = AttachedPoint(publisher.name, known, 0, known.seen, swap.outputs[-1].end_offset)
+
+        def decide(
+            swap: Swap = swap, gate: threading.Barrier = gate, done: list[str] = done
+        ) -> None:
+            gate.wait()
+            with contextlib.suppress(ConflictError):
+                publisher.decide_and_publish(swap)
+                done.append("decided")
+
+        def hold(
+            point: AttachedPoint = point, gate: threading.Barrier = gate, done: list[str] = done
+        ) -> None:
+            gate.wait()
+            with contextlib.suppress(ConflictError):
+                other.hold_rows.add_attached([point], "h", 60_000)
+                done.append("held")
+
+        threads = [threading.Thread(target=each) for each in (decide, hold)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS_MAX)
+        assert 1 == len(done), done
+        if done == ["held"]:
+            other.hold_rows.release_attached(publisher.name.cluster_id, "h")
+            publisher.decide_and_publish(swap)
+    publisher.close()
+    world.close()

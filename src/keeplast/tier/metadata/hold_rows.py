@@ -29,7 +29,7 @@ from keeplast.tier.state.partition_state import PartitionState
 
 FACT = "holds"
 """The fact whose row is locked by who adds holds: one at a time, so that a name is of one hold."""
-STORED = "of the store"
+STORED = "place=store"
 _H, _A = schema.HOLDS.c, schema.ATTACHED.c
 
 

@@ -7,19 +7,29 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
 
+from keeplast.attach.holds import AttachedHolds, HeldCluster
 from keeplast.cli.attach.options import ClusterOptions
 from keeplast.cli.attach.watching import attached_watcher
 from keeplast.cli.main import app
+from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.errors import InvalidError, RefusedError
+from keeplast.model.hold import HoldPoint
 from keeplast.service.console.view import Watcher
 from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
-from tests.support.attached_world import PARTITION, START_MS, AttachedWorld
-from tests.support.console_site import FixedSource, Site
+from keeplast.tier.state.attached import AttachedName
+from tests.support.attached_world import (
+    CLUSTER_ID,
+    PARTITION,
+    START_MS,
+    TERMS,
+    AttachedWorld,
+)
+from tests.support.console_site import NOW_MS, FixedSource, Site
 from tests.support.waiting import wait_until
 
 CLUSTER = ClusterOptions(bootstrap_server="broker:9092", topics=(PARTITION.topic,))
@@ -94,6 +104,19 @@ def test_who_compacts_and_what_waits_are_told(world: AttachedWorld) -> None:
     assert "in grace: 2 replaced segments" in log
     assert "the grace counts from then" in log
     assert "clean up to offset 20; 2 replaced segments in grace" in log
+
+
+def test_a_hold_is_told_also_before_anybody_compacts(world: AttachedWorld) -> None:
+    world.clock.advance(NOW_MS - world.clock.now_ms())
+    holds = AttachedHolds(
+        cast(HeldCluster, world.cluster), world.log(), cast(RemoteLayout, world.tier), world.clock
+    )
+    holds.add([(AttachedName(CLUSTER_ID, PARTITION), TERMS)], "audit", HoldPoint(), 3_600_000)
+    log = text_of(site(world), "/log/orders/0")
+    assert "hold audit: not cleaned past 30 until" in log
+    assert "nobody has compacted it yet, by this decision log" in log
+    compacted(world)
+    assert "hold audit: not cleaned past 30 until" in text_of(site(world), "/log/orders/0")
 
 
 def test_without_a_decision_log_brokers_alone_are_shown(world: AttachedWorld) -> None:

@@ -139,7 +139,9 @@ def test_a_store_tells_the_rounds_of_every_host(tmp_path: Path) -> None:
         ("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}"),
         ("tier", "import", str(SAMPLE), "--store", url, "--topic", "orders"),
         ("tier", "clean", "--store", url, "--force", "--runner", "local", "--cores", "1"),
-    ):
+        ("tier", "hold", "add", "audit", "--store", url, "--topic", "orders", "--at", "now",
+         "--max-age", "7d"),
+    ):  # fmt: skip
         done = CliRunner().invoke(app, arguments)
         assert 0 == done.exit_code, done.stderr
     call = StoreCall(store=url, object_options=(), scope=ScopeOptions())
@@ -164,3 +166,4 @@ def test_a_store_tells_the_rounds_of_every_host(tmp_path: Path) -> None:
     log = html.unescape(site.get("/log/orders/0").text)
     assert "kept with the partition, topic" in log
     assert "clean by its leaders: epoch" in log
+    assert "hold audit: not cleaned past 339 until" in log

@@ -9,7 +9,7 @@ begins where the search ended, since that was written later. Nothing is held, no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from keeplast.attach.effective_log import EffectiveLog
@@ -156,13 +156,16 @@ def _search_served(
     physical = find_records_of_keys(
         whole, keys, rankings, files, workspace, progressed, sums.passed
     )
-    records: dict[bytes, list[KeyRecord]] = {}
-    if physical:
+    again: Iterable[KeyRecord] = ()
+    if physical and not _is_read_whole(effective):
         # How a transaction ended only the markers tell that brokers read.
-        for each in find_records_of_keys(
-            looked.segments, keys, rankings, files, workspace, progressed
-        ):
-            records.setdefault(each.record.key or b"", []).append(each)
+        again = find_records_of_keys(looked.segments, keys, rankings, files, workspace, progressed)
+    elif physical:
+        ranges = {each.files.base_offset: each for each in looked.segments}
+        again = (each for each in physical if ranges[each.segment].has(each.offset))
+    records: dict[bytes, list[KeyRecord]] = {}
+    for each in again:
+        records.setdefault(each.record.key or b"", []).append(each)
     read = {(each.segment, each.offset) for its in records.values() for each in its}
     names = {each.start_offset: beside_name(each.id) for each in effective.segments}
     hidden: dict[int, set[bytes]] = {}
@@ -185,6 +188,14 @@ def _search_served(
         key: explain_records(looked, key, its, rankings, workspace) for key, its in records.items()
     }
     return search, told
+
+
+def _is_read_whole(effective: EffectiveLog) -> bool:
+    """Say whether brokers read every segment that they read to its ends."""
+    return all(
+        each.start <= each.segment.start_offset and each.end >= each.segment.end_offset
+        for each in effective.ranges
+    )
 
 
 def _keys_in(

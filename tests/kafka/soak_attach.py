@@ -47,6 +47,8 @@ REACHED = {
     "leaders of the metadata topic changed": 20, "collections": 20,
 }  # fmt: skip
 """What a soak has to have seen to count as one."""
+LACKING_WEIGHT = 5
+"""How much likelier an act is while none of what it counts for has been reached."""
 SAMPLED_SECONDS = 120.0
 BLOCK_BYTES = 512
 _LIVE = (DecisionState.PUBLISHED, DecisionState.COLLECTING, DecisionState.COLLECTED)
@@ -111,15 +113,23 @@ class Soak:
         self._wait_until_copied(partition)
         copied = time.monotonic()
         acts = (
-            (5, self.clean_killed), (3, self.clean), (4, self.clean_under_change),
-            (4, self.collect), (2, self.collect_killed), (1, self.clean_frozen), (1, self.restart),
+            (self.clean, "published swaps"), (self.clean_killed, "killed inside a step"),
+            (self.collect_killed, "killed inside a step"), (self.collect, "collections"),
+            (self.clean_under_change, "leaders of the topic changed"),
+            (self.clean_frozen, ""), (self.restart, ""),
         )  # fmt: skip
-        (act,) = self.dice.choices([each for _, each in acts], [weight for weight, _ in acts])
+        weights = [1 + LACKING_WEIGHT * self._lacking(name) for _, name in acts]
+        ((act, _),) = self.dice.choices(acts, weights)
         with self._watched(partition):
             act(partition, others)
         self.counts["steps"] += 1
         ended = time.monotonic()
         return f"{act.__name__} {sent - began:.1f} + {copied - sent:.1f} + {ended - copied:.1f} s"
+
+    def _lacking(self, name: str) -> float:
+        """Return which share of what has to be reached is not there yet."""
+        least = REACHED.get(name, 0)
+        return max(least - self.counts[name], 0) / least if least else 0.0
 
     def clean(self, partition: int, others: list[int]) -> None:
         """Do rounds of all partitions, whatever was left, while others are written to."""

@@ -111,14 +111,20 @@ class Acknowledged:
         """Return how many records were sent to a partition."""
         return len(self.sent.get(partition, {}))
 
+    def last_offset(self, partition: int) -> int:
+        """Return the last offset that was acknowledged, -1 for none."""
+        return max((each.offset or 0 for each in self.sent.get(partition, {}).values()), default=-1)
+
     def judge(self, partition: int, *, is_starting: bool = False, start: int = 0) -> int:
         """Read a partition in both isolation levels; return how many records a committed read has.
 
         ``start`` is the log start where DeleteRecords has moved it: what lay below may be gone.
 
         Brokers that are starting, or change leaders, answer with errors until they have read their
-        metadata topic: with ``is_starting`` the read is begun again then. AssertionError for
-        whatever the law forbids.
+        metadata topic: with ``is_starting`` the read is begun again then. So is one that ends
+        before what was acknowledged: a commit is acknowledged before its marker is written, and a
+        leader that was just elected learns only later how far its log is committed. AssertionError
+        for whatever the law forbids, and when that lasts.
         """
         counts = []
         for level in ("read_committed", "read_uncommitted"):
@@ -168,15 +174,17 @@ class Acknowledged:
         def is_read() -> bool:
             found.clear()
             try:
-                found.extend(read_all(self.address, self.topic, partition, level, start))
+                read, end = read_all(self.address, self.topic, partition, level, start)
+                found.extend(read)
             except KafkaException as error:
                 # What is lost is an error of its own: a reset, which nobody here may meet.
                 if not is_starting or error.args[0].name() in _LOST:
                     raise
                 return False
-            return True
+            return end > last
 
-        wait_until(is_read, told=lambda: f"{self.topic}-{partition} {level}")
+        last = self.last_offset(partition)
+        wait_until(is_read, told=lambda: f"{self.topic}-{partition} {level}, {last} was sent")
         return found
 
     def check(self, partition: int, found: list[Got], level: str, start: int = 0) -> None:
@@ -205,8 +213,10 @@ class Acknowledged:
         assert not wrong, f"{where}: last records of keys, sent and read: {wrong}"
 
 
-def read_all(address: str, topic: str, partition: int, level: str, start: int) -> list[Got]:
-    """Return what a consumer reads from ``start`` to the end; any reset is an error."""
+def read_all(
+    address: str, topic: str, partition: int, level: str, start: int
+) -> tuple[list[Got], int]:
+    """Return what a consumer reads from ``start``, and where it ends; any reset is an error."""
     consumer = _consumer(address, level)
     found: list[Got] = []
     silent = 0
@@ -220,7 +230,7 @@ def read_all(address: str, topic: str, partition: int, level: str, start: int) -
                 if error is None:
                     found.append(_got(message))
                 elif error.name() == "_PARTITION_EOF":
-                    return found
+                    return found, message.offset() or 0
                 elif error.fatal() or error.name() not in ("_TRANSPORT", "_ALL_BROKERS_DOWN"):
                     raise KafkaException(error)
     finally:
@@ -287,7 +297,10 @@ class Follower:
 
         Nothing may be sent any more, and no transaction be open.
         """
-        end = end_of(self._acknowledged.address, self._acknowledged.topic, self._partition)
+        end = max(
+            end_of(self._acknowledged.address, self._acknowledged.topic, self._partition),
+            self._acknowledged.last_offset(self._partition) + 1,
+        )
         wait_until(
             lambda: self._end >= end or self._lost is not None,
             told=lambda: f"a follower is at {self._end} of {end}",

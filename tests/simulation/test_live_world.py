@@ -16,16 +16,20 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from keeplast.attach import attached_place, collection, publication
+from keeplast.attach import attached_place, collection, publication, removal
+from keeplast.attach import round as round_module
 from keeplast.attach.batch import Batch, batch_of
 from keeplast.attach.metadata_view import MetadataView
+from keeplast.attach.outputs import OutputFacts
 from keeplast.attach.ownership import OwnerObject
 from keeplast.attach.publication import Publisher
+from keeplast.attach.removal import expires_below
 from keeplast.attach.swap import Swap
 from keeplast.attach.swap_rules import Standing
 from keeplast.cluster.facts import OffsetRange, TopicFacts
 from keeplast.errors import CommitUnknownError, CompactionError
 from keeplast.format.remote_log_metadata import RemoteLogEvent
+from keeplast.model.offsets import INT64_MAX
 from keeplast.tier.state.attached import Attached, Decision
 from tests.support import live_world
 from tests.support.live_world import simulate
@@ -154,6 +158,25 @@ def without_the_owner_object(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(OwnerObject, name, lambda self, *args: None)
 
 
+def with_every_aborted_transaction(patch: pytest.MonkeyPatch) -> None:
+    """I-11: an index keeps entries whose markers are gone."""
+    patch.setattr(OutputFacts, "has_marker", lambda self, offset: True)
+
+
+def without_a_look_below_the_sources(patch: pytest.MonkeyPatch) -> None:
+    """Tombstones go though what the log start has cut is still read."""
+
+    def blind(*args: Any, **named: Any) -> int | None:
+        return expires_below(*args, **{**named, "log_start": INT64_MAX})
+
+    patch.setattr(round_module, "expires_below", blind)
+
+
+def without_waiting_for_earlier_rounds(patch: pytest.MonkeyPatch) -> None:
+    """Tombstones go though what they delete is not collected, or was read a moment ago."""
+    patch.setattr(removal, "is_settled", lambda decision, terms, now_ms: True)
+
+
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """A guard taken away, and seeds of which one fails then."""
@@ -169,6 +192,9 @@ MUTATIONS = (
     Mutation(without_a_grace, (1, 2)),
     Mutation(with_the_publication_first, (2, 5)),
     Mutation(without_the_owner_object, (0, 4)),
+    Mutation(with_every_aborted_transaction, (17, 50)),
+    Mutation(without_a_look_below_the_sources, (13, 55)),
+    Mutation(without_waiting_for_earlier_rounds, (49, 34)),
 )
 
 

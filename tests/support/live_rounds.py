@@ -17,7 +17,7 @@ from keeplast.attach.collection import CollectedSources, collect
 from keeplast.attach.metadata_view import AttachTerms
 from keeplast.attach.publication import Publisher, claim
 from keeplast.attach.round import RoundWish, clean_attached
-from keeplast.clock import SystemClock
+from keeplast.clock import Clock, SystemClock
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.layouts.local_storage import LocalStorage
 from keeplast.cluster.metadata_log import fold_metadata
@@ -102,11 +102,14 @@ def by_key_law(before: Sequence[Got], end: int) -> list[Got]:
 class LiveCompactor:
     """Compacts partition 0 of topics of one cluster, with a decision log of its own."""
 
-    def __init__(self, address: str, store: Path, storage: Path) -> None:
+    def __init__(
+        self, address: str, store: Path, storage: Path, clock: Clock | None = None
+    ) -> None:
         """``storage`` is the plugin's folder, ``store`` where the decision log is kept."""
+        self.clock = SystemClock() if clock is None else clock
         self.address = address
         self.client = ClusterClient(address)
-        self.log = DecisionLog(open_database(f"sqlite:///{store}"), SystemClock())
+        self.log = DecisionLog(open_database(f"sqlite:///{store}"), self.clock)
         self.layout = LocalStorage(storage)
 
     def claim(self, topic: str) -> Publisher:
@@ -119,7 +122,7 @@ class LiveCompactor:
 
     def clean(self, topic: str, wish: RoundWish) -> RoundReport:
         """Do one round, on one thread."""
-        publisher, clock = self.claim(topic), SystemClock()
+        publisher, clock = self.claim(topic), self.clock
         try:
             with LocalRunner(1, clock=clock) as runner:
                 return clean_attached(

@@ -29,6 +29,7 @@ from keeplast.attach.metadata_view import AttachTerms
 from keeplast.attach.orphans import collect_gone
 from keeplast.attach.outputs import work_name
 from keeplast.attach.publication import Publisher, claim
+from keeplast.attach.removal import COPY_MS
 from keeplast.attach.repair import repair
 from keeplast.attach.round import RoundWish, clean_attached, clean_to
 from keeplast.cluster.metadata_cache import PartitionCache
@@ -49,6 +50,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentUpdate,
     RemotePartitionDelete,
 )
+from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.tier.metadata import schema
@@ -67,6 +69,7 @@ from tests.support.live_world_mood import (
     FINISHED_LATER,
     LATE_BATCH,
     LEADER_IN_ROUND,
+    MARKER_GONE,
     METADATA_LEADER,
     RIVAL_OF_CLONE,
     RIVAL_REFUSED,
@@ -82,6 +85,7 @@ from tests.support.live_world_mood import (
 )
 from tests.support.live_world_objects import HostLayout, RemoteTier
 from tests.support.live_world_ports import End, HostCluster, LiveTasks, open_decisions
+from tests.support.live_world_readers import SlowReaders
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import NOW_MS
 from tests.support.tier_world import failure, seeded_secrets
@@ -102,6 +106,9 @@ CALLS = (
 )  # fmt: skip
 """Before which a task ends rather than before others."""
 HEALING_ROUNDS = 6
+REMOVING_ROUNDS = 4
+HEARD_MS = 1_000
+SLOT_BYTES = 24
 EXPECTED = (UnavailableError, CommitUnknownError, ConflictError, FencedError)
 GONE_WORDS = ("missing", "lacks a file", "shorter", "size that was announced")
 OWN_WORDS = ("another decision log owns", "does not know")
@@ -133,7 +140,7 @@ class World:
         """Start with a topic of which some segments are remote, and nobody who compacts it."""
         self.tally = LiveTally(runs=1)
         self._dice = random.Random(seed)
-        self._mood: LiveMood = draw_mood(self._dice)
+        self._mood: LiveMood = draw_mood(self._dice, seed)
         self._told = told
         self._clock = ManualClock(NOW_MS)
         self._tasks = LiveTasks(told, self._ended, self.tally, self._meanwhile)
@@ -150,6 +157,12 @@ class World:
             self.tier, self._clock, self._dice, self._mood, self.tally.happened
         )  # fmt: skip
         self.brokers.is_held = self._is_held
+        self._readers: SlowReaders | None = None
+        if self._mood.removal is not None:
+            self._readers = SlowReaders(
+                self.brokers, self.tier, self._clock, self._dice, self._mood.removal,
+                self.tally.happened,
+            )  # fmt: skip
         self._late: list[list[bytes]] = []
         self._violation: Exception | None = None
         self._heals = self._is_meanwhile = False
@@ -201,6 +214,9 @@ class World:
         ]  # fmt: skip
         if mood.has_rival:
             own.append((self._rival, 2))
+        if self._readers is not None:
+            own += [(self._readers.begin, 6), (self._readers.go_on, 12), (self._pass_time, 9)]
+            own.append((self._hurry, 4))
         choices, weights = [each for each, _ in own], [weight for _, weight in own]
         for _ in range(mood.events):
             if self.brokers.is_deleted:
@@ -357,6 +373,19 @@ class World:
     def _both(self) -> None:
         self._begin("both")
 
+    def _hurry(self) -> None:
+        """Let rounds follow one another at once, and readers ask brokers that lag."""
+        assert self._readers is not None
+        for _ in range(self._dice.randint(2, 4)):
+            for _ in range(2):
+                self._write()
+            self.brokers.roll()
+            for _ in range(6):
+                self.brokers.copy()
+            self._begin("round")
+            self._readers.begin()
+            self._readers.go_on()
+
     def _begin(self, name: str) -> None:
         """Let a host that has nothing to do begin something, if there is one."""
         free = [each for each in self._hosts.values() if not each.busy]
@@ -369,7 +398,7 @@ class World:
     def _work(self, host: Host, name: str, *, takes_over: bool) -> Callable[[], object]:
         wish = RoundWish(
             topic=self._mood.topic, margin_bytes=self._mood.margin_bytes, force=True,
-            memory_bytes=MEMORY_BYTES_MIN,
+            memory_bytes=MEMORY_BYTES_MIN, cleaner=self._cleaner(),
         )  # fmt: skip
 
         def work() -> None:
@@ -394,6 +423,13 @@ class World:
                 publisher.close()
 
         return work
+
+    def _cleaner(self) -> CleanerConfig:
+        """Return what a key map may have: in the end all of the keys."""
+        removal = self._mood.removal
+        if removal is None or removal.key_slots is None or self._heals:
+            return CleanerConfig()
+        return CleanerConfig(key_map_bytes=SLOT_BYTES * removal.key_slots, load_factor=1.0)
 
     def _claim(self, host: Host, takes_over: bool) -> Publisher:
         terms = AttachTerms(self._mood.policy, "localhost:9092")
@@ -533,7 +569,18 @@ class World:
         self.brokers.roll()
         self.brokers.copy_all()
         self._pass_hour()
+        removal = self._mood.removal
+        if removal is not None:
+            self._clock.advance(COPY_MS)
         for number in range(HEALING_ROUNDS):
+            if removal is not None and number < REMOVING_ROUNDS:
+                # Horizons pass, and there is something to do besides.
+                self._clock.advance(removal.delete_retention_ms + removal.local_ms + HEARD_MS)
+                for _ in range(3):
+                    self.brokers.produce()
+                self.brokers.roll()
+                self.brokers.copy_all()
+                self.brokers.drop_local()
             self._hosts["one"] = self._start("one")
             before = self.tally.swaps
             self._do(
@@ -543,7 +590,11 @@ class World:
                 self.brokers.expire()
             self._clock.advance(GRACE_MS)
             self._settle()
-            if number and self.tally.swaps == before:
+            if self._readers is not None:
+                self._readers.begin()
+                self._readers.go_on()
+            is_removing = removal is not None and number < REMOVING_ROUNDS
+            if number and self.tally.swaps == before and not is_removing:
                 break
         else:
             require(False, f"rounds find more to do each time. rounds={HEALING_ROUNDS}")
@@ -580,6 +631,7 @@ class World:
         require(states <= {DecisionState.COLLECTED}, f"decisions are open. states={states}")
         ids = [e for e in log.own_segments(known) if e.decision_id is None]
         require(all(e.is_discarded for e in ids), f"ids are open. ids={ids}")
+        self._count_markers()
         cache = PartitionCache()
         for event in brokers.metadata.events:
             assert not isinstance(event, RemotePartitionDelete)
@@ -592,6 +644,21 @@ class World:
                     f"keeplast's fold is not the brokers'. offset={offset} {served} {found}",
                 )
         self._check_clean(clean_to(log, known, cache, brokers.log.start))
+
+    def _count_markers(self) -> None:
+        """Count transactions of which nothing is left, marker included."""
+        log = self.brokers.log
+        answers = list(self.brokers.answers(self.brokers.leader))
+        there = {
+            each.last_offset
+            for *_, batches in answers
+            for each in batches
+            if each.is_control and next(iter(each.records()), None) is not None
+        }
+        markers = {
+            each for _, each in log.spans if log.start <= each < self.brokers.leader.local_start
+        }
+        self.tally.happened[MARKER_GONE] += bool(markers - there)
 
     def _check_own(self) -> None:
         """Nothing is left of keeplast's own but the owner object.

@@ -31,6 +31,7 @@ from tests.support.live_world_fold import CF, CS, DF, DS, MetadataTopic, Seen
 from tests.support.live_world_log import WrittenLog
 from tests.support.live_world_mood import (
     ABANDONED_UPLOAD,
+    CHECK_MS,
     EXPIRED_ANNOUNCED,
     EXPIRED_SOURCES,
     LAGGING_READ,
@@ -40,7 +41,9 @@ from tests.support.live_world_mood import (
     OVERLAPPING,
     REPLACED_DISK,
     SLOW_FETCH,
+    TOMBSTONE_GONE,
     LiveMood,
+    RemovalMood,
 )
 from tests.support.live_world_objects import LOG, RemoteTier
 from tests.support.manual_clock import ManualClock
@@ -140,10 +143,13 @@ class Brokers:
 
     def _draw(self) -> list[tuple[bytes, bytes | None]]:
         found: list[tuple[bytes, bytes | None]] = []
+        # Where tombstones go there are some that nobody overwrites.
+        is_removing = self._mood.removal is not None
+        deletes, keys = (0.45, 4 * self._mood.keys) if is_removing else (0.2, self._mood.keys)
         for _ in range(self._dice.choice([1, 1, 2, 3])):
             self._values += 1
-            value = None if self._dice.random() < 0.2 else b"v%d" % self._values
-            found.append((b"k%d" % self._dice.randrange(self._mood.keys), value))
+            value = None if self._dice.random() < deletes else b"v%d" % self._values
+            found.append((b"k%d" % self._dice.randrange(keys), value))
         return found
 
     # The metadata topic.
@@ -161,7 +167,11 @@ class Brokers:
     def hear_some(self) -> None:
         """Let a broker read a few records."""
         broker = self._dice.choice(self.all)
-        self.hear(broker, broker.seen.read_to + self._dice.randint(1, 6))
+        end = min(broker.seen.read_to + self._dice.randint(1, 6), self.metadata.end)
+        if self._mood.removal is not None and end:
+            # What keeps a late copy served ends a swap's batch; such copies are many here.
+            end = self.metadata.batch_ends[end - 1]
+        self.hear(broker, end)
 
     def keep_up(self) -> None:
         """Let every broker read what it may not lag behind any more."""
@@ -171,6 +181,19 @@ class Brokers:
             while end < self.metadata.end and self.metadata.times_ms[end] <= oldest_ms:
                 end += 1
             self.hear(broker, end)
+        if self._mood.removal is not None:
+            self._expire_local(self._mood.removal)
+
+    def _expire_local(self, removal: RemovalMood) -> None:
+        """Let every broker forget what its local retention lets it keep no longer."""
+        oldest_ms = self._clock.now_ms() - removal.local_ms - CHECK_MS
+        young = [each.base for each in self.log.batches if each.timestamp > oldest_ms]
+        for broker in self.all:
+            copied = broker.seen.highest(self.log.lineage, self.log.end)
+            start = min(copied + 1, young[0] if young else self.log.end)
+            if start > broker.local_start:
+                broker.local_start = start
+                broker.rolls = [start, *(each for each in broker.rolls if each > start)]
 
     def restart(self) -> None:
         """Let a broker forget everything, and read the topic from its beginning."""
@@ -226,8 +249,10 @@ class Brokers:
         """Do one step of an upload: the leader's, or one that a leader before had begun."""
         waiting = [each for each in self.all if each.upload is not None]
         late = [each for each in waiting if each is not self.leader]
-        broker = self._dice.choice(late) if late and self._dice.random() < 0.5 else self.leader
-        if broker is not self.leader and self._dice.random() < 0.3:
+        removal = self._mood.removal
+        share = 0.5 if removal is None else removal.late
+        broker = self._dice.choice(late) if late and self._dice.random() < share else self.leader
+        if broker is not self.leader and self._dice.random() < 0.3 * share / 0.5:
             self._abandon(broker)
         elif broker.upload is None:
             self._announce(broker)
@@ -298,6 +323,9 @@ class Brokers:
         if broker is not self.leader and self._breaks_by_itself(upload.segment):
             self._abandon(broker)
             return
+        if self._mood.removal is not None and self._ends_inside(broker, upload.segment):
+            self._abandon(broker)
+            return
         self.hear(broker, self.metadata.end)
         if self.is_held(upload.segment, broker.seen):
             return
@@ -326,6 +354,8 @@ class Brokers:
             if each.broker_id >= 0:
                 raw.hear(each)
         raw.hear(_moved(segment, self.leader, CF))
+        if self.leader.upload is not None:
+            raw.hear(_moved(self.leader.upload.segment, self.leader, CF))
         end = raw.highest(self.log.lineage, self.log.end)
         return any(
             raw.lookup(self.log.epoch_of(offset), offset) is None
@@ -333,6 +363,28 @@ class Brokers:
             for offset in (batch.base, batch.last)
             if offset <= end
         )
+
+    def _ends_inside(self, broker: Broker, segment: RemoteLogSegment) -> bool:
+        """Say whether a copy that comes late ends inside of what was merged since.
+
+        Brokers serve nothing behind it then until somebody of keeplast's looks, and no check of his
+        before can see that.
+        """
+        if broker is self.leader:
+            return False
+        return any(
+            each.broker_id < 0
+            and each.state in (CS, CF)
+            and each.start_offset <= segment.end_offset < each.end_offset
+            for each in self._all_known().values()
+        )
+
+    def _all_known(self) -> dict[bytes, RemoteLogSegment]:
+        """Return what a broker knows that has read the metadata topic to its end."""
+        seen = Seen()
+        for each in self.metadata.events:
+            seen.hear(each)
+        return seen.known
 
     def _abandon(self, broker: Broker) -> None:
         """Leave an upload, or take it back as 4.x does."""
@@ -461,7 +513,14 @@ class Brokers:
             readable = Readable(tuple(batches), tuple(entries))
             committed += [each.offset for each in readable.records(at)]
         who = f"{broker} of {self.leader}"
-        self.log.judge(who, given, committed, start, broker.local_start)
+        removal = self._mood.removal
+        gone = self.log.judge(
+            who, given, committed, start, broker.local_start,
+            written_before_ms=-1
+            if removal is None
+            else self._clock.now_ms() - removal.delete_retention_ms,
+        )  # fmt: skip
+        self._happened[TOMBSTONE_GONE] += bool(gone)
 
     def _serving_newest(self) -> set[bytes]:
         """Return who serves by the fold of who has read the most."""
@@ -469,10 +528,10 @@ class Brokers:
         return {name for _, _, name in newest.seen.starts()}
 
     def answers(
-        self, broker: Broker
+        self, broker: Broker, start: int | None = None
     ) -> Iterator[tuple[bytes, int, int, RemoteLogSegment, list[Batch]]]:
         """Yield what a broker answers from the remote tier; see :meth:`_pieces`."""
-        return self._pieces(broker, self.log.start)
+        return self._pieces(broker, self.log.start if start is None else start)
 
     def _pieces(
         self, broker: Broker, start: int

@@ -33,6 +33,8 @@ class MetadataTopic:
     events: list[RemoteLogEvent] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)
     times_ms: list[int] = field(default_factory=list)
+    batch_ends: list[int] = field(default_factory=list)
+    """Of each record, the offset behind its batch."""
     leader_epoch: int = 3
 
     @property
@@ -42,6 +44,7 @@ class MetadataTopic:
 
     def append(self, values: Sequence[bytes], now_ms: int) -> None:
         """Take one batch."""
+        self.batch_ends += [len(self.values) + len(values)] * len(values)
         for each in values:
             self.values.append(each)
             self.events.append(decode(each))
@@ -52,7 +55,7 @@ class MetadataTopic:
         """Return what a clone of the cluster goes on with."""
         return MetadataTopic(
             list(self.values), list(self.events), list(self.epochs), list(self.times_ms),
-            self.leader_epoch,
+            list(self.batch_ends), self.leader_epoch,
         )  # fmt: skip
 
 

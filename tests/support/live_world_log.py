@@ -4,7 +4,8 @@ The truth is a plain list of batches. Every record is acknowledged when it is ap
 replicas are in sync loses nothing. The law of a compacted log, in both isolation levels: offsets
 ascend, every record is one that was written there, no read-committed reader sees an aborted one,
 and a record may be missing only when it was aborted, or when a later one of its key was committed
-below the last stable offset.
+below the last stable offset. Where tombstones go, one may be missing besides: not before its time,
+and only from a reader who is given no older record of its key.
 """
 
 from __future__ import annotations
@@ -215,13 +216,19 @@ class WrittenLog:
         return place > 0 and found[place - 1] > record.offset
 
     def judge(
-        self, who: str, given: dict[int, Record], committed: Iterable[int], first: int, end: int
-    ) -> None:
+        self, who: str, given: dict[int, Record], committed: Iterable[int], first: int, end: int,
+        *, written_before_ms: int = -1,
+    ) -> int:  # fmt: skip
         """AssertionError unless a reader may be given this of the offsets ``[first, end)``.
 
-        ``committed`` are the offsets that a read-committed reader is given.
+        ``committed`` are the offsets that a read-committed reader is given. Tombstones may be gone
+        that were written no later than ``written_before_ms``; returns how many are.
         """
         stable, seen = self.last_stable, set(committed)
+        gone = 0
+        oldest: dict[bytes | None, int] = {}
+        for offset in sorted(given):
+            oldest.setdefault(given[offset].key, offset)
         for offset in given:
             require(offset in self.records, f"{who} is given what nobody wrote. offset={offset}")
         for offset in range(first, end):
@@ -235,6 +242,22 @@ class WrittenLog:
                 require(offset not in seen, f"an aborted record is read as committed. {where}")
                 continue
             if fate is Fate.OPEN or not self.is_superseded(record, stable):
+                may_go = fate is Fate.COMMITTED and record.value is None and offset < stable
+                if found is None and may_go and record.timestamp <= written_before_ms:
+                    back = oldest.get(record.key, offset)
+                    require(back >= offset, f"a deleted key is back, of {back}. {where}")
+                    gone += 1
+                    continue
                 require(found is not None, f"a record that decides is not read. {where}")
             if found is not None and fate is Fate.COMMITTED and offset < stable:
                 require(offset in seen, f"a committed record is not read as such. {where}")
+        return gone
+
+    def state_at(self, end: int) -> dict[bytes, Record]:
+        """Return the last committed record of every key below ``end``, which is stable."""
+        found: dict[bytes, Record] = {}
+        for key, offsets in self._committed.items():
+            place = bisect_left(offsets, end)
+            if place:
+                found[key] = self.records[offsets[place - 1]]
+        return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from keeplast.model.topic_config import TopicConfig
 
@@ -33,6 +33,9 @@ RIVAL_OF_CLONE = "a clone of the cluster was refused"
 SEVERAL_SWAPS = "a round published several swaps"
 SLOW_FETCH = "a fetch outlived the segment that it reads"
 TAKEN_BACK = "leftovers were taken back"
+MARKER_GONE = "a transaction's marker went"
+TOMBSTONE_GONE = "a tombstone went"
+SLOW_READER = "a slow reader came to the end in time"
 TOPIC_DELETED = "the topic was deleted in a round"
 UPLOADED_IN_ROUND = "a leader finished an upload in a round"
 WOKEN_IN_ROUND = "an overtaken process woke in another one's round"
@@ -41,11 +44,30 @@ ZOMBIE_PUBLISHED = "an overtaken process published what was decided"
 GUARDED = (
     ABANDONED_UPLOAD, ABANDONED_IDS, CUT_OFF_IN_SWAP, CUT_OFF_IN_COLLECTION, CUT_OFF_IN_ROUND,
     EXPIRED_ANNOUNCED, EXPIRED_SOURCES, FENCED, FINISHED_LATER, LAGGING_READ, LATE_BATCH,
-    LATE_UPLOAD, LEADER_IN_ROUND, LOG_START_CUTS, LOST_ANSWER, LOST_BATCH, METADATA_LEADER,
-    OVERLAPPING, OVER_COMPACTED, REPLACED_DISK, RIVAL_REFUSED, RIVAL_OF_CLONE, SEVERAL_SWAPS,
-    SLOW_FETCH, TAKEN_BACK, TOPIC_DELETED, UPLOADED_IN_ROUND, WOKEN_IN_ROUND, ZOMBIE_PUBLISHED,
+    LATE_UPLOAD, LEADER_IN_ROUND, LOG_START_CUTS, LOST_ANSWER, LOST_BATCH, MARKER_GONE,
+    METADATA_LEADER, OVERLAPPING, OVER_COMPACTED, REPLACED_DISK, RIVAL_REFUSED, RIVAL_OF_CLONE,
+    SEVERAL_SWAPS, SLOW_FETCH, SLOW_READER, TAKEN_BACK, TOMBSTONE_GONE, TOPIC_DELETED,
+    UPLOADED_IN_ROUND, WOKEN_IN_ROUND, ZOMBIE_PUBLISHED,
 )  # fmt: skip
 """What a guard is for: each has to occur in runs that are worth something."""
+
+
+CHECK_MS = 200
+"""How often brokers look for local segments that have expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalMood:
+    """For how long tombstones stay, and brokers' local segments.
+
+    ``late`` is how often a leader that was overtaken goes on with its upload; ``key_slots`` are
+    those of a key map that fills, None without a bound.
+    """
+
+    delete_retention_ms: int
+    local_ms: int
+    late: float
+    key_slots: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +96,8 @@ class LiveMood:
     is_cloned: bool
     deletes_topic: bool
     events: int
+    removal: RemovalMood | None = None
+    """Without one brokers keep their local segments, and tombstones stay."""
 
     @property
     def policy(self) -> frozenset[str]:
@@ -81,8 +105,24 @@ class LiveMood:
         return self.topic.cleanup_policy
 
 
-def draw_mood(dice: random.Random) -> LiveMood:
-    """Return what kind of run this is."""
+def draw_mood(dice: random.Random, seed: int) -> LiveMood:
+    """Return what kind of run this is; in two of five tombstones go."""
+    found = _draw_mood(dice)
+    own = random.Random(f"removal {seed}")
+    if own.random() >= 0.4 or found.deletes_topic:
+        return found
+    removal = RemovalMood(
+        own.choice([0, 600, 3_000]), own.choice([0, 0, 1_000, 12_000, 20_000]),
+        own.choice([0.5, 0.02]), own.choice([None, None, 4]),
+    )  # fmt: skip
+    # Brokers roll by bytes: what a follower's segment has besides lies in the margin.
+    return replace(
+        found, removal=removal, changes_leader=True, events=found.events + own.choice([0, 40]),
+        topic=replace(found.topic, delete_retention_ms=removal.delete_retention_ms),
+    )  # fmt: skip
+
+
+def _draw_mood(dice: random.Random) -> LiveMood:
     retention_ms = dice.choice([None, None, None, 15_000, 40_000])
     policy = {"compact"} if retention_ms is None else {"compact", "delete"}
     segment_bytes = dice.choice([400, 800, 1600])

@@ -34,7 +34,7 @@ from tests.support.attached_world import (
 )
 from tests.support.live_world_brokers import NODES, Brokers
 from tests.support.live_world_fold import MetadataTopic
-from tests.support.live_world_mood import LOST_ANSWER, LOST_BATCH, LiveMood, LiveTally
+from tests.support.live_world_mood import CHECK_MS, LOST_ANSWER, LOST_BATCH, LiveMood, LiveTally
 from tests.support.manual_clock import ManualClock
 from tests.support.tier_world_stores import SimulatedTransactions
 from tests.support.tier_world_tasks import Task, Tasks
@@ -126,8 +126,10 @@ class HostCluster:
     def topic(self) -> TopicFacts:
         """Return the topic."""
         retention_ms = self._mood.retention_ms
+        removal = self._mood.removal
         settings = {
             **SETTINGS, "retention.ms": "-1" if retention_ms is None else str(retention_ms),
+            "local.retention.ms": "-1" if removal is None else str(removal.local_ms),
         }  # fmt: skip
         return TopicFacts(PARTITION.topic, PARTITION.topic_id, 1, NODES, settings)
 
@@ -140,7 +142,8 @@ class HostCluster:
         self._look("read facts")
         if topics and self._is_gone:
             raise InvalidError(f"no such topic in the cluster. topics={list(topics)}")
-        brokers = tuple(BrokerFacts(node, BROKER_SETTINGS) for node in range(NODES))
+        settings = {**BROKER_SETTINGS, "log.retention.check.interval.ms": str(CHECK_MS)}
+        brokers = tuple(BrokerFacts(node, settings) for node in range(NODES))
         found = () if self._is_gone else (self.topic,)
         return ClusterFacts(CLUSTER_ID, brokers, found, self.metadata_topic)
 

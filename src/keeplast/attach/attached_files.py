@@ -168,7 +168,7 @@ class AttachedFiles(WriteOnceFiles):
         auxiliary = {
             AuxiliaryFile.OFFSET_INDEX: self._small[names[INDEX]],
             AuxiliaryFile.TIME_INDEX: self._small[names[TIME_INDEX]],
-            **self._carried(sources),
+            **self._carried(sources, facts),
         }
         custom = self._layout.complete(segment, written, auxiliary, self._newest)
         segment = replace(segment, custom_metadata=custom)
@@ -191,11 +191,12 @@ class AttachedFiles(WriteOnceFiles):
                     expected=f"{kind} as it was written", found="something else",
                 )  # fmt: skip
 
-    def _carried(self, sources: Sequence[Source]) -> dict[AuxiliaryFile, bytes]:
-        """Return what belongs to the end of the sources, and all of their aborted transactions.
+    def _carried(self, sources: Sequence[Source], facts: OutputFacts) -> dict[AuxiliaryFile, bytes]:
+        """Return what belongs to the end of the sources, and aborted transactions that it has.
 
-        Markers stay, and an entry stays as long as its marker does (I-11); where a part is served
-        no more, the next one has marker and entry.
+        An entry stays exactly as long as its marker does (I-11): without the marker a reader would
+        take what the producer commits later for aborted. Where a part is served no more, the next
+        one has marker and entry.
         """
         newest = sources[-1].newest
         last = self._reader(newest)
@@ -216,7 +217,7 @@ class AttachedFiles(WriteOnceFiles):
             for entry in txn_index.decode(
                 self._reader(part).read_auxiliary(AuxiliaryFile.TXN_INDEX) or b""
             )
-            if entry.last_offset <= source.last_of(number)
+            if entry.last_offset <= source.last_of(number) and facts.has_marker(entry.last_offset)
         ]
         if entries:
             found[AuxiliaryFile.TXN_INDEX] = txn_index.encode(entries)

@@ -4,8 +4,8 @@ To a task the remote log is a directory (:class:`~keeplast.attach.attached_files
 eligibility, winners and transactions are those of a local round. What differs:
 
 * a survey takes from announcements what it would read of the segments;
-* **tombstones and markers stay**, with no horizon: that a broker's readers survive their removal is
-  not proven, and what a leader uploads again may hold what they delete (attach.md 7);
+* **tombstones and markers go only below an offset that somebody has looked for**: what they delete
+  may be read from elsewhere (:mod:`keeplast.attach.removal`); where nobody has, all of them stay;
 * the last batch of every output stays, so that its end is told by its bytes too (attach.md C7);
 * a wave becomes live by swaps, each announced, decided and published by whoever holds the
   partition: :mod:`keeplast.attach.swap`. What nobody decided is removed, or known as ours.
@@ -142,11 +142,13 @@ class AttachedPlace:
         keyless: Keyless = Keyless.FAIL,
         receipt: Receipt | None = None,
         allowance: Allowance | None = None,
+        expires_below: int | None = None,
     ) -> None:
         """Take the components, and what was just read of the partition.
 
         Without a ``publisher`` a round counts what would go, and writes nothing. Without an
-        ``allowance`` it decides as many swaps as there are.
+        ``allowance`` it decides as many swaps as there are. ``expires_below`` is
+        :func:`.removal.expires_below`'s; with None tombstones and markers stay as they are.
         """
         self.request = request
         self.state = state
@@ -156,6 +158,7 @@ class AttachedPlace:
         self._keyless = keyless
         self._receipt = receipt
         self._allowance = allowance
+        self._expires_below = expires_below
         self._sources = {each.start_offset: each for each in state.sources.segments}
         mark = OutputMark(NOBODY if publisher is None else publisher.mark, clock.now_ms())
         self._recipe = AttachedRecipe(layout, state.sources.segments, mark)
@@ -213,7 +216,7 @@ class AttachedPlace:
     # Plan.
 
     def announce(self, run: PartitionRun, survey: Survey) -> Survey:
-        """Keep the ends of outputs, every tombstone and every marker.
+        """Keep the ends of outputs, and tombstones and markers that may not go.
 
         StoppedError when the allowance would end in the middle of the round.
         """
@@ -221,7 +224,7 @@ class AttachedPlace:
             return survey
         plan = replace(
             survey.plan, keeps_group_ends=True, closing_epochs=self._epochs(),
-            expires_nothing=True,
+            expires_nothing=self._expires_below is None, expires_below=self._expires_below or 0,
             keeps_keyless=self._keyless is Keyless.RETAIN,
         )  # fmt: skip
         if self._allowance is not None:
@@ -338,7 +341,10 @@ class AttachedPlace:
             (*parts, *self._hidden_within(parts)), key=lambda each: each.start_offset
         )  # fmt: skip
         outputs = [self._output(each) for each in staged]
-        swap = Swap(self._files.partition, tuple(sources), tuple(outputs), cleaned_to, cleaned_for)
+        swap = Swap(
+            self._files.partition, tuple(sources), tuple(outputs), cleaned_to, cleaned_for,
+            first_dirty=self.state.first_dirty, expires_below=self._expires_below or 0,
+        )  # fmt: skip
         if self._allowance is not None:
             self._allowance.take(swap)
         ids = [(each.id.segment_id, each.start_offset) for each in outputs]

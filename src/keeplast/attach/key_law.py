@@ -1,10 +1,12 @@
 """Whether what was removed from a live partition had to go: sources beside what is served instead.
 
 Until they are collected, sources of published swaps lie in the remote tier, and are read again.
-What is served of their offsets is an ordered sub-sequence of theirs, field by field; markers stay;
-of each key the record that ranks last is served. And in what a compactor wrote, and nothing came
-over, no key comes twice. The rule: **nothing of the cleaner decides here**: keys are brought
-together by an external sort on a fingerprint of its own, so that memory does not grow with the log.
+What is served of their offsets is an ordered sub-sequence of theirs, field by field; of each key
+the record that ranks last is served. A tombstone or a marker may be gone when it was due: its
+horizon had passed, and a swap that removes such things reached so far. And in what a compactor
+wrote, and nothing came over, no key comes twice. The rule: **nothing of the cleaner decides here**:
+keys are brought together by an external sort on a fingerprint of its own, so that memory does not
+grow with the log.
 """
 
 from __future__ import annotations
@@ -52,10 +54,14 @@ class CleanGround:
 
     ``covered`` are the offsets of the sources that are read again, ``compacted`` those that are
     clean. Below ``log_start`` nothing needs to be there; ``end`` is behind all that is served.
+    Tombstones and markers below ``expires_below`` were due when their horizon is ``expired_ms`` or
+    earlier.
     """
 
     log_start: int
     end: int
+    expired_ms: int = -1
+    expires_below: int = 0
     covered: Sequence[Range] = ()
     compacted: Sequence[Range] = ()
 
@@ -144,15 +150,23 @@ class KeyLaw:
     def _judge_lost(self, lost: NDArray[np.int64]) -> None:
         for row in lost:
             offset, older = int(row[OFFSET]), int(row[OLDER_RIGHT])
+            is_due = row[FLAGS] & IS_TOMBSTONE and self._was_due(offset, int(row[HORIZON]))
+            if is_due and older < 0:
+                continue
             if row[FLAGS] & IS_TOMBSTONE and older >= 0:
                 problem = f"a deleted key is back: its tombstone is gone, {older} is served"
             elif row[FLAGS] & IS_TOMBSTONE:
-                problem = "the tombstone of a key is gone"
+                problem = "the tombstone of a key is gone before its time"
             elif older >= 0:
                 problem = f"the last record of a key is gone, {older} is served"
             else:
                 problem = "the last record of a key is gone"
             self._removed.add(problem, offset=offset)
+
+    def _was_due(self, offset: int, horizon_ms: int) -> bool:
+        """Say whether what carried this horizon, -1 for none, might go."""
+        ground = self._ground
+        return 0 <= horizon_ms <= ground.expired_ms and offset < ground.expires_below
 
     def _sources_to(self, last: int) -> Iterator[tuple[VerifiedPart, Offsets]]:
         """Yield the rows of sources up to offset ``last``, inclusive, each once."""
@@ -186,11 +200,17 @@ class KeyLaw:
         return self._part
 
     def _tell_markers(self, source: VerifiedPart, missing: Offsets) -> None:
-        """Tell of control records that are not served: they never go."""
+        """Tell of control records that are not served, and were not due."""
         is_control = source.table[source.batch_of[missing], t.ATTRIBUTES] & t.CONTROL != 0
-        offsets = source.offsets[missing[is_control]]
-        for offset in offsets[offsets >= self._ground.log_start].tolist():
-            self._removed.add("the marker of a transaction is gone", offset=offset)
+        gone = missing[is_control]
+        horizons = _horizons(source)[source.batch_of[gone]]
+        for offset, horizon_ms in zip(
+            source.offsets[gone].tolist(), horizons.tolist(), strict=True
+        ):
+            if offset >= self._ground.log_start and not self._was_due(offset, horizon_ms):
+                self._removed.add(
+                    "the marker of a transaction is gone before its time", offset=offset
+                )
 
     def _committed(self, part: VerifiedPart, first: int, last: int) -> Offsets:
         """Return which rows from ``first`` to ``last`` have a key and are committed."""
@@ -208,9 +228,15 @@ def _rows(part: VerifiedPart, chosen: Offsets, side: int) -> Rows:
     rows[:, KEY_LOW] = (part.keys[chosen, 1] << KEY_SHIFT) | has_version
     rows[:, VERSION] = part.versions[chosen]
     rows[:, OFFSET] = part.offsets[chosen]
-    rows[:, HORIZON] = -1
+    rows[:, HORIZON] = _horizons(part)[part.batch_of[chosen]]
     rows[:, FLAGS] = side | (part.flags[chosen] & HAS_VALUE == 0) * IS_TOMBSTONE
     return rows
+
+
+def _horizons(part: VerifiedPart) -> Offsets:
+    """Return the delete horizon of each batch, -1 for none."""
+    has_horizon = part.table[:, t.ATTRIBUTES] & t.DELETE_HORIZON != 0
+    return np.where(has_horizon, part.table[:, t.BASE_TIMESTAMP], -1)
 
 
 def _inside(offsets: Offsets, ranges: Sequence[Range]) -> NDArray[np.bool_]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from keeplast.attach.batch import Batch
 from keeplast.attach.kept_folds import KeptFolds
 from keeplast.cluster.check import Severity, check_cluster, check_topic
-from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange, TopicFacts
+from keeplast.cluster.facts import METADATA_TOPIC, BrokerFacts, OffsetRange, TopicFacts
 from keeplast.cluster.fold_checkpoint import FoldCheckpoint, FoldPoint, digest_of
 from keeplast.cluster.live_cluster import LiveCluster, MetadataEnd, MetadataValue
 from keeplast.cluster.metadata_cache import PartitionCache
@@ -50,6 +50,7 @@ class MetadataView:
     """One look; ``end`` is that of the metadata partition."""
 
     topic: TopicFacts
+    brokers: tuple[BrokerFacts, ...]
     metadata_topic: TopicFacts
     metadata_partition: int
     end: MetadataEnd
@@ -219,7 +220,9 @@ def _begin(
             f"partition_count={metadata.partition_count} before={seen.partition_count}"
         )
     at = metadata_partition(topic.topic_id, name.partition.partition, metadata.partition_count)
-    view = MetadataView(topic, metadata, at, cluster.read_end(at), FoldedMetadata(), name)
+    view = MetadataView(
+        topic, facts.brokers, metadata, at, cluster.read_end(at), FoldedMetadata(), name
+    )
     if seen is not None:
         view.is_continued = (
             (seen.topic_id, seen.partition_count) == (metadata.topic_id, metadata.partition_count)

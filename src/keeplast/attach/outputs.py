@@ -94,11 +94,13 @@ class OutputFacts:
 
     ``max_timestamp_ms`` is that of batches with records alone, -1 without any: a batch that is kept
     empty keeps its own, and a broker that looks for a time would look there in vain (I-4).
+    :meth:`has_marker` says which transactions' markers are in the log.
     """
 
     def __init__(self) -> None:
         self.max_timestamp_ms = -1
         self.size_bytes = 0
+        self._markers: list[NDArray[np.int64]] = []
         self._data = np.empty(WINDOW_BYTES_DEFAULT, np.uint8)
         self._length = 0
         self._table = t.new_batch_table(TABLE_ROWS)
@@ -130,6 +132,15 @@ class OutputFacts:
             )  # fmt: skip
         self._data, self._table = np.empty(0, np.uint8), self._table[:0]
 
+    def has_marker(self, offset: int) -> bool:
+        """Say whether the log, which is finished, has a control record at ``offset``."""
+        if len(self._markers) > 1:
+            self._markers = [np.concatenate(self._markers)]
+        for each in self._markers:
+            place = int(np.searchsorted(each, offset))
+            return place < len(each) and int(each[place]) == offset
+        return False
+
     def _scan(self) -> None:
         noted = self._note(self._data[: self._length])
         rest = self._length - noted
@@ -153,6 +164,9 @@ class OutputFacts:
                 break
             rows = self._table[:batches]
             times = rows[rows[:, t.COUNT] > 0, t.MAX_TIMESTAMP]
+            is_marker = (rows[:, t.COUNT] > 0) & (rows[:, t.ATTRIBUTES] & t.CONTROL != 0)
+            if is_marker.any():
+                self._markers.append(rows[is_marker, t.LAST_OFFSET])
             if len(times):
                 self.max_timestamp_ms = max(self.max_timestamp_ms, int(times.max()))
             noted += consumed

@@ -3,7 +3,8 @@
 The rule: **what explains anything that the metadata topic still has, stays**. A decision goes when
 its sources were collected long ago, and the topic's fold has none of its segments: a later swap, or
 the log start, took the place of its outputs. Who reads old ones needs no more than that: what is
-clean is told by outputs that are there, a day's caps look back for a day, and ``attach repair
+clean is told by outputs that are there, a day's caps look back for a day, tombstones wait for no
+more than that (:mod:`keeplast.attach.removal`), and ``attach repair
 --accept-metadata`` can publish again what a metadata topic lost that was put back to an earlier
 time, as long as that is not longer ago than :data:`DECISIONS_KEPT_MS`.
 """
@@ -11,9 +12,10 @@ time, as long as that is not longer ago than :data:`DECISIONS_KEPT_MS`.
 from __future__ import annotations
 
 from keeplast.attach.publication import Publisher
+from keeplast.attach.removal import REMEMBERED_MS
 from keeplast.tier.state.attached import DecisionState
 
-DECISIONS_KEPT_MS = 30 * 24 * 60 * 60 * 1000
+DECISIONS_KEPT_MS = REMEMBERED_MS
 PRUNED_MAX = 1_000
 """Decisions that one call removes; each partition's collections are one."""
 
@@ -25,7 +27,9 @@ def prune(publisher: Publisher) -> int:
     old = [
         each
         for each in log.decisions(held, DecisionState.COLLECTED)
-        if each.collected_ms is not None and each.collected_ms < before_ms
+        if each.collected_ms is not None
+        # Of records that are dated ahead brokers keep local copies, and tombstones, for so long.
+        and max(each.collected_ms, *(e.max_timestamp_ms for e in each.sources)) < before_ms
     ]
     if not old:
         return 0

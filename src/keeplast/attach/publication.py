@@ -10,13 +10,14 @@ section 8.2; attach.md section 2.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from keeplast.attach.batch import Batch, announcement, batch_of, updates
 from keeplast.attach.kept_folds import KeptFolds
 from keeplast.attach.metadata_view import AttachTerms, MetadataView, look, look_further
 from keeplast.attach.ownership import OwnerObject
+from keeplast.attach.removal import require_settled
 from keeplast.attach.swap import Swap
 from keeplast.attach.swap_rules import reasserted, require_decidable, standing_of
 from keeplast.cluster.facts import OffsetRange
@@ -186,7 +187,12 @@ class Publisher:
             ),
             cleaned_to=swap.cleaned_to, metadata_partition=view.metadata_partition,
             floor_offset=view.end.offset, decided_ms=self.log.clock.now_ms(),
-            keep_ms=self.terms.keep_sources_ms,
+            keep_ms=self.terms.keep_sources_ms, first_dirty=swap.first_dirty,
+            expires_below=swap.expires_below,
+        )  # fmt: skip
+        require_settled(
+            view.cache, swap, self._published_outputs(), log_start=view.log.start,
+            now_ms=decision.decided_ms,
         )  # fmt: skip
         require_decidable(view.cache, swap, batch_of(decision).events, view.log.start)
         self.owner.check(self.epoch)
@@ -307,6 +313,10 @@ class Publisher:
         if again:
             self.cluster.append(view.metadata_topic, view.metadata_partition, again)
             look_further(self.cluster, view, ())
+
+    def _published_outputs(self) -> Iterator[RemoteLogSegment]:
+        decisions = self.log.decisions(self.held)
+        return (output for decision in decisions for output in decision.outputs)
 
     def _reread(self) -> Attached:
         found = self.log.find(self.name)

@@ -22,6 +22,7 @@ from keeplast.attach.gone_objects import telling_why_gone
 from keeplast.attach.metadata_view import MetadataView
 from keeplast.attach.outputs import work_name
 from keeplast.attach.publication import Publisher
+from keeplast.attach.removal import expires_below, removal_terms
 from keeplast.attach.seams import measure_sources
 from keeplast.attach.sources import (
     MARGIN_SEGMENTS,
@@ -92,7 +93,7 @@ class RoundWish:
     def request_for(self, partition: TopicPartition, state: AttachedState) -> CleanRequest:
         """Return the request of one partition's round."""
         path = attached_path(state.sources.segments[-1].newest.id.partition)
-        # Tombstones and markers stay here, so that nobody has to wait for readers.
+        # Groups that have read on are not asked for through a broker.
         topic = replace(self.topic, tombstones_wait_for_groups=())
         return CleanRequest(
             (PartitionRequest(partition, path, topic, self.cleaner),), force=self.force,
@@ -144,9 +145,14 @@ def _clean(
     state = AttachedState(sources, view.log.start, cleaned_to, known.holds)
     at = publisher.name.partition
     request = wish.request_for(TopicPartition(at.topic, at.partition), state)
+    terms = removal_terms(wish.topic, view.topic.settings, [e.settings for e in view.brokers])
+    below = expires_below(
+        terms, sources, view.cache, publisher.log.decisions(known), log_start=view.log.start,
+        first_dirty=state.first_dirty, now_ms=publisher.log.clock.now_ms(),
+    )  # fmt: skip
     place = AttachedPlace(
         publisher.layout, state, publisher, request, clock, keyless=wish.keyless, receipt=receipt,
-        allowance=allowance,
+        allowance=allowance, expires_below=below,
     )  # fmt: skip
     return do_round(place, runner_for, clock, progressed)
 

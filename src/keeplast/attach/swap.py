@@ -21,7 +21,8 @@ class Swap:
     Sources may lie over one another, outputs may not. Outputs are announced, complete and were read
     back; ``cleaned_to`` is the first offset that is not clean when this and everything before it is
     live. ``cleaned_for`` is where the round ends, exclusive, whose records have decided what is
-    left; None is the end of the sources.
+    left; None is the end of the sources. ``first_dirty`` and ``expires_below`` are
+    those of :class:`~keeplast.tier.state.attached.Decision`.
     """
 
     partition: TopicIdPartition
@@ -29,6 +30,8 @@ class Swap:
     outputs: tuple[RemoteLogSegment, ...]
     cleaned_to: int
     cleaned_for: int | None = None
+    first_dirty: int = 0
+    expires_below: int = 0
 
     def __post_init__(self) -> None:
         """Raise InvariantError unless the outputs cover what the sources covered."""

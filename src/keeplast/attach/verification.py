@@ -77,7 +77,7 @@ CLAIMS = {
     "transactions": "a read-committed consumer is given what is committed, and nothing aborted",
     "swaps": "what the decision log has published is what brokers serve",
     "keys": "in what is clean no record is left that another supersedes",
-    "removed": "with what was replaced no key's last record is gone, and no marker",
+    "removed": "of what was replaced no key's last record is gone, and no marker before its time",
 }
 Progressed = Callable[[int], object]
 
@@ -297,8 +297,12 @@ class AttachedVerifier:
                 and each.start < clean
                 and each.segment.start_offset >= looked.log.start
             ]
+        # What is left of their sources has the horizons that swaps went by.
+        swaps = [e for e in looked.decisions if e.state is DecisionState.PUBLISHED]
         return CleanGround(
             log_start=looked.log.start, end=end, compacted=compacted,
+            expired_ms=max((each.decided_ms for each in swaps), default=-1),
+            expires_below=max((each.expires_below for each in swaps), default=0),
             covered=[(each.start, each.end) for each in sources],
         )  # fmt: skip
 

@@ -43,6 +43,8 @@ class RoundPlan:
     ``expires_nothing`` keeps every tombstone and
     marker whatever its horizon, and sets none, as a pass must that does not see all of the log:
     what they delete may lie where it cannot look, and is read there until it goes.
+    Where it expires something, that lies below ``expires_below``: whoever has to see that nothing
+    older comes back says up to where he does, and then no tombstone of an old format goes.
     ``keeps_keyless`` keeps records without a key, as in a log that a broker does not compact.
     ``chunk_end``, the base of a segment, is up to where the first pass reads when that is less than
     the bound; then the round ends there, as it does where a bounded map fills. The horizons that
@@ -70,6 +72,7 @@ class RoundPlan:
     keeps_group_ends: bool = False
     closing_epochs: tuple[tuple[int, int], ...] = ()
     expires_nothing: bool = False
+    expires_below: int = INT64_MAX
     keeps_keyless: bool = False
     chunk_end: int | None = None
     stamped_ms: int | None = None
@@ -84,14 +87,17 @@ class RoundPlan:
 
     @property
     def late_now_ms(self) -> int:
-        """Return the time up to which horizons have passed and no reader is waited for any more."""
+        """Return the time up to which horizons have passed and nothing is waited for any more."""
+        if self.expires_below < INT64_MAX:
+            return -1
         max_ms = 0 if self.readers is None else self.readers.max_ms
         return self.expiry_now_ms - max_ms
 
     @property
     def passed_to(self) -> int:
-        """Return the offset below which no reader is waited for, INT64_MAX when none is at all."""
-        return INT64_MAX if self.readers is None else self.readers.passed_to
+        """Return the offset below which nothing is waited for, INT64_MAX when nothing is at all."""
+        passed_to = INT64_MAX if self.readers is None else self.readers.passed_to
+        return min(passed_to, self.expires_below)
 
     @property
     def indexed_to(self) -> int:
@@ -109,7 +115,7 @@ class RoundPlan:
     @property
     def old_format_horizon_ms(self) -> int:
         """Return the age limit of old-format tombstones: a segment's mtime must be above it."""
-        if self.expires_nothing:
+        if self.expires_nothing or self.expires_below < INT64_MAX:
             return -1
         return old_format_horizon(self.segments, self.first_dirty, self.topic.delete_retention_ms)
 

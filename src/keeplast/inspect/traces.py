@@ -139,7 +139,8 @@ _TRACES = {
         "horizon, and nobody knows when those come"
     ),
     TraceKind.TOMBSTONE_STAYS: (
-        "never at this rate: its tombstone wins, and rounds of attached topics keep tombstones"
+        "no date: its tombstone wins, and rounds of attached topics keep it until nothing that it "
+        "deletes can be read any more"
     ),
     TraceKind.NO_LOOP_BOUND: (
         "no date: nobody knows when brokers copy more, which decides what a round may take"

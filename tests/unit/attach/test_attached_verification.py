@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.attach.effective_log import effective_log
+from keeplast.attach.removal import CHECK_MS_DEFAULT, LOOKS
 from keeplast.cluster.facts import OffsetRange
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.topic_records import ConsumedRecord
@@ -29,6 +31,9 @@ from tests.support.attached_tier import AttachedTier
 from tests.support.attached_world import CLUSTER_ID, PARTITION, AttachedWorld, moved
 from tests.support.verified_world import Consumers, VerifiedWorld, broken, edit, with_value, without
 from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, write_history
+
+LOCAL_MS = 1_000 + LOOKS * CHECK_MS_DEFAULT
+"""How long local segments stay in the model cluster."""
 
 
 @pytest.fixture
@@ -83,6 +88,41 @@ def test_it_holds_by_the_strategy_of_the_rounds(world: VerifiedWorld, strategy: 
     world.clean(topic)
     report = world.verify(topic)
     assert Verdict.HOLDS is report.verdict, report
+
+
+def test_a_tombstone_or_marker_that_was_due_is_no_fault_and_one_that_was_not_is_told(
+    world: VerifiedWorld,
+) -> None:
+    first = world.clean(MERGING, margin=30_000).end_offset or 0
+    world.collect()
+    there = deletes(world, first)
+    assert min(there) > 0
+    # Twice: a marker gets its horizon in the round behind that which removed the last of its data.
+    for margin in (18_000, 8000):
+        world.world.clock.advance(MERGING.delete_retention_ms + LOCAL_MS)
+        world.collect()
+        assert not world.clean(MERGING, margin=margin).skipped
+        report = world.verify(MERGING)
+        assert Verdict.HOLDS is report.verdict, report
+    left = deletes(world, first)
+    assert 0 == left[0]
+    assert left[1] < there[1]
+    with sqlite3.connect(world.world.root / "decisions.db") as database:
+        database.execute("UPDATE decisions SET expires_below = 0")
+    report = world.verify(MERGING)
+    assert ["removed"] == broken(report)
+    assert "before its time" in str(report)
+
+
+def deletes(world: VerifiedWorld, below: int) -> tuple[int, int]:
+    """Return how many tombstones, and how many markers, are served below an offset."""
+    tombstones = markers = 0
+    for batch in world.tier.read().batches:
+        for each in batch.records():
+            if each.offset < below:
+                markers += batch.is_control
+                tombstones += each.value is None and not batch.is_control
+    return tombstones, markers
 
 
 def test_a_log_start_within_a_segment_cuts_what_is_compared(cleaned: VerifiedWorld) -> None:

@@ -189,7 +189,8 @@ def decision_of(row: RowMapping, name: AttachedName) -> Decision:
         floor_offset=row["floor_offset"], decided_ms=row["decided_ms"],
         published_ms=row["published_ms"], collected_ms=row["collected_ms"],
         first_offset=row["first_offset"], last_offset=row["last_offset"],
-        keep_ms=row["keep_ms"] or 0,
+        keep_ms=row["keep_ms"] or 0, first_dirty=row["first_dirty"] or 0,
+        expires_below=row["expires_below"] or 0,
     )  # fmt: skip
 
 

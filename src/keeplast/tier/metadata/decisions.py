@@ -353,7 +353,8 @@ class DecisionLog:
                         metadata_partition=decision.metadata_partition,
                         floor_offset=decision.floor_offset,
                         decided_ms=self._transactions.time.now_ms(connection),
-                        keep_ms=decision.keep_ms,
+                        keep_ms=decision.keep_ms, first_dirty=decision.first_dirty,
+                        expires_below=decision.expires_below,
                     )
                 )  # fmt: skip
         except CommitUnknownError as unknown:

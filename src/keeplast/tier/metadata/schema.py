@@ -211,6 +211,8 @@ DECISIONS = Table(
     Column("published_ms", BigInteger, nullable=True),
     Column("collected_ms", BigInteger, nullable=True),
     Column("keep_ms", BigInteger, nullable=True),
+    Column("first_dirty", BigInteger, nullable=True),
+    Column("expires_below", BigInteger, nullable=True),
     Index(None, "attached_id", "state", "decided_ms"),
 )
 """What was decided about them; segments are base64 of the brokers' own encoding, in a JSON list."""

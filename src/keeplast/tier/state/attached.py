@@ -97,6 +97,8 @@ class Decision:
     finished copy. ``floor_offset`` is where the metadata partition ended before: what is published
     lies at or behind it. ``first_offset`` and ``last_offset``, inclusive, are where it lies.
     Whoever collects the sources keeps them for ``keep_ms`` after the publication at least.
+    ``first_dirty`` is from where on its round was dirty when it began, 0 when nobody knows;
+    below ``expires_below`` tombstones and markers went whose horizon had passed.
     """
 
     id: str
@@ -112,6 +114,8 @@ class Decision:
     published_ms: int | None = None
     collected_ms: int | None = None
     keep_ms: int = 0
+    first_dirty: int = 0
+    expires_below: int = 0
     first_offset: int | None = None
     last_offset: int | None = None
 

@@ -79,7 +79,8 @@ def attached_path(partition: TopicIdPartition) -> Path:
 class AttachedRecipe:
     """How a worker opens :class:`AttachedFiles`; ``like`` is what :attr:`AttachedFiles.like` is.
 
-    All that are opened in one process read by the same ``readers``.
+    All that are opened in one process read by the same ``readers``. A round asks for the last
+    producer snapshot alone; a reader may be shown all of them.
     """
 
     layout: RemoteLayout
@@ -87,6 +88,7 @@ class AttachedRecipe:
     mark: OutputMark
     like: RemoteLogSegment | None = None
     readers: SharedReaders = field(default_factory=SharedReaders, compare=False)
+    shows_snapshots: bool = False
 
     def open(self) -> AttachedFiles:
         """Return the files of the round."""
@@ -117,6 +119,8 @@ class AttachedFiles(WriteOnceFiles):
         self._active = segment_file(self.end, LOG)
         self._names = {segment_file(self.end, SNAPSHOT): sources[-1]}
         for each in sources:
+            if recipe.shows_snapshots:
+                self._names[segment_file(each.end_offset + 1, SNAPSHOT)] = each
             for kind in (LOG, INDEX, TIME_INDEX):
                 self._names[segment_file(each.start_offset, kind)] = each
         self._readers = recipe.readers

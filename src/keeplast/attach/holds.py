@@ -21,6 +21,7 @@ from keeplast.attach.ownership import OwnerObject
 from keeplast.attach.publication import require_own
 from keeplast.attach.round import read_lineage, sources_of
 from keeplast.attach.seams import measure_sources
+from keeplast.attach.shown_logs import told_from
 from keeplast.clock import Clock
 from keeplast.cluster.facts import TopicFacts
 from keeplast.cluster.layouts.layout import RemoteLayout
@@ -128,15 +129,12 @@ class AttachedHolds:
         )
         if not sources.segments:
             return log_start
-        told_from = log_start if known is None else max(known.cleaned_to, known.cleaned_for)
-        if known is not None and not known.cleaned_for and self._log.decisions(known):
-            # An earlier version has decided, and did not write down how far its rounds went.
-            told_from = sources.end
+        told = told_from(view.cache, self._log, known, log_start=log_start)
         shown = ShownLog(
             partition=partition,
             files=AttachedRecipe(self._layout, sources.segments, OutputMark(NOBODY, 0)),
             log_start=max(log_start, sources.segments[0].start_offset),
-            told_from=min(max(told_from, log_start), sources.end), topic_id=at.topic_id,
+            told_from=min(told, sources.end), topic_id=at.topic_id,
             lineage=tuple(lineage_of(sources.segments[-1].newest)),
         )  # fmt: skip
         files = LogDirectoryRecipe(ROOT, (shown,), again="keeplast attach verify").open()

@@ -386,7 +386,17 @@ def claim(
         else:
             log.give_back(held)
         raise
+    if not held.cleaned_for and log.decisions(held):
+        note_unknown_rounds(log, held, view.cache)
     return Publisher(cluster, log, layout, held, terms, folds)
+
+
+def note_unknown_rounds(log: DecisionLog, held: Attached, cache: PartitionCache) -> None:
+    """Write down how far rounds may have gone of which nobody knows it any more.
+
+    Those of an earlier version, and of a decision log that was lost: to the end of what is there.
+    """
+    log.note_cleaned_for(held, max((each.end_offset + 1 for each in cache.served()), default=0))
 
 
 def keep(folds: KeptFolds, view: MetadataView) -> None:

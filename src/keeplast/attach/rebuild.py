@@ -22,7 +22,7 @@ from keeplast.attach.kept_folds import KeptFolds
 from keeplast.attach.metadata_view import AttachTerms, MetadataView, look
 from keeplast.attach.outputs import work_name
 from keeplast.attach.ownership import OwnerObject
-from keeplast.attach.publication import Publisher, known_ids, require_free
+from keeplast.attach.publication import Publisher, known_ids, note_unknown_rounds, require_free
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import LiveCluster
 from keeplast.cluster.status import is_compactors
@@ -107,6 +107,8 @@ def rebuild(
         if history.cache.state() != view.cache.state():
             raise ConflictError(f"the metadata topic changed meanwhile; try again. {name}")
         decisions, own = _missing(history, log, held)
+        if decisions:
+            note_unknown_rounds(log, held, view.cache)
         log.restore(held, decisions, own)
     except CompactionError:
         log.give_back(held)

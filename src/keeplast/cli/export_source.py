@@ -1,4 +1,4 @@
-"""What ``keeplast export`` reads: a directory or a store, and as of which point.
+"""What ``keeplast export`` reads: a directory, a store or a remote tier, and as of which point.
 
 The point is put into the words of the data source, which alone says what it means.
 """
@@ -8,17 +8,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keeplast.cli.attach.options import StorageOptions
 from keeplast.cli.frame.options import ScopeOptions, SettingOptions, memory_size
 from keeplast.cli.frame.parameters import MEMORY_DEFAULT, Memory, ObjectOptions
 from keeplast.cli.frame.places import object_option, place
 from keeplast.cli.frame.times import time_ms
 from keeplast.clock import time_text
-from keeplast.errors import InvalidError
+from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.object_paths import shown
 from keeplast.model.redaction import shown_url
 
@@ -44,7 +46,36 @@ Store = Annotated[
         metavar="URL",
         show_default=False,
         help="Read a tiered store instead of a directory, by its metadata: sqlite:///FILE, or "
-        "postgresql://USER@HOST/DATABASE with the password in PGPASSWORD or ~/.pgpass.",
+        "postgresql://USER@HOST/DATABASE with the password in PGPASSWORD or ~/.pgpass. With "
+        "--bootstrap-server: the decision log, which says what was compacted.",
+    ),
+]
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        show_default=False,
+        help="Read what brokers of a live cluster serve from their remote tier instead; what they "
+        "alone have is not in it.",
+    ),
+]
+ClientConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        help="client.properties as Kafka's own tools take it, for SSL and SASL.",
+    ),
+]
+Segments = Annotated[
+    str | None,
+    typer.Option(
+        "--storage",
+        metavar="PLUGIN:PLACE",
+        show_default=False,
+        help="With --bootstrap-server: where the brokers' plugin keeps segments, local:PATH or "
+        "aiven:URL.",
     ),
 ]
 EndingOffsets = Annotated[
@@ -102,6 +133,10 @@ class SourceGroup:
 
     data_dir: DataDir = None
     store: Store = None
+    bootstrap_server: Bootstrap = None
+    command_config: ClientConfig = None
+    storage: Segments = None
+    storage_options: StorageOptions = ()
     scope: ScopeOptions
     ending_offsets: EndingOffsets = None
     as_of: AsOf = None
@@ -126,29 +161,123 @@ class ExportedSource:
     topic_config: Callable[[str], TopicConfig]
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where what is read lies: ``given`` in the words of the data source, ``shows`` what of it is
+    read with some options, and ``configs`` how topics rank there.
+    """
+
+    given: Mapping[str, str]
+    shows: Callable[[SourceOptions], SourceOptions]
+    configs: Callable[[SourceOptions], Callable[[str], TopicConfig]]
+
+
 def find_source(group: SourceGroup) -> ExportedSource:
     """Return what is read; InvalidError for options that do not go together."""
-    if (group.data_dir is None) == (group.store is None):
+    place = _place_of(group)
+    options, point = _source(group, place)
+    options = place.shows(options)
+    return ExportedSource(options, point, place.configs(options))
+
+
+def _place_of(group: SourceGroup) -> _Place:
+    attached = group.bootstrap_server is not None
+    if (group.data_dir is None) == (group.store is None and not attached):
         raise InvalidError(
-            "say what is read: a data directory, or --store with the URL of a tiered store, and "
-            f"not both. path={group.data_dir} --store={shown_url(group.store or '')}"
+            "say what is read: a data directory, --store with the URL of a tiered store, or "
+            "--bootstrap-server with a live cluster, and one of them. "
+            f"path={group.data_dir} --store={shown_url(group.store or '')} "
+            f"--bootstrap-server={group.bootstrap_server}"
         )
-    options, point = _source(group)
-    if group.store is None:
-        return ExportedSource(options, point, _directory_configs(group, options))
+    if attached:
+        return _attached_place(group)
+    if group.storage is not None or group.storage_options or group.command_config is not None:
+        raise InvalidError(
+            "--storage, its options and --command-config are about a live cluster; give "
+            f"--bootstrap-server too. --storage={shown_url(group.storage or '')} "
+            f"--command-config={group.command_config}"
+        )
+    if group.store is not None:
+        return _store_place(group, group.store)
+    path = shown(str(group.data_dir))
+    return _Place({"path": path}, lambda options: options, partial(_directory_configs, group))
+
+
+def _store_place(group: SourceGroup, store: str) -> _Place:
     from keeplast.cli.tier.options import broker_settings
     from keeplast.config.stored import stored_topic_config
-    from keeplast.tier.objects.log_directory import LogDirectoryRecipe
 
     if group.settings.flags or group.settings.config_file is not None:
         raise InvalidError(
             "the settings of what is in a store are kept with it; leave --config and --config-file "
-            f"out, or change them with keeplast tier configure. --store={shown_url(group.store)}"
+            f"out, or change them with keeplast tier configure. --store={shown_url(store)}"
         )
-    recipe = options.recipe()
-    assert isinstance(recipe, LogDirectoryRecipe)
-    configs = stored_topic_config(recipe, broker_settings(group.settings.broker_config))
-    return ExportedSource(options.of(recipe), point, configs)
+    cluster = broker_settings(group.settings.broker_config)
+
+    def configs(options: SourceOptions) -> Callable[[str], TopicConfig]:
+        return stored_topic_config(options.shown_logs(), cluster)
+
+    return _Place({"store": store}, lambda options: options.of(options.shown_logs()), configs)
+
+
+def _attached_place(group: SourceGroup) -> _Place:
+    """Look at a cluster once, for the topics that are exported and those of checkpoints."""
+    from keeplast.attach.attached_files import ROOT
+    from keeplast.attach.shown_logs import find_shown_logs
+    from keeplast.cli.attach.options import (
+        ClusterOptions,
+        WantedOptions,
+        decision_log_there,
+        fold,
+        layout_at,
+    )
+    from keeplast.cli.show.output import say
+
+    if group.storage is None:
+        raise InvalidError(
+            "say where the brokers' plugin keeps segments: give --storage. "
+            f"--bootstrap-server={group.bootstrap_server}"
+        )
+    if group.checkpoint_group is not None:
+        raise InvalidError(
+            "what groups have committed is in __consumer_offsets, which no broker tiers; give the "
+            f"offsets with --ending-offsets. --checkpoint-group={group.checkpoint_group!r}"
+        )
+    if group.object_options or group.settings.broker_config is not None:
+        raise InvalidError(
+            "--object-option and --broker-config are not for a live cluster: brokers tell their "
+            "settings, and --storage-option is for its objects. "
+            f"--bootstrap-server={group.bootstrap_server}"
+        )
+    topics, named = group.scope.topics, (group.checkpoint or "").partition("@")[0]
+    if topics and named:
+        topics = tuple({*topics, named})
+
+    def wants(partition: TopicPartition) -> bool:
+        return group.scope.includes(partition) or partition.topic == named
+
+    cluster = ClusterOptions(
+        bootstrap_server=str(group.bootstrap_server), command_config=group.command_config,
+        topics=topics,
+    )  # fmt: skip
+    layout = layout_at(group.storage, group.storage_options)
+    with decision_log_there(group.store) as log:
+        client = cluster.connect()
+        facts = client.read_facts(topics)
+        if facts.metadata_topic is None:
+            raise RefusedError("nothing was ever copied to a remote tier here")
+        folded = fold(client, facts, facts.metadata_topic, log)
+        folded.require_sound()
+        found = find_shown_logs(
+            client, facts, folded.cache, log, layout, wants,
+            f"bootstrap_server={group.bootstrap_server}",
+        )  # fmt: skip
+    for each in found.logs:
+        if each.behind:
+            say(f"{each.partition}: {each.behind}", kind="note")
+    wanted = WantedOptions(flags=group.settings.flags, config_file=group.settings.config_file)
+    configs = wanted.settings_of(facts.topics).topic_config
+    return _Place({"path": str(ROOT)}, lambda options: options.of(found), lambda _: configs)
 
 
 def _directory_configs(group: SourceGroup, options: SourceOptions) -> Callable[[str], TopicConfig]:
@@ -160,7 +289,7 @@ def _directory_configs(group: SourceGroup, options: SourceOptions) -> Callable[[
     return read_settings(root, there, group.settings).topic_config
 
 
-def _source(options: SourceGroup) -> tuple[SourceOptions, ExportedPoint]:
+def _source(options: SourceGroup, place: _Place) -> tuple[SourceOptions, ExportedPoint]:
     """Return what is read, in the words of the data source, and as of which point."""
     from keeplast.pipeline.source_options import OBJECT_PREFIX, read_options
 
@@ -178,11 +307,7 @@ def _source(options: SourceGroup) -> tuple[SourceOptions, ExportedPoint]:
     given = {
         OBJECT_PREFIX + key: value for key, value in map(object_option, options.object_options)
     }
-    given |= {"memoryBytes": str(memory_bytes)}
-    if options.store is not None:
-        given["store"] = options.store
-    else:
-        given["path"] = shown(str(options.data_dir))
+    given |= {"memoryBytes": str(memory_bytes), **place.given}
     if options.scope.topics:
         given["subscribe"] = ",".join(options.scope.topics)
     point = ExportedPoint()
@@ -196,30 +321,36 @@ def _source(options: SourceGroup) -> tuple[SourceOptions, ExportedPoint]:
             {"time_ms": options.as_of, "is_approximate": True},
         )
     elif options.checkpoint is not None:
-        point = _take_checkpoint(options, options.checkpoint, given)
+        point = _take_checkpoint(options, place, options.checkpoint, given)
     elif options.checkpoint_group is not None:
-        point = _take_group(options, options.checkpoint_group, given)
+        point = _take_group(options, place, options.checkpoint_group, given)
     return read_options(given, is_streaming=False), point
 
 
-def _take_checkpoint(options: SourceGroup, checkpoint: str, given: dict[str, str]) -> ExportedPoint:
+def _take_checkpoint(
+    options: SourceGroup, place: _Place, checkpoint: str, given: dict[str, str]
+) -> ExportedPoint:
     """Add to ``given`` what a checkpoint names, as far as it was chosen."""
     from keeplast.pipeline.checkpoint_topic import read_checkpoint, split_checkpoint
     from keeplast.pipeline.source_options import read_options
 
     topic, offset = split_checkpoint(checkpoint)
-    found = read_checkpoint(read_options({**given, "subscribe": topic}, is_streaming=False), offset)
+    found = read_checkpoint(
+        place.shows(read_options({**given, "subscribe": topic}, is_streaming=False)), offset
+    )
     _take_offsets(options, found.offsets, given, f"--checkpoint={checkpoint}")
     at = f"{found.partition}@{found.offset}"
     return ExportedPoint(f"as of the checkpoint {at}", {"checkpoint": at})
 
 
-def _take_group(options: SourceGroup, group: str, given: dict[str, str]) -> ExportedPoint:
+def _take_group(
+    options: SourceGroup, place: _Place, group: str, given: dict[str, str]
+) -> ExportedPoint:
     """Add to ``given`` what a consumer group has committed, as far as it was chosen."""
     from keeplast.pipeline.checkpoint_group import read_group_checkpoint
     from keeplast.pipeline.source_options import read_options
 
-    source = read_options(given, is_streaming=False)
+    source = place.shows(read_options(given, is_streaming=False))
     found = read_group_checkpoint(source, group, options.scope.partitions)
     _take_offsets(options, found, given, f"--checkpoint-group={group!r}")
     return ExportedPoint(f"as of what group {group} has committed", {"group": group})

@@ -135,17 +135,21 @@ class SourceOptions:
 
     def recipe(self) -> FilesRecipe:
         """Return how the driver and tasks open what is read; of a store as it is now."""
+        if self.given is None and self.store is None:
+            return recipe_of((self.path,), self.object_options)
+        return self.shown_logs()
+
+    def shown_logs(self) -> LogDirectoryRecipe:
+        """Return what is shown as a directory, and what of a store is chosen, as it is now."""
         if self.given is not None:
             return self.given
-        if self.store is None:
-            return recipe_of((self.path,), self.object_options)
         try:
             from keeplast.tier.metadata.stored_logs import open_stored_logs
         except ModuleNotFoundError as error:
             raise InvalidError(
                 f"a store needs more packages; {installing('tier')}. missing={error.name}"
             ) from error
-        return open_stored_logs(self.store, self.object_options, self._wants)
+        return open_stored_logs(self.store or "", self.object_options, self._wants)
 
     def _wants(self, partition: TopicPartition) -> bool:
         return self.choice.covers(partition) or partition.topic == GROUP_TOPIC
@@ -156,6 +160,8 @@ class SourceOptions:
 
     def where(self) -> str:
         """Return what is read, for people."""
+        if self.given is not None and self.given.source:
+            return self.given.source
         return f"path={self.path}" if self.store is None else f"store={shown_url(self.store)}"
 
     @property

@@ -83,6 +83,18 @@ def test_what_cannot_be_compacted_yet_says_why(world: VerifiedWorld, tmp_path: P
     assert saving["reason"] in " ".join(call(world, "status", "--exact", *asked).split())
 
 
+def test_by_the_decision_log_it_says_as_of_which_offsets_states_can_be_told(
+    world: VerifiedWorld,
+) -> None:
+    store = places(world)[2:]
+    (told,) = document(call(world, "status", *store, "--json"))["told_from"]
+    cleaned_to = max(each.end_offset for each in world.compacted()) + 1
+    assert {"topic": PARTITION.topic, "partition": 0, "told_from": cleaned_to} == told
+    words = f"exported as of offset {cleaned_to} or later"
+    assert words in " ".join(call(world, "status", *store).split())
+    assert "told_from" not in document(call(world, "status", "--json"))
+
+
 def test_without_it_no_object_is_looked_at(world: VerifiedWorld) -> None:
     assert "savings" not in document(call(world, "status", "--json"))
 

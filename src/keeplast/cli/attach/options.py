@@ -226,8 +226,8 @@ class ExactOptions:
         str | None,
         typer.Option(
             "--store", metavar="URL", show_default=False,
-            help="With --exact: the decision log, which says what is clean already and is not "
-            "read. Default: none.",
+            help="The decision log: it says as of which offsets earlier states can be told and, "
+            "with --exact, what is clean already and is not read. Default: none.",
         ),
     ] = None  # fmt: skip
     wanted: WantedOptions
@@ -240,7 +240,6 @@ class ExactOptions:
             name
             for name, value in (
                 ("--storage", self.storage), ("--storage-option", self.storage_options),
-                ("--store", self.store),
             )
             if value
         ]  # fmt: skip

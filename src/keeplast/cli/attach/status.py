@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from keeplast.cli.attach.options import ClusterOptions, ExactOptions, fold
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from keeplast.cli.attach.options import ClusterOptions, ExactOptions, decision_log_there, fold
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json
 from keeplast.errors import RefusedError
+from keeplast.model.escapes import printable
+
+if TYPE_CHECKING:
+    from keeplast.cluster.facts import ClusterFacts, OffsetRange
+    from keeplast.cluster.metadata_cache import ClusterCache
 
 
 @command(
@@ -16,7 +24,8 @@ def status(cluster: ClusterOptions, exactly: ExactOptions, as_json: Json = False
     """Show each tiered partition: segments that are served and hidden, and what waits.
 
     Reads the metadata topic as brokers do, from its beginning; changes nothing. With `--exact` it
-    reads what a round would, too, and says how many bytes that would save now.
+    reads what a round would, too, and says how many bytes that would save now. With `--store` it
+    says as of which offsets `keeplast export` can tell earlier states.
     """
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.attach import savings_parts, status_parts
@@ -47,10 +56,43 @@ def status(cluster: ClusterOptions, exactly: ExactOptions, as_json: Json = False
         from keeplast.cli.attach.exact import count_savings
 
         savings = count_savings(exactly, facts, ranges, folded.cache.partitions)
+    told = _told(exactly.store, facts, ranges, folded.cache)
     if not as_json:
-        print_result(*status_parts(facts, found))
+        print_result(*status_parts(facts, found), *map(_told_line, told))
         if savings:
             print_result("", *savings_parts(savings))
     ends = {each: held.end for each, held in sorted(folded.ranges.items())}
     document = attached_document(facts.cluster_id, ends, found)
-    return DONE, document if savings is None else {**document, "savings": savings}
+    if savings is not None:
+        document["savings"] = savings
+    if exactly.store is not None:
+        document["told_from"] = told
+    return DONE, document
+
+
+def _told(
+    store: str | None, facts: ClusterFacts, ranges: Mapping[str, Sequence[OffsetRange]],
+    known: ClusterCache,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return from which offset on states can be told, by a decision log; nothing without one."""
+    from keeplast.attach.shown_logs import told_from
+    from keeplast.cluster.metadata_cache import PartitionCache
+    from keeplast.cluster.status import name_of
+    from keeplast.tier.state.attached import AttachedName
+
+    found: list[dict[str, Any]] = []
+    with decision_log_there(store) as log:
+        for topic in facts.topics if log is not None else ():
+            for number, ends in enumerate(ranges[topic.name]):
+                name = name_of(topic, number)
+                held = None if log is None else log.find(AttachedName(facts.cluster_id, name))
+                told = told_from(
+                    known.partitions.get(name, PartitionCache()), log, held, log_start=ends.start
+                )
+                found.append({"topic": topic.name, "partition": number, "told_from": told})
+    return found
+
+
+def _told_line(told: Mapping[str, Any]) -> str:
+    name = printable(f"{told['topic']}-{told['partition']}")
+    return f"{name}: its earlier state can be exported as of offset {told['told_from']} or later"

@@ -255,6 +255,11 @@ class DecisionLog:
                 cleaned_for = max(cleaned_to, int(row["cleaned_for"]))
                 self._set(connection, held, cleaned_to=cleaned_to, cleaned_for=cleaned_for)
 
+    def note_cleaned_for(self, held: Attached, end: int) -> None:
+        """Write down how far rounds may have gone, whether or not they did; never back."""
+        with self._owned(held) as (connection, row):
+            self._set(connection, held, cleaned_for=max(end, int(row["cleaned_for"])))
+
     def check(self, held: Attached) -> None:
         """Raise FencedError unless this process holds the partition at this epoch."""
         with self._owned(held):
@@ -427,9 +432,6 @@ class DecisionLog:
         with self._owned(held) as (connection, _):
             now_ms = self._transactions.time.now_ms(connection)
             restore_rows(connection, held, decisions, own, now_ms)
-            if decisions:
-                # How far their rounds went is written down nowhere else.
-                self._set(connection, held, cleaned_for=0)
 
     @contextmanager
     def _owned(self, held: Attached) -> Iterator[tuple[Connection, RowMapping]]:

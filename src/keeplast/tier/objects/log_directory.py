@@ -37,6 +37,7 @@ class ShownLog:
 
     ``told_from`` is the offset as of which, and of every later one, its state can be told: what a
     cleaner's checkpoint says of a directory. ``settings`` are those that are kept with it.
+    ``behind`` says what of the log is elsewhere, behind what is shown; empty for nothing.
     """
 
     partition: TopicPartition
@@ -46,6 +47,7 @@ class ShownLog:
     topic_id: bytes
     lineage: tuple[LeaderEpoch, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
+    behind: str = ""
 
     def small_files(self) -> dict[str, bytes]:
         """Return what lies beside the segments, by name."""
@@ -77,6 +79,10 @@ class LogDirectoryRecipe:
     def is_on_disk(self, path: Path) -> bool:
         """Return False: workers go to the object store themselves."""
         return False
+
+    def behind(self, partition: TopicPartition) -> str:
+        """Return what of a log is elsewhere, in words; empty for nothing."""
+        return next((each.behind for each in self.logs if each.partition == partition), "")
 
     def of_one(self, partition: TopicPartition) -> LogDirectoryRecipe:
         """Return a recipe with one of the logs alone: what a task of it needs."""

@@ -1,0 +1,167 @@
+"""Attached partitions as one data directory that is only read, and from where on states are told.
+
+What brokers serve of a partition is one log, each segment up to where the next one serves. What is
+with the brokers alone, behind the remote tier's end, is not in it, and that is said. The rules:
+
+1. **A hole is an error**: a state without some records is no state.
+2. Raw segments lose nothing. What swaps took, the decision log says, of each the end of its round;
+   where it does not know of a compacted segment that brokers serve, or where a round was to end,
+   as of one by an earlier version, only the end of the remote tier can be told.
+3. What a new leader has copied over an output does not give back what was removed in front of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from keeplast.attach.attached_files import ROOT, AttachedRecipe
+from keeplast.attach.attached_place import NOBODY
+from keeplast.attach.effective_log import EffectiveLog, effective_log, synthetic_lineage
+from keeplast.attach.outputs import OutputMark
+from keeplast.attach.round import read_lineage
+from keeplast.attach.seams import measure_sources
+from keeplast.attach.sources import Source, Sources, newest_whole
+from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
+from keeplast.cluster.facts import ClusterFacts, OffsetRange
+from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.cluster.live_cluster import MetadataReader
+from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
+from keeplast.cluster.status import is_compactors, name_of
+from keeplast.errors import ConflictError, RefusedError
+from keeplast.format.remote_log_metadata import RemoteLogSegment, TopicIdPartition
+from keeplast.model.partition import TopicPartition
+from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.objects.log_directory import LogDirectoryRecipe, ShownLog
+from keeplast.tier.state.attached import Attached, AttachedName
+
+
+def told_from(
+    cache: PartitionCache, log: DecisionLog | None, known: Attached | None, *, log_start: int
+) -> int:
+    """Return the offset as of which, and of every later one, a state can be told.
+
+    As far as the decision ``log`` says, whose row of the partition is ``known``; None is nothing.
+    At most the end of what brokers serve.
+    """
+    served = [each.segment for each in cache.served()]
+    end = max((each.end_offset + 1 for each in served), default=log_start)
+    compacted = {each.id.segment_id for each in served if is_compactors(each)}
+    if log is None or known is None:
+        return max(end, log_start) if compacted else log_start
+    is_told = known.cleaned_for or not log.decisions(known)
+    if compacted and (
+        not is_told or compacted - {each.segment_id for each in log.own_segments(known)}
+    ):
+        return max(end, log_start)
+    return max(log_start, min(max(known.cleaned_to, known.cleaned_for), end))
+
+
+def shown_log(
+    layout: RemoteLayout,
+    partition: TopicIdPartition,
+    ends: OffsetRange,
+    cache: PartitionCache,
+    log: DecisionLog | None,
+    known: Attached | None,
+) -> ShownLog:
+    """Return what brokers serve of a partition as a reader's directory has it.
+
+    ``ends`` are the whole log's, read behind the metadata topic. RefusedError for what cannot be
+    read as one log: holes, and segments that lie across where another one serves; ConflictError
+    when an object is missing.
+    """
+    name = TopicPartition(partition.topic, partition.partition)
+    try:
+        newest = newest_whole(cache)
+        lineage = synthetic_lineage(cache) if newest is None else read_lineage(layout, newest)
+        effective = effective_log(cache, lineage, ends.start)
+        sources = _sources_of(layout, name, effective)
+    except FileNotFoundError as error:
+        raise ConflictError(
+            "an object of a segment that brokers serve is missing; ask again, and if it stays so, "
+            f"keeplast attach verify. partition={name} object={error.filename}"
+        ) from error
+    end = sources[-1].end_offset + 1
+    behind = ""
+    if end < ends.end:
+        behind = (
+            f"offsets {end} to {ends.end - 1} are with the brokers alone, not in the remote tier"
+        )
+    return ShownLog(
+        partition=name,
+        files=AttachedRecipe(layout, sources, OutputMark(NOBODY, 0), shows_snapshots=True),
+        log_start=ends.start,
+        told_from=told_from(cache, log, known, log_start=ends.start),
+        topic_id=partition.topic_id, lineage=tuple(lineage), behind=behind,
+    )  # fmt: skip
+
+
+def find_shown_logs(
+    cluster: MetadataReader,
+    facts: ClusterFacts,
+    known: ClusterCache,
+    log: DecisionLog | None,
+    layout: RemoteLayout,
+    wants: Callable[[TopicPartition], bool],
+    where: str,
+) -> LogDirectoryRecipe:
+    """Return the topics of ``facts`` as a directory, with the logs that somebody ``wants``.
+
+    ``known`` is the fold of the metadata topic, ``where`` says in messages what is read. Partitions
+    without records are left out. Errors as for :func:`shown_log`.
+    """
+    logs: list[ShownLog] = []
+    others: list[TopicPartition] = []
+    for topic in facts.topics:
+        for number, ends in enumerate(cluster.read_ranges(topic)):
+            name = name_of(topic, number)
+            cache = known.partitions.get(name, PartitionCache())
+            partition = TopicPartition(topic.name, number)
+            if not wants(partition):
+                others.append(partition)
+            elif ends.start < ends.end:
+                held = None if log is None else log.find(AttachedName(facts.cluster_id, name))
+                logs.append(shown_log(layout, name, ends, cache, log, held))
+    return LogDirectoryRecipe(ROOT, tuple(logs), tuple(others), where, "keeplast attach verify")
+
+
+def _sources_of(
+    layout: RemoteLayout, partition: TopicPartition, effective: EffectiveLog
+) -> tuple[Source, ...]:
+    """Return the ranges as files; those of which each lies over the end of the last are one."""
+    if effective.holes:
+        first, last = effective.holes[0]
+        raise RefusedError(
+            f"nothing in the remote tier serves offsets {first} to {last}, so that no state can be "
+            f"told; see keeplast attach status. partition={partition}"
+        )
+    if not effective.ranges:
+        raise RefusedError(
+            "nothing of the partition is in the remote tier: its records are with the brokers "
+            f"alone. partition={partition}"
+        )
+    found: list[Source] = []
+    parts: list[RemoteLogSegment] = []
+    for number, each in enumerate(effective.ranges):
+        is_cut = each.end < each.segment.end_offset
+        is_last = number + 1 == len(effective.ranges)
+        if (number and each.start != each.segment.start_offset) or (is_cut and is_last):
+            raise RefusedError(
+                "brokers serve a part of a segment that another one lies over, so that no state "
+                f"can be told from here; see keeplast attach status. partition={partition} "
+                f"offset={each.start}"
+            )
+        parts.append(each.segment)
+        if not is_cut:
+            found.append(Source(tuple(parts), tuple(part.size_bytes for part in parts)))
+            parts = []
+    end = found[-1].end_offset + 1
+    measured = measure_sources(
+        layout, Sources(tuple(found), end, SourcesLimit(end, SourcesEnd.HOLE))
+    )
+    if len(measured.segments) < len(found):
+        raise RefusedError(
+            "a batch lies on both sides of where the next segment serves, so that no state can be "
+            f"told from here. partition={partition} offset={measured.end}"
+        )
+    return measured.segments

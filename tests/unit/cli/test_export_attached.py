@@ -1,0 +1,101 @@
+"""``keeplast export`` of what brokers serve from their remote tier; no cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from keeplast.api.open_log import OpenLog
+from keeplast.cli.main import app
+from keeplast.cluster.layouts import open as layouts
+from tests.support.attached_world import PARTITION
+from tests.support.commanded_world import commanded_world
+from tests.support.verified_world import VerifiedWorld
+from tests.unit.attach.test_attached_rounds import MERGING
+
+TOPIC = PARTITION.topic
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiedWorld]:
+    """A partition that was compacted once."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        commanded_world(tmp_path_factory.mktemp("world"), patch) as made,
+    ):
+        patch.setattr(layouts, "open_layout", lambda *_: made.tier.layout)
+        yield made
+
+
+def export(world: VerifiedWorld, target: Path, *more: str, expected: int = 0) -> str:
+    found = CliRunner().invoke(
+        app,
+        [
+            "export", "--bootstrap-server", "127.0.0.1:1", "--storage", "local:/x", "--store",
+            f"sqlite:///{world.world.root / 'decisions.db'}", "--to", str(target), "--topic",
+            TOPIC, "--runner", "local", *more,
+        ],
+    )  # fmt: skip
+    assert expected == found.exit_code, found.output
+    assert (expected == 0) == target.exists()
+    return " ".join((found.stdout + found.stderr).split())
+
+
+def state(target: Path) -> dict[bytes, bytes]:
+    return {row["key"]: row["value"] for row in pq.read_table(target / TOPIC).to_pylist()}
+
+
+def end_of(world: VerifiedWorld) -> int:
+    return world.tier.served()[-1].end_offset + 1
+
+
+def test_the_latest_state_is_that_of_the_log_up_to_where_brokers_have_copied_it(
+    world: VerifiedWorld, tmp_path: Path
+) -> None:
+    text = export(world, tmp_path / "a")
+    directory = OpenLog(world.directory)
+    expected = directory.state(MERGING, end_offset=end_of(world))
+    assert {key: each.value for key, each in expected.items()} == state(tmp_path / "a")
+    end = end_of(world)
+    assert f"offsets {end} to {world.cluster.log.end - 1} are with the brokers alone" in text
+    assert {TOPIC: {"0": end}} == json.loads((tmp_path / "a" / "_offsets.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("point", "words"),
+    [
+        (lambda end: ("--ending-offsets", json.dumps({TOPIC: {"0": 5}})), "cleaned_to="),
+        (
+            lambda end: ("--ending-offsets", json.dumps({TOPIC: {"0": end + 1}})),
+            "with the brokers alone",
+        ),
+        (lambda end: ("--as-of", "2100-01-01T00:00:00Z"), "with the brokers alone"),
+    ],
+)
+def test_points_that_cannot_be_told_are_refused(
+    world: VerifiedWorld, tmp_path: Path, point: object, words: str
+) -> None:
+    assert callable(point)
+    assert words in export(world, tmp_path / "a", *point(end_of(world)), expected=4)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("DATA_DIR",), "one of them"),
+        (("--checkpoint-group", "g"), "which no broker tiers"),
+        (("--object-option", "endpoint=x"), "--storage-option"),
+        (("--partition", "3"), "partition=3"),
+        (("--checkpoint", TOPIC), "a checkpoint is"),
+        (("--checkpoint", "elsewhere"), "elsewhere"),
+    ],
+)
+def test_what_does_not_go_with_a_cluster_is_said(
+    world: VerifiedWorld, tmp_path: Path, more: tuple[str, ...], words: str
+) -> None:
+    assert words in export(world, tmp_path / "a", *more, expected=2)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from keeplast.attach.attached_files import ROOT, AttachedRecipe
+from keeplast.attach.attached_files import ROOT, AttachedRecipe, attached_path
 from keeplast.attach.attached_place import NOBODY
 from keeplast.attach.effective_log import EffectiveLog, effective_log, synthetic_lineage
 from keeplast.attach.outputs import OutputMark
@@ -29,9 +29,10 @@ from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
 from keeplast.cluster.status import is_compactors, name_of
 from keeplast.errors import ConflictError, RefusedError
 from keeplast.format.remote_log_metadata import RemoteLogSegment, TopicIdPartition
+from keeplast.log.files import FilesRecipe
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata.decisions import DecisionLog
-from keeplast.tier.objects.log_directory import LogDirectoryRecipe, ShownLog
+from keeplast.tier.objects.log_directory import EmptyLogRecipe, LogDirectoryRecipe, ShownLog
 from keeplast.tier.state.attached import Attached, AttachedName
 
 
@@ -64,7 +65,7 @@ def shown_log(
     log: DecisionLog | None,
     known: Attached | None,
 ) -> ShownLog:
-    """Return what brokers serve of a partition as a reader's directory has it.
+    """Return what brokers serve of a partition as a reader's directory has it: it may be nothing.
 
     ``ends`` are the whole log's, read behind the metadata topic. RefusedError for what cannot be
     read as one log: holes, and segments that lie across where another one serves; ConflictError
@@ -81,15 +82,18 @@ def shown_log(
             "an object of a segment that brokers serve is missing; ask again, and if it stays so, "
             f"keeplast attach verify. partition={name} object={error.filename}"
         ) from error
-    end = sources[-1].end_offset + 1
+    end = sources[-1].end_offset + 1 if sources else ends.start
     behind = ""
     if end < ends.end:
         behind = (
             f"offsets {end} to {ends.end - 1} are with the brokers alone, not in the remote tier"
         )
+    files: FilesRecipe = EmptyLogRecipe(attached_path(partition), ends.start)
+    if sources:
+        files = AttachedRecipe(layout, sources, OutputMark(NOBODY, 0), shows_snapshots=True)
     return ShownLog(
         partition=name,
-        files=AttachedRecipe(layout, sources, OutputMark(NOBODY, 0), shows_snapshots=True),
+        files=files,
         log_start=ends.start,
         told_from=told_from(cache, log, known, log_start=ends.start),
         topic_id=partition.topic_id, lineage=tuple(lineage), behind=behind,
@@ -107,8 +111,8 @@ def find_shown_logs(
 ) -> LogDirectoryRecipe:
     """Return the topics of ``facts`` as a directory, with the logs that somebody ``wants``.
 
-    ``known`` is the fold of the metadata topic, ``where`` says in messages what is read. Partitions
-    without records are left out. Errors as for :func:`shown_log`.
+    ``known`` is the fold of the metadata topic, ``where`` says in messages what is read. Errors as
+    for :func:`shown_log`.
     """
     logs: list[ShownLog] = []
     others: list[TopicPartition] = []
@@ -119,7 +123,7 @@ def find_shown_logs(
             partition = TopicPartition(topic.name, number)
             if not wants(partition):
                 others.append(partition)
-            elif ends.start < ends.end:
+            else:
                 held = None if log is None else log.find(AttachedName(facts.cluster_id, name))
                 logs.append(shown_log(layout, name, ends, cache, log, held))
     return LogDirectoryRecipe(ROOT, tuple(logs), tuple(others), where, "keeplast attach verify")
@@ -134,11 +138,6 @@ def _sources_of(
         raise RefusedError(
             f"nothing in the remote tier serves offsets {first} to {last}, so that no state can be "
             f"told; see keeplast attach status. partition={partition}"
-        )
-    if not effective.ranges:
-        raise RefusedError(
-            "nothing of the partition is in the remote tier: its records are with the brokers "
-            f"alone. partition={partition}"
         )
     found: list[Source] = []
     parts: list[RemoteLogSegment] = []
@@ -155,7 +154,7 @@ def _sources_of(
         if not is_cut:
             found.append(Source(tuple(parts), tuple(part.size_bytes for part in parts)))
             parts = []
-    end = found[-1].end_offset + 1
+    end = found[-1].end_offset + 1 if found else 0
     measured = measure_sources(
         layout, Sources(tuple(found), end, SourcesLimit(end, SourcesEnd.HOLE))
     )

@@ -77,7 +77,8 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
     The last is the one that the topic's compaction.strategy chooses. Committed records only.
     With --ending-offsets, --as-of, --checkpoint or --checkpoint-group the state is that of an
     earlier point, if it can still be told; transactions count as they were decided there.
-    Of a directory, or with --store of a tiered store.
+    Of a directory, with --store of a tiered store, with --bootstrap-server of what brokers have
+    copied to their remote tier.
     Nothing is locked or changed; a broker may be running. `_offsets.json` says where to go on, as
     Spark's startingOffsets takes it. An export that fails leaves nothing behind.
     """

@@ -89,18 +89,18 @@ def shown(world: VerifiedWorld, *, has_log: bool = True) -> ShownLog:
     )
 
 
-def told(found: ShownLog, **point: int) -> State | None:
+def told(found: ShownLog, *, end_offset: int | None = None) -> State | None:
     """Return the state as it is told, None when it is refused."""
     root, again = attached_path(PARTITION).parent, "keeplast attach verify"
     files = LogDirectoryRecipe(root, (found,), again=again).open()
     try:
-        return values(OpenLog(attached_path(PARTITION), files=files), **point)
+        return values(OpenLog(attached_path(PARTITION), files=files), end_offset=end_offset)
     except RefusedError:
         return None
 
 
-def values(log: OpenLog, **point: int) -> State:
-    return {key: each.value for key, each in log.state(TOPIC, **point).items()}
+def values(log: OpenLog, *, end_offset: int | None = None) -> State:
+    return {key: each.value for key, each in log.state(TOPIC, end_offset=end_offset).items()}
 
 
 def end_of(world: VerifiedWorld) -> int:
@@ -203,6 +203,14 @@ def test_a_hole_and_an_object_that_is_missing_are_errors_and_no_shorter_state(
     world.cluster.log = replace(held, start=0)
     with pytest.raises(RefusedError, match=f"serves offsets {gone.start_offset} to"):
         shown(world)
-    world.cluster.log = replace(held, start=end_of(world) + 1)
-    with pytest.raises(RefusedError, match="nothing of the partition is in the remote tier"):
-        shown(world)
+
+
+def test_a_log_of_which_nothing_was_copied_is_empty_and_that_is_said(world: VerifiedWorld) -> None:
+    start = end_of(world) + 1
+    world.cluster.log = replace(world.cluster.log, start=start)
+    found = shown(world)
+    assert (start, start) == (found.log_start, found.told_from)
+    assert found.behind.startswith(f"offsets {start} to")
+    assert {} == told(found) == told(found, end_offset=start)
+    world.cluster.log = replace(world.cluster.log, end=start)
+    assert ("", {}) == (shown(world).behind, told(shown(world)))

@@ -36,9 +36,7 @@ from keeplast.errors import (
     UnavailableError,
 )
 from keeplast.format.identifier import encode_id
-from keeplast.format.remote_log_metadata import (
-    RemoteLogSegment,
-)
+from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.decision_counts import DecisionCounts
 from keeplast.tier.metadata.decision_rows import (

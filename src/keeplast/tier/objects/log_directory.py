@@ -20,8 +20,10 @@ from keeplast.format import checkpoint, leader_epoch, partition_metadata
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
+    LOG,
     LOG_START_CHECKPOINT,
     PARTITION_METADATA,
+    segment_file,
 )
 from keeplast.format.identifier import NO_ID
 from keeplast.format.leader_epoch import LeaderEpoch
@@ -56,6 +58,22 @@ class ShownLog:
             metadata = partition_metadata.PartitionMetadata(self.topic_id)
             found[PARTITION_METADATA] = partition_metadata.encode(metadata)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyLogRecipe:
+    """How a worker opens a log of which nothing is there: the active segment at ``log_start``."""
+
+    path: Path
+    log_start: int
+
+    def open(self) -> EmptyLogFiles:
+        """Return its files."""
+        return EmptyLogFiles(self.path / segment_file(self.log_start, LOG))
+
+    def is_on_disk(self, path: Path) -> bool:
+        """Return False: it is nowhere."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +208,60 @@ class LogDirectory(WriteOnceFiles):
             return self._at(path).read_bytes(path, limit)
         except FileNotFoundError as error:
             raise self._explained(path, error) from error
+
+    def unlink(self, path: Path) -> None:
+        """InvariantError: this is for reading."""
+        raise InvariantError(f"what a store shows is only read. path={path}")
+
+    def write_durable(self, path: Path, data: Buffer) -> None:
+        """InvariantError: this is for reading."""
+        raise InvariantError(f"what a store shows is only read. path={path}")
+
+
+class EmptyLogFiles(WriteOnceFiles):
+    """The :class:`~keeplast.log.files.FileSystem` of one empty segment, ``log``."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+
+    def _require(self, path: Path) -> None:
+        if path != self._log:
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    def open_read(self, path: Path) -> ReadHandle:
+        """Open the segment."""
+        self._require(path)
+        return BytesReadHandle(b"")
+
+    def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
+        """InvariantError: this is for reading."""
+        raise InvariantError(f"what a store shows is only read. path={path}")
+
+    def listdir(self, path: Path) -> list[str]:
+        """Return the one file."""
+        return [self._log.name] if path == self._log.parent else []
+
+    def is_directory(self, path: Path) -> bool:
+        """Say whether it is the partition."""
+        return path == self._log.parent
+
+    def directories_in(self, path: Path) -> frozenset[str]:
+        """Return none."""
+        return frozenset()
+
+    def exists(self, path: Path) -> bool:
+        """Say whether it is the segment, or the partition."""
+        return path in (self._log, self._log.parent)
+
+    def stat(self, path: Path) -> FileStat:
+        """Return the size of nothing."""
+        self._require(path)
+        return FileStat(0, 0)
+
+    def read_bytes(self, path: Path, limit: int) -> bytes:
+        """Return nothing."""
+        self._require(path)
+        return b""
 
     def unlink(self, path: Path) -> None:
         """InvariantError: this is for reading."""

@@ -135,12 +135,14 @@ def with_the_publication_first(patch: pytest.MonkeyPatch) -> None:
             def __getattr__(self, name: str) -> Any:
                 return getattr(log, name)
 
-            def decide(self, held: Attached, decision: Decision) -> None:
+            def decide(
+                self, held: Attached, decision: Decision, cleaned_for: int | None = None
+            ) -> None:
                 view = publisher.look()
                 publisher.cluster.append(
                     view.metadata_topic, view.metadata_partition, batch_of(decision).events
                 )
-                log.decide(held, decision)
+                log.decide(held, decision, cleaned_for)
 
         late: Any = Late()
         self.log = late

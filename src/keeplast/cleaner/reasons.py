@@ -142,6 +142,11 @@ class NothingBelow:
 
     limit: Limit
 
+    @property
+    def holds_back(self) -> bool:
+        """Say whether closed segments wait, too: not just the active one is left."""
+        return not isinstance(self.limit, ActiveLimit)
+
 
 @dataclass(frozen=True, slots=True)
 class RatioTooLow:

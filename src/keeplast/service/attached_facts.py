@@ -62,7 +62,7 @@ def worked_facts(
     facts = PartitionFacts(
         request.partition, request.path,
         PartitionCondition.ELIGIBLE if is_eligible else PartitionCondition.NOT_DUE,
-        decision_words(look.decision) if declined is None else declined,
+        decision_words(look.decision, names_options=False) if declined is None else declined,
         rounds=history.rounds, last_round=history.last_round,
         last_round_ms=history.last_round_ms,
         failures=history.failures, retry_at_ms=history.retry_at_ms,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keeplast.cleaner.eligibility import delay_ms
-from keeplast.cleaner.reasons import DueReason
+from keeplast.cleaner.reasons import DueReason, NothingBelow
 from keeplast.config.selection import Selection
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.inspect.status import LogStatus
@@ -140,7 +140,7 @@ def facts_of(
     if isinstance(survey.decision, DueReason):
         state, reason = PartitionCondition.ELIGIBLE, due_briefly(survey.decision)
     else:
-        state, reason = PartitionCondition.NOT_DUE, skip_words(survey.decision)
+        state, reason = PartitionCondition.NOT_DUE, skip_words(survey.decision, names_options=False)
     return PartitionFacts(
         finding.partition,
         finding.request.path,
@@ -150,6 +150,9 @@ def facts_of(
         log_end=survey.tail.log_end,
         figures=survey.figures,
         surveyed_ms=finding.looked_ms,
+        is_held_back=isinstance(survey.decision, NothingBelow)
+        and survey.decision.holds_back
+        and survey.figures.first_dirty < survey.tail.log_end,
         is_expired_round=survey.plan is not None and survey.plan.is_expired_round,
         rounds=history.rounds,
         last_round=history.last_round,
@@ -184,6 +187,7 @@ def failed_facts(
         state=PartitionCondition.RETRYING if mark is None else PartitionCondition.SET_ASIDE,
         reason=reason,
         figures=figures,
+        is_held_back=False,
         is_expired_round=False,
         rounds=history.rounds,
         last_round=history.last_round,

@@ -45,6 +45,10 @@ HEAD_BYTES = 256
 REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
 
 
+ACTION = "action"
+"""The kind of what somebody asked a loop for: of a partition, but no round of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReceiptLine:
     """A round, an expiry, a removal, a collection, an action or a verdict, in short.
@@ -250,7 +254,7 @@ def receipt_line(entry: Entry) -> ReceiptLine:
             words=f"round {entry.attempt} undone, {format_counted(entry.segments, 'segment')} back",
         )  # fmt: skip
     if isinstance(entry, ActionReceipt):
-        return ReceiptLine("action", entry.now_ms, entry.partition, words=entry.words)
+        return ReceiptLine(ACTION, entry.now_ms, entry.partition, words=entry.words)
     if isinstance(entry, VerdictReceipt):
         return ReceiptLine(
             "verdict", entry.now_ms, entry.partition,

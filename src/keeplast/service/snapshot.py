@@ -89,6 +89,7 @@ class PartitionFacts:
     Of one that fails they are those of the last look that went well, at ``surveyed_ms``, but for
     ``compaction_delay_ms``, which goes on growing. ``log_end`` is exclusive.
     ``reason`` says in words why it is in its state.
+    ``is_held_back`` says of a log that is not due that closed segments may not be cleaned yet.
     ``is_expired_round`` says that only removable tombstones and markers make it eligible.
     ``rounds`` counts those since the start, and ``last_round`` is the last of them that was not
     skipped, failed ones included.
@@ -102,6 +103,7 @@ class PartitionFacts:
     log_end: int | None = None
     figures: LogFigures | None = None
     surveyed_ms: int | None = None
+    is_held_back: bool = False
     is_expired_round: bool = False
     rounds: int = 0
     last_round: RoundReport | None = None

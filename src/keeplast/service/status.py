@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from keeplast.cleaner.erasure import BasisKind, ErasureBasis, Pace, find_turn_ms
-from keeplast.cleaner.reasons import ActiveLimit, Decision, DueReason, NothingBelow
+from keeplast.cleaner.reasons import Decision, DueReason, NothingBelow
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.settings import Settings
 from keeplast.format.filename import LOG, parse_segment_file
@@ -312,9 +312,7 @@ def _idle_state(log: LogStatus) -> State:
     """Return the state of a log that no round is worth now: what keeps one from it decides."""
     if log.figures.first_dirty >= log.log_end:
         return State.CLEAN
-    is_held = isinstance(log.decision, NothingBelow) and not isinstance(
-        log.decision.limit, ActiveLimit
-    )
+    is_held = isinstance(log.decision, NothingBelow) and log.decision.holds_back
     return State.HELD_BACK if is_held else State.NOT_DUE
 
 

@@ -11,7 +11,7 @@ from keeplast.cleaner.reasons import BoundNote, DueReason
 from keeplast.clock import time_text
 from keeplast.inspect.stages import StageCounts, Stages
 from keeplast.inspect.status import LogStatus
-from keeplast.model.duration import duration_text, precise_duration_text, relative_text
+from keeplast.model.duration import duration_text, precise_duration_text, precise_relative_text
 from keeplast.model.hold import Hold
 from keeplast.model.size import format_bytes, format_count
 from keeplast.service.status import DirectoryStatus, ErasedBy, PartitionStatus, State
@@ -37,7 +37,7 @@ def status_summary(status: DirectoryStatus) -> str:
     )
 
 
-def detail_lines(each: PartitionStatus, now_ms: int) -> list[str]:
+def detail_lines(each: PartitionStatus, now_ms: int, *, names_options: bool = True) -> list[str]:
     """Return all that is known of one partition beside its row, a line each."""
     lines = []
     log = each.log
@@ -60,7 +60,7 @@ def detail_lines(each: PartitionStatus, now_ms: int) -> list[str]:
     if log is not None:
         lines += _point_lines(log, now_ms)
         if log.stages is not None:
-            lines += stage_lines(log.stages, now_ms)
+            lines += stage_lines(log.stages, now_ms, names_options=names_options)
         if log.kept_until_ms is not None:
             lines.append(
                 "what rounds have replaced is kept for keeplast undo, until "
@@ -148,19 +148,19 @@ def told_words(told_from: int, bound: int) -> str:
     return f"its earlier state can be exported as of offset {told_from} or later{moved}"
 
 
-def stage_lines(stages: Stages, now_ms: int) -> list[str]:
-    """Return tombstones and markers by stage, a line each."""
-    is_exact = stages.counts_records
+def stage_lines(stages: Stages, now_ms: int, *, names_options: bool = True) -> list[str]:
+    """Return tombstones and markers by stage, a line each, and which option would tell more."""
+    what = "tombstones" if stages.counts_records else "batches with tombstones"
+    option = " (--tombstones records counts them)" if names_options else ""
     return [
-        _stage_line("tombstones" if is_exact else "batches with tombstones", stages.tombstones,
-                    now_ms),
-        _stage_line("transaction markers", stages.markers, now_ms),
-    ]  # fmt: skip
+        _stage_line(what, stages.tombstones, now_ms, option),
+        _stage_line("transaction markers", stages.markers, now_ms, option),
+    ]
 
 
-def _stage_line(what: str, counts: StageCounts, now_ms: int) -> str:
+def _stage_line(what: str, counts: StageCounts, now_ms: int, option: str) -> str:
     words = [
-        "? without a delete horizon yet (--tombstones records counts them)"
+        f"? without a delete horizon yet{option}"
         if counts.unstamped is None
         else f"{format_count(counts.unstamped)} without a delete horizon yet"
     ]
@@ -192,4 +192,4 @@ def erased_sentence(erased: ErasedBy, now_ms: int, *, loop: str = "keeplast run"
 
 
 def _moment(at_ms: int, now_ms: int) -> str:
-    return f"{time_text(at_ms)[:19]} ({relative_text(at_ms, now_ms)})"
+    return f"{time_text(at_ms)[:19]} ({precise_relative_text(at_ms, now_ms)})"

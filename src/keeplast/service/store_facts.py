@@ -42,7 +42,7 @@ def own_facts(
     ``declined`` is why a round that looked worth it found nothing to do, None where none did.
     """
     is_eligible = look.is_eligible and declined is None
-    reason = decision_words(look.decision) if declined is None else declined
+    reason = decision_words(look.decision, names_options=False) if declined is None else declined
     facts = PartitionFacts(
         request.partition, request.path,
         PartitionCondition.ELIGIBLE if is_eligible else PartitionCondition.NOT_DUE, reason,

@@ -144,16 +144,14 @@ def _lag_words(limit: r.LagLimit) -> str:
     return f"{name} is held back for another {missing} by {lag}"
 
 
-def skip_words(reason: SkipReason) -> str:
-    """Say why no round happens."""
+def skip_words(reason: SkipReason, *, names_options: bool = True) -> str:
+    """Say why no round happens, and which option does one all the same, where one can be given."""
     match reason:
         case r.EmptyLog():
             return "nothing to clean: the log is empty"
         case r.OnlyActive(base):
-            return (
-                f"nothing to clean: there is only the active segment, from {base}; "
-                "clean --roll-active closes it"
-            )
+            option = "; clean --roll-active closes it" if names_options else ""
+            return f"nothing to clean: there is only the active segment, from {base}{option}"
         case r.AllClean(base):
             return f"nothing to clean: all is clean up to the active segment at {base}"
         case r.AllCopiedClean():
@@ -161,10 +159,8 @@ def skip_words(reason: SkipReason) -> str:
         case r.NothingBelow(limit):
             return f"nothing to clean: {limit_words(limit)}"
         case r.RatioTooLow(ratio, threshold):
-            return (
-                f"dirty ratio {ratio:.3f} is not above {MIN_RATIO} {threshold}; "
-                "clean --force does it anyway"
-            )
+            option = "; clean --force does it anyway" if names_options else ""
+            return f"dirty ratio {ratio:.3f} is not above {MIN_RATIO} {threshold}{option}"
         case r.NothingCopied(is_host):
             return f"nothing was copied {'to object storage ' if is_host else ''}yet"
         case r.NotCompacted(policy, is_stored):
@@ -191,9 +187,11 @@ def due_words(due: DueReason) -> str:
     assert_never(due)
 
 
-def decision_words(decision: Decision) -> str:
-    """Say why a log is worth a round, or why it is not."""
-    return due_words(decision) if isinstance(decision, DueReason) else skip_words(decision)
+def decision_words(decision: Decision, *, names_options: bool = True) -> str:
+    """Say why a log is worth a round, or why it is not, as :func:`skip_words`."""
+    if isinstance(decision, DueReason):
+        return due_words(decision)
+    return skip_words(decision, names_options=names_options)
 
 
 def due_briefly(due: DueReason) -> str:

@@ -38,6 +38,17 @@ def test_a_line_a_round_and_a_table_at_the_end(keeplast: Command, settled_dir: P
     assert (settled_dir / "keeplast-receipts").exists()
 
 
+def test_a_log_that_waits_for_a_lag_is_held_back_as_status_says(
+    keeplast: Command, settled_dir: Path
+) -> None:
+    lag = ("--config", "min.compaction.lag.ms=9000000000000000")
+    run = keeplast("run", settled_dir, *LOCAL, *lag)
+    assert ["held", "back"] == run.out.splitlines()[1].split()[5:7]
+    assert "--force" not in run.out
+    status = keeplast("status", settled_dir, *lag, "--json").document
+    assert ["held back"] == [each["state"] for each in status["partitions"]]
+
+
 def test_the_document_says_what_was_done(keeplast: Command, settled_dir: Path) -> None:
     document = keeplast("run", settled_dir, *LOCAL, "--json").document
     assert (False, 1, []) == (document["stopped"], document["rounds"], document["left"])

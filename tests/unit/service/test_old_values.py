@@ -65,8 +65,8 @@ ACTIVE_TOO = "all, also those in the active segment from 8 on, "
     ("each", "begins", "goes_on"),
     [
         (
-            status(TOO_CLEAN, deadline_ms=NOW_MS + 4 * DAY_MS),
-            "those below offset 8 are due for a round by 2027-01-19 08:00:00 (in 4 d), the "
+            status(TOO_CLEAN, deadline_ms=NOW_MS + 5 * DAY_MS - 3_600_000),
+            "those below offset 8 are due for a round by 2027-01-20 07:00:00 (in 4 d 23 h), the "
             "deadline of max.compaction.lag.ms; ",
             ACTIVE_TOO + ALL,
         ),

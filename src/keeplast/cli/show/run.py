@@ -25,6 +25,7 @@ from keeplast.model.size import format_bytes, format_count
 from keeplast.service.documents import facts_document
 from keeplast.service.run_report import RunReport
 from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
+from keeplast.service.status import State
 from keeplast.survey.report import ExpiryReport, RoundReport
 
 _TOLD_WHEN_IDLE = (
@@ -170,9 +171,14 @@ def run_table(report: RunReport) -> Table:
             str(each.rounds),
             _clean_to(each),
             "" if each.figures is None else f"{100 * each.figures.cleanable.ratio:.0f} %",
-            *cells([each.state, each.reason]),
+            *cells([_state(each), each.reason]),
         )
     return table
+
+
+def _state(facts: PartitionFacts) -> str:
+    """Return the state, of a log that waits in the word of ``keeplast status``."""
+    return State.HELD_BACK.value if facts.is_held_back else facts.state.value
 
 
 def _clean_to(facts: PartitionFacts) -> str:

@@ -104,7 +104,7 @@ def log_page(
     hidden: tuple[SegmentPart, ...] = ()
     if isinstance(entry, PartitionStatus):
         parts, offsets = _directory_parts(entry)
-        lines = detail_lines(entry, now_ms)
+        lines = detail_lines(entry, now_ms, names_options=False)
     elif isinstance(entry, AttachedStatus):
         parts, hidden = attached_parts(entry), hidden_parts(entry)
         held = entry.remote.log

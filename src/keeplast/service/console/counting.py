@@ -76,7 +76,7 @@ class Counting:
             return self._rendering.page(
                 "headers.html", request, view, partition=entry.partition,
                 rows=rows[:SEGMENTS_MAX], rows_left=max(len(rows) - SEGMENTS_MAX, 0),
-                lines=stage_lines(found.stages, view.now_ms),
+                lines=stage_lines(found.stages, view.now_ms, names_options=False),
             )  # fmt: skip
 
         return HTMLResponse(await self._rendering.in_turn(make))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 from urllib.parse import quote, urlencode
@@ -20,7 +20,7 @@ from keeplast.model.duration import precise_relative_text
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_counted
 from keeplast.service.attached_status import AttachedStatus
-from keeplast.service.console.progress import running_document
+from keeplast.service.console.progress import CLEANING, running_document
 from keeplast.service.console.strip import (
     SegmentPart,
     StripPart,
@@ -37,9 +37,11 @@ from keeplast.service.snapshot import PartitionCondition, PartitionFacts
 from keeplast.service.status import PartitionStatus
 from keeplast.service.status_words import above_words
 from keeplast.store.status import TierStatus
+from keeplast.survey.wording import decision_words
 
 ROWS = 50
 """Partitions or receipts on one page."""
+ROUND_OVER = "round over"
 MOMENT_MS = 2000
 """What is nearer is now: the script that counts on counts seconds."""
 
@@ -256,27 +258,46 @@ _SORTS: dict[str, Callable[[Entry], tuple[object, ...]]] = {
 SORTS = ("", *_SORTS)
 
 
-def chosen(view: ConsoleView, query: Query) -> list[Entry]:
-    """Return the partitions that a query is about, in its order; all of them without one."""
+def chosen(view: ConsoleView, query: Query, live: LiveProgress | None = None) -> list[Entry]:
+    """Return the partitions that a query is about, in its order; all of them without one.
+
+    Their states are those that are shown, as ``live`` heard of them since the look.
+    """
     wanted = query.text.casefold()
-    facts = _facts_by_partition(view)
+    facts, at_work = _facts_by_partition(view), _at_work(live)
     found = [
         each
         for each in entries(view)
         if (not wanted or wanted in str(each.partition).casefold())
-        and (not query.state or state_of(each, facts.get(each.partition)) == query.state)
+        and (not query.state or shown_state(each, facts, at_work) == query.state)
     ]
     if query.sort:
         found.sort(key=_SORTS[query.sort])
     return found
 
 
-def state_counts(view: ConsoleView) -> list[tuple[str, int]]:
-    """Return how many partitions are in each state, in the order of need."""
-    facts = _facts_by_partition(view)
-    return list(
-        Counter(state_of(each, facts.get(each.partition)) for each in entries(view)).items()
-    )
+def state_counts(view: ConsoleView, live: LiveProgress | None = None) -> list[tuple[str, int]]:
+    """Return how many partitions are shown in each state, in the order of need."""
+    facts, at_work = _facts_by_partition(view), _at_work(live)
+    return list(Counter(shown_state(each, facts, at_work) for each in entries(view)).items())
+
+
+def shown_state(
+    each: Entry,
+    facts: Mapping[TopicPartition, PartitionFacts],
+    at_work: Mapping[TopicPartition, str],
+) -> str:
+    """Return the state of a partition in the words of its badge, without the per cent."""
+    return at_work.get(each.partition) or state_of(each, facts.get(each.partition))
+
+
+def _at_work(live: LiveProgress | None) -> dict[TopicPartition, str]:
+    """Return which partitions have a round under way, or one that has ended since the look."""
+    if live is None:
+        return {}
+    progress = live.progress
+    found = dict.fromkeys(progress.taken, ROUND_OVER)
+    return found | {each.partition: CLEANING for each in progress.running}
 
 
 def overview_rows(
@@ -323,7 +344,7 @@ def with_progress(row: Row, live: LiveProgress | None) -> Row:
             return replace(row, badge=its["badge"], badge_why=why, next_words="")
     if progress.has_ended(row.partition):
         why = "the next look tells its state"
-        return replace(row, badge="round over", badge_why=why, next_words="")
+        return replace(row, badge=ROUND_OVER, badge_why=why, next_words="")
     return row
 
 
@@ -370,8 +391,12 @@ def _attached_row(each: AttachedStatus, facts: PartitionFacts | None) -> Row:
 def _directory_row(each: PartitionStatus, now_ms: int, place: int | None) -> Row:
     erased, why = _erased(each, now_ms)
     last = each.last_round
+    # Nobody types an option into a page.
+    reason = (
+        each.reason if each.decision is None else decision_words(each.decision, names_options=False)
+    )
     row = Row(
-        each.partition, each.state.value, each.reason, erased=erased, erased_why=why,
+        each.partition, each.state.value, reason, erased=erased, erased_why=why,
         last=moment(None if last is None else last.at_ms, now_ms),
         last_of="" if last is None
         else f"{format_bytes(last.bytes_read)} to {format_bytes(last.bytes_written)}, up to offset "

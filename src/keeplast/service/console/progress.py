@@ -13,6 +13,7 @@ from keeplast.model.escapes import printable
 from keeplast.service.console.view import ViewSource
 from keeplast.service.live import Progress
 
+CLEANING = "cleaning"
 NAMES_MAX = 4
 """So many rounds under way are named in a line."""
 
@@ -45,7 +46,7 @@ def running_document(choice: Choice, progress: Progress) -> dict[str, Any]:
         "why": choice.why,
         "percent": None if its is None else its.percent,
         "pass": at,
-        "badge": "cleaning" if its is None else f"cleaning {its.percent} %",
+        "badge": CLEANING if its is None else f"{CLEANING} {its.percent} %",
     }
 
 

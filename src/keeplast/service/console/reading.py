@@ -34,6 +34,7 @@ from keeplast.service.documents import (
     tier_document,
 )
 from keeplast.service.metrics import CleanerCollector, exposition
+from keeplast.service.receipt_shelf import ACTION
 from keeplast.service.status import PartitionStatus
 from keeplast.store.status import TierStatus
 
@@ -58,11 +59,11 @@ class Reading:
 
         def make() -> str:
             view, live = self._source.view(), self._source.live
-            found = pages.paged(pages.chosen(view, query), query.page)
+            found = pages.paged(pages.chosen(view, query, live), query.page)
             return self._rendering.page(
                 "overview.html", request, view, query=query, found=found,
                 rows=pages.overview_rows(view, found.items, self._rendering.page_ms(view), live),
-                states=pages.state_counts(view),
+                states=pages.state_counts(view, live),
             )  # fmt: skip
 
         return await self._rendering.html(make)
@@ -76,7 +77,11 @@ class Reading:
             entry = pages.find_entry(view, partition)
             if entry is None:
                 raise unknown(partition)
-            lines = [each for each in view.receipts if each.partition == partition]
+            lines = [
+                each
+                for each in view.receipts
+                if each.partition == partition and each.kind != ACTION
+            ]
             log = anatomy.log_page(
                 view, entry, lines, self._rendering.page_ms(view), self._source.live
             )
@@ -108,7 +113,7 @@ class Reading:
 
         def make() -> Iterator[str]:
             view = self._source.view()
-            head, rows = _place_parts(view, pages.chosen(view, query))
+            head, rows = _place_parts(view, pages.chosen(view, query, self._source.live))
             return document_pieces(head, PARTITIONS, rows)
 
         return await self._rendering.json_pieces(make)

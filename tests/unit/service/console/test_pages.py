@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from keeplast.cleaner.erasure import BasisKind, ErasureBasis
+from keeplast.cleaner.reasons import OnlyActive, RatioTooLow, SkipReason
 from keeplast.cleaner.selection import Choice
 from keeplast.cli.main import app
 from keeplast.log.files import LocalFiles
@@ -24,12 +25,12 @@ from keeplast.service.document_text import ROWS_AT_ONCE, document_text
 from keeplast.service.documents import status_document
 from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_names import FILE_NAME
-from keeplast.service.receipt_shelf import ReceiptShelf
+from keeplast.service.receipt_shelf import ReceiptLine, ReceiptShelf
 from keeplast.service.set_aside import SetAside
 from keeplast.service.snapshot import Snapshot
 from keeplast.service.status import ErasedBy, LastRound, PartitionStatus, State
 from keeplast.survey.report import RoundReport
-from keeplast.survey.wording import basis_words
+from keeplast.survey.wording import basis_words, skip_words
 from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
 from tests.support.daemon_world import Told
 from tests.support.manual_clock import ManualClock
@@ -156,6 +157,7 @@ def test_receipts_are_listed_and_passed_on_as_they_are(root: Path) -> None:
     assert (root / FILE_NAME).read_bytes() == site.get("/receipts.jsonl").content
     for path in ("/work", "/log/orders/0"):
         assert "1 superseded" in site.get(path).text
+    assert 'aria-label="What the bars mean"' in site.get("/log/orders/0").text
     assert "No receipt fits" in site.get("/work?q=nothing").text
     found = site.document("/log/orders/0.json")["partitions"][0]["last_round"]
     lines = [json.loads(line) for line in (root / FILE_NAME).read_bytes().splitlines()]
@@ -274,7 +276,15 @@ def test_a_log_in_work_has_a_badge_until_a_look_tells_its_state(source: FixedSou
     live, site = loop_of(source), Site(source)
     name = TopicPartition("orders", 0)
     assert "orders-0 overdue due for a round" in row(site, "orders-0")
+    assert ">2 overdue<" in site.get("/").text
     live.chosen((Choice(name, "overdue"),))
+    text = site.get("/").text
+    assert ">1 cleaning<" in text
+    assert ">1 overdue<" in text
+    assert ">orders-0<" in site.get("/?state=cleaning").text
+    assert ">orders-0<" not in site.get("/?state=overdue").text
+    (only,) = site.document("/overview.json?state=cleaning")["partitions"]
+    assert 0 == only["partition"]
     assert "orders-0 cleaning due for a round" in row(site, "orders-0")
     live.planned(200, RoundWork(name, 50))
     live.progressed(142, name)
@@ -287,8 +297,41 @@ def test_a_log_in_work_has_a_badge_until_a_look_tells_its_state(source: FixedSou
     assert (71, "pass 2 of 2: rewriting") == (running["percent"], running["pass"])
     live.finished(name, RoundReport())
     assert "orders-0 round over" in row(site, "orders-0")
-    # What it is sorted and counted by is what the look found.
-    assert ">2 overdue<" in site.get("/").text
+    assert ">1 round over<" in site.get("/").text
+
+
+@pytest.mark.parametrize("why", [OnlyActive(0), RatioTooLow(0.4, 0.5)])
+def test_no_page_names_an_option_that_nobody_can_give_there(
+    source: FixedSource, why: SkipReason
+) -> None:
+    status = source.found.status
+    assert status is not None
+    waiting = tuple(
+        replace(each, state=State.NOT_DUE, decision=why, reason=skip_words(why))
+        if each.partition == TopicPartition("orders", 1)
+        else each
+        for each in status.partitions
+    )
+    source.found = replace(source.found, status=replace(status, partitions=waiting))
+    site = Site(source)
+    sentence = skip_words(why, names_options=False)
+    assert sentence != skip_words(why)
+    assert f"orders-1 not due {sentence}" in row(site, "orders-1")
+    for path in ("/", "/log/orders/1", "/work"):
+        assert skip_words(why) not in html.unescape(site.get(path).text)
+
+
+def test_what_somebody_asked_for_is_no_round_of_a_log(source: FixedSource) -> None:
+    name = TopicPartition("orders", 0)
+    asked = ReceiptLine("action", NOW_MS, name, words="pause")
+    expired = ReceiptLine("expired", NOW_MS, name, words="a segment")
+    source.found = replace(source.found, receipts=(asked, expired))
+    site = Site(source)
+    log = site.get("/log/orders/0").text
+    assert "action: pause" not in log
+    assert "expired: a segment" in log
+    assert "What the bars mean" not in log
+    assert "action: pause" in site.get("/work").text
 
 
 def test_what_is_due_says_what_the_last_round_left_and_what_the_next_one_takes(

@@ -94,7 +94,7 @@ def test_a_new_view_is_shown_and_the_focus_stays(browser: Browser, served: Serve
     found = served.source.found
     assert found.status is not None
     partitions = tuple(
-        replace(each, state=State.CLEAN, reason="as clean as can be")
+        replace(each, state=State.CLEAN, reason="as clean as can be", decision=None)
         if each.partition == ORDERS
         else each
         for each in found.status.partitions

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from keeplast.attach.collection import collect
 from keeplast.attach.publication import Publisher
 from keeplast.attach.round import RoundWish, clean_attached
 from keeplast.attach.swap import Swap
@@ -24,6 +25,7 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.run.local_runner import LocalRunner
 from tests.support.attached_world import PARTITION, AttachedWorld, files_of
 
+GRACE_MS = 1000
 WISH = RoundWish(
     topic=TopicConfig(cleanup_policy=frozenset({"compact"})), margin_bytes=0, force=True
 )
@@ -53,20 +55,20 @@ class StoredTier(LocalStorage):
 
 @dataclass
 class Waking:
-    """A remote tier before whose ``number``-th opening something happens."""
+    """A remote tier where something happens before the segment at ``start`` is first opened."""
 
     tier: Any
-    number: int
+    start: int
     happens: Callable[[], None]
-    opened: int = 0
+    is_over: bool = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.tier, name)
 
     def open(self, segment: RemoteLogSegment) -> Any:
-        """Open a segment; what is read of it first may be gone."""
-        self.opened += 1
-        if self.opened == self.number:
+        """Open a segment, which may be gone by then."""
+        if segment.start_offset == self.start and not self.is_over:
+            self.is_over = True
             self.happens()
         return self.tier.open(segment)
 
@@ -97,8 +99,9 @@ def replace_all(world: AttachedWorld) -> None:
     sources = world.served()[:3]
     output = world.write_output(other, sources)
     other.decide_and_publish(Swap(output.id.partition, tuple(sources), (output,), 30))
+    world.clock.advance(GRACE_MS)
+    assert 1 == collect(other, GRACE_MS).decisions
     other.close()
-    world.settle()
 
 
 def expire_first(world: AttachedWorld) -> None:
@@ -112,7 +115,7 @@ def remove_by_hand(world: AttachedWorld) -> None:
         world.tier.delete(each)
 
 
-@pytest.mark.parametrize("number", [2, 4, 6])
+@pytest.mark.parametrize("start", [0, 10, 20])
 @pytest.mark.parametrize(
     ("happens", "expected", "words"),
     [
@@ -123,11 +126,11 @@ def remove_by_hand(world: AttachedWorld) -> None:
 )
 def test_a_round_whose_sources_went_says_whose_doing_that_was(
     world: AttachedWorld, happens: Callable[[AttachedWorld], None],
-    expected: type[CompactionError], words: str, number: int,
+    expected: type[CompactionError], words: str, start: int,
 ) -> None:  # fmt: skip
     """A process that slept in its round wakes when another one has collected, or brokers have."""
     sleeper = world.claim()
-    tier: Any = Waking(world.tier, number, lambda: happens(world))
+    tier: Any = Waking(world.tier, start, lambda: happens(world))
     sleeper.layout = tier
     before = set(world.tier.segments)
     with pytest.raises(expected, match=words):

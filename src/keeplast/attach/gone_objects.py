@@ -31,11 +31,18 @@ def telling_why_gone(publisher: Publisher, view: MetadataView) -> Iterator[None]
     except (FileNotFoundError, CorruptError) as error:
         publisher.log.check(publisher.held)
         now = _served(publisher.look())
-        gone = [each for name, each in before.items() if name not in now]
+        # What this very round has replaced tells nothing of anybody else.
+        mine = {
+            source.id
+            for decision in publisher.log.decisions(publisher.held)
+            if decision.epoch == publisher.epoch
+            for source in decision.sources
+        }
+        gone = [each for name, each in before.items() if name not in now and name not in mine]
         if gone:
             raise ConflictError(
-                "a segment was replaced, or expired, while a round read it; nothing of it was "
-                "published, the next round reads what is served now. "
+                "a segment was replaced, or expired, while a round read it; the next round reads "
+                "what is served now. "
                 f"partition={publisher.name} segment={encode_id(gone[0].id.segment_id)} "
                 f"count={len(gone)}"
             ) from error

@@ -105,10 +105,10 @@ def orphans_of_gone(
     for found in there:
         if found.segment_id not in named and not _is_begun(layout, known, found):
             unknown.append(found)
-        elif found.segment_id in kept:
-            served.append(found)
+        elif found.modified_ms > latest_ms:
+            waiting.append(found)
         else:
-            (due if found.modified_ms <= latest_ms else waiting).append(found)
+            (served if found.segment_id in kept else due).append(found)
     words = _words(known, begun, {each.segment_id for each in there}, latest_ms)
     return Orphans(tuple(due), tuple(waiting), tuple(unknown), tuple(served), words)
 

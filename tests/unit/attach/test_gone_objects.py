@@ -23,7 +23,8 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.local_runner import LocalRunner
-from tests.support.attached_world import PARTITION, AttachedWorld, files_of
+from keeplast.tier.state.attached import Decision
+from tests.support.attached_world import BROKER, PARTITION, AttachedWorld, files_of
 
 GRACE_MS = 1000
 WISH = RoundWish(
@@ -139,3 +140,18 @@ def test_a_round_whose_sources_went_says_whose_doing_that_was(
     assert set(world.tier.segments) <= known
     assert [] == [each for each in world.tier.own if not each.startswith("owner-")]
     assert before - set(world.tier.segments)
+
+
+def test_damage_that_is_found_behind_a_swap_of_the_round_is_damage(world: AttachedWorld) -> None:
+    """What the round itself has replaced was not taken by anybody else."""
+    publisher = world.claim()
+    publish = publisher.decide_and_publish
+
+    def damaged(swap: Swap) -> Decision:
+        publish(swap)
+        raise CorruptError("found behind it")
+
+    publisher.decide_and_publish = damaged  # type: ignore[method-assign]
+    with pytest.raises(CorruptError, match="found behind it"):
+        clean(publisher)
+    assert {each.broker_id for each in world.served()} == {BROKER, publisher.mark}

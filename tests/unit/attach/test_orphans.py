@@ -225,6 +225,9 @@ def test_what_is_still_shown_as_served_goes_when_somebody_says_so(world: Attache
     with pytest.raises(RefusedError, match="collect-served"):
         collected(world, Gone(world))
     assert ids < set(world.tier.segments)
+    young = collected(world, Gone(world), takes_served=True, grace_ms=GRACE_MS + 1)
+    assert ((), 6) == (young.served, len(young.waiting))
+    assert ids < set(world.tier.segments)
     assert found == collected(world, Gone(world), takes_served=True)
     assert unknown == set(world.tier.segments)
 

@@ -87,9 +87,7 @@ class RoundPlan:
 
     @property
     def late_now_ms(self) -> int:
-        """Return the time up to which horizons have passed and nothing is waited for any more."""
-        if self.expires_below < INT64_MAX:
-            return -1
+        """Return the time up to which horizons have passed and no reader is waited for any more."""
         max_ms = 0 if self.readers is None else self.readers.max_ms
         return self.expiry_now_ms - max_ms
 

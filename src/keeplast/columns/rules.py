@@ -27,7 +27,6 @@ from keeplast.columns.kernel import inline
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
 from keeplast.columns.versions import HAS_VERSION
 from keeplast.columns.winners import LOSES, UNKNOWN
-from keeplast.model.offsets import INT64_MAX
 
 KEEP = 0
 SUPERSEDED = 1
@@ -45,19 +44,19 @@ UNVERSIONED_EXPIRES = 2
 
 
 @inline
-def kept_from(magic, horizon, now, late_now, passed_to, old_kept_from):
+def kept_from(magic, horizon, now, late_now, passed_to, late_to, old_kept_from):
     """Return the offset from which on the tombstones, or the marker, of a batch stay for now.
 
     ``horizon`` is -1 when the batch carries none. Removal happens at ``now == horizon``, below the
     offset ``passed_to`` that all readers who are waited for have read to, INT64_MAX when nobody is;
-    from there on at ``late_now``, which is ``now`` less the longest wait. An old format goes by its
-    segment: ``old_kept_from``.
+    from there on at ``late_now``, which is ``now`` less the longest wait, and below ``late_to``,
+    which no wait ends. An old format goes by its segment: ``old_kept_from``.
     """
     if magic < 2:
         return np.int64(old_kept_from)
     if horizon < 0 or now < horizon:
         return np.int64(0)
-    return np.int64(passed_to) if late_now < horizon else np.int64(INT64_MAX)
+    return np.int64(passed_to) if late_now < horizon else np.int64(late_to)
 
 
 @inline

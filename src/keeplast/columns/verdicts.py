@@ -86,19 +86,24 @@ def _discards(table, i, kept):
     )
 
 
-@kernel("void(int64[:, ::1], int64, int64, int64, int64, int64, int64, int64[:, ::1], int64[::1])")
-def judge_batches(table, first, last, now, late_now, passed_to, bound, last_records, counters):
+@kernel(
+    "void(int64[:, ::1], int64, int64, int64, int64, int64, int64, int64, int64[:, ::1],"
+    " int64[::1])"
+)
+def judge_batches(
+    table, first, last, now, late_now, passed_to, late_to, bound, last_records, counters
+):  # fmt: skip
     """Set VERDICT of batches ``[first, last)`` for the second pass.
 
-    ``now``, ``late_now`` and ``passed_to`` are :func:`rules.kept_from`'s; ``bound`` is the round's
-    exclusive upper bound.
+    ``now``, ``late_now``, ``passed_to`` and ``late_to`` are :func:`rules.kept_from`'s; ``bound`` is
+    the round's exclusive upper bound.
     """
     read = 0
     for i in range(first, last):
         # No batch of an old format is a control batch, so its segment's time plays no part.
         kept = rules.kept_from(
-            table[i, t.MAGIC], horizon_of(table, i), now, late_now, passed_to, np.int64(0)
-        )
+            table[i, t.MAGIC], horizon_of(table, i), now, late_now, passed_to, late_to, np.int64(0)
+        )  # fmt: skip
         discards = _discards(table, i, kept)
         verdict = rules.batch_verdict(
             discards,
@@ -172,18 +177,18 @@ def count_messages(table, first, last):
 
 @kernel(
     "UniTuple(int64, 2)(int64[:, ::1], int64, int64, int64, int64, int64, int64, int64, int64,"
-    " boolean, int64, int64, int64[::1], int32[::1], uint8[::1], uint8[::1], uint8[::1],"
+    " int64, boolean, int64, int64, int64[::1], int32[::1], uint8[::1], uint8[::1], uint8[::1],"
     " int64[::1])"
 )
 def judge_rows(
-    table, first, last, map_latest, now, late_now, passed_to, now_plus, old_kept_from,
+    table, first, last, map_latest, now, late_now, passed_to, late_to, now_plus, old_kept_from,
     keeps_keyless, expiry, expires_below, offsets, positions, flags, standings, keep, counters,
 ):  # fmt: skip
     """Set ``keep`` of every row and ACTION of every batch in ``[first, last)``.
 
     ``standings`` is only read for rows with a key at or below ``map_latest``. ``now``,
-    ``late_now``, ``passed_to`` and ``old_kept_from`` are :func:`rules.kept_from`'s. ``now_plus`` is
-    now + delete.retention.ms, or NO_HORIZON; ``expiry`` and ``expires_below`` are
+    ``late_now``, ``passed_to``, ``late_to`` and ``old_kept_from`` are :func:`rules.kept_from`'s.
+    ``now_plus`` is now + delete.retention.ms, or NO_HORIZON; ``expiry`` and ``expires_below`` are
     :func:`rules.may_expire`'s.
     OUT_BASE_TIMESTAMP receives the horizon the output batch carries, or -1. Returns (batches that
     do not stay as they are, compressed batches to rebuild).
@@ -203,7 +208,9 @@ def judge_rows(
         magic = table[i, t.MAGIC]
         is_control = table[i, t.ATTRIBUTES] & t.CONTROL != 0
         horizon = horizon_of(table, i)
-        expires_to = rules.kept_from(magic, horizon, now, late_now, passed_to, old_kept_from)
+        expires_to = rules.kept_from(
+            magic, horizon, now, late_now, passed_to, late_to, old_kept_from
+        )  # fmt: skip
         discards = _discards(table, i, expires_to)
         rows_end = table[i, t.FIRST_ROW] + table[i, t.ROWS]
         kept = 0

@@ -156,14 +156,15 @@ class KeyRounds:
         """Return what becomes of the one record of batch ``at``."""
         w, counters = self._w, np.zeros(verdicts.COUNTERS, np.int64)
         verdicts.judge_batches(
-            table, at, at + 1, terms.now_ms, terms.late_now_ms, terms.passed_to, terms.bound,
-            _NO_PRODUCERS, counters,
+            table, at, at + 1, terms.now_ms, terms.late_now_ms, terms.passed_to, INT64_MAX,
+            terms.bound, _NO_PRODUCERS, counters,
         )  # fmt: skip
         verdicts.judge_rows(
             table, at, at + 1, terms.bound - 1, terms.now_ms, terms.late_now_ms, terms.passed_to,
-            terms.horizon_ms, old_kept_from(mtime_ms, terms.old_format_horizon_ms, terms.readers),
-            False, self._ranking.expiry, terms.first_dirty, w.offsets, w.positions, w.flags,
-            w.standings, w.marks, counters,
+            INT64_MAX, terms.horizon_ms,
+            old_kept_from(mtime_ms, terms.old_format_horizon_ms, terms.readers), False,
+            self._ranking.expiry, terms.first_dirty, w.offsets, w.positions, w.flags, w.standings,
+            w.marks, counters,
         )  # fmt: skip
         is_whole = table[at, t.COUNT] == 1 and table[at, t.MAGIC] < 2
         if table[at, t.ACTION] == t.ACTION_COPY and is_whole:

@@ -154,7 +154,8 @@ class SourceReader:
                 )
                 verdicts.judge_batches(
                     window.table, 0, window.batches, c.plan.expiry_now_ms, c.plan.late_now_ms,
-                    c.plan.passed_to, kept_end, c.plan.last_records, c.counters,
+                    c.plan.passed_to, c.plan.expires_below, kept_end, c.plan.last_records,
+                    c.counters,
                 )  # fmt: skip
                 for part in c.workspace.slices(
                     window, source.base_offset, c.task.hash_key, c.cache, keeps=False,
@@ -207,9 +208,9 @@ class SourceReader:
         keep = w.marks
         changed, packed = verdicts.judge_rows(
             table, first, last, map_latest, c.plan.expiry_now_ms, c.plan.late_now_ms,
-            c.plan.passed_to, c.plan.horizon_ms, old_kept_from, c.plan.keeps_keyless,
-            c.ranking.expiry, c.tombstones_expire_below, w.offsets, w.positions, w.flags,
-            w.standings, keep, c.counters,
+            c.plan.passed_to, c.plan.expires_below, c.plan.horizon_ms, old_kept_from,
+            c.plan.keeps_keyless, c.ranking.expiry, c.tombstones_expire_below, w.offsets,
+            w.positions, w.flags, w.standings, keep, c.counters,
         )  # fmt: skip
         while (beyond := self._find_beyond(table, first, last)) is not None:
             if beyond > first:

@@ -368,6 +368,7 @@ class _Sampling:
         has_horizon = ~is_old & (batches[:, t.ATTRIBUTES] & t.DELETE_HORIZON != 0)
         horizons, ends = batches[:, t.BASE_TIMESTAMP], batches[:, t.LAST_OFFSET]
         is_expired: NDArray[np.bool_] = has_horizon & (horizons <= plan.expiry_now_ms)
-        is_expired &= (ends < plan.passed_to) | (horizons <= plan.late_now_ms)
+        is_late = (horizons <= plan.late_now_ms) & (ends < plan.expires_below)
+        is_expired &= (ends < plan.passed_to) | is_late
         old_kept_from = plan.old_tombstones_kept_from(self._mtimes[piece.base_offset])
         return is_expired | (is_old & (ends < old_kept_from))

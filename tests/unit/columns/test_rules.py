@@ -57,7 +57,7 @@ TOMBSTONE = HAS_KEY
 def test_whole_batch_is_discarded(
     is_control: bool, is_unneeded: bool, is_aborted: bool, horizon: int, expected: bool
 ) -> None:
-    kept = KEPT_FROM(2, horizon, NOW, NOW, INT64_MAX, 0)
+    kept = KEPT_FROM(2, horizon, NOW, NOW, INT64_MAX, INT64_MAX, 0)
     assert expected == DISCARDS(is_control, is_unneeded, is_aborted, 10, kept)
 
 
@@ -80,7 +80,7 @@ WAIT = 100
 def test_what_readers_have_not_read_stays_until_the_wait_is_over(
     horizon: int, expected: int
 ) -> None:
-    kept = KEPT_FROM(2, horizon, NOW, NOW - WAIT, 10, 0)
+    kept = KEPT_FROM(2, horizon, NOW, NOW - WAIT, 10, INT64_MAX, 0)
     assert expected == kept
     for offset in (9, 10, 11):
         goes = offset < expected
@@ -91,6 +91,13 @@ def test_what_readers_have_not_read_stays_until_the_wait_is_over(
         assert (EXPIRED_TOMBSTONE if goes else KEEP) == found
 
 
+@pytest.mark.parametrize(
+    ("horizon", "expected"), [(NOW + 1, 0), (NOW, 10), (NOW - WAIT + 1, 10), (NOW - WAIT, 20)]
+)
+def test_what_may_come_back_stays_also_behind_the_longest_wait(horizon: int, expected: int) -> None:
+    assert expected == KEPT_FROM(2, horizon, NOW, NOW - WAIT, 10, 20, 0)
+
+
 def test_nobody_who_waits_lets_a_marker_go_whose_transaction_has_data() -> None:
     assert not DISCARDS(True, False, False, 10, INT64_MAX)
 
@@ -98,7 +105,7 @@ def test_nobody_who_waits_lets_a_marker_go_whose_transaction_has_data() -> None:
 @pytest.mark.parametrize("kept_from", [0, 7, INT64_MAX])
 def test_old_formats_wait_by_the_time_of_their_segment(kept_from: int) -> None:
     for magic in (0, 1):
-        assert kept_from == KEPT_FROM(magic, NONE, NOW, NOW - WAIT, 10, kept_from)
+        assert kept_from == KEPT_FROM(magic, NONE, NOW, NOW - WAIT, 10, 20, kept_from)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +246,8 @@ def _record(
     expires_below: int = 0,
     keeps_keyless: bool = False,
 ) -> int:
-    kept = KEPT_FROM(magic, horizon, NOW, NOW, INT64_MAX, 0 if keeps_old else INT64_MAX)
+    kept_from = 0 if keeps_old else INT64_MAX
+    kept = KEPT_FROM(magic, horizon, NOW, NOW, INT64_MAX, INT64_MAX, kept_from)
     return ON_RECORD(
         discards, is_control, offset, MAP_LATEST, flags, standing, kept, keeps_keyless, expiry,
         expires_below,

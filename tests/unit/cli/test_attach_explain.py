@@ -69,7 +69,7 @@ def test_a_person_is_told_of_each_record_and_of_what_was_not_searched(
     assert "more in replaced segments" in text
     assert "wins: stays until a later record supersedes it" in text
     assert f"{NAME}: the record that stays: by offset" in text
-    assert f"{NAME}: last trace: never" in text
+    assert f"{NAME}: last trace: no date: its tombstone wins" in text
     assert "also in replaced segment" in text
     assert "collected from" in text
     assert "which only brokers have" in text

@@ -56,7 +56,9 @@ PublicKey = Annotated[
 Certificate = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE", help="What keeplast erasure certificate wrote.", show_default=False
+        metavar="FILE",
+        show_default=False,
+        help="What erasure certificate, tier certificate or attach certificate wrote.",
     ),
 ]
 HashKeyIfAny = Annotated[
@@ -281,11 +283,11 @@ def verify(
     receipt: Receipts = None,
     as_json: Json = False,
 ) -> Result:
-    """Prove that a certificate is as it was signed; with --data or --store, look what is there now.
+    """Prove that a certificate is as it was signed, and look what is there now, if told where.
 
     The public key proves integrity. Whether a person is meant only the hash key can tell, with
-    --keys. A directory that came back from a backup is told as older, a key that was written again
-    as later.
+    --keys. --data, --store, or --bootstrap-server with --storage and --store, say where to look:
+    what came back from a backup is told as older, a key that was written again as later.
     """
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
     from keeplast.cli.frame.key_files import read_hasher, read_keys

@@ -9,7 +9,7 @@ import typer
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import SCOPE, DataDir, Json
 from keeplast.cli.frame.spans import SPAN_WORDS, span_ms
-from keeplast.cli.frame.times import TIME_WORDS, time_ms
+from keeplast.cli.frame.times import time_ms
 from keeplast.model.hold import HoldPoint
 from keeplast.model.offsets import INT64_MAX
 
@@ -61,7 +61,8 @@ def _point(text: str) -> HoldPoint:
         return HoldPoint(offset=int(stripped))
     if not stripped[:1].isdecimal():
         raise typer.BadParameter(
-            f"not a point; write an offset, {TIME_WORDS}, or now. value={text!r}"
+            "not a point; write an offset, a time such as 2026-05-31T22:00:00Z, or now. "
+            f"value={text!r}"
         )
     return HoldPoint(time_ms=time_ms(stripped))
 

@@ -79,6 +79,10 @@ class AttachedDates:
         """Return None: nobody knows when brokers copy more, which decides what rounds may take."""
         return None
 
+    def erased_words(self, partition: TopicPartition) -> str:
+        """Return why nobody knows."""
+        return "no date: nobody knows when brokers copy more"
+
     def last_trace(self, found: KeyExplanation) -> LastTrace:
         """Return by when the last record of the key is gone from what brokers serve."""
         return find_attached_trace(found, replaced=0, is_partly_unseen=False)

@@ -38,6 +38,9 @@ CERTIFICATE_BYTES_MAX = 256 << 20
 META_PROPERTIES_BYTES_MAX = 1 << 20
 DIRECTORY, STORE, ATTACHED = "data directory", "store", "attached topics"
 """Kinds of places."""
+_ERASE = {
+    DIRECTORY: "keeplast erase", STORE: "keeplast tier erase", ATTACHED: "keeplast attach erase",
+}  # fmt: skip
 ROUNDS_MAX = 1000
 SHOWN_MAX = 5
 CLAIM = "No record with one of these keys was found in what was searched."
@@ -154,11 +157,11 @@ def read_identity(files: FileSystem, root: Path) -> MetaProperties | None:
         raise error.located(str(path)) from error
 
 
-def require_gone(answer: ErasureAnswer, topics: Sequence[str]) -> None:
+def require_gone(answer: ErasureAnswer, topics: Sequence[str], erase: str) -> None:
     """Raise RefusedError unless everything was searched and nothing found; says what is where.
 
     Of ``topics``, which were named, all must be compacted; what ``--all-topics`` left out is not
-    what it asked for.
+    what it asked for. ``erase`` is the command that shows all of it.
     """
     left = [
         f"{each.name}: {place.partition}: {_where(place.offsets, place.beside)}: {place.why}; may "
@@ -178,7 +181,7 @@ def require_gone(answer: ErasureAnswer, topics: Sequence[str]) -> None:
     shown = "; ".join(left[:SHOWN_MAX]) or "nothing was searched"
     more = f"; and {len(left) - SHOWN_MAX} more" if len(left) > SHOWN_MAX else ""
     raise RefusedError(
-        f"no certificate while a trace may be left: {shown}{more}; keeplast erase shows all of "
+        f"no certificate while a trace may be left: {shown}{more}; {erase} shows all of "
         "them, and --now does what may be done now."
     )
 
@@ -199,7 +202,7 @@ def make_certificate(
     nonce: str,
 ) -> bytes:
     """Return the file of a certificate; RefusedError while a trace may be left."""
-    require_gone(answer, request.topics)
+    require_gone(answer, request.topics, _ERASE[place.document["kind"]])
     covered = {each.partition for each in answer.searches}
     chain = standing.chain
     statement = {

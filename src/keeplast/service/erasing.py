@@ -24,10 +24,12 @@ from keeplast.inspect.erasure_search import (
     search_partition,
 )
 from keeplast.inspect.explain import KeyExplanation, explain_records, look_for_keys, rankings_of
+from keeplast.inspect.fates import Outlook
 from keeplast.inspect.key_search import KeyRecord
-from keeplast.inspect.traces import LastTrace, trace_words
+from keeplast.inspect.traces import LastTrace, TraceKind, hold_words, trace_words
 from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.files import FileSystem
+from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.read.transaction_outcomes import TransactionOutcome
 from keeplast.rewrite.workspace import Workspace
@@ -180,6 +182,10 @@ class TraceDates(Protocol):
 
     def erased_by_ms(self, partition: TopicPartition) -> int | None:
         """Return by when all that is overwritten now is gone, None when nobody knows."""
+        ...
+
+    def erased_words(self, partition: TopicPartition) -> str:
+        """Return what that rests on, or why nobody knows."""
         ...
 
     def last_trace(self, found: KeyExplanation) -> LastTrace:
@@ -408,8 +414,13 @@ def _place(
     by = trace.by_ms
     if beside:
         by = None if by is None or by_ms is None else max(by, by_ms)
+    if not why:
+        # What a whole log goes by stands beside a key's trace elsewhere; here it is all there is.
+        has_bound = trace.kind is not TraceKind.NO_BOUND
+        why = trace_words(found, trace) if has_bound else dates.erased_words(partition)
+    waits = _waits_for(found)
     return KeyPlace(
-        partition, decided, by if decided else None, why or trace_words(found, trace),
+        partition, decided, by if decided else None, f"{why}; it waits: {waits}" if waits else why,
         tuple((each.segment, each.offset) for each in records),
         sum(each.is_tombstone for each in records), beside, _may_go_from(found),
     )  # fmt: skip
@@ -421,6 +432,14 @@ def _may_go_from(found: KeyExplanation) -> int | None:
     goes = all(each.fate.verdict is not None for each in found.records)
     known = [each for each in times if each is not None]
     return max(known) if goes and known and len(known) == len(times) else None
+
+
+def _waits_for(found: KeyExplanation) -> str | None:
+    """Say what the record waits for that goes last, None where none has to wait."""
+    later = [each.fate for each in found.records if each.fate.outlook is Outlook.GOES_LATER]
+    last = max(later, key=lambda fate: INT64_MAX if fate.from_ms is None else fate.from_ms,
+               default=None)  # fmt: skip
+    return None if last is None else hold_words(last, found.topic.delete_retention_ms)
 
 
 def _decision(found: KeyExplanation, records: Sequence[KeyRecord], words: str) -> tuple[bool, str]:

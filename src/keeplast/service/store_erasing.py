@@ -1,8 +1,8 @@
 """Searches a store for keys that must go: the answer of ``keeplast tier erase``.
 
 Live segments and replaced ones are read once; nothing is held and nothing changed. An object that
-no row of the metadata names is told as a problem: nobody knows what is in it. What a host has not
-copied yet is not searched.
+no row of the metadata names is told as a problem, whatever its name: nobody knows what is in it.
+What a host has not copied yet is not searched.
 """
 
 from __future__ import annotations
@@ -26,16 +26,24 @@ from keeplast.service.erasing import (
 )
 from keeplast.service.erasure_answer import TOMBSTONE_WORDS, ErasureAnswer, ErasureKeys
 from keeplast.service.tier_pace import tier_pace
-from keeplast.store.erasure import TierPace
+from keeplast.store.erasure import TierErasure, TierPace
 from keeplast.store.look import RemoteLook
 from keeplast.store.tiered_store import StoreParts, TieredStore
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
-from keeplast.tier.objects.object_store import ObjectStore, segment_of_key
+from keeplast.tier.objects.object_store import (
+    FILTER,
+    ObjectStore,
+    object_key,
+    segment_of_key,
+    topic_ids_of,
+)
 from keeplast.tier.objects.round_files import RoundFiles
 from keeplast.tier.state.partition_state import PartitionState
-from keeplast.tier.state.segment import SegmentState
+from keeplast.tier.state.segment import RemoteSegment, SegmentState
 
+UNNAMED = "no row of the metadata names it: keeplast tier collect removes it once it is old enough"
+STRANGE = "keeplast gave nothing this name, and nobody searched it: look whose it is, and remove it"
 FORGOTTEN = "it was given up, and has objects: keeplast tier collect removes them"
 
 
@@ -48,14 +56,21 @@ class StoreDates:
     def __init__(self, opened: TieredStore, pace: TierPace, *, has_expired_rounds: bool) -> None:
         self._opened = opened
         self._pace = pace
-        self._known: dict[TopicPartition, int | None] = {}
+        self._known: dict[TopicPartition, TierErasure] = {}
         self._has_expired_rounds = has_expired_rounds
 
     def erased_by_ms(self, partition: TopicPartition) -> int | None:
         """Return by when all that is overwritten now is gone, None when nobody knows."""
+        return self._erased_by(partition).by_ms
+
+    def erased_words(self, partition: TopicPartition) -> str:
+        """Return what that rests on, or why nobody knows."""
+        return self._erased_by(partition).why
+
+    def _erased_by(self, partition: TopicPartition) -> TierErasure:
         if partition not in self._known:
             # It reads what segments say of their tombstones: once for all keys.
-            self._known[partition] = self._opened.erased_by(partition, self._pace).by_ms
+            self._known[partition] = self._opened.erased_by(partition, self._pace)
         return self._known[partition]
 
     def last_trace(self, found: KeyExplanation) -> LastTrace:
@@ -159,23 +174,43 @@ def search_replaced(
     """
     state, objects = look.state, parts.objects
     found: list[BesideLog] = []
+    # Listed before the rows are read: what is committed meanwhile has a row by then.
+    keys = sorted(each.key for each in objects.list(str(state.partition)))
+    topic_ids = topic_ids_of(keys)
+    named = {
+        each.segment_id: _keys_of(state.partition, state.topic_id, each)
+        for each in state.segments.values()
+    }
     for orphan in look.orphans:
-        files = RoundFiles(objects, state.partition, state.topic_id, (orphan.segment,))
-        name = f"replaced segment {orphan.segment.segment_id}"
+        segment = orphan.segment
+        topic_id = topic_ids.get(segment.segment_id, state.topic_id)
+        named[segment.segment_id] = _keys_of(state.partition, topic_id, segment)
+        files = RoundFiles(objects, state.partition, topic_id, (segment,))
         try:
             path = list_partition(files.path, files).segments[0].log_path
         except FileNotFoundError:
             continue  # collected by now
         each = search_file(path, wanted, files)
         if each is not None and (each.keys or each.problem):
+            name = f"replaced segment {segment.segment_id}"
             found.append(BesideLog(name, each.keys, each.problem))
-    # Listed before the rows are read: what is committed meanwhile has a row by then.
-    ids = {segment_of_key(each.key) for each in objects.list(str(state.partition))}
     known = parts.metadata.known_ids(state.partition)
-    found += [
-        BesideLog(f"object of segment {each}", problem="no row of the metadata names it: keeplast "
-                  "tier collect removes it once it is old enough")
-        for each in sorted(filter(None, ids))
-        if known.get(each, SegmentState.DELETED) is SegmentState.DELETED
-    ]  # fmt: skip
+    unnamed: set[str] = set()
+    for key in keys:
+        segment_id = segment_of_key(key)
+        if segment_id is None:
+            found.append(BesideLog(f"object {key}", problem=STRANGE))
+        elif known.get(segment_id, SegmentState.DELETED) is SegmentState.DELETED:
+            unnamed.add(segment_id)
+        elif key not in named.get(segment_id, (key,)):  # one that is live since the look has none
+            found.append(BesideLog(f"object {key}", problem=STRANGE))
+    found += [BesideLog(f"object of segment {each}", problem=UNNAMED) for each in sorted(unnamed)]
     return found, len(look.orphans)
+
+
+def _keys_of(partition: TopicPartition, topic_id: str, segment: RemoteSegment) -> frozenset[str]:
+    """Return the keys of all that a segment's row names, and of its filter, which may be absent."""
+    return frozenset(
+        object_key(partition, topic_id, segment.segment_id, segment.base_offset, suffix)
+        for suffix in (*segment.files, FILTER)
+    )

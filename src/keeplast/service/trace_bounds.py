@@ -55,6 +55,11 @@ class TraceBounds:
         erased = self.erased_by(partition)
         return None if erased is None else erased.by_ms
 
+    def erased_words(self, partition: TopicPartition) -> str:
+        """Return what that rests on, or why nobody knows."""
+        erased = self.erased_by(partition)
+        return "no date while it cannot be looked at" if erased is None else erased.why
+
     def last_trace(self, found: KeyExplanation, kept: Sequence[UndoCopy] = ()) -> LastTrace:
         """Return by when the last record of the key is gone from its log, and what is ``kept``."""
         undo_ms = found.topic.undo_retention_ms

@@ -28,9 +28,8 @@ from keeplast.store.readers import StoredReaders
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.tier.objects.filters import FilterKey
-from keeplast.tier.objects.object_store import ObjectStore
+from keeplast.tier.objects.object_store import ObjectStore, topic_ids_of
 from keeplast.tier.objects.round_files import RoundFiles
-from keeplast.tier.state.partition_state import Orphan, PartitionState
 from keeplast.tier.state.segment import RemoteSegment
 
 
@@ -101,7 +100,22 @@ def explain_stored(
         return without_absent(searched, remote, files, key, filter_key, progressed)
 
     looked = replace(looked, segments=narrowed(looked.segments, segments, remote))
-    replaced = [(orphan, *_replaced(orphan, state, objects, narrowed)) for orphan in look.orphans]
+    # Listed where there is any at all.
+    stored = objects.list(str(state.partition)) if look.orphans else ()
+    topic_ids = topic_ids_of(each.key for each in stored)
+    replaced = [
+        (
+            orphan,
+            *_replaced(
+                RoundFiles(
+                    objects, state.partition,
+                    topic_ids.get(orphan.segment.segment_id, state.topic_id), (orphan.segment,),
+                ),
+                orphan.segment, narrowed,
+            ),
+        )
+        for orphan in look.orphans
+    ]  # fmt: skip
     every = [*looked.segments, *(each for _, _, its in replaced for each in its)]
     planned(sum(each.valid_bytes for each in every if not each.lacks_key))
     found = explain_looked(looked, replace(asked, key=key, offset=None), workspace, progressed)
@@ -129,10 +143,8 @@ Narrowed = Callable[
 
 
 def _replaced(
-    orphan: Orphan, state: PartitionState, objects: ObjectStore, narrowed: Narrowed
+    files: RoundFiles, segment: RemoteSegment, narrowed: Narrowed
 ) -> tuple[RoundFiles, Sequence[SearchedSegment]]:
     """Return a replaced segment as what is searched."""
-    files = RoundFiles(objects, state.partition, state.topic_id, (orphan.segment,))
     listed = list_partition(files.path, files).segments[0]
-    searched = [SearchedSegment(listed, listed.size_bytes)]
-    return files, narrowed(searched, [orphan.segment], files)
+    return files, narrowed([SearchedSegment(listed, listed.size_bytes)], [segment], files)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.clock import SystemClock
+from keeplast.format.partition_metadata import PartitionMetadata, encode
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
@@ -678,6 +679,7 @@ def test_a_store_is_certified_and_an_older_one_is_told_as_older(
     assert (0, [True]) == (kept.code, [e["is_there"] for e in kept.document["keys"]]), kept.err
     refused = keeplast("tier", "certificate", *signed)
     assert (4, True) == (refused.code, "2 record(s)" in refused.err), refused.err
+    assert "keeplast tier erase shows all of them" in refused.err
     shutil.copy(tmp_path / "meta.db", tmp_path / "older.db")
     shutil.copytree(tmp_path / "objects", tmp_path / "backup")
     done = keeplast(*erased, "--now", "--grace-ms", 0)
@@ -707,6 +709,69 @@ def test_an_object_that_no_row_names_never_counts_as_searched(
     run = keeplast("tier", "erase", *asked, "--topic", "t", "--json")
     assert 4 == run.code, run.err
     assert ["t"] == [each["topic"] for each in run.document["not_searched"]]
+
+
+@pytest.mark.parametrize("where", ["t-1", "t-1/{topic}/{segment}", "t-1/other/{segment}", "t-1/x"])
+def test_an_object_with_a_name_that_keeplast_never_gave_never_counts_as_searched(
+    keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path, where: str
+) -> None:
+    """A certificate says that no object is there which no row of the metadata names."""
+    asked = ("--store", store, "--hash-key", operator.hash_key)
+    erased = ("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t")
+    assert 0 == keeplast(*erased, "--now", "--grace-ms", 0).code
+    known = next((tmp_path / "objects" / "t-1").rglob("*.log"))
+    segment, topic = known.parts[-2], known.parts[-3]
+    folder = tmp_path / "objects" / where.format(topic=topic, segment=segment)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "copy.log").write_bytes(batch(0, ANNA, b"1"))
+    signed = ("--sign-key", operator.sign_key, "--out", tmp_path / "gone.json")
+    refused = keeplast("tier", "certificate", *asked, *signed)
+    told = "keeplast gave nothing this name" in refused.err
+    assert (4, True) == (refused.code, told), refused.err
+    run = keeplast(*erased, "--json")
+    assert (4, ["t"]) == (run.code, [each["topic"] for each in run.document["not_searched"]])
+    (folder / "copy.log").unlink()
+    assert 0 == keeplast("tier", "certificate", *asked, *signed).code
+
+
+def test_what_is_left_of_an_earlier_topic_of_the_name_keeps_a_certificate_back(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    """A topic that was deleted and made again has another id; what it left lies under the old."""
+    store = f"sqlite:///{tmp_path / 'meta.db'}"
+    keeplast("tier", "init", "--store", store, "--objects", f"file://{tmp_path / 'objects'}")
+    taken = ("tier", "import", data, "--store", store, "--topic", "t", "--partition", 0)
+    metadata = data / "t-0" / "partition.metadata"
+    metadata.write_bytes(encode(PartitionMetadata(b"\x01" * 16)))
+    assert 0 == keeplast(*taken).code
+    assert 0 == keeplast("tier", "forget", "--store", store, "--topic", "t", "--yes").code
+    shutil.rmtree(data / "t-0")
+    write_log(data, "t-0", {0: [(FILLER, b"1")], 1: [(FILLER, b"2")]})
+    metadata.write_bytes(encode(PartitionMetadata(b"\x02" * 16)))
+    assert 0 == keeplast(*taken).code
+    asked = ("--store", store, "--hash-key", operator.hash_key)
+    run = keeplast("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t", "--json")
+    (place,) = run.document["keys"][0]["places"]
+    assert (0, 0, 2) == (run.code, place["records"], len(place["files_beside"])), run.err
+    found = keeplast("tier", "explain", ANNA.decode(), "--store", store, "--json").document
+    assert {0, 2} == {e["offset"] for e in found["partitions"][0]["replaced_copies"]}
+    signed = ("--sign-key", operator.sign_key, "--out", tmp_path / "gone.json")
+    refused = keeplast("tier", "certificate", *asked, *signed)
+    assert (4, True) == (refused.code, "replaced segment" in refused.err), refused.err
+
+
+def test_what_a_key_waits_for_stands_beside_it(
+    keeplast: Command, store: str, operator: OperatorFiles
+) -> None:
+    """A hold keeps what ``--now`` would take, and no other command need be asked why."""
+    add = ("tier", "hold", "add", "audit", "--store", store, "--topic", "t", "--partition", 0)
+    assert 0 == keeplast(*add, "--at", 1, "--max-age", "7d").code
+    asked = ("--store", store, "--hash-key", operator.hash_key, "--keys", operator.keys)
+    run = keeplast("tier", "erase", *asked, "--topic", "t", "--now", "--json")
+    (place,) = run.document["keys"][0]["places"]
+    assert [0, 2] == place["offsets"]
+    assert "it waits: the state as of 1 is held by audit until" in place["why"]
+    assert "max.compaction.lag.ms is not set" in place["why"]
 
 
 def test_a_stores_requests_are_kept_in_its_metadata(

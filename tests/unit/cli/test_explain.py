@@ -86,8 +86,11 @@ def test_a_key_is_written_in_several_ways(keeplast: Command, data_dir: Path, key
     assert [2, 2] == [len(each["records"]) for each in document["partitions"]]
 
 
-def test_a_key_can_come_from_a_file(keeplast: Command, data_dir: Path, tmp_path: Path) -> None:
-    (tmp_path / "key").write_bytes(b"1\n")
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b""])
+def test_a_key_can_come_from_a_file(
+    keeplast: Command, data_dir: Path, tmp_path: Path, newline: bytes
+) -> None:
+    (tmp_path / "key").write_bytes(b"1" + newline)
     document = explained(keeplast, data_dir, f"@{tmp_path / 'key'}")
     assert {"text": "1", "size_bytes": 1} == document["key"]
 

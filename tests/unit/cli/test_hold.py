@@ -65,7 +65,7 @@ def test_a_time_is_of_every_partition(data: Path) -> None:
     ("arguments", "code", "said"),
     [
         (["--at", "4", "--max-age", "7d", "--topic", "t"], 2, "choose it with --partition"),
-        (["--at", "soon", "--max-age", "7d", "--topic", "t"], 2, "not a point"),
+        (["--at", "soon", "--max-age", "7d", "--topic", "t"], 2, "an offset, a time such as"),
         (["--at", "9" * 30, "--max-age", "7d", "--topic", "t"], 2, "not an offset"),
         (["--at", "now", "--max-age", "0", "--topic", "t"], 2, "a second at least"),
         (["--at", "now", "--max-age", "never", "--topic", "t"], 2, "not a span of time"),

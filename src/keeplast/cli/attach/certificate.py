@@ -14,8 +14,9 @@ from keeplast.cli.attach.options import (
 from keeplast.cli.frame.certifying import CertificateOptions, SearchedPlace, sign_certificate
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.erasing import store_shelf
+from keeplast.cli.frame.erasure_options import Receipts
 from keeplast.cli.frame.options import RunnerOptions
-from keeplast.cli.frame.parameters import Json, Receipt
+from keeplast.cli.frame.parameters import Json
 from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def certificate(
     wanted: WantedOptions,
     options: CertificateOptions,
     workers: RunnerOptions,
-    receipt: Receipt = None,
+    receipt: Receipts = None,
     as_json: Json = False,
 ) -> Result:
     """Search a remote tier for the keys of a request, and sign that no trace of them was found.

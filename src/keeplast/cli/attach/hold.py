@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from keeplast.cli.attach.options import (
+    ClusterAddress,
     ClusterOptions,
     DecisionOptions,
     TierOptions,
@@ -14,8 +15,7 @@ from keeplast.cli.attach.options import (
 )
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json
-from keeplast.cli.hold import At, HeldPartitions, HoldName, MaxAge
-from keeplast.errors import InvalidError
+from keeplast.cli.hold import At, HeldPartitions, HeldTopics, HoldName, MaxAge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,15 +34,16 @@ EXAMPLE = "--bootstrap-server localhost:9092 --store sqlite:///decisions.db"
 
 @hold.command()
 @command(
-    first=("bootstrap_server", "store", "at"),
+    first=("bootstrap_server", "store", "topics"),
     example=f"keeplast attach hold add audit {EXAMPLE} --storage aiven:s3://bucket/prefix "
     "--topic orders --at now --max-age 7d",
 )
 def add(
     name: HoldName,
-    cluster: ClusterOptions,
+    cluster: ClusterAddress,
     tier: TierOptions,
     wanted: WantedOptions,
+    topics: HeldTopics,
     at: At,
     max_age: MaxAge,
     partitions: HeldPartitions = (),
@@ -50,11 +51,10 @@ def add(
 ) -> Result:
     """Keep attach clean and attach run of every host from passing a point of tiered topics.
 
-    The states as of it and of every later point can then be told until the hold is over. Name the
-    topics with --topic: also ones that nobody compacts yet, which are not attached by it. Refused
-    where a round has passed the point already. Hosts may be at work, and none of them is fenced.
-    A point that no round can reach yet is held from the last segment on that one can. Retention
-    goes on.
+    The states as of it and of every later point can then be told until the hold is over. Topics
+    that nobody compacts yet can be held too, and are not attached by it. Refused where a round has
+    passed the point already. Hosts may be at work, and none of them is fenced. A point that no
+    round can reach yet is held from the last segment on that one can. Retention goes on.
     """
     from keeplast.attach.holds import AttachedHolds
     from keeplast.attach.metadata_view import AttachTerms
@@ -67,11 +67,9 @@ def add(
     from keeplast.run.holds import choose_partitions
     from keeplast.tier.state.attached import AttachedName
 
-    if not cluster.topics:
-        raise InvalidError("name the topics to hold with --topic")
     client = cluster.connect()
     layout = tier.open_layout()
-    facts = client.read_facts(cluster.topics)
+    facts = client.read_facts(topics)
     settings = wanted.settings_of(facts.topics)
     there = {
         TopicPartition(topic.name, number): topic
@@ -83,7 +81,7 @@ def add(
             AttachedName(facts.cluster_id, name_of(there[each], each.partition)),
             AttachTerms(settings.topic_config(each.topic).cleanup_policy, cluster.bootstrap_server),
         )
-        for each in choose_partitions(there, cluster.topics, partitions, "the cluster")
+        for each in choose_partitions(there, topics, partitions, "the cluster")
     ]
     with tier.open_log() as log:
         holds = AttachedHolds(client, log, layout, SystemClock())
@@ -120,15 +118,13 @@ def list_(cluster: ClusterOptions, decisions: DecisionOptions, as_json: Json = F
     first=("bootstrap_server", "store"), example=f"keeplast attach hold release audit {EXAMPLE}"
 )
 def release(
-    name: HoldName, cluster: ClusterOptions, decisions: DecisionOptions, as_json: Json = False
+    name: HoldName, cluster: ClusterAddress, decisions: DecisionOptions, as_json: Json = False
 ) -> Result:
     """End a hold before its time, for all partitions that it is of."""
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.hold import hold_documents, released_words
     from keeplast.cli.show.output import print_result
 
-    if cluster.topics:
-        raise InvalidError("a hold is released as a whole, by its name; leave --topic out")
     cluster_id = cluster.connect().read_cluster_id()
     with decisions.open_log() as log:
         released = log.hold_rows.release_attached(cluster_id, name)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from keeplast.cli.frame.key_files import KEYS_FILE_WORDS
+from keeplast.cli.frame.parameters import FACTS
 
 KEYS = "The keys"
 
@@ -36,6 +37,16 @@ Requests = Annotated[
         help="Where requests are kept. Default: keeplast-erasures in the data directory, or the "
         "database of --store; a backup of it takes them along.",
         rich_help_panel=KEYS,
+    ),
+]
+Receipts = Annotated[
+    Path | None,
+    typer.Option(
+        "--receipt",
+        metavar="FILE",
+        help="Where rounds wrote their receipts: what they say stands in the certificate. Default: "
+        "nothing does.",
+        rich_help_panel=FACTS,
     ),
 ]
 RequestId = Annotated[

@@ -20,7 +20,7 @@ def parse_key(text: str) -> bytes:
     """Return the bytes of a key; InvalidError, without the key, for what is none.
 
     A file's bytes are all of it, a newline at its end included only if there are two: editors add
-    one.
+    one, on some systems behind a carriage return.
     """
     if text.startswith(FROM_FILE):
         return _read_key(Path(text.removeprefix(FROM_FILE)).expanduser())
@@ -41,4 +41,5 @@ def _read_key(path: Path) -> bytes:
         ) from None
     if len(data) > KEY_BYTES_MAX:
         raise InvalidError(f"the file is larger than a key. path={path} limit={KEY_BYTES_MAX}")
-    return data.removesuffix(b"\n")
+    has_newline = data.endswith(b"\n")
+    return data.removesuffix(b"\n").removesuffix(b"\r") if has_newline else data

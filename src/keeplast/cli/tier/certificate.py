@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from keeplast.cli.frame.certifying import CertificateOptions, SearchedPlace, sign_certificate
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.erasing import search_runner, store_shelf
+from keeplast.cli.frame.erasure_options import Receipts
 from keeplast.cli.frame.options import RunnerOptions
-from keeplast.cli.frame.parameters import BrokerConfig, Json, Receipt
+from keeplast.cli.frame.parameters import BrokerConfig, Json
 from keeplast.cli.tier.options import StoreAddress, broker_settings
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def certificate(
     options: CertificateOptions,
     workers: RunnerOptions,
     broker_config: BrokerConfig = None,
-    receipt: Receipt = None,
+    receipt: Receipts = None,
     as_json: Json = False,
 ) -> Result:
     """Search a store for the keys of a request, and sign that no trace of them was found.

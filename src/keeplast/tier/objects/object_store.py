@@ -138,3 +138,16 @@ def segment_of_key(key: str) -> str | None:
     if len(parts) < 4 or len(parts[-2]) != ID_CHARS:
         return None
     return parts[-2]
+
+
+def topic_ids_of(keys: Iterable[str]) -> dict[str, str]:
+    """Return under which topic id the objects of each segment lie.
+
+    Not always the partition's own: of a topic that was given up, and whose name is taken again,
+    what is not collected yet stays where it was.
+    """
+    return {
+        segment_id: key.split("/")[-3]
+        for key in keys
+        if (segment_id := segment_of_key(key)) is not None
+    }

@@ -19,6 +19,7 @@ from keeplast.attach.explain import (
     look_at,
     served_there,
     unseen_ranges,
+    with_removal,
 )
 from keeplast.attach.round import RoundWish
 from keeplast.clock import Clock
@@ -96,6 +97,7 @@ def search_attached(
             search, told = _search_served(
                 effective, looked, at, wanted, workspace, progressed, found
             )
+        told = {key: with_removal(each, log.removal) for key, each in told.items()}
         searched = {_place_of(each) for each in effective.segments}
         unseen = unseen_ranges(log.ends, effective)
     else:

@@ -10,22 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from keeplast.attach.attached_files import AttachedFiles, AttachedRecipe
 from keeplast.attach.attached_place import NOBODY, AttachedPlace, AttachedState
 from keeplast.attach.effective_log import EffectiveLog, effective_log, synthetic_lineage
 from keeplast.attach.outputs import OutputMark
+from keeplast.attach.removal_dates import RemovalDates
 from keeplast.attach.round import RoundWish, read_lineage, sources_of
 from keeplast.attach.seams import measure_sources
 from keeplast.attach.sources import Sources, newest_whole, source_of, summary_of
-from keeplast.cleaner.reasons import Decision, NothingBelow, SourcesLimit, TransactionLimit
+from keeplast.cleaner.reasons import (
+    Decision,
+    DueReason,
+    NothingBelow,
+    SourcesLimit,
+    TransactionLimit,
+)
 from keeplast.clock import Clock
 from keeplast.cluster.facts import OffsetRange
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.metadata_cache import PartitionCache
+from keeplast.columns import batch_table as t
 from keeplast.errors import ConflictError, CorruptError, RefusedError
+from keeplast.format.batch import MAGIC
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
@@ -34,12 +43,14 @@ from keeplast.format.remote_log_metadata import (
 )
 from keeplast.inspect.explain import (
     AskedKey,
+    FoundRecord,
     KeyExplanation,
     LookedLog,
     explain_looked,
     rankings_of,
 )
-from keeplast.inspect.fates import FoundLog
+from keeplast.inspect.fates import Fate, FoundLog, Outlook
+from keeplast.inspect.key_rounds import RecordVerdict
 from keeplast.inspect.key_search import Progressed, SearchedSegment, find_key_records
 from keeplast.log.partition_log import SegmentFiles, list_partition
 from keeplast.model.hold import Hold, in_force
@@ -59,7 +70,8 @@ ON_BROKERS = (
 class RemoteLog:
     """A partition as cluster and decision log have it; offsets of ``ends`` are the whole log's.
 
-    ``cleaned_to`` is the first offset that is not clean.
+    ``cleaned_to`` is the first offset that is not clean. ``removal`` is what dates of tombstones
+    are made of, None where nobody asks for those.
     """
 
     partition: TopicPartition
@@ -68,6 +80,7 @@ class RemoteLog:
     cleaned_to: int
     holds: tuple[Hold, ...] = ()
     decisions: Sequence[SwapDecision] = ()
+    removal: RemovalDates | None = None
 
     @property
     def copied(self) -> list[RemoteLogSegment]:
@@ -114,7 +127,7 @@ def explain_attached(
         )
     effective, looked = looked_at
     with served_there(log.partition):
-        found = explain_looked(looked, asked, workspace, progressed)
+        found = with_removal(explain_looked(looked, asked, workspace, progressed), log.removal)
     copies: list[ReplacedCopy] = []
     unread: list[str] = []
     times = collected_times(log.decisions, grace_ms)
@@ -137,6 +150,30 @@ def explain_attached(
     return AttachedExplanation(
         found, tuple(copies), (*ranges, *unread, ON_BROKERS), bool(ranges or unread)
     )
+
+
+def with_removal(found: KeyExplanation, dates: RemovalDates | None) -> KeyExplanation:
+    """Return the explanation with what becomes of a tombstone that wins."""
+    if dates is None:
+        return found
+    return replace(found, records=tuple(_dated(each, found, dates) for each in found.records))
+
+
+def _dated(each: FoundRecord, found: KeyExplanation, dates: RemovalDates) -> FoundRecord:
+    record = each.record
+    if each.fate.outlook is not Outlook.WINS or not record.is_tombstone:
+        return each
+    removal = dates.of(
+        record.offset, horizon_ms=record.horizon_ms, first_dirty=found.first_dirty,
+        is_due=record.offset < found.bound and isinstance(found.decision, DueReason),
+        is_old_format=int(record.header[t.MAGIC]) < MAGIC,
+    )  # fmt: skip
+    if removal.stays is not None:
+        return replace(each, fate=replace(each.fate, removal=removal))
+    fate = Fate(
+        Outlook.GOES_LATER, RecordVerdict.EXPIRED_TOMBSTONE, None, removal.from_ms, removal=removal
+    )
+    return replace(each, fate=fate)
 
 
 def look_at(

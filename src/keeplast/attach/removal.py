@@ -18,11 +18,12 @@ Source: tiering.md 0.4 and I-16; KIP-534; docs/decisions/0030.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from keeplast.attach.sources import Sources, overlaid_from
 from keeplast.attach.swap import Swap
+from keeplast.cleaner.reasons import TombstonesStay
 from keeplast.cluster.facts import Settings
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.status import is_compactors
@@ -59,23 +60,36 @@ def removal_terms(
 ) -> RemovalTerms | None:
     """Return the terms by what keeplast is to do, and by the settings of the topic and brokers.
 
-    None where tombstones stay: brokers keep local segments for longer than is remembered here, or
-    nobody knows for how long; or records rank by more than their offset, so that a copy of what
-    lies above a tombstone would bring back what that deletes.
+    None where tombstones stay: :func:`find_terms` says why.
+    """
+    found = find_terms(config, settings, brokers)
+    return None if isinstance(found, TombstonesStay) else found
+
+
+def find_terms(
+    config: TopicConfig, settings: Settings, brokers: Iterable[Settings]
+) -> RemovalTerms | TombstonesStay:
+    """Return the terms, or why tombstones stay.
+
+    Brokers keep local segments for longer than is remembered here, or nobody knows for how long; or
+    records rank by more than their offset, so that a copy of what lies above a tombstone would
+    bring back what that deletes.
     """
     if config.strategy is not Strategy.OFFSET:
-        return None
+        return TombstonesStay.RANKS
     kept_ms = _number(settings, "local.retention.ms")
     if kept_ms == _AS_TOTAL:
         kept_ms = _number(settings, "retention.ms")
-    if kept_ms is None or kept_ms <= _NO_LIMIT:
-        return None
+    if kept_ms is None:
+        return TombstonesStay.LOCAL_UNKNOWN
+    if kept_ms <= _NO_LIMIT:
+        return TombstonesStay.LOCAL_UNLIMITED
     checks = [_number(each, _CHECK) for each in brokers]
     check_ms = max((CHECK_MS_DEFAULT if each is None else each for each in checks), default=None)
     check_ms = CHECK_MS_DEFAULT if check_ms is None else check_ms
     found = RemovalTerms(config.delete_retention_ms, kept_ms + LOOKS * check_ms)
     is_remembered = found.delete_retention_ms + found.local_ms <= REMEMBERED_MS
-    return found if is_remembered else None
+    return found if is_remembered else TombstonesStay.NOT_REMEMBERED
 
 
 def expires_below(
@@ -95,13 +109,18 @@ def expires_below(
     """
     if terms is None or not sources.segments:
         return None
-    if sources.segments[0].start_offset > log_start:
-        return None  # What is below is cut, and read: neither values nor aborted data are gone.
+    if is_cut(sources.segments[0].start_offset, log_start):
+        return None  # What is below is read: neither values nor aborted data are gone.
     found = min(first_dirty, exposed_from(cache, now_ms))
     for each in decisions:
         if not is_settled(each, terms, now_ms):
             found = min(found, each.first_dirty)
     return max(found, 0)
+
+
+def is_cut(first_offset: int, log_start: int) -> bool:
+    """Say whether the log start has cut a segment below what rounds take from ``first_offset``."""
+    return first_offset > log_start
 
 
 def is_settled(decision: Decision, terms: RemovalTerms, now_ms: int) -> bool:
@@ -115,8 +134,15 @@ def is_settled(decision: Decision, terms: RemovalTerms, now_ms: int) -> bool:
     if not is_collected or collected_ms is None or published_ms is None:
         return False
     newest_ms = max(published_ms, *(each.max_timestamp_ms for each in decision.sources))
-    read_until_ms = max(collected_ms, newest_ms + terms.local_ms)
-    return read_until_ms + terms.delete_retention_ms <= now_ms
+    return settled_from(terms, newest_ms, collected_ms) <= now_ms
+
+
+def settled_from(terms: RemovalTerms, newest_ms: int, collected_ms: int) -> int:
+    """Return from when on a swap is settled that is collected at ``collected_ms``.
+
+    ``newest_ms`` is the later one of its publication and of its sources' newest record.
+    """
+    return max(collected_ms, newest_ms + terms.local_ms) + terms.delete_retention_ms
 
 
 def exposed_from(cache: PartitionCache, now_ms: int) -> int:
@@ -124,18 +150,22 @@ def exposed_from(cache: PartitionCache, now_ms: int) -> int:
 
     What they copy at the end of the log lies above all that is compacted.
     """
+    return min(
+        (start for start, until_ms in exposures(cache) if until_ms > now_ms), default=INT64_MAX
+    )
+
+
+def exposures(cache: PartitionCache) -> Iterator[tuple[int, int]]:
+    """Yield where brokers' copies begin that they do not serve and may yet, and until when.
+
+    INT64_MAX is until somebody takes it away: a copy that is whole and hidden.
+    """
     served = {each.segment.id for each in cache.served()}
-    found = INT64_MAX
     for each in cache.segments:
-        is_begun = (
-            each.state is _STARTED
-            and not is_compactors(each)
-            and each.event_timestamp_ms + COPY_MS > now_ms
-        )
-        is_hidden = each.state is _FINISHED and each.id not in served
-        if is_begun or is_hidden:
-            found = min(found, each.start_offset)
-    return found
+        if each.state is _STARTED and not is_compactors(each):
+            yield each.start_offset, each.event_timestamp_ms + COPY_MS
+        elif each.state is _FINISHED and each.id not in served:
+            yield each.start_offset, INT64_MAX
 
 
 def require_settled(

@@ -250,6 +250,12 @@ def is_in_lineage(segment: RemoteLogSegment, lineage: Sequence[LeaderEpoch]) -> 
     return True
 
 
+def sources_start(cache: PartitionCache, log_start: int) -> int:
+    """Return where what may be compacted begins, if anything may."""
+    served = {each.start_offset: (each, last) for each, last in _served_from_start(cache)}
+    return _first_start(served, log_start)
+
+
 def _first_start(served: dict[int, tuple[RemoteLogSegment, int]], log_start: int) -> int:
     """Return where the first segment begins of which nothing lies below ``log_start``.
 

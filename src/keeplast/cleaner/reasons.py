@@ -11,7 +11,7 @@ Pure. The rules are those of :mod:`~keeplast.cleaner.eligibility` and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 
 MIN_LAG = "min.compaction.lag.ms"
 MAX_LAG = "max.compaction.lag.ms"
@@ -213,6 +213,44 @@ class ExpiredDue:
 
     tombstone_batches: int
     marker_batches: int
+
+
+class TombstonesStay(StrEnum):
+    """Why no round takes a tombstone or marker of an attached partition, as things are."""
+
+    RANKS = "ranks"
+    LOCAL_UNLIMITED = "local retention unlimited"
+    LOCAL_UNKNOWN = "local retention unknown"
+    NOT_REMEMBERED = "longer than remembered"
+    CUT = "cut by the log start"
+    HIDDEN = "hidden copy"
+    OLD_FORMAT = "old format"
+    NO_DECISION_LOG = "no decision log"
+
+
+class TombstonesWait(StrEnum):
+    """What a tombstone of an attached partition waits for the longest."""
+
+    NOTHING = "nothing"
+    HORIZON = "delete horizon"
+    READABLE = "still readable"
+    COPY = "copy begun"
+
+
+@dataclass(frozen=True, slots=True)
+class TombstoneRemoval:
+    """From when on rounds take a tombstone or marker of an attached partition, at the latest.
+
+    ``stays`` says why none will, and then nothing else counts. Otherwise the first round takes it
+    that begins at ``from_ms`` or later. That rests on ``why`` and, where ``after_round_ms`` is
+    there, on the next round that goes over it: the time is as long after that one's end. With
+    ``from_ms`` None nobody knows when that is.
+    """
+
+    stays: TombstonesStay | None = None
+    from_ms: int | None = None
+    after_round_ms: int | None = None
+    why: TombstonesWait = TombstonesWait.NOTHING
 
 
 DueReason = Overdue | DirtyEnough | Forced | ExpiredDue

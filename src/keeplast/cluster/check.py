@@ -212,7 +212,7 @@ def check_topic(topic: TopicFacts, policy: frozenset[str], address: str) -> Iter
         yield AttachFinding(
             "local-retention", Severity.WARNS, name,
             "local.retention.ms and .bytes have their defaults: with unlimited retention brokers "
-            "keep every local segment, and go on serving what is not compacted",
+            "keep every local segment, and go on serving what is not compacted; tombstones stay",
             alter("local.retention.ms=86400000"),
         )  # fmt: skip
 

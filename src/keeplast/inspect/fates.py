@@ -30,6 +30,7 @@ from keeplast.cleaner.reasons import (
     LagLimit,
     Limit,
     SourcesLimit,
+    TombstoneRemoval,
     TransactionLimit,
     WatermarkLimit,
 )
@@ -70,6 +71,8 @@ class Fate:
     ``by_offset`` the record that supersedes it. Until then ``limit`` holds it, or its delete
     horizon where ``has_horizon``, and behind that its ``readers``, until they have read it or the
     wait is over at ``from_ms``. ``stay`` is why a record that neither wins nor goes stays.
+    ``removal`` is what is known of a winning tombstone of an attached partition; where that goes,
+    ``from_ms`` is a time at which a round surely takes it.
     """
 
     outlook: Outlook
@@ -80,6 +83,7 @@ class Fate:
     has_horizon: bool = False
     readers: ReaderWait | None = None
     stay: Stay | None = None
+    removal: TombstoneRemoval | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum, auto
 
+from keeplast.cleaner.reasons import TombstoneRemoval
 from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.fates import Fate, Outlook, Stay
 from keeplast.inspect.key_rounds import RecordVerdict
 from keeplast.model.duration import duration_text
-from keeplast.survey.wording import limit_words, wait_words
+from keeplast.survey.wording import (
+    limit_words,
+    removal_wait_words,
+    removal_words,
+    wait_words,
+)
 
 
 class TraceKind(StrEnum):
@@ -29,6 +35,7 @@ class TraceKind(StrEnum):
     NO_BOUND = auto()
     NEEDS_NEW_DATA = auto()
     TOMBSTONE_STAYS = auto()
+    TOMBSTONE_GOES = auto()
     NO_LOOP_BOUND = auto()
     IN_REPLACED = auto()
     KEPT_FOR_UNDO = auto()
@@ -40,12 +47,14 @@ class LastTrace:
     """By when no record of the key is left in the log; None where nobody can say.
 
     ``values_by_ms`` is the same of all but a winning tombstone, or a winning value. What lies
-    elsewhere (other replicas, copies, other topics) is not meant.
+    elsewhere (other replicas, copies, other topics) is not meant. ``removal`` is what is known of
+    the winning tombstone of an attached partition.
     """
 
     kind: TraceKind
     by_ms: int | None = None
     values_by_ms: int | None = None
+    removal: TombstoneRemoval | None = None
 
 
 def find_last_trace(
@@ -103,10 +112,11 @@ def behind_undo(found: LastTrace, kept_ms: int) -> LastTrace:
 def find_attached_trace(
     found: KeyExplanation, *, replaced: int, is_partly_unseen: bool
 ) -> LastTrace:
-    """Return what is known in a live cluster's remote tier, where rounds keep tombstones.
+    """Return what is known in a live cluster's remote tier.
 
     ``replaced`` are records in segments that brokers serve no more. No time bounds it: when brokers
-    copy, which sets what a round may take, nobody knows.
+    copy, which sets what a round may take, nobody knows. From when on the first round takes a
+    winning tombstone, its fate says.
     """
     outlooks = {each.fate.outlook for each in found.records}
     if Outlook.UNDECIDED in outlooks:
@@ -115,7 +125,12 @@ def find_attached_trace(
         return LastTrace(TraceKind.STAYS)
     if found.winner is not None:
         is_tombstone = found.winner.record.is_tombstone
-        return LastTrace(TraceKind.TOMBSTONE_STAYS if is_tombstone else TraceKind.VALUE_WINS)
+        kind = TraceKind.TOMBSTONE_STAYS if is_tombstone else TraceKind.VALUE_WINS
+        return LastTrace(kind, removal=found.winner.fate.removal)
+    removal = next((e.fate.removal for e in found.records if e.fate.removal is not None), None)
+    if removal is not None:
+        # It supersedes all others: they go before it, or with it.
+        return LastTrace(TraceKind.TOMBSTONE_GOES, removal=removal)
     if found.records:
         return LastTrace(TraceKind.NO_LOOP_BOUND)
     if replaced:
@@ -141,6 +156,9 @@ _TRACES = {
     TraceKind.TOMBSTONE_STAYS: (
         "no date: its tombstone wins, and rounds of attached topics keep it until nothing that it "
         "deletes can be read any more"
+    ),
+    TraceKind.TOMBSTONE_GOES: (
+        "its tombstone goes {removal}; what that round replaces is collected its grace later"
     ),
     TraceKind.NO_LOOP_BOUND: (
         "no date: nobody knows when brokers copy more, which decides what a round may take"
@@ -172,7 +190,12 @@ _STAYS = {
 def trace_words(found: KeyExplanation, trace: LastTrace) -> str:
     """Say what is known of the last trace."""
     winner = found.winner
-    return _TRACES[trace.kind].format(offset=None if winner is None else winner.record.offset)
+    removal = "" if trace.removal is None else removal_words(trace.removal)
+    if removal and trace.kind is TraceKind.TOMBSTONE_STAYS:
+        return f"{removal} (its tombstone wins)"
+    return _TRACES[trace.kind].format(
+        offset=None if winner is None else winner.record.offset, removal=removal
+    )
 
 
 def reason_words(fate: Fate) -> str:
@@ -187,6 +210,8 @@ def reason_words(fate: Fate) -> str:
 
 def hold_words(fate: Fate, delete_retention_ms: int) -> str | None:
     """Say what a record waits for until it goes, None when it waits for nothing."""
+    if fate.removal is not None and fate.removal.stays is None:
+        return removal_wait_words(fate.removal)
     if fate.has_horizon:
         retention = duration_text(delete_retention_ms)
         words = f"its delete horizon, delete.retention.ms ({retention}) after a round first kept it"
@@ -214,6 +239,9 @@ def timeline(found: KeyExplanation, fate: Fate) -> tuple[Moment, ...]:
             stays = Moment(found.now_ms, "stays", hold or "a round before that one")
             return (stays, Moment(fate.from_ms, "goes with the first round from then on", why))
         case Outlook.WINS:
-            return (Moment(found.now_ms, "wins", "stays until a later record supersedes it"),)
+            why = "stays until a later record supersedes it"
+            if fate.removal is not None:
+                why = f"{why}; gone as a tombstone: {removal_words(fate.removal)}"
+            return (Moment(found.now_ms, "wins", why),)
         case _:
             return (Moment(found.now_ms, "stays", why if hold is None else f"{why}: {hold}"),)

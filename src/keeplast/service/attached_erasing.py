@@ -6,7 +6,7 @@ Cluster, decision log and objects are only read: nothing is claimed and nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keeplast.attach.erasure import beside_name, search_attached
 from keeplast.attach.explain import RemoteLog, collected_times
@@ -25,6 +25,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.service.cluster_answer import remote_log
 from keeplast.service.erasing import Search, SearchedLog, SearchRunner, search_logs
 from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
+from keeplast.service.tombstone_dates import dated, removal_pace
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
 
@@ -128,6 +129,16 @@ def find_attached_traces(
             else:
                 left_out.append((TopicPartition(topic.name, number), why))
     planned(sum(each.size_bytes for log_ in chosen for each in log_.remote.copied))
+    pace = removal_pace(settings.cleaner_config(), (e.remote.cache for e in chosen), grace_ms)
+    chosen = [
+        replace(
+            each,
+            remote=dated(
+                each.remote, facts, each.wish.topic, pace, log.clock.now_ms(), has_log=True
+            ),
+        )
+        for each in chosen
+    ]
     return search_logs(
         chosen, AttachedDates([each.remote for each in chosen], grace_ms), clock.now_ms(), keys,
         memory_bytes=memory_bytes, progressed=progressed, left_out=tuple(left_out), runner=runner,

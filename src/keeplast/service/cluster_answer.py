@@ -23,6 +23,7 @@ from keeplast.model.duration import duration_text
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.explained import ExplainedPartition, KeyAnswer
+from keeplast.service.tombstone_dates import dated, removal_pace
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
@@ -71,6 +72,14 @@ def answer_from_cluster(
         else:
             found.append(remote_log(cluster, facts, known, log, settings, topic, number))
     planned(sum(each.size_bytes for remote, _ in found for each in remote.copied))
+    pace = removal_pace(
+        settings.cleaner_config(), (remote.cache for remote, _ in found), grace_ms
+    )  # fmt: skip
+    now_ms = (clock if log is None else log.clock).now_ms()
+    found = [
+        (dated(remote, facts, wish.topic, pace, now_ms, has_log=log is not None), wish)
+        for remote, wish in found
+    ]
     parts = []
     for remote, wish in found:
         try:

@@ -28,7 +28,7 @@ from keeplast.read.transaction_outcomes import TransactionOutcome
 from keeplast.store.explain import ReplacedCopy
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.report import describe_error
-from keeplast.survey.wording import decision_words
+from keeplast.survey.wording import decision_words, removal_words
 
 RECEIPTS_SHOWN = 3
 OFFSETS_SHOWN = 5
@@ -147,6 +147,8 @@ def fate_words(found: KeyExplanation, each: FoundRecord) -> str:
     moments = timeline(found, each.fate)
     if len(moments) == 1:
         return f"{moments[0].what}: {moments[0].why}"
+    if each.fate.removal is not None:
+        return f"goes {removal_words(each.fate.removal)}"
     stays, goes = moments
     # What is appended may roll the active segment before that time; nothing shortens a lag.
     is_active = isinstance(each.fate.limit, ActiveLimit)
@@ -265,6 +267,7 @@ def _partition_document(each: ExplainedPartition, *, values: bool) -> dict[str, 
             "kind": each.trace.kind,
             "by_ms": each.trace.by_ms,
             "values_by_ms": each.trace.values_by_ms,
+            "removal": encode(each.trace.removal),
             "why": trace_words(found, each.trace),
         },
         "erased_by": each.erased_by,

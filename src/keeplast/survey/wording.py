@@ -25,7 +25,7 @@ from keeplast.cleaner.reasons import (
 from keeplast.cleaner.rolling import IdleRoll
 from keeplast.clock import time_text
 from keeplast.format.consumer_offsets import TOPIC
-from keeplast.model.duration import duration_text
+from keeplast.model.duration import duration_text, precise_duration_text
 from keeplast.model.escapes import printable
 from keeplast.model.reader_wait import Absence, ReaderWait, WaitedGroup
 from keeplast.model.undo import UndoBar, UndoRefusal
@@ -102,6 +102,32 @@ _ABSENCES = {
     Absence.NOT_TOLD: "counts as not there yet: {problem}",
     Absence.NOBODY_ASKED: "counts as not there yet: nobody was asked; name the cluster with "
     "--bootstrap-server",
+}
+_TOMBSTONES_STAY = {
+    r.TombstonesStay.RANKS: "never at this rate: by compaction.strategy records rank by more than "
+    "their offset, and what brokers copy again could bring back what is deleted",
+    r.TombstonesStay.LOCAL_UNLIMITED: "never at this rate: local.retention.ms has no limit (by "
+    "default it goes by retention.ms), so that brokers keep what is deleted; set a finite one",
+    r.TombstonesStay.LOCAL_UNKNOWN: "never at this rate: the topic says no local.retention.ms, so "
+    "that nobody knows how long brokers keep what is deleted",
+    r.TombstonesStay.NOT_REMEMBERED: "never at this rate: local.retention.ms and "
+    "delete.retention.ms are together longer than the decision log remembers (30 d)",
+    r.TombstonesStay.CUT: "never at this rate: the log start has cut a segment (DeleteRecords), "
+    "which no round takes, and what is deleted may be in it; not before the log start has passed "
+    "that",
+    r.TombstonesStay.HIDDEN: "no date: brokers have a copy there, or below, that they do not serve "
+    "and may yet; a round that takes all around it takes it away",
+    r.TombstonesStay.OLD_FORMAT: "never at this rate: its batch is older than format 2, which "
+    "alone has a delete horizon",
+    r.TombstonesStay.NO_DECISION_LOG: "no date: the decision log, --store, says where what is "
+    "deleted may still be read",
+}
+_TOMBSTONES_WAIT = {
+    r.TombstonesWait.NOTHING: "nothing",
+    r.TombstonesWait.HORIZON: "its delete horizon",
+    r.TombstonesWait.READABLE: "until delete.retention.ms before, what is deleted may be read: in "
+    "replaced segments, in brokers' local ones",
+    r.TombstonesWait.COPY: "until then a broker may end a copy that it has begun",
 }
 
 
@@ -345,6 +371,32 @@ def absence_words(each: WaitedGroup) -> str:
     if each.absence is None:
         return "has one"
     return _ABSENCES[each.absence].format(home=f"{TOPIC}-{each.home}", problem=each.problem)
+
+
+def removal_words(found: r.TombstoneRemoval) -> str:
+    """Say with which round a tombstone of an attached partition goes, or why with none."""
+    if found.stays is not None:
+        return _TOMBSTONES_STAY[found.stays]
+    if found.from_ms is None:
+        after = precise_duration_text(found.after_round_ms or 0)
+        return (
+            f"with the first round that begins {after} or more after the one that goes over it "
+            "next, and nobody knows when that is"
+        )
+    when = f"with the first round that begins at {time_text(found.from_ms)[:19]} or later"
+    if found.after_round_ms is not None:
+        after = precise_duration_text(found.after_round_ms)
+        return f"{when}, at least {after} after the next one, which is due now"
+    if found.why is r.TombstonesWait.NOTHING:
+        return "with the next round"
+    return f"{when} ({_TOMBSTONES_WAIT[found.why]})"
+
+
+def removal_wait_words(found: r.TombstoneRemoval) -> str:
+    """Say what a tombstone of an attached partition that will go waits for."""
+    if found.after_round_ms is not None:
+        return f"a round that goes over it, and {precise_duration_text(found.after_round_ms)}"
+    return _TOMBSTONES_WAIT[found.why]
 
 
 def sentences(notes: Iterable[Note]) -> tuple[str, ...]:

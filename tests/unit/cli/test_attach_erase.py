@@ -101,7 +101,9 @@ def test_each_key_is_told_with_what_is_served_and_what_is_hidden(
     decided = [place for place in places if place["decided"]]
     assert decided
     assert all(place["gone_by_ms"] is None for place in places)
-    assert all("its tombstone wins" in place["why"] for place in decided if place["tombstones"])
+    deleted = [place for place in decided if place["tombstones"]]
+    assert deleted
+    assert all("its tombstone goes with the first round" in place["why"] for place in deleted)
     undecided = [place for place in places if not place["decided"]]
     assert all("unless one is among what only brokers have" in e["why"] for e in undecided)
     names = {f"segment {encode_id(each.id.segment_id)}" for each in world.replaced()}

@@ -29,6 +29,8 @@ from tests.support.manual_clock import ManualClock
 from tests.support.verified_world import VerifiedWorld
 
 NAME = f"{PARTITION.topic}-{PARTITION.partition}"
+KEPT = "k3"
+"""A key of which a value wins; of k1 a tombstone does."""
 
 
 @pytest.fixture
@@ -64,12 +66,12 @@ def test_a_person_is_told_of_each_record_and_of_what_was_not_searched(
     world: VerifiedWorld,
 ) -> None:
     before, told = files(world), list(world.cluster.values)
-    text = " ".join(explain(world, "k1").split())
-    assert 'key "k1": ' in text
+    text = " ".join(explain(world, KEPT).split())
+    assert f'key "{KEPT}": ' in text
     assert "more in replaced segments" in text
     assert "wins: stays until a later record supersedes it" in text
     assert f"{NAME}: the record that stays: by offset" in text
-    assert f"{NAME}: last trace: no date: its tombstone wins" in text
+    assert f"{NAME}: last trace: never" in text
     assert "also in replaced segment" in text
     assert "collected from" in text
     assert "which only brokers have" in text
@@ -78,8 +80,8 @@ def test_a_person_is_told_of_each_record_and_of_what_was_not_searched(
 
 
 def test_a_script_reads_the_document_of_explain(world: VerifiedWorld) -> None:
-    found = document(explain(world, "k1", "--values", "--json"))
-    assert {"text": "k1"}.items() <= found["key"].items()
+    found = document(explain(world, KEPT, "--values", "--json"))
+    assert {"text": KEPT}.items() <= found["key"].items()
     assert [] == found["errors"] == found["left_out"]
     (part,) = found["partitions"]
     assert (PARTITION.topic, 0) == (part["topic"], part["partition"])
@@ -93,6 +95,30 @@ def test_a_script_reads_the_document_of_explain(world: VerifiedWorld) -> None:
         explain(world, "--offset", str(winner["offset"]), "--partition", "0", "--json")
     )
     assert part["records"][0]["offset"] == asked["partitions"][0]["records"][0]["offset"]
+
+
+def test_with_which_round_a_tombstone_goes_is_told_or_why_with_none(world: VerifiedWorld) -> None:
+    def trace(*, store: bool = True) -> dict[str, Any]:
+        (part,) = document(explain(world, "k1", "--json", store=store))["partitions"]
+        (last,) = [each for each in part["records"] if each["is_tombstone"]][-1:]
+        return {**part["last_trace"], "record": last}
+
+    dirty = trace()
+    assert ("tombstone_goes", "goes_later") == (dirty["kind"], dirty["record"]["fate"])
+    removal = dirty["removal"]
+    # As yet it is in the newest segments, which no round takes.
+    assert (None, None) == (removal["stays"], removal["from_ms"])
+    assert removal["after_round_ms"] > 86_400_000
+    assert "nobody knows when that is" in dirty["why"]
+    unknown = trace(store=False)
+    assert ("tombstone_stays", "no decision log") == (unknown["kind"], unknown["removal"]["stays"])
+    assert "--store" in unknown["why"]
+    world.cluster.settings["local.retention.ms"] = "-2"
+    never = trace()
+    assert ("tombstone_stays", "wins") == (never["kind"], never["record"]["fate"])
+    assert "local retention unlimited" == never["removal"]["stays"]
+    text = " ".join(explain(world, "k1").split())
+    assert text.count("never at this rate: local.retention.ms has no limit") == 2
 
 
 def test_without_a_decision_log_nobody_says_when_copies_go(world: VerifiedWorld) -> None:

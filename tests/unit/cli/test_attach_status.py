@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from keeplast.attach.collection import GRACE_MS_DEFAULT
+from keeplast.attach.removal import CHECK_MS_DEFAULT, LOOKS
 from keeplast.cli.main import app
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import commanded_world
@@ -93,6 +95,35 @@ def test_by_the_decision_log_it_says_as_of_which_offsets_states_can_be_told(
     words = f"exported as of offset {cleaned_to} or later"
     assert words in " ".join(call(world, "status", *store).split())
     assert "told_from" not in document(call(world, "status", "--json"))
+
+
+def test_it_says_with_which_rounds_tombstones_go_or_why_they_stay(
+    world: VerifiedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = places(world)[2:]
+    (told,) = document(call(world, "status", *store, "--json"))["tombstones"]
+    assert (PARTITION.topic, 0, None, None) == (
+        told["topic"], told["partition"], told["stays"], told["hidden_from"],
+    )  # fmt: skip
+    assert told["clean_below"] == max(each.end_offset for each in world.compacted()) + 1
+    retention_ms, local_ms = 86_400_000, 1_000 + LOOKS * CHECK_MS_DEFAULT
+    assert world.world.clock.now_ms() + retention_ms < told["clean_from_ms"]
+    assert max(local_ms, GRACE_MS_DEFAULT) < told["after_next_round_ms"] - retention_ms
+    (planned,) = document(call(world, "plan", *places(world), "--json"))["tombstones"]
+    assert told == planned
+    for command, more in (("status", store), ("plan", places(world))):
+        text = " ".join(call(world, command, *more).split())
+        assert f"{NAME}: tombstones and markers: what the next round gives" in text
+    monkeypatch.setitem(world.cluster.settings, "local.retention.ms", "-1")
+    words = f"{NAME}: tombstones and markers: never at this rate: local.retention.ms"
+    for command, more in (("status", store), ("plan", places(world))):
+        assert words in " ".join(call(world, command, *more).split())
+    (never,) = document(call(world, "status", *store, "--json"))["tombstones"]
+    assert ("local retention unlimited", None) == (never["stays"], never["clean_from_ms"])
+    ranked = ("--config", "compaction.strategy=timestamp")
+    (never,) = document(call(world, "status", *store, *ranked, "--json"))["tombstones"]
+    assert "ranks" == never["stays"]
+    assert "tombstones" not in document(call(world, "status", "--json"))
 
 
 def test_without_it_no_object_is_looked_at(world: VerifiedWorld) -> None:

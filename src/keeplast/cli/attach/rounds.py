@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from rich.console import RenderableType
 
+from keeplast.attach.collection import GRACE_MS_DEFAULT
 from keeplast.attach.metadata_view import AttachTerms
 from keeplast.attach.publication import Publisher, claim
 from keeplast.attach.repair import repair
@@ -35,7 +36,7 @@ from keeplast.cli.frame import wiring
 from keeplast.cli.frame.command import Result
 from keeplast.cli.frame.guard import StopSignals
 from keeplast.cli.frame.verdict import is_stopped, report_errors, report_exit_code
-from keeplast.cli.show.attach import costs_table
+from keeplast.cli.show.attach import costs_table, tombstone_lines
 from keeplast.cli.show.outcome import closing_line
 from keeplast.cli.show.output import print_result, say
 from keeplast.cli.show.progress import ProgressEvents
@@ -55,6 +56,7 @@ from keeplast.rewrite.runner import Runner
 from keeplast.run.place import RunnerFor
 from keeplast.run.receipt import Receipt
 from keeplast.service.receipts import receipt_to
+from keeplast.service.tombstone_dates import find_tombstones
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport, describe_error
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import AttachedName
@@ -266,6 +268,14 @@ def plan_topics(
                 name_of(topic, number)), counting))
             for topic, number in chosen
         ]  # fmt: skip
+        ranges = {
+            topic.name: call.client.read_ranges(topic)
+            for topic in {each.name: each for each, _ in chosen}.values()
+        }
+        tombstones = find_tombstones(
+            call.facts, ranges, folded.cache.partitions, call.log, call.settings,
+            GRACE_MS_DEFAULT, chosen,
+        )  # fmt: skip
     report = CleanReport(
         tuple(PartitionReport(topic.name, number, (each,)) for topic, number, each, _ in planned)
     )
@@ -279,7 +289,8 @@ def plan_topics(
         print_result(bounds_table(report))
         for more in (
             [summary_table(report)] if exact else [], [] if reasons is None else [reasons],
-            note_lines(report), [costs_table(costs)] if costs else [],
+            note_lines(report), [*tombstone_lines(tombstones)],
+            [costs_table(costs)] if costs else [],
         ):  # fmt: skip
             if more:
                 print_result("", *more)
@@ -294,6 +305,7 @@ def plan_topics(
         "costs": [
             {"topic": at.topic, "partition": at.partition, "costs": cost} for at, cost in costs
         ],
+        "tombstones": tombstones,
     }
 
 

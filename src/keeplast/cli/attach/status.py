@@ -14,6 +14,7 @@ from keeplast.model.escapes import printable
 if TYPE_CHECKING:
     from keeplast.cluster.facts import ClusterFacts, OffsetRange
     from keeplast.cluster.metadata_cache import ClusterCache
+    from keeplast.service.tombstone_dates import PartitionTombstones
 
 
 @command(
@@ -25,10 +26,11 @@ def status(cluster: ClusterOptions, exactly: ExactOptions, as_json: Json = False
 
     Reads the metadata topic as brokers do, from its beginning; changes nothing. With `--exact` it
     reads what a round would, too, and says how many bytes that would save now. With `--store` it
-    says as of which offsets `keeplast export` can tell earlier states.
+    says as of which offsets `keeplast export` can tell earlier states, and with which rounds
+    tombstones and markers go, or why they stay.
     """
     from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.show.attach import savings_parts, status_parts
+    from keeplast.cli.show.attach import savings_parts, status_parts, tombstone_lines
     from keeplast.cli.show.output import print_result
     from keeplast.cluster.facts import METADATA_TOPIC
     from keeplast.cluster.status import name_of, partition_status
@@ -56,9 +58,11 @@ def status(cluster: ClusterOptions, exactly: ExactOptions, as_json: Json = False
         from keeplast.cli.attach.exact import count_savings
 
         savings = count_savings(exactly, facts, ranges, folded.cache.partitions)
-    told = _told(exactly.store, facts, ranges, folded.cache)
+    told, tombstones = _told(exactly, facts, ranges, folded.cache)
     if not as_json:
-        print_result(*status_parts(facts, found), *map(_told_line, told))
+        print_result(
+            *status_parts(facts, found), *map(_told_line, told), *tombstone_lines(tombstones)
+        )
         if savings:
             print_result("", *savings_parts(savings))
     ends = {each: held.end for each, held in sorted(folded.ranges.items())}
@@ -66,31 +70,42 @@ def status(cluster: ClusterOptions, exactly: ExactOptions, as_json: Json = False
     if savings is not None:
         document["savings"] = savings
     if exactly.store is not None:
-        document["told_from"] = told
+        document |= {"told_from": told, "tombstones": tombstones}
     return DONE, document
 
 
 def _told(
-    store: str | None, facts: ClusterFacts, ranges: Mapping[str, Sequence[OffsetRange]],
+    options: ExactOptions, facts: ClusterFacts, ranges: Mapping[str, Sequence[OffsetRange]],
     known: ClusterCache,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Return from which offset on states can be told, by a decision log; nothing without one."""
+) -> tuple[list[dict[str, Any]], list[PartitionTombstones]]:  # fmt: skip
+    """Return from which offset on states can be told, and when tombstones go; by a decision log.
+
+    Nothing without one.
+    """
+    from keeplast.attach.collection import GRACE_MS_DEFAULT
     from keeplast.attach.shown_logs import told_from
     from keeplast.cluster.metadata_cache import PartitionCache
     from keeplast.cluster.status import name_of
+    from keeplast.service.tombstone_dates import find_tombstones
     from keeplast.tier.state.attached import AttachedName
 
     found: list[dict[str, Any]] = []
-    with decision_log_there(store) as log:
-        for topic in facts.topics if log is not None else ():
+    with decision_log_there(options.store) as log:
+        if log is None:
+            return [], []
+        for topic in facts.topics:
             for number, ends in enumerate(ranges[topic.name]):
                 name = name_of(topic, number)
-                held = None if log is None else log.find(AttachedName(facts.cluster_id, name))
+                held = log.find(AttachedName(facts.cluster_id, name))
                 told = told_from(
                     known.partitions.get(name, PartitionCache()), log, held, log_start=ends.start
                 )
                 found.append({"topic": topic.name, "partition": number, "told_from": told})
-    return found
+        chosen = [(topic, n) for topic in facts.topics for n in range(len(ranges[topic.name]))]
+        settings = options.wanted.settings_of(facts.topics)
+        return found, find_tombstones(
+            facts, ranges, known.partitions, log, settings, GRACE_MS_DEFAULT, chosen
+        )
 
 
 def _told_line(told: Mapping[str, Any]) -> str:

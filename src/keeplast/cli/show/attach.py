@@ -20,6 +20,10 @@ from keeplast.cluster.status import RemotePartitionStatus, SegmentSum
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_count
+from keeplast.service.tombstone_dates import PartitionTombstones
+
+NAMES_SHOWN = 10
+"""Partitions that one line names."""
 
 
 @contextlib.contextmanager
@@ -146,6 +150,17 @@ def savings_parts(savings: Sequence[Saving]) -> Iterator[RenderableType]:
     if table.row_count:
         yield table
     yield from said
+
+
+def tombstone_lines(found: Sequence[PartitionTombstones]) -> Iterator[str]:
+    """Yield with which rounds tombstones go; partitions of which the same is said share a line."""
+    by_words: dict[str, list[str]] = {}
+    for each in found:
+        by_words.setdefault(each.words, []).append(printable(str(each.partition)))
+    for words, names in by_words.items():
+        more = len(names) - NAMES_SHOWN
+        who = ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        yield f"{who}: tombstones and markers: {words}"
 
 
 def costs_table(costs: Sequence[tuple[TopicPartition, RoundCosts]]) -> Table:

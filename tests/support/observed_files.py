@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from keeplast.format.filename import CLEANED_FOR
 from keeplast.log.files import Buffer, LocalFiles, LocalWriteHandle, WriteHandle
 
 
@@ -48,7 +49,7 @@ class ObservedFiles(UnsyncedFiles):
     def waves(self) -> int:
         """Return how many times what had been replaced was removed to make room."""
         removals = [
-            operation.startswith("unlink") and not operation.endswith(".tmp")
+            operation.startswith("unlink") and not operation.endswith((".tmp", CLEANED_FOR))
             for operation in self.operations
         ]
         return sum(1 for i, removes in enumerate(removals) if removes and not removals[i - 1])

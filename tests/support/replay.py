@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from keeplast.format.checkpoint import decode_offsets
-from keeplast.format.filename import CLEANER_CHECKPOINT
+from keeplast.format.filename import CLEANED_FOR, CLEANER_CHECKPOINT
 from keeplast.model.partition import TopicPartition
 from tests.support.cases import Case, Json, RoundSettings, lay_out, rounds
 from tests.support.dump import dump_partition
@@ -52,9 +52,15 @@ class Cleaning(Protocol):
 
 
 def tree(directory: Path) -> dict[str, tuple[str, int]]:
-    """Return digest and modification time of every file of ``directory``, by name."""
+    """Return digest and modification time of every file of ``directory``, by name.
+
+    Not the time of the note of a round that left the checkpoint: it is of the round's own clock.
+    """
     return {
-        path.name: (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        path.name: (
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+            0 if path.name == CLEANED_FOR else path.stat().st_mtime_ns,
+        )
         for path in sorted(directory.iterdir())
         if path.is_file()
     }

@@ -396,7 +396,7 @@ class ScenarioLog(LogBuilder):
         result = run_wave(task, LocalFiles(), SystemClock(), workspace, _ignore)
         if result.error is not None:
             raise result.error
-        for path in commit_in_place(LocalFiles(), task.path, result.staged, survey.listing, ()):
+        for path in commit_in_place(LocalFiles(), task.path, result.staged):
             path.unlink()
         return result
 

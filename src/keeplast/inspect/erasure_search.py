@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.errors import CorruptError, RefusedError, UnavailableError
-from keeplast.format.filename import LOG, PARTITION_METADATA, parse_segment_file, parse_undo_file
+from keeplast.format.filename import (
+    CLEANED_FOR,
+    LOG,
+    PARTITION_METADATA,
+    parse_segment_file,
+    parse_undo_file,
+)
 from keeplast.format.identifier import encode_id
 from keeplast.inspect.key_search import (
     KeyRecord,
@@ -26,6 +32,7 @@ from keeplast.inspect.key_search import (
     find_records_of_keys,
 )
 from keeplast.log.child_path import child_path
+from keeplast.log.cleaned_for import UNFINISHED as UNFINISHED_NOTE
 from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.log_start import noted_log_start
@@ -292,7 +299,12 @@ def _search_beside(
     return tuple(found), searched, tuple(unknown)
 
 
-_KNOWN = frozenset({PARTITION_METADATA, "leader-epoch-checkpoint", "leader-epoch-checkpoint.tmp"})
+_KNOWN = frozenset(
+    {
+        PARTITION_METADATA, "leader-epoch-checkpoint", "leader-epoch-checkpoint.tmp",
+        CLEANED_FOR, UNFINISHED_NOTE,
+    }
+)  # fmt: skip
 """Files of a partition directory that have neither keys nor values of records."""
 
 

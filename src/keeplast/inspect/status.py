@@ -24,6 +24,7 @@ from keeplast.inspect.stages import (
     stages_by_records,
 )
 from keeplast.inspect.verified_log import VerifiedLog
+from keeplast.log.cleaned_for import cleaned_for
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, Tail, read_first_batch_timestamp
 from keeplast.log.undo_files import kept_until_ms
@@ -81,14 +82,16 @@ class LogStatus:
     kept_until_ms: int | None = None
     undo_retention_ms: int = 0
     readers: ReaderWait | None = None
+    cleaned_for: int | None = None
 
     @property
     def told_from(self) -> int:
         """Return the offset as of which, and of every later one, the state can still be told.
 
-        As far as the cleaner's checkpoint says: who asks for a state is told more.
+        As far as the cleaner's checkpoint says, and ``cleaned_for``, which a round that is not over
+        has noted: who asks for a state is told more.
         """
-        return max(self.log_start, self.figures.first_dirty)
+        return max(self.log_start, self.figures.first_dirty, self.cleaned_for or 0)
 
     @property
     def size_bytes(self) -> int:
@@ -209,6 +212,7 @@ def status_of_survey(
         ),
         undo_retention_ms=partition.topic.undo_retention_ms,
         readers=survey.readers,
+        cleaned_for=cleaned_for(survey.listing, files),
     )
 
 

@@ -446,6 +446,26 @@ class LocalRecipe:
         return True
 
 
+def write_durable_like(files: FileSystem, path: Path, data: Buffer, like: Path) -> None:
+    """Replace a small file beside a log, atomically and durably; owner and mode are those of
+    ``like``: a broker that may not read a file in a partition does not start."""
+    temporary = path.with_name(path.name + ".tmp")
+    handle = files.open_write(temporary)
+    try:
+        handle.write(data)
+        handle.fsync()
+    finally:
+        handle.close()
+    try:
+        files.copy_owner_and_mode(like, temporary)
+        files.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            files.unlink(temporary)
+        raise
+    files.fsync_directory(path.parent)
+
+
 def read_whole(handle: ReadHandle, path: Path) -> bytes:
     """Return a small file's bytes; CorruptError when it has shrunk since it was opened."""
     buffer = bytearray(handle.size_bytes)

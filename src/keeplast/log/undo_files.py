@@ -27,7 +27,7 @@ from keeplast.format.filename import (
     parse_undo_file,
     segment_file,
 )
-from keeplast.log.files import FileSystem, reading
+from keeplast.log.files import FileSystem, reading, write_durable_like
 from keeplast.model.undo import KeptWave, decode_wave, encode_wave
 
 VERSION = 1
@@ -131,19 +131,10 @@ def _write_list(files: FileSystem, directory: Path, wave: KeptWave, *, like: Pat
     """Write the list of a wave whose files are there; ``like`` has the owner that it gets."""
     document = {"version": VERSION, **encode_wave(wave)}
     path = directory / UndoFile(wave.attempt, wave.number, None).name
-    temporary = path.with_name(path.name + ".tmp")
-    handle = files.open_write(temporary)
-    try:
-        handle.write(json.dumps(document, separators=(",", ":")).encode() + b"\n")
-        handle.fsync()
-    finally:
-        handle.close()
-    # A broker that may not read a file in a partition does not start.
-    files.copy_owner_and_mode(like, temporary)
+    data = json.dumps(document, separators=(",", ":")).encode() + b"\n"
     # The links first: what a list names is there.
     files.fsync_directory(directory)
-    files.rename(temporary, path)
-    files.fsync_directory(directory)
+    write_durable_like(files, path, data, like)
 
 
 def replace_list(files: FileSystem, directory: Path, wave: KeptWave) -> None:

@@ -76,7 +76,8 @@ class KeptWave:
     ``number`` is its place among all waves of the partition, ``wave`` the one in its round, from 1.
     ``checkpoint_before`` is the line of the cleaner checkpoint before the round, None without one;
     ``checkpoint_after`` the one behind it, None where the round leaves it. It is known of the last
-    wave.
+    wave. ``cleaned_for`` is how far rounds before it had looked of which the checkpoint said
+    nothing, None without any; it is known of the first wave.
     """
 
     number: int
@@ -88,6 +89,7 @@ class KeptWave:
     checkpoint_before: int | None
     checkpoint_after: int | None
     groups: tuple[KeptGroup, ...]
+    cleaned_for: int | None = None
 
     def is_over(self, now_ms: int, retention_ms: int) -> bool:
         """Say whether it is no longer to be kept, by what was set then and what is set now.
@@ -124,6 +126,7 @@ def encode_wave(wave: KeptWave) -> dict[str, object]:
         "until_ms": wave.until_ms,
         "checkpoint_before": wave.checkpoint_before,
         "checkpoint_after": wave.checkpoint_after,
+        "cleaned_for": wave.cleaned_for,
         "groups": [
             {
                 "end": group.end_offset,
@@ -151,6 +154,7 @@ def decode_wave(document: Mapping[str, object], *, number: int, attempt: str) ->
         _number_or_none(document["checkpoint_before"]),
         _number_or_none(document["checkpoint_after"]),
         tuple(_decode_group(each) for each in _list(document["groups"])),
+        _number_or_none(document.get("cleaned_for")),
     )
     bases = [each.base_offset for group in wave.groups for each in group.sources]
     ends = [group.end_offset for group in wave.groups]

@@ -5,10 +5,13 @@ cleaned to C still has its state as of C and of every later offset, and of no ea
 records that were final then may be gone, while what replaced them lies behind the end.
 
 How far a log was cleaned is said by the cleaner's checkpoint, which is written at a round's end.
-A crash, a copy without the file or a round that is under way leave a log that was cleaned further
-than it says. Then offsets are missing behind the checkpoint: brokers assign every one, and nobody
-but a cleaner takes one away. The rule: unless the end is where a reader may read to, which no
-cleaner passes, nothing may be missing from the checkpoint on and no round may be half done.
+Until then, and behind a crash, it is said by what our rounds write down before they replace
+anything (:mod:`keeplast.log.cleaned_for`). A copy without these files, and a broker that crashed in
+between, leave a log that was cleaned further than anybody says. Then, as a rule, offsets are
+missing: brokers assign every one, and nobody but a cleaner takes one away. So unless the end is
+where a reader may read to, which no cleaner passes, nothing may be missing from what is said to be
+clean on, no batch may have a delete horizon there, and no round may be half done. What is left is a
+broker's crash between swap and checkpoint whose round took nothing but from the clean section.
 
 Transactions count as they were decided at the offset. A cleaner goes by how they ended, so one that
 was in flight there may have cost what was final without it: :mod:`keeplast.read.in_flight`.
@@ -26,6 +29,7 @@ from keeplast.columns import batch_table as t
 from keeplast.errors import ConflictError, InvalidError, RefusedError
 from keeplast.format.filename import CLEANED, CLEANER_CHECKPOINT, parse_segment_file
 from keeplast.log.checkpoints import read_checkpoint
+from keeplast.log.cleaned_for import cleaned_for
 from keeplast.log.files import FileSystem
 from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import PartitionFiles
@@ -98,12 +102,14 @@ def require_state_at(
             f"over. {where}"
         )
     first = max(view.log_start, cleaned_to or 0)
-    missing = first_missing(view.partition, view.path, first, view.log_end, files, clock)
-    if missing is not None:
+    split = Split(view.partition, view.path, Wanted(first, view.log_end), 0)
+    missing, horizon = _first_signs(split, files, clock)
+    if missing is not None or horizon is not None:
+        sign = f"missing_offset={missing}" if horizon is None else f"horizon_offset={horizon}"
         raise RefusedError(
-            "the state as of this offset cannot be told: offsets are missing, so the log was "
-            "cleaned, and no checkpoint says that it was not cleaned behind this one. Read it to "
-            f"the latest offset. missing_offset={missing} {where}"
+            "the state as of this offset cannot be told: offsets are missing, or a delete horizon "
+            "is set, so the log was cleaned, and no checkpoint says that it was not cleaned behind "
+            f"this one. Read it to the latest offset. {sign} {where}"
         )
     if not committed:
         return end_offset
@@ -152,11 +158,17 @@ def require_in_front_of_cleaner(
 ) -> int | None:
     """Raise RefusedError when the log was cleaned beyond ``end_offset``; returns how far it was.
 
-    None when no checkpoint says so.
+    None when nothing says so.
     """
+    # In this order: it goes when the checkpoint is written.
+    noted = cleaned_for(listing, files)
     cleaned_to = read_checkpoint(files, listing.path.parent, CLEANER_CHECKPOINT).get(partition)
     if cleaned_to is None or cleaned_to > listing.active.base_offset:
         # No cleaner touches the active segment: the line is that of another log.
+        cleaned_to = noted
+    elif noted is not None:
+        cleaned_to = max(cleaned_to, noted)
+    if cleaned_to is None:
         return None
     if end_offset < cleaned_to:
         raise RefusedError(
@@ -221,8 +233,20 @@ def first_missing(
     its header does not say how many it has.
     """
     split = Split(partition, path, Wanted(first_offset, end_offset), 0)
+    return _first_signs(split, files, clock, wants_horizons=False)[0]
+
+
+def _first_signs(
+    split: Split, files: FileSystem, clock: Clock, *, wants_horizons: bool = True
+) -> tuple[int | None, int | None]:
+    """Return the first sign of cleaning in a range: what is missing, or a batch with a horizon.
+
+    Not of batches in the segment where the range begins: a broker whose key map was full gives
+    them horizons behind the end of its round.
+    """
+    first_offset, end_offset = split.wanted.first_offset, split.wanted.end_offset
     expected = first_offset
-    for _, window, _, _ in read_wanted(split, files, clock, WindowBuffers()):
+    for base, window, _, _ in read_wanted(split, files, clock, WindowBuffers()):
         table = window.table[: window.batches]
         table = table[table[:, t.LAST_OFFSET] >= expected]
         if not len(table):
@@ -233,9 +257,12 @@ def first_missing(
         lacks = (bases > follows) | (table[:, t.COUNT] != lasts - bases + 1) | is_hiding
         lacking = np.flatnonzero(lacks & (follows < end_offset))
         if len(lacking):
-            return int(follows[lacking[0]])
+            return int(follows[lacking[0]]), None
+        has_horizon = (table[:, t.MAGIC] == 2) & (table[:, t.ATTRIBUTES] & t.DELETE_HORIZON != 0)
+        if wants_horizons and base >= first_offset and has_horizon.any():
+            return None, int(bases[np.flatnonzero(has_horizon)[0]])
         expected = int(lasts[-1]) + 1
-    return expected if expected < end_offset else None
+    return expected if expected < end_offset else None, None
 
 
 def is_half_done(name: str) -> bool:

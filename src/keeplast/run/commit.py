@@ -69,18 +69,11 @@ def settled(files: FileSystem, path: Path, warned: Callable[[str], None]) -> Ite
         raise
 
 
-def commit_in_place(
-    files: FileSystem,
-    path: Path,
-    staged: Sequence[StagedGroup],
-    surveyed: PartitionFiles,
-    committed: Sequence[StagedGroup],
-) -> list[Path]:
+def commit_in_place(files: FileSystem, path: Path, staged: Sequence[StagedGroup]) -> list[Path]:
     """Swap a wave in; returns the replaced files, which are for the caller to remove.
 
-    ConflictError before anything is renamed when the partition has changed.
+    The caller has just asked :func:`check_unchanged`.
     """
-    check_unchanged(files, surveyed, committed)
     removed: list[Path] = []
     for run in _neighbours(staged):
         removed += commit_wave(files, path, run)

@@ -18,10 +18,17 @@ from pathlib import Path
 from keeplast.cleaner.eligibility import require_unheld
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError
-from keeplast.format.filename import CLEANER_CHECKPOINT, DELETED, parse_segment_file
-from keeplast.log.checkpoints import update_checkpoint
+from keeplast.format.filename import (
+    CLEANED_FOR,
+    CLEANER_CHECKPOINT,
+    DELETED,
+    parse_segment_file,
+)
+from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
+from keeplast.log.cleaned_for import drop_note, find_witness, note_round, settle_note
 from keeplast.log.files import FilesRecipe, FileSystem
 from keeplast.log.holds import holds_by_partition, read_holds
+from keeplast.log.partition_log import list_partition
 from keeplast.log.undo_files import drop_rounds
 from keeplast.model.partition import TopicPartition
 from keeplast.model.undo import KeptWave
@@ -206,6 +213,10 @@ class DirectoryPlace:
             if end_offset is not None:
                 change = {run.request.partition: end_offset}
                 update_checkpoint(self._files, place.parent, CLEANER_CHECKPOINT, change)
+            elif request.target is None and CLEANED_FOR in survey.listing.unknown:
+                line = read_checkpoint(self._files, place.parent, CLEANER_CHECKPOINT)
+                with contextlib.suppress(CompactionError, OSError):
+                    drop_note(place, self._files, line.get(run.request.partition))
             if request.target is not None:
                 complete_target(self._files, place, run=self._writer)
         return replace(base_report(survey), skipped=True, end_offset=end_offset)
@@ -236,6 +247,11 @@ class DirectoryPlace:
                 self._forget(round_, kept)
             if line is not None and self._request.receipt is not None:
                 self._withdraw(round_, self._request.receipt, line)
+            if round_.is_in_place:
+                # What is in place keeps it: its witness is gone.
+                with contextlib.suppress(CompactionError, OSError):
+                    listing = list_partition(round_.site.path, self._files, if_empty=0)
+                    settle_note(listing, self._files)
             raise
 
     def _check_holds(self, round_: Round) -> None:
@@ -276,12 +292,33 @@ class DirectoryPlace:
         """Put a wave in place and remove what it replaces."""
         path, surveyed = round_.site.path, round_.survey.listing
         with settled(self._files, path, self._events.warned):
-            replaced = commit_in_place(self._files, path, result.staged, surveyed, round_.committed)
+            self._note_end(round_, result)
+            replaced = commit_in_place(self._files, path, result.staged)
         round_.committed.extend(result.staged)
         complete_active(self._files, surveyed)
         started = self._clock.seconds()
         remove_files(self._files, replaced, self._events.warned)
         round_.removal_seconds += self._clock.seconds() - started
+
+    def _note_end(self, round_: Round, result: TaskResult) -> None:
+        """Write down how far the round has looked, before anything goes for what it found."""
+        listing = round_.survey.listing
+        check_unchanged(self._files, listing, round_.committed)
+        replaced = {base for each in result.staged if each.files for base in each.sources}
+        if not replaced:
+            return
+        sizes = [(s.base_offset, s.size_bytes) for s in listing.segments]
+        before = [each for each in sizes if each[0] in replaced]
+        after = [(each.base_offset, each.size_bytes) for each in result.staged]
+        is_first = not any(each.files for each in round_.committed)
+        line = read_checkpoint(self._files, listing.path.parent, CLEANER_CHECKPOINT)
+        checkpoint = line.get(round_.plan.partition)
+        if checkpoint is not None and checkpoint > listing.active.base_offset:
+            checkpoint = None  # another log's
+        note_round(
+            listing, self._files, result.end_offset,
+            witness=find_witness(before, after) if is_first else None, checkpoint=checkpoint,
+        )  # fmt: skip
 
     def _fill_target(self, round_: Round, result: TaskResult) -> None:
         """Complete the target; an earlier log goes when all of the new one lies beside it."""
@@ -348,7 +385,16 @@ class DirectoryPlace:
                     update_checkpoint(self._files, root, CLEANER_CHECKPOINT, changes)
         except (CompactionError, OSError) as error:
             return [error] * len(rounds)
+        for round_ in rounds:
+            changes = offsets.get(round_.site.target.parent, {})
+            self._drop_note(round_, changes.get(round_.plan.partition))
         return [self._complete(round_) for round_ in rounds]
+
+    def _drop_note(self, round_: Round, checkpoint: int | None) -> None:
+        """Remove what the checkpoint says by now; a note that stays for once says no more."""
+        if round_.is_in_place or CLEANED_FOR in round_.survey.listing.unknown:
+            with contextlib.suppress(CompactionError, OSError):
+                drop_note(round_.site.target, self._files, checkpoint)
 
     def _complete(self, round_: Round) -> Exception | None:
         """End a round that is written down: from now on its log is where it was put."""

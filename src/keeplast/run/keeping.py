@@ -13,6 +13,7 @@ from pathlib import Path
 
 from keeplast.format.filename import CLEANER_CHECKPOINT, LOG
 from keeplast.log.checkpoints import read_checkpoint
+from keeplast.log.cleaned_for import cleaned_for
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import PartitionFiles, list_partition
 from keeplast.log.undo_files import (
@@ -63,6 +64,7 @@ def keep_sources(
         checkpoint_before=checkpoint.get(round_.plan.partition),
         checkpoint_after=after,
         groups=_groups(files, path, round_.survey.listing, result),
+        cleaned_for=None if round_.committed else cleaned_for(round_.survey.listing, files),
     )
     keep_wave(files, path, wave)
     return wave

@@ -39,6 +39,13 @@ from keeplast.format.filename import (
     segment_file,
 )
 from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
+from keeplast.log.cleaned_for import (
+    RoundNote,
+    cleaned_for,
+    find_witness,
+    settle_note,
+    write_note,
+)
 from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.erasure_requests import REQUESTS_NAME, read_book
 from keeplast.log.files import FileSystem, reading
@@ -402,6 +409,7 @@ def _undo(
                 withdraw_receipt(files, receipt, line)
             raise
     _bring_snapshots(files, path, found)
+    settle_note(list_partition(path, files, if_empty=0), files)
     drop_rounds(files, path, {found.attempt})
 
 
@@ -424,6 +432,7 @@ def _put_back(
                 names = staged.setdefault(source.base_offset, {})
                 _stage(files, path, found.attempt, source, names)
         files.fsync_directory(path)
+        _note_end(files, entry, found)
         if before is None:
             drop_from_checkpoint(files, path.parent, CLEANER_CHECKPOINT, entry.partition)
         else:
@@ -437,6 +446,22 @@ def _put_back(
         given = [path / name for each in staged.values() for name in each.values()]
         remove_files(files, given, warned)
         raise
+
+
+def _note_end(files: FileSystem, entry: PartitionEntry, found: _HeldRound) -> None:
+    """Write down how far the round has looked: what is in place of it goes last, behind the line of
+    the cleaner that says so. The lowest source comes back last, and with it all of them have."""
+    listing = list_partition(entry.path, files, if_empty=0)
+    ends = [found.checkpoint, cleaned_for(listing, files)]
+    end_offset = max((each for each in ends if each is not None), default=0)
+    sources = [source for group in found.to_put_back for source in group.sources]
+    witness = find_witness(
+        [(each.base_offset, each.size_bytes) for each in sources],
+        [(each.base_offset, each.size_bytes) for each in listing.segments],
+    )
+    if end_offset and sources:
+        note = RoundNote(end_offset, witness, found.waves[0].cleaned_for)
+        write_note(entry.path, files, note, like=listing.segments[0].base_offset)
 
 
 def _stage(

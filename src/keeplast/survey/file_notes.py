@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keeplast.format.filename import (
+    CLEANED_FOR,
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
     parse_undo_file,
 )
+from keeplast.log.cleaned_for import UNFINISHED as UNFINISHED_NOTE
 from keeplast.log.partition_log import PartitionFiles, Tail
 from keeplast.model.partition import TopicPartition
 from keeplast.survey.notes import RebuiltIndexes, StagedFiles, TornTail, UnknownFiles
 
-BROKER_NAMES = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA})
+KNOWN_NAMES = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, CLEANED_FOR, UNFINISHED_NOTE})
 NAMES_SHOWN_MAX = 10
 
 
@@ -34,7 +36,7 @@ def file_notes(
     strange = [
         name
         for name in listing.unknown
-        if name not in BROKER_NAMES and parse_undo_file(name) is None
+        if name not in KNOWN_NAMES and parse_undo_file(name) is None
     ]
     if strange:
         notes.append(UnknownFiles(len(strange), tuple(strange[:NAMES_SHOWN_MAX])))

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from keeplast.attach.removal import (
+    REMEMBERED_MS,
     RemovalTerms,
     exposures,
     is_cut,
@@ -39,10 +40,10 @@ class RemovalPace:
 
 @dataclass(frozen=True, slots=True)
 class Holdback:
-    """What lies at or above ``offset`` stays until ``until_ms``; INT64_MAX: no clock tells."""
+    """What lies at or above ``offset`` stays until ``until_ms``; None: no clock tells."""
 
     offset: int
-    until_ms: int
+    until_ms: int | None
     why: TombstonesWait
 
 
@@ -67,7 +68,8 @@ class RemovalDates:
 
     ``stays`` is why none of its tombstones goes, and then nothing else counts. What a round goes
     over first may go ``settle_ms`` after its end, and not before ``newest_ms``; what one gives a
-    horizon, ``horizon_ms`` after it.
+    horizon, ``horizon_ms`` after it, and ``readers_ms`` behind that, the longest wait for consumer
+    groups. No horizon that rounds have given is later than ``given_ms``.
     """
 
     now_ms: int
@@ -76,6 +78,8 @@ class RemovalDates:
     settle_ms: int = 0
     horizon_ms: int = 0
     newest_ms: int = 0
+    readers_ms: int = 0
+    given_ms: int = 0
     holdbacks: tuple[Holdback, ...] = ()
 
     def of(
@@ -91,18 +95,21 @@ class RemovalDates:
             return TombstoneRemoval(self.stays)
         if is_old_format:
             return TombstoneRemoval(TombstonesStay.OLD_FORMAT)
-        waits = [(e.until_ms, e.why) for e in self.holdbacks if e.offset <= offset]
+        below = [each for each in self.holdbacks if each.offset <= offset]
+        waits = [(each.until_ms, each.why) for each in below if each.until_ms is not None]
+        if len(waits) < len(below):
+            return TombstoneRemoval(TombstonesStay.HIDDEN)
         after_ms: int | None = None
         if offset >= first_dirty:
-            after_ms = self.settle_ms
+            after_ms = max(self.settle_ms, self.horizon_ms + self.readers_ms)
             waits.append((self.newest_ms, TombstonesWait.READABLE))
         elif horizon_ms is None:
-            after_ms = self.horizon_ms
+            after_ms = self.horizon_ms + self.readers_ms
         else:
             waits.append((horizon_ms, TombstonesWait.HORIZON))
+            if self.readers_ms:
+                waits.append((horizon_ms + self.readers_ms, TombstonesWait.READERS))
         until_ms, why = max(waits, default=(-1, TombstonesWait.NOTHING))
-        if until_ms == INT64_MAX:
-            return TombstoneRemoval(TombstonesStay.HIDDEN)
         if until_ms <= self.now_ms:
             until_ms, why = self.now_ms, TombstonesWait.NOTHING
         if after_ms is None:
@@ -116,12 +123,14 @@ class RemovalDates:
     def of_partition(self, cache: PartitionCache, cleaned_to: int) -> PartitionRemoval:
         """Return what can be said of all; ``cleaned_to`` is the first offset that is not clean."""
         first_dirty = _clean_below(cache, cleaned_to)
-        hidden = [e.offset for e in self.holdbacks if e.until_ms == INT64_MAX]
+        hidden = [each.offset for each in self.holdbacks if each.until_ms is None]
         hidden_from = min(hidden, default=None)
         end = max((each.end_offset + 1 for each in cache.served()), default=first_dirty)
-        last = min(end, INT64_MAX if hidden_from is None else hidden_from) - 1
+        last = (end if hidden_from is None else min(end, hidden_from)) - 1
         has_clean = any(each.start_offset < first_dirty for each in cache.served())
-        clean = self.of(min(first_dirty - 1, last), horizon_ms=-1, first_dirty=first_dirty)
+        clean = self.of(
+            min(first_dirty - 1, last), horizon_ms=self.given_ms, first_dirty=first_dirty
+        )
         return PartitionRemoval(
             clean_below=first_dirty, clean=clean if has_clean else None,
             next=self.of(last, horizon_ms=None, first_dirty=min(first_dirty, last)),
@@ -137,11 +146,13 @@ def find_removal_dates(
     *,
     log_start: int,
     now_ms: int,
+    readers_ms: int = 0,
 ) -> RemovalDates:
     """Return what dates of a partition are made of.
 
     ``terms`` are :func:`.removal.find_terms`'s, ``decisions`` all of the partition's, None where
-    nobody was asked.
+    nobody was asked. ``readers_ms`` is how long tombstones wait for consumer groups at most; those
+    that have read on may be sent back.
     """
     stays = terms if isinstance(terms, TombstonesStay) else None
     if stays is None and is_cut(sources_start(cache, log_start), log_start):
@@ -151,11 +162,15 @@ def find_removal_dates(
     if stays is not None or decisions is None or isinstance(terms, TombstonesStay):
         return RemovalDates(now_ms=now_ms, pass_ms=pace.pass_ms, stays=stays)
     newest_ms = max((each.segment.max_timestamp_ms for each in cache.served()), default=-1)
+    by_ms = now_ms + pace.pass_ms
+    published = [by_ms if e.published_ms is None else e.published_ms for e in decisions]
+    # What the decision log has forgotten was published before.
+    given_ms = max([*published, now_ms - REMEMBERED_MS]) + terms.delete_retention_ms
     return RemovalDates(
         now_ms=now_ms, pass_ms=pace.pass_ms,
         settle_ms=settled_from(terms, 0, pace.grace_ms + pace.pass_ms),
         horizon_ms=terms.delete_retention_ms,
-        newest_ms=settled_from(terms, newest_ms, 0),
+        newest_ms=settled_from(terms, newest_ms, 0), readers_ms=readers_ms, given_ms=given_ms,
         holdbacks=(*_unsettled(terms, decisions, pace, now_ms), *_exposed(cache, now_ms)),
     )  # fmt: skip
 
@@ -182,7 +197,8 @@ def _exposed(cache: PartitionCache, now_ms: int) -> Iterator[Holdback]:
     """Yield what brokers' own copies hold back that they do not serve."""
     for start, until_ms in exposures(cache):
         if until_ms > now_ms:
-            yield Holdback(start, until_ms, TombstonesWait.COPY)
+            told_ms = None if until_ms == INT64_MAX else until_ms
+            yield Holdback(start, told_ms, TombstonesWait.COPY)
 
 
 def _clean_below(cache: PartitionCache, cleaned_to: int) -> int:

@@ -235,6 +235,7 @@ class TombstonesWait(StrEnum):
     HORIZON = "delete horizon"
     READABLE = "still readable"
     COPY = "copy begun"
+    READERS = "readers"
 
 
 @dataclass(frozen=True, slots=True)

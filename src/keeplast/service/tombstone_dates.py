@@ -57,7 +57,8 @@ def removal_dates(
     """Return what dates of one partition are made of; ``decisions`` None: nobody was asked."""
     terms = find_terms(config, topic.settings, [each.settings for each in facts.brokers])
     return find_removal_dates(
-        terms, cache, decisions, pace, log_start=log_start, now_ms=now_ms
+        terms, cache, decisions, pace, log_start=log_start, now_ms=now_ms,
+        readers_ms=config.tombstones_wait_max_ms if config.tombstones_wait_for_groups else 0,
     )  # fmt: skip
 
 

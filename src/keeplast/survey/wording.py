@@ -128,6 +128,8 @@ _TOMBSTONES_WAIT = {
     r.TombstonesWait.READABLE: "until delete.retention.ms before, what is deleted may be read: in "
     "replaced segments, in brokers' local ones",
     r.TombstonesWait.COPY: "until then a broker may end a copy that it has begun",
+    r.TombstonesWait.READERS: "tombstones.wait.max.ms behind its delete horizon, or sooner, once "
+    "consumer groups have read it",
 }
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keeplast.attach.explain import RemoteLog, explain_attached
-from keeplast.attach.removal import COPY_MS, RemovalTerms, expires_below
+from keeplast.attach.removal import COPY_MS, REMEMBERED_MS, RemovalTerms, expires_below
 from keeplast.attach.removal_dates import RemovalDates, RemovalPace, find_removal_dates
 from keeplast.attach.round import RoundWish, clean_to
 from keeplast.cleaner.reasons import TombstoneRemoval, TombstonesStay, TombstonesWait
@@ -73,6 +73,31 @@ def test_what_is_dirty_counts_from_the_round_that_takes_it() -> None:
     ahead = cache_of(replace(SERVED, max_timestamp_ms=NOW_MS + 50_000))
     future = dates_of(cache=ahead).of(80, horizon_ms=None, first_dirty=80, is_due=True)
     assert NOW_MS + 50_000 + TERMS.local_ms + 1_000 == future.from_ms
+
+
+def test_the_longest_wait_for_consumer_groups_counts_behind_the_horizon() -> None:
+    def dates(*decisions: Decision, readers_ms: int = 5_000) -> RemovalDates:
+        return find_removal_dates(
+            TERMS, cache_of(SERVED), decisions, PACE, log_start=0, now_ms=NOW_MS,
+            readers_ms=readers_ms,
+        )  # fmt: skip
+
+    waits = dates()
+    passed = waits.of(5, horizon_ms=NOW_MS - 100, first_dirty=80)
+    assert TombstoneRemoval(None, NOW_MS + 4_900, None, TombstonesWait.READERS) == passed
+    assert "consumer groups" in removal_words(passed)
+    assert 6_000 == waits.of(5, horizon_ms=None, first_dirty=80).after_round_ms
+    assert 6_000 == waits.of(80, horizon_ms=None, first_dirty=80).after_round_ms
+    # No batch is read for what is said of all; the newest round gave the last horizon.
+    swap = decision(0)
+    assert swap.published_ms == NOW_MS - 1_500
+    whole = dates(swap).of_partition(cache_of(SERVED), 100).clean
+    assert whole is not None
+    assert NOW_MS - 1_500 + 1_000 + 5_000 == whole.from_ms
+    # What gave it may be forgotten.
+    long = dates(readers_ms=REMEMBERED_MS).of_partition(cache_of(SERVED), 100).clean
+    assert long is not None
+    assert NOW_MS + 1_000 == long.from_ms
 
 
 def test_a_copy_that_may_be_finished_yet_and_one_that_is_hidden() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.errors import ConflictError, CorruptError, FencedError, RefusedError
 from keeplast.format.identifier import encode_id
+from keeplast.model.offsets import INT64_MAX
 from keeplast.tier.state.attached import AttachedName
 
 VERSION = 1
@@ -30,6 +31,16 @@ class Owner:
     partition: int
     store_id: str
     epoch: int
+
+    @property
+    def is_sound(self) -> bool:
+        """Say whether each value is of its kind; they may have come from anybody."""
+        texts = (self.cluster_id, self.topic, self.topic_id, self.store_id)
+        return (
+            all(type(each) is str and each.isascii() and each.isprintable() for each in texts)
+            and type(self.partition) is type(self.epoch) is int
+            and 0 < self.epoch <= INT64_MAX
+        )
 
     def to_bytes(self) -> bytes:
         """Return the object's content."""
@@ -130,17 +141,30 @@ class OwnerObject:
 
     def _decode(self, data: bytes) -> Owner:
         try:
-            found = json.loads(data[:OWNER_BYTES_MAX])
+            # Anybody who may write to the bucket may have written it.
+            found = json.loads(data) if len(data) <= OWNER_BYTES_MAX else None
             version = found.pop("version")
-            owner = Owner(**found)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptError("not an owner object", path=self.key, found=error) from error
-        if version != VERSION or owner.to_bytes() != data or not isinstance(owner.epoch, int):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise self._damaged() from error
+        if version != VERSION:
             raise RefusedError(
                 f"an owner object of another version; use the keeplast that wrote it. "
-                f"object={self.key} version={version}"
+                f"object={self.key} version={version!r:.60}"
             )
+        try:
+            owner = Owner(**found)
+        except TypeError as error:
+            raise self._damaged() from error
+        if not owner.is_sound or owner.to_bytes() != data:
+            raise self._damaged()
         mine = self._at(owner.epoch)
         if replace(owner, store_id=self._store_id) != mine:
             raise CorruptError("the owner object of another partition", path=self.key, found=owner)
         return owner
+
+    def _damaged(self) -> CorruptError:
+        return CorruptError(
+            "not an owner object: keeplast did not write it so. When no keeplast is at work on the "
+            "partition, remove it; the next command takes the partition anew",
+            path=self.key,
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -525,6 +526,37 @@ def test_an_owner_object_that_is_gone_stops_decisions_and_deletions(world: Attac
     with pytest.raises(RefusedError, match="owner object is gone"):
         collect(publisher, GRACE_MS)
     assert objects == set(world.tier.segments)
+
+
+NO_OWNERS = [
+    b"", b"no JSON", b"null", b"[]", b"7", b"\xff" * 9, b"[" * 4000, b'{"version": 1}',
+    b"x" * 10_000_000,
+]  # fmt: skip
+NO_VALUES: list[tuple[str, object]] = [
+    ("epoch", 0), ("epoch", -1), ("epoch", True), ("epoch", "1"), ("epoch", 1.5),
+    ("epoch", 1 << 63), ("partition", False), ("store_id", ["s"]), ("store_id", "\ud800"),
+    ("store_id", "a\nb"), ("version", True), ("more", 1),
+]  # fmt: skip
+
+
+def test_what_is_no_owner_object_is_damage_and_told_how_to_go_on(world: AttachedWorld) -> None:
+    world.claim().close()
+    ((key, good),) = world.tier.own.items()
+    members = json.loads(good)
+    spoilt = [
+        json.dumps({**members, name: value}, sort_keys=True).encode() for name, value in NO_VALUES
+    ]
+    for data in (*NO_OWNERS, *spoilt, good + b" ", good * 2):
+        world.tier.own[key] = data
+        with pytest.raises(CorruptError, match="remove it; the next command") as caught:
+            world.claim()
+        assert len(str(caught.value)) < 500
+    world.tier.own[key] = json.dumps({**members, "version": 2, "more": 1}).encode()
+    with pytest.raises(RefusedError, match="another version"):
+        world.claim()
+    world.tier.own.clear()
+    publisher = world.claim()
+    publisher.decide_and_publish(world.swap(publisher))
 
 
 def test_a_store_that_ignores_conditions_is_refused(world: AttachedWorld) -> None:

@@ -57,6 +57,7 @@ from keeplast.cluster.layouts.own_directory import (
     OwnDirectory,
     check_own_content,
     check_own_name,
+    is_own_name,
 )
 from keeplast.errors import (
     CompactionError,
@@ -79,7 +80,7 @@ from keeplast.tier.objects.stores import FILE, ObstoreObjects, open_once
 
 LOG, INDEXES, MANIFEST = "log", "indexes", "rsm-manifest"
 _SUFFIXES = (LOG, INDEXES, MANIFEST)
-_NAME = re.compile(rf"(\d{{20}})-([A-Za-z0-9_-]{{22}})\.(?:{'|'.join(_SUFFIXES)})\Z")
+_NAME = re.compile(rf"([0-9]{{20}})-([A-Za-z0-9_-]{{22}})\.(?:{'|'.join(_SUFFIXES)})\Z")
 _PROBE = "probe-"
 _NO_KEYS = KeyRing()
 
@@ -260,7 +261,7 @@ class AivenLayout:
         prefix = self._own_key(folder)
         for each in self._objects.list(prefix):
             name = each.key.removeprefix(f"{prefix}/")
-            if "/" not in name:
+            if "/" not in name and is_own_name(f"{folder}/{name}"):
                 yield FoundOwn(f"{folder}/{name}", each.modified_ms)
 
     @property

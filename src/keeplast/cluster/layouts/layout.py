@@ -192,5 +192,8 @@ class RemoteLayout(Protocol):
         ...
 
     def list_own(self, folder: str) -> Iterator[FoundOwn]:
-        """Yield the own objects right below ``folder``, in any order; none where there is none."""
+        """Yield the own objects right below ``folder``, in any order; none where there is none.
+
+        What has a name that no own object has is a stranger's, and left out.
+        """
         ...

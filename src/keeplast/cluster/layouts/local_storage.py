@@ -54,7 +54,7 @@ from keeplast.model.partition import TopicPartition
 SEGMENTS = "kafka-tiered-storage"
 _LOGS = ".logs"
 _LOG = "log"
-_FILE = re.compile(rf"(\d{{20}})-([A-Za-z0-9_-]{{22}})\.(?:{_LOG}|{'|'.join(AuxiliaryFile)})\Z")
+_FILE = re.compile(rf"([0-9]{{20}})-([A-Za-z0-9_-]{{22}})\.(?:{_LOG}|{'|'.join(AuxiliaryFile)})\Z")
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,9 +112,10 @@ class OwnDirectory:
         with unavailable(target), contextlib.suppress(FileNotFoundError):
             for each in os.scandir(target):
                 with contextlib.suppress(FileNotFoundError):
-                    if each.is_file(follow_symlinks=False) and not each.name.startswith("."):
+                    name = f"{folder}/{each.name}"
+                    if each.is_file(follow_symlinks=False) and is_own_name(name):
                         modified_ms = each.stat(follow_symlinks=False).st_mtime_ns // 1_000_000
-                        yield FoundOwn(f"{folder}/{each.name}", modified_ms)
+                        yield FoundOwn(name, modified_ms)
 
     def _at(self, name: str) -> Path:
         return self.path / check_own_name(name)
@@ -169,9 +170,14 @@ class OwnDirectory:
         return os.pread(file, size, 0)
 
 
+def is_own_name(name: str) -> bool:
+    """Say whether an object of keeplast's own may have this name; any other is a stranger's."""
+    return _NAME.match(name) is not None
+
+
 def check_own_name(name: str) -> str:
     """Return ``name``; InvalidError when it is none of an own object."""
-    if _NAME.match(name) is None:
+    if not is_own_name(name):
         raise InvalidError(
             "an object's name is parts of letters, digits, dots, _ and -, none of which begins "
             f"with a dot, with / between them. name={name[:200]!r}"

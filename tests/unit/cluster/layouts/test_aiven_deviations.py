@@ -488,6 +488,7 @@ def test_small_objects_of_our_own_lie_beside_the_plugins(world: World) -> None:
     assert not layout.replace_own("owner/a", b"4", b"1")
     assert b"3" == layout.read_own("owner/a")
     assert (world.root / "some" / "prefix-.keeplast" / "owner" / "a").is_file()
+    (world.root / "some" / "prefix-.keeplast" / "owner" / "two words").write_bytes(b"x")
     assert ["owner/a"] == [each.name for each in layout.list_own("owner")]
     assert [] == list(layout.list_own("work/x"))
     layout.delete_own("owner/a")

@@ -164,6 +164,15 @@ def test_own_objects_are_listed_by_their_folder(layout: LocalStorage) -> None:
     assert [each // 1_000_000 for each in times] == [each.modified_ms for each in found]
 
 
+def test_strangers_among_the_own_objects_are_left_alone(layout: LocalStorage) -> None:
+    """Whoever may write there may leave anything; a name that cannot be asked for is not listed."""
+    layout.put_new("work/a/one", b"x")
+    folder = layout.dir / ".keeplast" / "work" / "a"
+    for name in ("two words", "\n", "ä", "x" * 201, ".hidden", "$(reboot)"):
+        (folder / name).write_bytes(b"x")
+    assert ["work/a/one"] == [each.name for each in layout.list_own("work/a")]
+
+
 def test_a_frozen_owner_makes_others_come_back(layout: LocalStorage) -> None:
     layout.put_new("owner", b"first")
     with (layout.dir / ".keeplast" / "owner").open("rb+") as file:

@@ -21,9 +21,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from keeplast.attach.outputs import work_name
+from keeplast.attach.stored_segment import check_stored
 from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.clock import SystemClock
+from keeplast.format.remote_log_metadata import RemoteLogSegmentId
 from keeplast.log.files import LocalFiles
 from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
@@ -38,6 +41,7 @@ from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
+from tests.support.attached_world import PARTITION as ATTACHED
 from tests.support.cleanings import Reshaped
 from tests.support.cluster_driver import FAULT, KILL, Step
 from tests.support.cluster_faults import (
@@ -60,7 +64,9 @@ from tests.support.spark_cluster import (
     source_environment,
     standalone_cluster,
 )
+from tests.support.verified_world import VerifiedWorld
 from tests.support.waiting import SECONDS_MAX, wait_for_end, wait_until
+from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, write_history
 
 pytestmark = pytest.mark.spark
 
@@ -365,6 +371,77 @@ def test_a_driver_that_is_killed_in_a_commit(
     assert without_snapshots(tree(directory)) in [once, twice]
 
 
+def attached_world(root: Path) -> VerifiedWorld:
+    """Return a partition of a live cluster that nobody has compacted."""
+    return VerifiedWorld(root, write_history(root / "logs", count=150), LINEAGE)
+
+
+def clean_attached(world: VerifiedWorld, runner: Runner | None = None) -> None:
+    world.clean(MERGING, margin=4000, runner=runner)
+
+
+def logs(world: VerifiedWorld) -> list[bytes]:
+    return [world.tier.log_of(each) for each in world.tier.served()]
+
+
+def stored(world: VerifiedWorld) -> set[bytes]:
+    return {each.segment_id for each in world.tier.layout.list(ATTACHED)}
+
+
+def check_attached(world: VerifiedWorld, expected: VerifiedWorld) -> int:
+    """Check what brokers serve, and that all else is known as ours; return how much that is.
+
+    Whatever attempts wrote, each object of what was decided is there, whole, and reads.
+    """
+    assert logs(expected) == logs(world)
+    for each in world.tier.served():
+        check_stored(world.tier.layout, each)
+    known = {each.id.segment_id for each in world.cluster.cache().segments}
+    left = stored(world) - known
+    words = {work_name(RemoteLogSegmentId(ATTACHED, each)) for each in left}
+    assert words <= {*world.tier.own()}
+    # Nobody has heard of them: the next round removes them before it does anything.
+    clean_attached(world)
+    assert logs(expected) == logs(world)
+    world.collect()
+    assert {each.id.segment_id for each in world.tier.served()} == stored(world)
+    assert not left & stored(world)
+    return len(left)
+
+
+LOST_OUTPUTS = [
+    (BROADCAST, Stage.REWRITE, Moment.AFTER, Act.HOST),
+    pytest.param(WHOLE, Stage.WHOLE, Moment.AFTER, Act.EXECUTOR, marks=pytest.mark.slow),
+    pytest.param(BUCKET, Stage.REWRITE, Moment.BEFORE, Act.WORKER, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("shape", "stage", "moment", "act"), LOST_OUTPUTS)
+def test_an_attached_output_whose_writer_is_lost_is_written_again(
+    runner: SparkRunner,
+    shape: ShapeChoice,
+    stage: Stage,
+    moment: Moment,
+    act: Act,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AT-34: under another id; what was written before stays unannounced, and goes."""
+    expected, world = attached_world(tmp_path / "expected"), attached_world(tmp_path / "data")
+    clean_attached(expected)
+    scratch = tmp_path / "fault"
+    scratch.mkdir()
+    fault = Fault(stage, moment, act, scratch)
+    with monkeypatch.context() as patch:
+        inject(patch, fault)
+        clean_attached(world, Reshaped(runner, shape))
+    assert fault.has_struck
+    left = check_attached(world, expected)
+    assert left or moment is Moment.BEFORE
+    for each in (world, expected):
+        each.close()
+
+
 # Last: a process has one session, and this one needs settings of its own.
 SPECULATION = {
     "spark.speculation": "true",
@@ -384,10 +461,20 @@ TWICE = [
 ]
 
 
+ATTACHED_TWICE = [
+    (BROADCAST, Stage.REWRITE, Moment.AFTER, Act.WAIT),
+    (WHOLE, Stage.WHOLE, Moment.BEFORE, Act.LATE),
+]
+"""Objects cannot be seen half written: both have written all, or one begins when all is decided."""
+
+
 def test_attempts_that_overlap_leave_the_files_of_one(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow task and its speculative twin; the twin is also let win while the other goes on."""
+    """A slow task and its speculative twin; the twin is also let win while the other goes on.
+
+    AT-34: so it is where they write objects that brokers will serve.
+    """
     expected = write_mixed_log(tmp_path / "expected")
     cases = []
     for number, (shape, stage, moment, act) in enumerate(TWICE):
@@ -396,6 +483,14 @@ def test_attempts_that_overlap_leave_the_files_of_one(
         directory = shutil.copytree(expected.parent, tmp_path / f"data{number}") / expected.name
         cases.append((shape, Fault(stage, moment, act, scratch), directory))
     cleaned(LocalRunner(cores=1), expected)
+    served = attached_world(tmp_path / "attached")
+    clean_attached(served)
+    attached = []
+    for number, (shape, stage, moment, act) in enumerate(ATTACHED_TWICE):
+        scratch = tmp_path / f"attached-fault{number}"
+        scratch.mkdir()
+        world = attached_world(tmp_path / f"attached{number}")
+        attached.append((shape, Fault(stage, moment, act, scratch), world))
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     session = SparkSession.getActiveSession()
     if session is not None:
@@ -407,8 +502,19 @@ def test_attempts_that_overlap_leave_the_files_of_one(
                 cleaned(Reshaped(runner, shape), directory)
             contents = {n: c for n, c in tree(directory).items() if not n.endswith(".deleted")}
             assert tree(expected) == contents, fault
-    for _, fault, directory in cases:
+        for shape, fault, world in attached:
+            with monkeypatch.context() as patch:
+                inject(patch, fault)
+                clean_attached(world, Reshaped(runner, shape))
+            assert logs(served) == logs(world), fault
+    for fault in (*(each for _, each, _ in cases), *(each for _, each, _ in attached)):
         attempts = fault.attempts()
         assert 2 <= len({attempt for attempt, _ in attempts}), (fault, attempts)
         assert 2 <= len({process for _, process in attempts}), (fault, attempts)
+    for _, fault, directory in cases:
         assert tree(expected) == tree(directory), fault
+    for _, fault, world in attached:
+        wait_for_end([process for _, process in fault.attempts()])
+        check_attached(world, served)
+        world.close()
+    served.close()

@@ -185,6 +185,10 @@ class HostLayout:
 
     # Own objects.
 
+    def hides_deleted(self, segment: RemoteLogSegment) -> bool:
+        """Find that what is deleted is gone."""
+        return False
+
     def check_conditions(self) -> None:
         """Find that the store heeds conditions."""
         self._look("probe")

@@ -33,6 +33,7 @@ from keeplast.format.remote_log_metadata import (
 from keeplast.inspect.verdicts import VerificationReport
 from keeplast.model.topic_config import TopicConfig
 from keeplast.model.verdict import Verdict
+from keeplast.rewrite.runner import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.run.receipt import Receipt
@@ -124,9 +125,10 @@ class VerifiedWorld:
         self.world.close()
 
     def clean(
-        self, topic: TopicConfig, *, margin: int = 8000, receipt: Receipt | None = None
-    ) -> RoundReport:
-        """Do one round, as a process of its own."""
+        self, topic: TopicConfig, *, margin: int = 8000, receipt: Receipt | None = None,
+        runner: Runner | None = None,
+    ) -> RoundReport:  # fmt: skip
+        """Do one round, as a process of its own; on one thread of this one without a ``runner``."""
         publisher = self.world.claim()
         repair(publisher)
         wish = RoundWish(
@@ -134,9 +136,9 @@ class VerifiedWorld:
         )
         clock = self.world.clock
         try:
-            with LocalRunner(1, clock=clock) as runner:
+            with LocalRunner(1, clock=clock) if runner is None else nullcontext(runner) as works:
                 return clean_attached(
-                    publisher, wish, lambda _: nullcontext(runner), clock,
+                    publisher, wish, lambda _: nullcontext(works), clock,
                     progressed=lambda _: None, receipt=receipt,
                 )  # fmt: skip
         finally:

@@ -140,9 +140,11 @@ class OwnerObject:
         )  # fmt: skip
 
     def _decode(self, data: bytes) -> Owner:
+        # Anybody who may write to the bucket may have written it.
+        if len(data) > OWNER_BYTES_MAX:
+            raise self._damaged()
         try:
-            # Anybody who may write to the bucket may have written it.
-            found = json.loads(data) if len(data) <= OWNER_BYTES_MAX else None
+            found = json.loads(data)
             version = found.pop("version")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise self._damaged() from error

@@ -1,4 +1,7 @@
-"""``keeplast attach status --exact``: what a round would save now, counted; no cluster."""
+"""``keeplast attach status --exact``: what a round would save now, counted; no cluster.
+
+And what ``attach check`` says of the storage that is named.
+"""
 
 from __future__ import annotations
 
@@ -83,6 +86,22 @@ def test_what_cannot_be_compacted_yet_says_why(world: VerifiedWorld, tmp_path: P
     assert (0, 0) == (saving["bytes"], saving["records"])
     assert saving["reason"]
     assert saving["reason"] in " ".join(call(world, "status", "--exact", *asked).split())
+
+
+def test_the_check_looks_at_the_storage_where_one_is_named(
+    world: VerifiedWorld, tmp_path: Path
+) -> None:
+    told, ids, own = list(world.cluster.values), world.tier.ids(), world.tier.own()
+    assert "may be attached" in call(world, "check", *places(world))
+    (tmp_path / "elsewhere" / "kafka-tiered-storage").mkdir(parents=True)
+    store = places(world)[2:]
+    elsewhere = f"local:{tmp_path / 'elsewhere'}"
+    text = call(world, "check", "--storage", elsewhere, *store, expected=1)
+    assert "refused: 1 below" in text
+    assert "as the plugin is configured on the brokers" in " ".join(text.split())
+    assert (told, ids, own) == (world.cluster.values, world.tier.ids(), world.tier.own())
+    text = call(world, "check", "--storage-option", "region=x", *store, expected=2)
+    assert "give --storage" in text
 
 
 def test_by_the_decision_log_it_says_as_of_which_offsets_states_can_be_told(

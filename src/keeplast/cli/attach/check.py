@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.attach.options import ClusterOptions, PolicyOptions, decision_log_there, fold
+from keeplast.cli.attach.options import (
+    ClusterOptions,
+    PolicyOptions,
+    StorageOptions,
+    decision_log_there,
+    fold,
+    layout_at,
+)
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json
 
@@ -15,6 +22,7 @@ if TYPE_CHECKING:
     from keeplast.cluster.check import AttachFinding
     from keeplast.cluster.client import ClusterClient
     from keeplast.cluster.facts import ClusterFacts, TopicFacts
+    from keeplast.format.remote_log_metadata import RemoteLogSegment
     from keeplast.tier.metadata.decisions import DecisionLog
 
 
@@ -32,6 +40,15 @@ def check(
             help="The decision log: what it knows is no other compactor's. Default: none.",
         ),
     ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage", metavar="PLUGIN:PLACE", show_default=False,
+            help="Look there too, as for `attach clean`: the newest segment of each topic is "
+            "opened, and what the principal of the bucket lacks is named.",
+        ),
+    ] = None,
+    storage_options: StorageOptions = (),
     as_json: Json = False,
 ) -> Result:  # fmt: skip
     """Say of each tiered topic whether it may be compacted from outside, and what to change.
@@ -46,19 +63,27 @@ def check(
     from keeplast.cli.show.output import print_result
     from keeplast.cluster.check import Severity, check_cluster, check_rights, check_topic
     from keeplast.cluster.facts import ClusterFacts
-    from keeplast.errors import RefusedError
+    from keeplast.cluster.storage_check import check_storage
+    from keeplast.errors import InvalidError, RefusedError
 
+    if storage is None and storage_options:
+        raise InvalidError("options of a storage that is not named; give --storage")
+    # What an argument can be wrong about is found before anybody is asked.
+    layout = None if storage is None else layout_at(storage, storage_options)
     client = cluster.connect()
     try:
         facts = client.read_facts(cluster.topics)
         found = list(check_cluster(facts, cluster.bootstrap_server))
-        found += _metadata_findings(client, facts, store)
+        more, served = _metadata_findings(client, facts, store)
+        found += more
     except RefusedError:
         missing = client.missing_rights(cluster.topics)
         if not missing:
             raise
         facts = ClusterFacts(client.read_cluster_id(), (), (), None)
-        found = list(check_rights(missing, cluster.bootstrap_server))
+        found, served = list(check_rights(missing, cluster.bootstrap_server)), []
+    if layout is not None:
+        found += check_storage(layout, storage or "", served)
     policy_of = _policies(settings, facts.topics)
     for topic in facts.topics:
         found += check_topic(topic, policy_of[topic.name], cluster.bootstrap_server)
@@ -75,14 +100,18 @@ def check(
 
 def _metadata_findings(
     client: ClusterClient, facts: ClusterFacts, store: str | None
-) -> list[AttachFinding]:
-    """Return what the metadata topic's records say against the topics of ``facts``."""
+) -> tuple[list[AttachFinding], list[RemoteLogSegment]]:
+    """Return what the metadata topic's records say against the topics of ``facts``.
+
+    And one segment of each topic that brokers serve.
+    """
     from keeplast.cluster.check import check_copied, check_faults, check_marks
     from keeplast.cluster.metadata_cache import PartitionCache
     from keeplast.cluster.status import name_of
+    from keeplast.cluster.storage_check import newest_served
 
     if facts.metadata_topic is None:
-        return []
+        return [], []
     with decision_log_there(store) as log:
         folded = fold(client, facts, facts.metadata_topic, log)
         own = set() if log is None else _own_ids(log, facts.cluster_id)
@@ -95,7 +124,7 @@ def _metadata_findings(
         ]
         if any(each.segments or each.highest >= 0 for each in known):
             found += check_copied(topic, client.read_ranges(topic), known)
-    return found
+    return found, newest_served(folded.cache, names)
 
 
 def _own_ids(log: DecisionLog, cluster_id: str) -> set[bytes]:

@@ -206,6 +206,11 @@ class AivenLayout:
             )  # fmt: skip
         yield from (found[name] for name in sorted(found))
 
+    def hides_deleted(self, segment: RemoteLogSegment) -> bool:
+        """Say whether the bucket keeps versions, as the object of a log tells."""
+        key = self._key(segment.id, segment.start_offset)
+        return self._objects.tells_version(f"{key}.{LOG}")
+
     def check_conditions(self) -> None:
         """RefusedError when the store writes although there is an object, or another version."""
         directory = self._own_directory

@@ -164,6 +164,10 @@ class RemoteLayout(Protocol):
         """Yield what lies in a partition's place, by segment id, known or not."""
         ...
 
+    def hides_deleted(self, segment: RemoteLogSegment) -> bool:
+        """Say whether the store tells of a segment's log that deleting it would only hide it."""
+        ...
+
     def check_conditions(self) -> None:
         """RefusedError when the store does not heed the conditions of the four methods below.
 

@@ -149,6 +149,10 @@ class LocalStorage:
                     found[name] = each if other is None else _both(each, other)
         yield from (found[name] for name in sorted(found))
 
+    def hides_deleted(self, segment: RemoteLogSegment) -> bool:
+        """Return False: a file that is removed is gone."""
+        return False
+
     def check_conditions(self) -> None:
         """RefusedError when the file system has no hard links, or no locks."""
         self._own.check_conditions()

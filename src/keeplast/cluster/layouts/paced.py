@@ -214,6 +214,10 @@ class PacedLayout:
                     self.pace.take(1, 0, self.waiting)
                 yield each
 
+    def hides_deleted(self, segment: RemoteLogSegment) -> bool:
+        """Say whether deleting a segment's log would only hide it."""
+        return self._paced(1, lambda: self.layout.hides_deleted(segment))
+
     def check_conditions(self) -> None:
         """See that the store heeds conditions."""
         self._paced(CONDITION_REQUESTS, self.layout.check_conditions)

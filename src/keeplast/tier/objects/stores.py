@@ -24,9 +24,11 @@ from obstore.exceptions import (
     BaseError,
     InvalidPathError,
     NotFoundError,
+    PermissionDeniedError,
     PreconditionError,
+    UnauthenticatedError,
 )
-from obstore.store import LocalStore, MemoryStore, from_url
+from obstore.store import GCSStore, LocalStore, MemoryStore, from_url
 
 from keeplast.errors import InvalidError, UnavailableError
 from keeplast.model.redaction import has_userinfo, option_secrets, shown_url, without_secrets
@@ -93,6 +95,17 @@ class ObstoreObjects:
         """Ask for the object's metadata."""
         with self._translated(key):
             return _describe(obstore.head(self._store, key))
+
+    def tells_version(self, key: str) -> bool:
+        """Say whether an object has a version of its own: then deleting it only hides it.
+
+        Google's store tells a generation of every object, which says nothing.
+        """
+        if isinstance(self._store, GCSStore):
+            return False
+        with self._translated(key):
+            # S3 calls so what was written while versions were not kept.
+            return obstore.head(self._store, key)["version"] not in (None, "", "null")
 
     def open_write(self, key: str) -> ObjectWriter:
         """Write in parts; nothing appears before the last one is confirmed."""
@@ -315,6 +328,12 @@ def _sync(path: Path) -> None:
 def open_objects(url: str, options: dict[str, str] | None = None) -> ObjectPlace:
     """Return the store at ``url`` for objects that are written once; as :func:`open_tree`."""
     return open_tree(url, options)
+
+
+def is_forbidden(error: BaseException) -> bool:
+    """Say whether a store failed because it knows who asks and refuses, or does not know him."""
+    refusals = (PermissionDeniedError, UnauthenticatedError, PermissionError)
+    return isinstance(error.__cause__, refusals)
 
 
 def check_place(url: str) -> None:

@@ -1,0 +1,133 @@
+"""Whether a remote tier can be read as a round would read it, and whether deletion frees anything.
+
+The rule: **nothing is written there, and each right that is missing is named**. One segment that
+brokers serve is opened of each topic: who names another bucket or prefix than the brokers' finds
+nothing, and would take that for damage later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from keeplast.cluster.check import AttachFinding, Severity
+from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
+from keeplast.cluster.metadata_cache import ClusterCache
+from keeplast.errors import (
+    CompactionError,
+    CorruptError,
+    InvalidError,
+    RefusedError,
+    UnavailableError,
+)
+from keeplast.format.remote_log_metadata import RemoteLogSegment
+from keeplast.model.redaction import shown_url
+from keeplast.tier.objects.stores import is_forbidden
+
+_READ, _LIST = 0, 1
+_RIGHTS = {
+    "s3": ("s3:GetObject", "s3:ListBucket"),
+    "gs": ("storage.objects.get", "storage.objects.list"),
+    "az": ("the role Storage Blob Data Reader", "the role Storage Blob Data Reader"),
+}
+_OF_FILES = "to read files and folders, as the brokers' user or in its group"
+
+
+def newest_served(cache: ClusterCache, topics: Iterable[str]) -> list[RemoteLogSegment]:
+    """Return of each topic that has any the segment that was announced last of what is served."""
+    found: dict[str, RemoteLogSegment] = {}
+    wanted = {*topics}
+    for partition, known in cache.partitions.items():
+        for each in known.served() if partition.topic in wanted else ():
+            before = found.setdefault(partition.topic, each.segment)
+            if each.segment.event_timestamp_ms > before.event_timestamp_ms:
+                found[partition.topic] = each.segment
+    return [found[topic] for topic in sorted(found)]
+
+
+def check_storage(
+    layout: RemoteLayout, storage: str, segments: Iterable[RemoteLogSegment]
+) -> Iterator[AttachFinding]:
+    """Yield what stands in the way of reading ``segments``, one of each topic, at ``storage``.
+
+    UnavailableError when the storage fails otherwise than by refusing.
+    """
+    place = _Place(storage)
+    hides = False
+    for each in segments:
+        topic = each.id.partition.topic
+        try:
+            _read(layout, each)
+        except FileNotFoundError as error:
+            yield _refuse(
+                "not-stored", topic,
+                "brokers serve a segment of which the storage has nothing: --storage or its prefix "
+                "is another one than the brokers' plugin has, or the object is lost. "
+                f"object={shown_url(str(error.filename))}",
+                "give --storage as the plugin is configured on the brokers",
+            )  # fmt: skip
+            continue
+        except UnavailableError as error:
+            yield place.refused(error, topic, _READ)
+            continue
+        except (CorruptError, RefusedError, InvalidError) as error:
+            yield _refuse("stored-otherwise", topic, f"its newest segment cannot be read: {error}")
+            continue
+        try:
+            next(iter(layout.list(each.id.partition)), None)
+        except UnavailableError as error:
+            yield place.refused(error, topic, _LIST)
+        hides |= layout.hides_deleted(each)
+    yield from place.warnings(hides=hides)
+
+
+def _read(layout: RemoteLayout, segment: RemoteLogSegment) -> None:
+    """Read the description, a file beside the log, and the log's first byte."""
+    reader = layout.open(segment)
+    reader.read_auxiliary(AuxiliaryFile.LEADER_EPOCHS)
+    reader.read_log(0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where segments lie, as it was given."""
+
+    storage: str
+
+    @property
+    def scheme(self) -> str:
+        return self.storage.partition(":")[2].partition("://")[0]
+
+    def refused(self, error: CompactionError, topic: str, which: int) -> AttachFinding:
+        """Return what is missing; ``error`` itself where nothing was refused."""
+        if not is_forbidden(error):
+            raise error
+        right = _RIGHTS.get(self.scheme, (_OF_FILES, _OF_FILES))[which]
+        return _refuse(
+            "storage-permission", topic,
+            f"the storage refuses to {('read', 'list')[which]} its objects: the principal needs "
+            f"{right}",
+            f"allow {right}, on {shown_url(self.storage)} and all below it",
+        )  # fmt: skip
+
+    def warnings(self, *, hides: bool) -> Iterator[AttachFinding]:
+        """Yield why what is deleted may stay and cost; ``hides`` says that an object told so."""
+        if hides:
+            yield AttachFinding(
+                "bucket-versions", Severity.WARNS, None,
+                "the bucket keeps versions of its objects, and may lock them: what is collected is "
+                "only hidden, can be read by who asks for a version, and costs as before",
+                "see that the bucket has a rule that expires noncurrent versions, and that no "
+                "object lock keeps them",
+            )  # fmt: skip
+        elif self.scheme in ("gs", "az"):
+            yield AttachFinding(
+                "soft-delete", Severity.WARNS, None,
+                "whether the bucket keeps what is deleted (soft delete, versions of older objects) "
+                "cannot be seen from here: it would only be hidden, and cost as before",
+                "see that soft delete is off, or as short as can be",
+            )  # fmt: skip
+
+
+def _refuse(rule: str, topic: str, words: str, remedy: str = "") -> AttachFinding:
+    return AttachFinding(rule, Severity.REFUSES, topic, words, remedy)

@@ -30,7 +30,7 @@ ATTACHED_ID = re.compile(r"(?<![A-Za-z0-9-])(AT-|R-|[PCZR])([0-9]{1,2})(?![0-9A-
 EVERYWHERE = ("**/test_*.py",)
 ATTACHED = (
     "kafka/test_attach*.py", "unit/attach/test_*.py", "unit/cluster/**/test_*.py",
-    "unit/format/test_remote_log_metadata.py", "simulation/test_live_world.py",
+    "unit/format/test_remote_log_metadata.py", "simulation/test_live_world.py", "spark/test_*.py",
 )  # fmt: skip
 CONTRACTS = ("support/metadata_contract.py",)
 """Files of tests that others inherit."""

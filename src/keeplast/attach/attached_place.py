@@ -23,7 +23,7 @@ from typing import Protocol, cast
 
 from keeplast.attach.allowance import Allowance
 from keeplast.attach.attached_files import AttachedRecipe, remove_output
-from keeplast.attach.hollow import is_hollow, join_hollow
+from keeplast.attach.hollow import SOURCES_MAX, is_hollow, join_hollow
 from keeplast.attach.outputs import BEGUN, OutputMark, staged_id, work_name
 from keeplast.attach.sources import Sources, parts_of, summary_of
 from keeplast.attach.swap import Swap, covered, merged_epochs
@@ -225,7 +225,7 @@ class AttachedPlace:
         plan = replace(
             survey.plan, keeps_group_ends=True, closing_epochs=self._epochs(),
             expires_nothing=self._expires_below is None, expires_below=self._expires_below or 0,
-            keeps_keyless=self._keyless is Keyless.RETAIN,
+            keeps_keyless=self._keyless is Keyless.RETAIN, sources_max=SOURCES_MAX,
         )  # fmt: skip
         if self._allowance is not None:
             groups = plan_groups(plan, plan.bound)

@@ -22,7 +22,7 @@ from keeplast.attach.swap import Swap
 from keeplast.attach.swap_rules import reasserted, require_decidable, standing_of
 from keeplast.cluster.facts import OffsetRange
 from keeplast.cluster.layouts.layout import RemoteLayout
-from keeplast.cluster.live_cluster import LiveCluster
+from keeplast.cluster.live_cluster import LiveCluster, encode_batch
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.status import is_compactors
 from keeplast.errors import (
@@ -171,7 +171,7 @@ class Publisher:
         """Make ``swap`` live; return its decision as it was published.
 
         ConflictError when what the round saw has changed, was never announced, or is held by now:
-        plan again.
+        plan again. InvalidError when it does not fit one batch.
         RefusedError, FencedError and StoppedError (paused) before anything is decided.
         CommitUnknownError when it is decided and it is not known whether it was published: the
         next claim repairs that.
@@ -194,7 +194,10 @@ class Publisher:
             view.cache, swap, self._published_outputs(), log_start=view.log.start,
             now_ms=decision.decided_ms,
         )  # fmt: skip
-        require_decidable(view.cache, swap, batch_of(decision).events, view.log.start)
+        batch = batch_of(decision)
+        require_decidable(view.cache, swap, batch.events, view.log.start)
+        # What no batch holds could be decided and never published: nobody would come past it.
+        encode_batch(view.metadata_topic, view.metadata_partition, batch.events)
         self.owner.check(self.epoch)
         self.log.decide(self.held, decision, swap.cleaned_for)
         (decided,) = [each for each in self.log.decisions(self.held) if each.id == decision.id]

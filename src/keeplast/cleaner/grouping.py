@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keeplast.model.offsets import RELATIVE_OFFSET_MAX
+from keeplast.model.offsets import INT32_MAX, RELATIVE_OFFSET_MAX
 from keeplast.model.segment import SegmentSummary
 
 
@@ -18,11 +18,13 @@ def group_segments(
     bound: int,
     segment_bytes: int,
     segment_index_bytes: int,
+    sources_max: int = INT32_MAX,
 ) -> tuple[tuple[SegmentSummary, ...], ...]:
     """Return the groups in ascending order; each has at least one segment.
 
     An empty segment joins at any distance, which lets runs of emptied segments collapse.
     ``bound`` is the round's exclusive end, from which the last segment's reach follows.
+    ``sources_max`` is how many segments a group has at most; Kafka's cleaner has no such limit.
     """
     groups: list[tuple[SegmentSummary, ...]] = []
     at = 0
@@ -30,7 +32,7 @@ def group_segments(
         head = segments[at]
         size, offsets, times = head.size_bytes, head.offset_index_bytes, head.time_index_bytes
         end = at + 1
-        while end < len(segments):
+        while end < len(segments) and end - at < sources_max:
             candidate = segments[end]
             size += candidate.size_bytes
             offsets += candidate.offset_index_bytes

@@ -16,7 +16,7 @@ from keeplast.cleaner.eligibility import segments_between
 from keeplast.cleaner.grouping import group_segments
 from keeplast.errors import invariant
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.model.offsets import INT64_MAX, NO_HORIZON, delete_horizon
+from keeplast.model.offsets import INT32_MAX, INT64_MAX, NO_HORIZON, delete_horizon
 from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import ReaderWait
 from keeplast.model.segment import SegmentSummary
@@ -45,6 +45,8 @@ class RoundPlan:
     what they delete may lie where it cannot look, and is read there until it goes.
     Where it expires something, that lies below ``expires_below``: whoever has to see that nothing
     older comes back says up to where he does, and then no tombstone of an old format goes.
+    ``sources_max`` is how many segments become one at most, as where each of them is named in one
+    message of bounded size.
     ``keeps_keyless`` keeps records without a key, as in a log that a broker does not compact.
     ``chunk_end``, the base of a segment, is up to where the first pass reads when that is less than
     the bound; then the round ends there, as it does where a bounded map fills. The horizons that
@@ -73,6 +75,7 @@ class RoundPlan:
     closing_epochs: tuple[tuple[int, int], ...] = ()
     expires_nothing: bool = False
     expires_below: int = INT64_MAX
+    sources_max: int = INT32_MAX
     keeps_keyless: bool = False
     chunk_end: int | None = None
     stamped_ms: int | None = None
@@ -226,5 +229,6 @@ def plan_groups(plan: RoundPlan, end_offset: int) -> tuple[GroupPlan, ...]:
         bound=plan.bound,
         segment_bytes=plan.topic.segment_bytes,
         segment_index_bytes=plan.topic.segment_index_bytes,
+        sources_max=plan.sources_max,
     )
     return tuple(GroupPlan(sources) for sources in groups)

@@ -20,6 +20,7 @@ from keeplast.cluster.facts import (
     OffsetRange,
     TopicFacts,
 )
+from keeplast.cluster.live_cluster import BATCH_BYTES_NEEDED
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
 from keeplast.cluster.rights import Right
 from keeplast.cluster.status import is_compactors
@@ -297,6 +298,14 @@ def _check_metadata_topic(
             f"{METADATA_TOPIC} allows unclean leaders: an acknowledged swap may be lost after its "
             "sources are deleted",
             alter("unclean.leader.election.enable=false"),
+        )  # fmt: skip
+    limit = settings.get("max.message.bytes")
+    if limit is not None and int(limit) < BATCH_BYTES_NEEDED:
+        yield _refuse(
+            "metadata-batch", None,
+            f"{METADATA_TOPIC} has max.message.bytes={limit}: a swap is one batch, and a large one "
+            f"takes up to {BATCH_BYTES_NEEDED} bytes",
+            alter("max.message.bytes=1048588"),
         )  # fmt: skip
     if broker_count > 1 and topic.replicas < 2:
         yield _refuse(

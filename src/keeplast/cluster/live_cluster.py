@@ -25,6 +25,8 @@ from keeplast.format.remote_log_metadata import (
 BATCH_BYTES_MAX = 800_000
 """Of values in one batch; brokers take 1 MiB by default, the client is told 900,000."""
 BATCH_RECORDS_MAX = 1_000
+BATCH_BYTES_NEEDED = 400_000
+"""More than the largest swap takes: without that much the metadata topic is of no use."""
 _RECORD_BYTES = 64
 """More than what a record and its share of a batch's header add to a value."""
 
@@ -118,6 +120,7 @@ def encode_batch(
     if not values or len(values) > BATCH_RECORDS_MAX or size > limit:
         raise InvalidError(
             f"one batch of {METADATA_TOPIC} has 1 to {BATCH_RECORDS_MAX} records and at most "
-            f"{limit} bytes; take fewer segments. records={len(values)} bytes={size}"
+            f"{limit} bytes; take fewer segments, or raise its max.message.bytes where that is "
+            f"less than {BATCH_BYTES_MAX}. records={len(values)} bytes={size}"
         )
     return values

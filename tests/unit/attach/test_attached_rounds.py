@@ -428,6 +428,20 @@ def test_segments_of_which_nothing_stays_become_one(tmp_path: Path) -> None:
     assert [] == world.tier.own()
 
 
+def test_no_output_has_more_sources_than_a_batch_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AT-33: small segments of a quiet topic, which a large segment.bytes would all join."""
+    monkeypatch.setattr("keeplast.attach.attached_place.SOURCES_MAX", 3)
+    world = World(tmp_path)
+    before, segments = world.tier.read().records(), world.tier.served()
+    done = world.clean(replace(TOPIC, segment_bytes=1 << 30)).end_offset or 0
+    assert by_key_law(before, done) == world.tier.read().records()
+    check_servable(world, segments, done)
+    (swap,) = world.publisher.swaps
+    assert -(-len(swap.sources) // 3) == len(swap.outputs)
+
+
 def test_what_a_broker_uploads_over_an_output_is_not_clean(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.clean()

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.batch import batch_of
+from keeplast.attach.attached_place import SWAP_EPOCHS_MAX, SWAP_SEGMENTS_MAX
+from keeplast.attach.batch import announcement, batch_of, updates
 from keeplast.attach.collection import GRACE_MS_MIN, check_grace, collect
 from keeplast.attach.publication import Publisher, claim
 from keeplast.attach.repair import repair
 from keeplast.attach.swap import Swap
-from keeplast.cluster.facts import OffsetRange
+from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange, TopicFacts
+from keeplast.cluster.live_cluster import BATCH_BYTES_NEEDED, encode_batch
 from keeplast.errors import (
     CompactionError,
     ConflictError,
@@ -27,6 +29,9 @@ from keeplast.errors import (
     StoppedError,
 )
 from keeplast.format.remote_log_metadata import (
+    EpochStart,
+    RemoteLogSegment,
+    RemoteLogSegmentId,
     RemoteLogSegmentState,
     RemoteLogSegmentUpdate,
     decode,
@@ -220,6 +225,47 @@ def test_a_setting_that_changed_stops_the_swap(world: AttachedWorld) -> None:
         publisher.decide_and_publish(swap)
     assert () == publisher.log.decisions(publisher.held)
     world.cluster.settings["retention.ms"] = "-1"
+    world.settle()
+
+
+def test_the_largest_swap_fits_the_smallest_batch_that_the_check_allows() -> None:
+    """AT-33: the longest name, much custom metadata, and all the leader epochs there may be."""
+    at = replace(PARTITION, topic="t" * 249)
+    metadata = TopicFacts(
+        METADATA_TOPIC, bytes(16), 1, 3, {"max.message.bytes": str(BATCH_BYTES_NEEDED)}
+    )
+    largest = (1 << 63) - 1
+    epochs = tuple(EpochStart((1 << 31) - 1 - n, largest - n) for n in range(SWAP_EPOCHS_MAX))
+    made = [
+        RemoteLogSegment(
+            id=RemoteLogSegmentId(at, number.to_bytes(16, "big")), start_offset=largest,
+            end_offset=largest, broker_id=mark_of(1 << 30), max_timestamp_ms=largest,
+            event_timestamp_ms=largest, epochs=epochs[number :: SWAP_SEGMENTS_MAX // 2],
+            size_bytes=(1 << 31) - 1, custom_metadata=bytes(512),
+            state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+        )
+        for number in range(SWAP_SEGMENTS_MAX)
+    ]  # fmt: skip
+    outputs = [announcement(each, 1, largest) for each in made[: SWAP_SEGMENTS_MAX // 2]]
+    for events in (
+        outputs,
+        updates(made, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, 1 << 30, largest),
+    ):
+        assert len(events) == len(encode_batch(metadata, 0, events))
+
+
+def test_what_no_batch_holds_is_not_decided(
+    world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AT-33: it could never be published, and nobody would come past the decision."""
+    publisher = world.claim()
+    swap = world.swap(publisher)
+    monkeypatch.setattr("keeplast.cluster.live_cluster.BATCH_RECORDS_MAX", 2)
+    with pytest.raises(InvalidError, match="take fewer segments"):
+        publisher.decide_and_publish(swap)
+    assert () == publisher.log.decisions(publisher.held)
+    monkeypatch.undo()
+    publisher.close()
     world.settle()
 
 

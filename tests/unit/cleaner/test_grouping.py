@@ -26,9 +26,12 @@ def groups(
     bound: int,
     size: int = NO_LIMIT,
     index: int = NO_LIMIT,
+    count: int = NO_LIMIT,
 ) -> list[list[int]]:
     """Return the base offsets of the groups."""
-    found = group_segments(segments, bound=bound, segment_bytes=size, segment_index_bytes=index)
+    found = group_segments(
+        segments, bound=bound, segment_bytes=size, segment_index_bytes=index, sources_max=count
+    )
     return [[each.base_offset for each in group] for group in found]
 
 
@@ -55,6 +58,12 @@ def test_ct35_groups_of_three(limit: str) -> None:
     triple = sum(s.size_bytes if limit == "size" else s.time_index_bytes for s in equal[:3])
     found = groups(equal, bound=10, **{limit: triple + 1})
     assert [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]] == found
+
+
+def test_no_group_has_more_segments_than_it_may() -> None:
+    assert [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]] == groups(TEN, bound=10, count=4)
+    assert ALONE == groups(TEN, bound=10, count=1)
+    assert ALL == groups(TEN, bound=10, count=10)
 
 
 def test_a_limit_may_be_reached_exactly() -> None:

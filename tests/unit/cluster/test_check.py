@@ -165,6 +165,7 @@ def test_a_name_that_a_shell_would_read_is_quoted() -> None:
         ("retention.bytes", "5", "metadata-retention"),
         ("unclean.leader.election.enable", "true", "metadata-unclean"),
         ("min.insync.replicas", "1", "metadata-min-isr"),
+        ("max.message.bytes", "399999", "metadata-batch"),
     ],
 )
 def test_each_setting_of_the_metadata_topic_that_loses_segments_is_refused(

@@ -52,7 +52,7 @@ def check_storage(
 
     UnavailableError when the storage fails otherwise than by refusing.
     """
-    place = _Place(storage)
+    place = _StoragePlace(storage)
     hides = False
     for each in segments:
         topic = each.id.partition.topic
@@ -89,7 +89,7 @@ def _read(layout: RemoteLayout, segment: RemoteLogSegment) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _StoragePlace:
     """Where segments lie, as it was given."""
 
     storage: str

@@ -109,7 +109,8 @@ class MetadataView:
             raise RefusedError(
                 f"{METADATA_TOPIC} is not the one that was seen before, or has lost its end: it "
                 "was restored, cloned or cut. Nothing is decided or deleted until somebody has "
-                "looked, and says keeplast attach repair --accept-metadata. "
+                "looked, and says keeplast attach repair --accept-metadata. Where brokers were cut "
+                "off just now, an older leader may have answered: try again first. "
                 f"partition={self.metadata_partition} end={self.end.offset}"
             )
 

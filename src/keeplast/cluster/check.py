@@ -62,7 +62,7 @@ class AttachFinding:
 def check_cluster(facts: ClusterFacts, address: str) -> Iterator[AttachFinding]:
     """Yield what stands in the way of every topic: brokers, and the metadata topic's settings."""
     for broker in facts.brokers:
-        yield from _check_broker(broker)
+        yield from _check_broker(broker, accepts_untested=facts.accepts_untested)
     if any(each.settings.get(STORAGE_SETTING) == AIVEN_STORAGE for each in facts.brokers):
         # No listing has such parts, and no call of our client reads a bucket's rules.
         yield AttachFinding(
@@ -239,7 +239,7 @@ def _check_retention(
         )  # fmt: skip
 
 
-def _check_broker(broker: BrokerFacts) -> Iterator[AttachFinding]:
+def _check_broker(broker: BrokerFacts, *, accepts_untested: bool) -> Iterator[AttachFinding]:
     settings = broker.settings
     who = f"broker {broker.broker_id}"
     if settings.get("remote.log.storage.system.enable") != "true":
@@ -262,10 +262,11 @@ def _check_broker(broker: BrokerFacts) -> Iterator[AttachFinding]:
     # 4.x has no such setting, and no broker tells a client its release.
     protocol = settings.get("inter.broker.protocol.version")
     if protocol is not None and not protocol.startswith("3.9"):
-        yield _refuse(
-            "broker-version", None,
-            f"{who} speaks {protocol}; tested are {' and '.join(TESTED_VERSIONS)}",
-            "update the brokers",
+        yield AttachFinding(
+            "broker-version", Severity.WARNS if accepts_untested else Severity.REFUSES, None,
+            f"{who} speaks {protocol}; tested are {' and '.join(TESTED_VERSIONS)}. What it makes "
+            "of a swap is not known: records may be lost for good",
+            "update the brokers, or take the risk with --accept-untested",
         )  # fmt: skip
 
 

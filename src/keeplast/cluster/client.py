@@ -86,7 +86,10 @@ Answer = TypeVar("Answer")
 class ClusterClient:
     """A connection to a live cluster: a :class:`~keeplast.cluster.live_cluster.LiveCluster`."""
 
-    def __init__(self, bootstrap_servers: str, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, bootstrap_servers: str, settings: Mapping[str, str] | None = None, *,
+        accepts_untested: bool = False,
+    ) -> None:  # fmt: skip
         """Connect lazily; ``settings`` are those of :mod:`keeplast.cluster.client_properties`.
 
         InvalidError when the client is not installed or cannot use a setting.
@@ -99,6 +102,7 @@ class ClusterClient:
                 f"a live cluster needs the package confluent-kafka; {installing('cluster')}"
             ) from error
         self._address = shown_url(bootstrap_servers)
+        self._accepts_untested = accepts_untested
         self._settings: dict[str, str | int | float | bool] = {
             "log_level": 0, **(settings or {}), "bootstrap.servers": bootstrap_servers,
         }  # fmt: skip
@@ -137,8 +141,8 @@ class ClusterClient:
             cluster.cluster_id,
             tuple(BrokerFacts(int(name), values) for name, values in sorted(brokers.items())),
             tuple(found[name] for name in sorted(wanted)),
-            found.get(METADATA_TOPIC),
-        )
+            found.get(METADATA_TOPIC), self._accepts_untested,
+        )  # fmt: skip
 
     def read_cluster_id(self) -> str:
         """Return which cluster it is; errors as before."""

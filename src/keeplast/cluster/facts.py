@@ -59,12 +59,17 @@ class TopicEnds:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """A cluster, its brokers and topics; ``metadata_topic`` is None where there is none."""
+    """A cluster, its brokers and topics; ``metadata_topic`` is None where there is none.
+
+    ``accepts_untested`` says that who asked takes the risk of brokers of a release that was not
+    tested.
+    """
 
     cluster_id: str
     brokers: tuple[BrokerFacts, ...]
     topics: tuple[TopicFacts, ...]
     metadata_topic: TopicFacts | None
+    accepts_untested: bool = False
 
 
 @dataclass(frozen=True, slots=True)

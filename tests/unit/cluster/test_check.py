@@ -207,6 +207,19 @@ def test_each_broker_has_what_was_tested(key: str, value: str, rules: list[str])
     assert all("broker 2" in each.words for each in found if each.rule in rules)
 
 
+def test_a_release_that_was_not_tested_is_a_risk_that_somebody_may_take() -> None:
+    odd = BrokerFacts(2, {**BROKER, "inter.broker.protocol.version": "3.6-IV2"})
+    cluster = replace(CLUSTER, brokers=(CLUSTER.brokers[0], odd), accepts_untested=True)
+    found = [each for each in check_cluster(cluster, ADDRESS) if each.rule == "broker-version"]
+    assert [Severity.WARNS] == [each.severity for each in found]
+    (refused,) = [
+        each
+        for each in check_cluster(replace(cluster, accepts_untested=False), ADDRESS)
+        if each.severity is Severity.REFUSES
+    ]
+    assert "--accept-untested" in refused.remedy
+
+
 def test_each_right_that_is_missing_has_its_line() -> None:
     rights = [Right("DescribeConfigs"), Right("Read", METADATA_TOPIC), Right("Describe", "a;b")]
     found = list(check_rights(rights, ADDRESS))

@@ -63,11 +63,23 @@ class ClusterAddress:
         ),
     ] = None
 
+    accept_untested: Annotated[
+        bool,
+        typer.Option(
+            "--accept-untested",
+            help="Go on where a broker has a release that keeplast was not tested with. What it "
+            "makes of __remote_log_metadata is not known: records may be lost for good.",
+        ),
+    ] = False  # fmt: skip
+
     def connect(self) -> ClusterClient:
         """Return a connection; InvalidError when the file cannot be used, or no client is there."""
         from keeplast.cluster.client import ClusterClient
 
-        return ClusterClient(self.bootstrap_server, read_client_settings(self.command_config))
+        return ClusterClient(
+            self.bootstrap_server, read_client_settings(self.command_config),
+            accepts_untested=self.accept_untested,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

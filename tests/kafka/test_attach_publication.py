@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from keeplast.attach.batch import batch_of
+from keeplast.attach.batch import batch_of, updates
 from keeplast.attach.metadata_view import AttachTerms
 from keeplast.attach.publication import Publisher, claim
 from keeplast.attach.repair import repair
@@ -30,19 +30,27 @@ from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.facts import METADATA_TOPIC
 from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
 from keeplast.cluster.layouts.open import open_layout
+from keeplast.cluster.live_cluster import BATCH_BYTES_MAX, RECORD_BYTES
 from keeplast.cluster.metadata_log import fold_metadata
 from keeplast.cluster.status import name_of, partition_status
 from keeplast.errors import (
     CommitUnknownError,
     ConflictError,
     FencedError,
+    InvalidError,
     RefusedError,
     UnavailableError,
 )
 from keeplast.format import offset_index, time_index
 from keeplast.format.batch import decode_header
 from keeplast.format.identifier import encode_id
-from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentId
+from keeplast.format.remote_log_metadata import (
+    EpochStart,
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    RemoteLogSegmentState,
+    encode,
+)
 from keeplast.log.index_builder import IndexBuilder
 from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.decisions import DecisionLog
@@ -234,15 +242,20 @@ def storage(broker: Broker) -> tuple[str, str]:
 def records_of_batch(broker: Broker, decision: Decision) -> int:
     """Return how many records the broker's own log has in the batch that begins a swap."""
     assert decision.first_offset is not None
-    directory = broker.data / f"{METADATA_TOPIC}-{decision.metadata_partition}"
+    return records_at(broker, decision.metadata_partition, decision.first_offset)
+
+
+def records_at(broker: Broker, partition: int, offset: int) -> int:
+    """Return how many records the batch has that begins at an offset of the metadata topic."""
+    directory = broker.data / f"{METADATA_TOPIC}-{partition}"
     for path in sorted(directory.glob("*.log")):
         data, position = path.read_bytes(), 0
         while position + 61 <= len(data):
             header = decode_header(data, position)
-            if header.base_offset == decision.first_offset:
+            if header.base_offset == offset:
                 return header.count
             position += header.size_bytes
-    raise AssertionError(f"no batch at {decision.first_offset}")
+    raise AssertionError(f"no batch at {offset}")
 
 
 def test_swaps_are_read_alike_before_after_collected_and_restarted(
@@ -315,6 +328,41 @@ def test_what_was_never_decided_is_never_seen_and_taken_back(
     again = claimed(broker, log, "left")
     assert left.id not in {each.id for each in again.look().cache.segments}
     again.close()
+
+
+def test_the_largest_batch_that_is_sent_is_one_for_brokers_too(
+    broker: Broker, log: DecisionLog
+) -> None:
+    """AT-33: as large as is allowed; one record more is not sent at all."""
+    expected = read(broker, "left")
+    publisher = claimed(broker, log, "left")
+    view = publisher.look()
+    metadata, at, size = view.metadata_topic, view.metadata_partition, 0
+    newest = sources_of(publisher)[-1]
+    events: list[RemoteLogSegment] = []
+    while size <= BATCH_BYTES_MAX:
+        # As a broker's that began to copy something, of many leader epochs.
+        name = RemoteLogSegmentId(newest.id.partition, b"largest!" + len(events).to_bytes(8, "big"))
+        epochs = tuple(EpochStart(epoch, 10**9 + epoch) for epoch in range(60))
+        events.append(
+            replace(
+                newest, id=name, start_offset=10**9, end_offset=10**9 + 60, epochs=epochs,
+                state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+            )
+        )  # fmt: skip
+        size += len(encode(events[-1])) + RECORD_BYTES
+    with pytest.raises(InvalidError, match="take fewer segments"):
+        publisher.cluster.append(metadata, at, events)
+    assert view.end == publisher.cluster.read_end(at)
+    lies = publisher.cluster.append(metadata, at, events[:-1])
+    assert (view.end.offset, len(events) - 1) == (lies.start, lies.end - lies.start)
+    assert len(events) - 1 == records_at(broker, at, lies.start)
+    for state in (
+        RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+    ):  # fmt: skip
+        publisher.cluster.append(metadata, at, updates(events[:-1], state, 1, 1))
+    assert expected == read(broker, "left")
+    publisher.close()
 
 
 def test_what_was_decided_and_not_published_is_published_by_who_comes_next(

@@ -27,7 +27,7 @@ BATCH_BYTES_MAX = 800_000
 BATCH_RECORDS_MAX = 1_000
 BATCH_BYTES_NEEDED = 400_000
 """More than the largest swap takes: without that much the metadata topic is of no use."""
-_RECORD_BYTES = 64
+RECORD_BYTES = 64
 """More than what a record and its share of a batch's header add to a value."""
 
 
@@ -113,7 +113,7 @@ def encode_batch(
         if decode(value) != each or encode(decode(value)) != value:
             raise InvariantError(f"a record that does not come back. value={value.hex()}")
         values.append(value)
-    size = sum(len(value) + _RECORD_BYTES for value in values)
+    size = sum(len(value) + RECORD_BYTES for value in values)
     limit = min(
         BATCH_BYTES_MAX, int(metadata_topic.settings.get("max.message.bytes") or BATCH_BYTES_MAX)
     )

@@ -25,6 +25,8 @@ from keeplast.log.object_paths import shown
 from keeplast.model.redaction import shown_url
 
 if TYPE_CHECKING:
+    from keeplast.cluster.facts import TopicFacts
+    from keeplast.cluster.metadata_cache import ClusterCache
     from keeplast.model.partition import TopicPartition
     from keeplast.model.topic_config import TopicConfig
     from keeplast.pipeline.source_options import SourceOptions
@@ -268,6 +270,8 @@ def _attached_place(group: SourceGroup) -> _Place:
             raise RefusedError("nothing was ever copied to a remote tier here")
         folded = fold(client, facts, facts.metadata_topic, log)
         folded.require_sound()
+        for topic in facts.topics:
+            _require_tiered(topic, folded.cache)
         found = find_shown_logs(
             client, facts, folded.cache, log, layout, wants,
             f"bootstrap_server={group.bootstrap_server}",
@@ -275,9 +279,30 @@ def _attached_place(group: SourceGroup) -> _Place:
     for each in found.logs:
         if each.behind:
             say(f"{each.partition}: {each.behind}", kind="note")
+        if log is None and each.told_from > each.log_start:
+            say(
+                f"{each.partition}: it was compacted; how far, the decision log says (--store), "
+                "and without it only the latest state can be told",
+                kind="note",
+            )
     wanted = WantedOptions(flags=group.settings.flags, config_file=group.settings.config_file)
     configs = wanted.settings_of(facts.topics).topic_config
     return _Place({"path": str(ROOT)}, lambda options: options.of(found), lambda _: configs)
+
+
+def _require_tiered(topic: TopicFacts, known: ClusterCache) -> None:
+    """Raise RefusedError for a topic of which nobody will ever find anything in the remote tier."""
+    from keeplast.cluster.status import name_of
+
+    names = [name_of(topic, number) for number in range(topic.partition_count)]
+    was_copied = any(
+        known.partitions[each].segment_count for each in names if each in known.partitions
+    )
+    if not topic.is_tiered and not was_copied:
+        raise RefusedError(
+            "the topic is not tiered: brokers alone have it, and its state is in their data "
+            f"directories; export one of those. topic={topic.name}"
+        )
 
 
 def _directory_configs(group: SourceGroup, options: SourceOptions) -> Callable[[str], TopicConfig]:

@@ -60,7 +60,6 @@ class TieredLog:
 class AttachedDates:
     """By when traces are gone from attached topics: what ``attach explain`` says of one key."""
 
-    beside_words = "in segments that brokers do not read: gone once the last of them is collected"
     undecided_words = (
         "write a tombstone for the key, to this partition, unless one is among what only brokers "
         "have as yet"
@@ -87,6 +86,12 @@ class AttachedDates:
     def last_trace(self, found: KeyExplanation) -> LastTrace:
         """Return by when the last record of the key is gone from what brokers serve."""
         return find_attached_trace(found, replaced=0, is_partly_unseen=False)
+
+    def beside_trace(
+        self, partition: TopicPartition, names: Sequence[str]
+    ) -> tuple[int | None, str]:
+        """Return None, and how what brokers do not read goes."""
+        return None, "in segments that brokers do not read: gone once the last of them is collected"
 
     def beside_from_ms(self, partition: TopicPartition, names: Sequence[str]) -> int | None:
         """Return from when on segments may be collected, None where nobody replaced one of them."""

@@ -63,6 +63,10 @@ NOT_SEARCHED = (
     "what was written at searched_to or behind it",
 )
 
+NOT_SEARCHED_OF_DIRECTORY = (
+    "plain files at the data directory's root, beside the partitions' directories"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class CertifiedPlace:
@@ -143,7 +147,7 @@ def directory_place(identity: MetaProperties | None) -> CertifiedPlace:
         "directory_id": None if identity is None else identity.directory_id,
         "node_id": None if identity is None else identity.node_id,
     }
-    return CertifiedPlace(document, SEARCHED, NOT_SEARCHED)
+    return CertifiedPlace(document, SEARCHED, (*NOT_SEARCHED, NOT_SEARCHED_OF_DIRECTORY))
 
 
 def read_identity(files: FileSystem, root: Path) -> MetaProperties | None:

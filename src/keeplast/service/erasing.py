@@ -173,11 +173,9 @@ class SearchRunner(Protocol):
 class TraceDates(Protocol):
     """By when traces are gone from a place of logs.
 
-    ``beside_words`` say how from beside a log, ``undecided_words`` what is to be done where a value
-    wins.
+    ``undecided_words`` say what is to be done where a value wins.
     """
 
-    beside_words: str
     undecided_words: str
 
     def erased_by_ms(self, partition: TopicPartition) -> int | None:
@@ -194,6 +192,12 @@ class TraceDates(Protocol):
 
     def beside_from_ms(self, partition: TopicPartition, names: Sequence[str]) -> int | None:
         """Return from when on what lies beside a log may go, None where no clock tells."""
+        ...
+
+    def beside_trace(
+        self, partition: TopicPartition, names: Sequence[str]
+    ) -> tuple[int | None, str]:
+        """Return by when what lies beside a log is gone, None if nobody knows, and how it goes."""
         ...
 
 
@@ -403,24 +407,24 @@ def _place(
     beside_from_ms = dates.beside_from_ms(partition, beside) if beside else None
     if found is None and searched.beside_words is not None:
         return KeyPlace(partition, True, None, searched.beside_words, (), 0, beside, beside_from_ms)
-    by_ms = dates.erased_by_ms(partition)
     if found is None:
-        return KeyPlace(
-            partition, True, by_ms, dates.beside_words, (), 0, beside, beside_from_ms
-        )  # fmt: skip
+        by_ms, words = dates.beside_trace(partition, beside)
+        return KeyPlace(partition, True, by_ms, words, (), 0, beside, beside_from_ms)
     records = [each.record for each in found.records]
     decided, why = _decision(found, records, dates.undecided_words)
     trace = dates.last_trace(found)
-    by = trace.by_ms
+    by, words = trace.by_ms, ""
     if beside:
-        by = None if by is None or by_ms is None else max(by, by_ms)
+        beside_by_ms, words = dates.beside_trace(partition, beside)
+        by = None if by is None or beside_by_ms is None else max(by, beside_by_ms)
     if not why:
         # What a whole log goes by stands beside a key's trace elsewhere; here it is all there is.
         has_bound = trace.kind is not TraceKind.NO_BOUND
         why = trace_words(found, trace) if has_bound else dates.erased_words(partition)
     waits = _waits_for(found)
+    parts = (why, waits and f"it waits: {waits}", words and f"also {words}")
     return KeyPlace(
-        partition, decided, by if decided else None, f"{why}; it waits: {waits}" if waits else why,
+        partition, decided, by if decided else None, "; ".join(filter(None, parts)),
         tuple((each.segment, each.offset) for each in records),
         sum(each.is_tombstone for each in records), beside, _may_go_from(found),
     )  # fmt: skip

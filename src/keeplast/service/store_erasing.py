@@ -42,6 +42,7 @@ from keeplast.tier.objects.round_files import RoundFiles
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.segment import RemoteSegment, SegmentState
 
+REPLACED_WORDS = "in replaced segments, until those are collected"
 UNNAMED = "no row of the metadata names it: keeplast tier collect removes it once it is old enough"
 STRANGE = "keeplast gave nothing this name, and nobody searched it: look whose it is, and remove it"
 FORGOTTEN = "it was given up, and has objects: keeplast tier collect removes them"
@@ -50,7 +51,6 @@ FORGOTTEN = "it was given up, and has objects: keeplast tier collect removes the
 class StoreDates:
     """By when traces are gone from a store that ``keeplast tier run`` goes on with."""
 
-    beside_words = "in replaced segments, until those are collected"
     undecided_words = TOMBSTONE_WORDS
 
     def __init__(self, opened: TieredStore, pace: TierPace, *, has_expired_rounds: bool) -> None:
@@ -85,6 +85,12 @@ class StoreDates:
     def beside_from_ms(self, partition: TopicPartition, names: Sequence[str]) -> int | None:
         """Return None: what is replaced goes by ``erased_by_ms``, if somebody goes on."""
         return None
+
+    def beside_trace(
+        self, partition: TopicPartition, names: Sequence[str]
+    ) -> tuple[int | None, str]:
+        """Return by when what is replaced is gone, None when nobody knows, and how it goes."""
+        return self.erased_by_ms(partition), REPLACED_WORDS
 
 
 def find_store_traces(
@@ -149,7 +155,7 @@ def remote_files(state: PartitionState, objects: ObjectStore) -> RoundFiles:
 def _searched(look: RemoteLook, parts: StoreParts) -> SearchableLog:
     state = look.state
     if not state.routes:
-        return LeftBeside(state.partition, nothing_beside, StoreDates.beside_words)
+        return LeftBeside(state.partition, nothing_beside, REPLACED_WORDS)
     remote = remote_files(state, parts.objects)
     return FileLog(
         PartitionRequest(state.partition, remote.path, look.topic),

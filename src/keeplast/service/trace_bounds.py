@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from keeplast.cleaner.erasure import find_turn_ms
 from keeplast.config.selection import Selection
+from keeplast.format.filename import parse_segment_file, parse_undo_file
 from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.traces import LastTrace, behind_undo, find_last_trace
 from keeplast.inspect.undo_copies import UndoCopy
@@ -17,14 +18,19 @@ from keeplast.service.erasure_answer import TOMBSTONE_WORDS
 from keeplast.service.status import ErasedBy, find_last_rounds
 from keeplast.survey.receipt_book import RoundReceipt
 
+BESIDE_WORDS = (
+    "in files beside the log: what was staged goes with the next clean, run or start of a broker, "
+    "what is kept for undo when its time is over"
+)
+STRANGE_WORDS = (
+    "in files beside the log that no round removes: a directory out of service goes when a broker, "
+    "or somebody, removes it, and a file that no broker gave its name when somebody does"
+)
+
 
 class TraceBounds:
     """What ``keeplast status`` says of the chosen logs as of ``now_ms``, and what follows."""
 
-    beside_words = (
-        "in files beside the log: what was staged goes with the next clean, run or start of a "
-        "broker, what is kept for undo when its time is over"
-    )
     undecided_words = TOMBSTONE_WORDS
 
     def __init__(
@@ -72,6 +78,17 @@ class TraceBounds:
             return trace
         last_ms = max(each.until_ms or 0 for each in kept)
         return behind_undo(trace, max(last_ms, found.now_ms) + self._turn_ms)
+
+    def beside_trace(
+        self, partition: TopicPartition, names: Sequence[str]
+    ) -> tuple[int | None, str]:
+        """Return by when what lies beside a log is gone, None when nobody knows, and how it goes.
+
+        A round removes what a round has left there, and nothing else.
+        """
+        if all(parse_segment_file(name) or parse_undo_file(name) for name in names):
+            return self.erased_by_ms(partition), BESIDE_WORDS
+        return None, STRANGE_WORDS
 
     def beside_from_ms(self, partition: TopicPartition, names: Sequence[str]) -> int | None:
         """Return None: brokers and rounds remove it when they come by."""

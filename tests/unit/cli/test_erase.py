@@ -810,6 +810,22 @@ def test_a_topic_that_was_named_and_is_compacted_no_more_keeps_a_certificate_bac
     certify(keeplast, data, operator, tmp_path / "gone.json")
 
 
+@pytest.mark.parametrize("name", [f"t-0.{'a' * 32}-delete/{0:020d}.log", "t-0/copy.log"])
+def test_what_no_round_removes_has_no_date(
+    keeplast: Command, data: Path, operator: OperatorFiles, name: str
+) -> None:
+    """A broker removes the one, if it comes by, and nobody the other."""
+    (data / name).parent.mkdir(exist_ok=True)
+    (data / name).write_bytes(batch(0, ANNA, b"1"))
+    before, after = (
+        erase(keeplast, data, operator, *more, "--json").document["keys"][0]["places"][0]
+        for more in ((), ("--now",))
+    )
+    assert (2, 0) == (before["records"], after["records"])
+    for place in (before, after):
+        assert (None, True) == (place["gone_by_ms"], "that no round removes" in place["why"])
+
+
 def test_a_task_elsewhere_finds_what_this_process_finds_of_a_store(
     keeplast: Command, store: str, operator: OperatorFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -32,13 +33,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiedWorld]:
         yield made
 
 
-def export(world: VerifiedWorld, target: Path, *more: str, expected: int = 0) -> str:
+def export(
+    world: VerifiedWorld, target: Path, *more: str, expected: int = 0, has_log: bool = True
+) -> str:
+    log = ("--store", f"sqlite:///{world.world.root / 'decisions.db'}") if has_log else ()
     found = CliRunner().invoke(
         app,
         [
-            "export", "--bootstrap-server", "127.0.0.1:1", "--storage", "local:/x", "--store",
-            f"sqlite:///{world.world.root / 'decisions.db'}", "--to", str(target), "--topic",
-            TOPIC, "--runner", "local", *more,
+            "export", "--bootstrap-server", "127.0.0.1:1", "--storage", "local:/x", *log, "--to",
+            str(target), "--topic", TOPIC, "--runner", "local", *more,
         ],
     )  # fmt: skip
     assert expected == found.exit_code, found.output
@@ -82,6 +85,26 @@ def test_points_that_cannot_be_told_are_refused(
 ) -> None:
     assert callable(point)
     assert words in export(world, tmp_path / "a", *point(end_of(world)), expected=4)
+
+
+def test_a_topic_that_is_not_tiered_has_no_state_there(
+    world: VerifiedWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty table would say that all is deleted."""
+    facts = world.consumers.read_facts((TOPIC,))
+    local = replace(facts.topics[0], name="prefs", topic_id=b"\x07" * 16, settings={})
+    monkeypatch.setattr(
+        world.consumers, "read_facts", lambda _: replace(facts, topics=(*facts.topics, local))
+    )
+    assert "not tiered" in export(world, tmp_path / "a", "--topic", "prefs", expected=4)
+
+
+def test_without_the_decision_log_it_is_said_what_cannot_be_told(
+    world: VerifiedWorld, tmp_path: Path
+) -> None:
+    told = "only the latest state can be told"
+    assert told not in export(world, tmp_path / "a")
+    assert told in export(world, tmp_path / "b", has_log=False)
 
 
 @pytest.mark.parametrize(

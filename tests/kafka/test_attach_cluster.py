@@ -43,7 +43,7 @@ from keeplast.run.local_runner import LocalRunner
 from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.decisions import DecisionLog
 from tests.kafka.broker import VERSIONS
-from tests.kafka.tiered_cluster import SEGMENT_BYTES, TieredCluster
+from tests.kafka.tiered_cluster import SEGMENT_BYTES, TieredCluster, rack_of
 from tests.support.acknowledged import Acknowledged, Watch
 from tests.support.waiting import wait_until
 
@@ -60,6 +60,7 @@ SWAP_STEP = 2
 KILLED, FROZEN, OVERLAID, SLOW = range(len(STEPS), len(STEPS) + 4)
 PARTITIONS = len(STEPS) + 4
 RECORDS = 3000
+LASTING = 200
 ATTEMPTS_MAX = 10
 ARRANGED_MAX = 5
 """How often what a machine's pace decides is arranged anew."""
@@ -86,6 +87,8 @@ class World:
         """Return who compacts a partition, which is filled first."""
         self.acknowledged.send(partition, RECORDS)
         self.acknowledged.send_in_transactions(partition, 6)
+        # From a producer that stays open, whatever happens to the partition.
+        self.acknowledged.go_on(partition, LASTING)
         self.brokers.wait_until_remote(TOPIC, partition)
         return Compactor(self, partition)
 
@@ -417,7 +420,11 @@ def test_a_slow_storage_changes_nothing(world: World) -> None:
 
 @NEWEST_ALONE
 def test_all_brokers_restart_with_cold_caches_and_one_without_the_log(world: World) -> None:
-    """P8, P17, P18, AT-19, AT-20, AT-23: it begins where the remote tier ends, and leads."""
+    """P8, P17, P18, AT-19, AT-20, AT-23: it begins where the remote tier ends, and leads.
+
+    P11, R-10: a producer goes on there that was open before the rounds, and before leaders changed.
+    AT-38: at last everybody reads from the broker that is next to him.
+    """
     brokers, acknowledged = world.brokers, world.acknowledged
     assert {SWAP_STEP, OVERLAID} <= world.settled
     first = brokers.replicas(TOPIC, SWAP_STEP)[0]
@@ -430,7 +437,9 @@ def test_all_brokers_restart_with_cold_caches_and_one_without_the_log(world: Wor
         brokers.wait_for_replicas(TOPIC, partition)
         check_settled(world, partition)
     brokers.elect_preferred(TOPIC, SWAP_STEP)
+    acknowledged.go_on(SWAP_STEP, LASTING)
     acknowledged.send(SWAP_STEP, RECORDS)
+    acknowledged.go_on(SWAP_STEP, LASTING)
     folders = [each.data / f"{TOPIC}-{SWAP_STEP}" for each in brokers.brokers.values()]
     # An epoch without a record is in its leader's file alone, until the next one has some.
     files = [each / "leader-epoch-checkpoint" for each in folders]
@@ -438,4 +447,9 @@ def test_all_brokers_restart_with_cold_caches_and_one_without_the_log(world: Wor
         lambda: len({each.read_text() for each in files}) == 1,
         told=lambda: str([each.read_text() for each in files]),
     )
-    acknowledged.judge(SWAP_STEP, is_starting=True)
+    read = acknowledged.judge(SWAP_STEP, is_starting=True)
+    brokers.wait_for_replicas(TOPIC, SWAP_STEP)
+    for node in brokers.brokers:
+        count, givers = acknowledged.judge_from(SWAP_STEP, rack_of(node))
+        assert read == count
+        assert node in givers, (node, givers)

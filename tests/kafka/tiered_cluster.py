@@ -40,6 +40,11 @@ ASK_SECONDS = 5.0
 SEGMENT_BYTES = 40_000
 
 
+def rack_of(node: int) -> str:
+    """Return the rack of a broker: one of its own."""
+    return f"rack{node}"
+
+
 class TieredCluster:
     """Three brokers below ``root``; ``remote`` is what they share."""
 
@@ -55,12 +60,16 @@ class TieredCluster:
             "min.insync.replicas": "2",
             "auto.leader.rebalance.enable": "false",
             "replica.lag.time.max.ms": "5000",
+            # Who says in which rack he is may read from a follower there.
+            "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
             # A follower may not be sent more than fits a segment.
             "replica.fetch.max.bytes": str(SEGMENT_BYTES // 2),
         }
         if version.startswith("4"):
             settings["rlmm.config.remote.log.metadata.topic.min.isr"] = "2"
         self.cluster = Cluster(version, root, settings)
+        for node, broker in self.cluster.brokers.items():
+            broker.configure({"broker.rack": rack_of(node)})
         self._frozen: set[int] = set()
         self._places: dict[tuple[str, int], int] = {}
 

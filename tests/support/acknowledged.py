@@ -9,9 +9,11 @@ last committed record of each key is there, a deletion too, with nothing of that
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -133,6 +135,20 @@ class Acknowledged:
             counts.append(len(found))
         return counts[0]
 
+    def judge_from(self, partition: int, rack: str) -> tuple[int, set[int]]:
+        """Read a partition as somebody in ``rack``; return how many records, and which brokers gave
+        them, as far as the client says.
+
+        Read again until it has all that was acknowledged, as :meth:`judge`: a follower learns last
+        how far the log is committed.
+        """
+        brokers: set[int] = set()
+        found = self._read(
+            partition, "read_committed", 0, is_starting=True, rack=rack, told_broker=brokers.add
+        )
+        self.check(partition, found, f"read_committed, {rack}")
+        return len(found), brokers
+
     def _producer(self, settings: dict[str, Any]) -> Producer:
         self._producers += 1
         return Producer(
@@ -168,13 +184,19 @@ class Acknowledged:
     def _flush(self, producer: Producer) -> None:
         assert 0 == producer.flush(FLUSH_SECONDS)
 
-    def _read(self, partition: int, level: str, start: int, *, is_starting: bool) -> list[Got]:
+    def _read(
+        self, partition: int, level: str, start: int, *, is_starting: bool, rack: str = "",
+        told_broker: Callable[[int], object] = lambda node: None,
+    ) -> list[Got]:  # fmt: skip
         found: list[Got] = []
 
         def is_read() -> bool:
             found.clear()
             try:
-                read, end = read_all(self.address, self.topic, partition, level, start)
+                read, end = read_all(
+                    self.address, self.topic, partition, level, start, rack=rack,
+                    told_broker=told_broker,
+                )  # fmt: skip
                 found.extend(read)
             except KafkaException as error:
                 # What is lost is an error of its own: a reset, which nobody here may meet.
@@ -199,7 +221,7 @@ class Acknowledged:
             assert record is not None, f"{where}: nobody sent {got}"
             assert (record.key, record.value) == (got.key, got.value), f"{where}: {got} {record}"
             assert record.offset in (None, got.offset), f"{where}: {got} {record}"
-            if level == "read_committed":
+            if level.startswith("read_committed"):
                 assert not record.is_aborted, f"{where}: an aborted record is read: {got}"
             if not record.is_aborted:
                 assert got.number > last.get(record.key, -1), f"{where}: out of order: {got}"
@@ -214,10 +236,15 @@ class Acknowledged:
 
 
 def read_all(
-    address: str, topic: str, partition: int, level: str, start: int
-) -> tuple[list[Got], int]:
-    """Return what a consumer reads from ``start``, and where it ends; any reset is an error."""
-    consumer = _consumer(address, level)
+    address: str, topic: str, partition: int, level: str, start: int, *, rack: str = "",
+    told_broker: Callable[[int], object] = lambda node: None,
+) -> tuple[list[Got], int]:  # fmt: skip
+    """Return what a consumer reads from ``start``, and where it ends; any reset is an error.
+
+    One that is in a ``rack`` reads little at a time, and tells from whom it fetches.
+    """
+    more = _in_rack(rack, topic, partition, told_broker) if rack else None
+    consumer = _consumer(address, level, more)
     found: list[Got] = []
     silent = 0
     try:
@@ -238,12 +265,28 @@ def read_all(
     raise AssertionError(f"a reader stalled. topic={topic}-{partition} records={len(found)}")
 
 
-def _consumer(address: str, level: str) -> Consumer:
+def _in_rack(
+    rack: str, topic: str, partition: int, told_broker: Callable[[int], object]
+) -> dict[str, Any]:
+    def told(statistics: str) -> None:
+        topics = json.loads(statistics)["topics"]
+        found = topics.get(topic, {}).get("partitions", {}).get(str(partition), {})
+        if found.get("rxmsgs"):
+            told_broker(int(found["broker"]))
+
+    return {
+        "client.rack": rack, "statistics.interval.ms": 20, "stats_cb": told,
+        "max.partition.fetch.bytes": 8_000,
+    }  # fmt: skip
+
+
+def _consumer(address: str, level: str, more: Mapping[str, Any] | None = None) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": address, "group.id": "judge", "enable.auto.commit": False,
             "auto.offset.reset": "error", "enable.partition.eof": True, "isolation.level": level,
             "log_level": 0, "broker.address.family": "v4", "reconnect.backoff.max.ms": 500,
+            **(more or {}),
         }
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ from keeplast.tier.metadata.hold_rows import StoredPoint
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.rows import KEPT_MS, PRUNED_MAX
 from keeplast.tier.state.continuity import Visits
+from keeplast.tier.state.kept_rounds import Keeping
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.routing import Route
 from keeplast.tier.state.segment import RemoteFile, RemoteSegment, SegmentKind, SegmentState
@@ -467,3 +468,72 @@ class MetadataContract:
         assert (2, "b") == opened.store.raise_mark("b")
         assert (8, "c") == opened.store.raise_mark("c", 7)
         assert "8 c" == opened.store.find_fact("mark")
+
+    # What rounds have kept.
+
+    def test_what_a_round_kept_is_not_collected_and_comes_back_in_one_commit(
+        self, opened: Opened
+    ) -> None:
+        sources = [segment(0, 9), segment(10, 19)]
+        for each in sources:
+            opened.copy(each)
+        before, keeping = opened.state(), Keeping(name := new_id(), name, 10 * GRACE_MS)
+        first = segment(0, 9, kind=SegmentKind.CLEANED)
+        second = segment(0, 19, kind=SegmentKind.CLEANED)
+        for gone, made in (
+            ([sources[0]], first),
+            ([first, sources[1]], second),
+        ):
+            opened.store.commit_swap(
+                PARTITION, new_id(), epoch=0, sources=[each.segment_id for each in gone],
+                outputs=[made], grace_ms=0, cleaned_for=20, keeping=keeping,
+            )  # fmt: skip
+        opened.store.publish(
+            PARTITION, new_id(), epoch=0, cleaned_to=20, began=opened.state(), keeping=keeping
+        )
+        state, (kept,) = opened.store.undo_rows.kept(PARTITION)
+        assert [each.segment_id for each in sources] == kept.source_ids
+        assert ([second.segment_id], (0, 20)) == (kept.output_ids, kept.first_dirty)
+        assert [False, False, True] == [
+            opened.store.start_delete(PARTITION, epoch=0, segment_id=each.segment_id)
+            for each in (*sources, first)
+        ]
+        state = opened.state()
+        heard: list[str | None] = []
+        opened.store.undo_rows.put_back(
+            state, new_id(), kept.number, grace_ms=0, allowed=heard.append
+        )
+        assert [None] == heard
+        found = opened.state()
+        assert (before.routes, before.segments) == (found.routes, found.segments)
+        assert (0, before.cleaned_for) == (found.first_dirty(), found.cleaned_for)
+        assert () == opened.store.undo_rows.kept(PARTITION)[1]
+        assert opened.store.start_delete(PARTITION, epoch=0, segment_id=second.segment_id)
+        with pytest.raises(ConflictError):
+            opened.store.undo_rows.put_back(
+                state, new_id(), kept.number, grace_ms=0, allowed=heard.append
+            )
+
+    def test_what_was_kept_goes_when_it_is_dropped_and_when_nothing_is_kept_behind_it(
+        self, opened: Opened
+    ) -> None:
+        made = segment(0, 9)
+        opened.copy(made)
+        for drops in (True, False):
+            output = segment(0, 9, kind=SegmentKind.CLEANED)
+            opened.store.commit_swap(
+                PARTITION, new_id(), epoch=0, sources=[made.segment_id], outputs=[output],
+                grace_ms=0, keeping=Keeping(name := new_id(), name, 10 * GRACE_MS),
+            )  # fmt: skip
+            if drops:
+                assert 1 == opened.store.undo_rows.drop(PARTITION, epoch=0)
+            else:
+                last = segment(0, 9, kind=SegmentKind.CLEANED)
+                opened.store.commit_swap(
+                    PARTITION, new_id(), epoch=0, sources=[output.segment_id], outputs=[last],
+                    grace_ms=0,
+                )  # fmt: skip
+            assert () == opened.store.undo_rows.kept(PARTITION)[1]
+            assert 0 == opened.store.undo_rows.drop(PARTITION, epoch=0)
+            assert opened.store.start_delete(PARTITION, epoch=0, segment_id=made.segment_id)
+            made = output

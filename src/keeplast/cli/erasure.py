@@ -194,7 +194,7 @@ def forget(
 def _shelf_at(
     place: str, requests: Path | None
 ) -> Iterator[tuple[RequestShelf, RequestShelf | None]]:
-    """Open where requests are kept; also the list of a directory that names those kept elsewhere.
+    """Open where requests are kept; also the list of the place that names those kept elsewhere.
 
     InvalidError for a store that is not there.
     """
@@ -206,8 +206,12 @@ def _shelf_at(
         yield shelf, None if shelf == own else own
         return
     check_packages()
-    with store_shelf(place, requests) as shelf:
-        yield shelf, None
+    from keeplast.tier.metadata.database import is_missing
+
+    with contextlib.ExitStack() as opened:
+        shelf = opened.enter_context(store_shelf(place, requests))
+        is_own = requests is None or is_missing(place)
+        yield shelf, None if is_own else opened.enter_context(store_shelf(place, None))
 
 
 @erasure.command()

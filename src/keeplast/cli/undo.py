@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from keeplast.log.data_directory import DataDirectory, PartitionEntry
     from keeplast.log.files import FileSystem
+    from keeplast.model.partition import TopicPartition
     from keeplast.run.undo import UndoRound
-    from keeplast.run.undoing import Told
+    from keeplast.run.undoing import Told, UndoReport
 
 NAMES_BYTES_MAX = 1 << 20
 undo = typer.Typer(
@@ -60,16 +61,12 @@ def list_(data_dir: DataDir, scope: ScopeOptions, as_json: Json = False) -> Resu
     compares every byte, and may refuse what looks whole here.
     """
     from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.show.output import print_result
-    from keeplast.clock import SystemClock
     from keeplast.run.undo import find_undo
 
     directory, entries, files = _open(data_dir, scope)
     found = [each for entry in entries for each in find_undo(files, entry)]
     if not as_json:
-        print_result(
-            _table(found, SystemClock().now_ms()) if found else "no round has kept anything"
-        )
+        print_rounds(found)
     return DONE, {"path": directory.root, "rounds": found}
 
 
@@ -90,14 +87,12 @@ def apply(
     use. The next round cleans the log again: keep it away first, with keeplast hold or by the
     settings. With --round a call that was cut off may be made again: what came back stays.
     """
-    from keeplast.cli.frame.exit_codes import DONE, USAGE, error_exit_code
     from keeplast.clock import SystemClock
     from keeplast.log.lock import locked
     from keeplast.run.undoing import undo_each
     from keeplast.service.receipts import receipts_file
-    from keeplast.survey.report import describe_error
 
-    named = _names(rounds)
+    named, hold = names_given(rounds), "keeplast hold add DATA_DIR NAME"
     directory, entries, files = _open(data_dir, scope)
     with locked(directory.root, writes=not dry_run):
         line_to = receipt
@@ -105,26 +100,12 @@ def apply(
             line_to = receipts_file(files, directory.root)
         done = undo_each(
             files, entries, SystemClock(), rounds=named, receipt=line_to, writes=not dry_run,
-            told=_teller(dry_run=dry_run, is_named=bool(named), as_json=as_json), warned=_warn,
+            told=teller(hold, dry_run=dry_run, is_named=bool(named), as_json=as_json),
+            warned=_warn,
         )  # fmt: skip
         undone = _undone_before(files, directory, receipt) if done.missing else {}
-    failed = [
-        {
-            "topic": partition.topic,
-            "partition": partition.partition,
-            "class": type(error).__name__,
-            "message": describe_error(error).message,
-        }
-        for partition, error in done.failed
-    ]
-    code = max((error_exit_code(error) for _, error in done.failed), default=DONE)
-    for name in done.missing:
-        code = max(code, _say_missing(name, undone.get(name), usage=USAGE))
-    document = {
-        "path": directory.root, "dry_run": dry_run, "rounds": done.rounds, "failed": failed,
-        "missing": done.missing,
-    }  # fmt: skip
-    return code, document
+    document = {"path": directory.root, "dry_run": dry_run}
+    return end_of_undo(done, undone, "keeplast undo list", document)
 
 
 @undo.command()
@@ -132,16 +113,14 @@ def apply(
 def drop(data_dir: DataDir, scope: ScopeOptions, as_json: Json = False) -> Result:
     """Remove what rounds have kept before its time; none of them can be undone then."""
     from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.show.output import print_result
     from keeplast.log.lock import locked
-    from keeplast.model.size import format_counted
     from keeplast.run.undo import drop_kept
 
     directory, entries, files = _open(data_dir, scope)
     with locked(directory.root):
         dropped = {str(entry.partition): drop_kept(files, entry) for entry in entries}
     if not as_json:
-        print_result(f"dropped what {format_counted(sum(dropped.values()), 'round')} had kept")
+        print_dropped(dropped.values())
     return DONE, {"path": directory.root, "rounds": dropped}
 
 
@@ -164,7 +143,50 @@ def _warn(message: str) -> None:
     say(message, kind="warning")
 
 
-def _names(given: Sequence[str]) -> tuple[str, ...]:
+def print_rounds(found: Sequence[UndoRound]) -> None:
+    """Show rounds that have kept what they replaced."""
+    from keeplast.cli.show.output import print_result
+    from keeplast.clock import SystemClock
+
+    print_result(_table(found, SystemClock().now_ms()) if found else "no round has kept anything")
+
+
+def print_dropped(counts: Iterable[int]) -> None:
+    """Say how many rounds can no longer be undone."""
+    from keeplast.cli.show.output import print_result
+    from keeplast.model.size import format_counted
+
+    print_result(f"dropped what {format_counted(sum(counts), 'round')} had kept")
+
+
+def end_of_undo(
+    done: UndoReport, undone_ms: Mapping[str, int], listing: str, document: dict[str, object]
+) -> tuple[int, dict[str, object]]:
+    """Return the exit code of an apply and its document, of which ``document`` is the beginning.
+
+    ``undone_ms`` is when rounds that are missing were undone, by name; ``listing`` the command that
+    lists those that are not.
+    """
+    from keeplast.cli.frame.exit_codes import DONE, USAGE, error_exit_code
+    from keeplast.survey.report import describe_error
+
+    failed = [
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "class": type(error).__name__,
+            "message": describe_error(error).message,
+        }
+        for partition, error in done.failed
+    ]
+    code = max((error_exit_code(error) for _, error in done.failed), default=DONE)
+    for name in done.missing:
+        code = max(code, _say_missing(name, undone_ms.get(name), listing, usage=USAGE))
+    more = {"rounds": done.rounds, "failed": failed, "missing": done.missing}
+    return code, document | more
+
+
+def names_given(given: Sequence[str]) -> tuple[str, ...]:
     """Return the names of rounds that were given; InvalidError for a file without one."""
     from keeplast.errors import InvalidError
     from keeplast.log.files import LocalFiles
@@ -186,19 +208,22 @@ def _names(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _teller(*, dry_run: bool, is_named: bool, as_json: bool) -> Told:
-    """Return what says of each partition what became of it."""
+def teller(hold: str, *, dry_run: bool, is_named: bool, as_json: bool) -> Told:
+    """Return what says of each partition what became of it.
+
+    ``hold`` is the command that keeps the next round away, up to its topic.
+    """
     from keeplast.cli.show.output import print_result, say
     from keeplast.survey.report import describe_error
 
     nothing = "no round of these is kept" if is_named else "no round has kept anything"
 
-    def told(entry: PartitionEntry, done: Sequence[UndoRound] | Exception) -> None:
+    def told(partition: TopicPartition, done: Sequence[UndoRound] | Exception) -> None:
         if isinstance(done, Exception):
-            say(f"{entry.partition}: {describe_error(done).message}", kind="error")
+            say(f"{partition}: {describe_error(done).message}", kind="error")
         elif not as_json:
-            lines = [_line(each, dry_run=dry_run) for each in done]
-            print_result(*(lines or [f"{entry.partition}: {nothing}"]))
+            lines = [_line(each, hold, dry_run=dry_run) for each in done]
+            print_result(*(lines or [f"{partition}: {nothing}"]))
 
     return told
 
@@ -219,7 +244,7 @@ def _undone_before(
     return {each.attempt: each.now_ms for each in entries if isinstance(each, UndoReceipt)}
 
 
-def _say_missing(name: str, undone_ms: int | None, *, usage: int) -> int:
+def _say_missing(name: str, undone_ms: int | None, listing: str, *, usage: int) -> int:
     """Say of a round that nothing of it is kept; returns 0 where it was undone before."""
     from keeplast.cli.show.output import say
     from keeplast.clock import time_text
@@ -230,13 +255,13 @@ def _say_missing(name: str, undone_ms: int | None, *, usage: int) -> int:
         return 0
     say(
         "nothing is kept of this round, and no receipt says that it was undone: its time is over, "
-        f"or it is none of these partitions; see keeplast undo list. --round={printable(name)}",
+        f"or it is none of these partitions; see {listing}. --round={printable(name)}",
         kind="error",
     )
     return usage
 
 
-def _line(each: UndoRound, *, dry_run: bool) -> str:
+def _line(each: UndoRound, hold: str, *, dry_run: bool) -> str:
     """Return what was done with a round, and what keeps the next one from doing it again."""
     from keeplast.model.escapes import printable
     from keeplast.model.size import format_bytes, format_counted
@@ -253,7 +278,7 @@ def _line(each: UndoRound, *, dry_run: bool) -> str:
     return (
         f"{name}: round {each.round} {would}undone: {format_counted(each.segments, 'segment')} "
         f"({format_bytes(each.bytes)}) back below offset {each.end}, cleaner checkpoint {line}; "
-        f"the next round cleans them again: keeplast hold add DATA_DIR NAME --topic "
+        f"the next round cleans them again: {hold} --topic "
         f"{printable(each.topic)} --partition {each.partition} --at {first} "
         "--max-age 1d keeps it away"
     )

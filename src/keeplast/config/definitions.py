@@ -282,10 +282,11 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "undo.retention.ms",
         ValueType.LONG,
         0,
-        "How long a round in a data directory keeps the segments that it replaced, so that "
-        "`keeplast undo` can put them back, 0 not at all: longer leaves more time to notice a "
-        "mistake, takes the disk of both logs, and lets deleted values lie there so much longer. "
-        "At most `max.compaction.lag.ms`. Not in Kafka.",
+        "How long a round in a data directory or a store keeps the segments that it replaced, so "
+        "that `keeplast undo` and `keeplast tier undo` can put them back, 0 not at all: longer "
+        "leaves more time to notice a mistake, takes the disk or the objects of both logs, and "
+        "lets deleted values lie there so much longer. At most `max.compaction.lag.ms`. Not in "
+        "Kafka.",
         minimum=0,
         maximum=366 * 24 * HOUR_MS,
         field="undo_retention_ms",

@@ -77,7 +77,16 @@ class PartitionHost(PartitionReader):
         clock: Clock,
         recovers: bool = False,
     ) -> None:
-        """Open the local log below ``root``; see :class:`~keeplast.host.replica.Replica`."""
+        """Open the local log below ``root``; see :class:`~keeplast.host.replica.Replica`.
+
+        RefusedError for a time for undo: what a host has replaced on its disk would not come back.
+        """
+        if topic.undo_retention_ms:
+            raise RefusedError(
+                "no round of a host can be undone: its local log would stay what the round left; "
+                f"leave undo.retention.ms out. partition={partition} "
+                f"undo.retention.ms={topic.undo_retention_ms}"
+            )
         super().__init__(
             store, objects, partition, root, topic=topic, files=files, clock=clock,
             recovers=recovers,
@@ -127,6 +136,8 @@ class PartitionHost(PartitionReader):
                 # What was compared is not what is there any more.
                 if not left:
                     raise
+        # From here on the local log follows the store, and cannot go back with it.
+        self._store.undo_rows.drop(self.partition, epoch=epoch)
         # Not earlier: who was fenced goes on as a follower, with the epochs of what it replicates.
         self._log.restore_epochs(written)
         self._log.set_leader_epoch(epoch)

@@ -7,7 +7,7 @@ what the round left is asked of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum, auto
 
@@ -104,15 +104,23 @@ class KeptWave:
         return {s.base_offset for g in self.groups if not g.is_left_alone for s in g.sources}
 
 
+def may_return(source_ends: Iterable[int], log_start: int) -> bool:
+    """Say whether what was replaced by a group may come back: no source lies below the log start.
+
+    ``source_ends`` are exclusive. A source that retention has passed may not come back, and without
+    it the group cannot.
+    """
+    return min(source_ends) > log_start
+
+
 def above_log_start(wave: KeptWave, log_start: int) -> KeptWave | None:
     """Return what of a wave may still be put back when the log starts at ``log_start``.
 
-    Groups below it have gone. None when it lies in one that was replaced, behind a source's end:
-    that source may not come back, and without it the group cannot.
+    Groups below it have gone. None when it lies in one that was replaced, behind a source's end.
     """
     groups = tuple(group for group in wave.groups if group.end_offset > log_start)
     for group in groups:
-        if not group.is_left_alone and min(group.source_ends()) <= log_start:
+        if not group.is_left_alone and not may_return(group.source_ends(), log_start):
             return None
     return wave if len(groups) == len(wave.groups) else replace(wave, groups=groups)
 

@@ -264,11 +264,13 @@ def undo_line(
     attempt: str,
     groups: Sequence[KeptGroup],
     checkpoint: int | None,
+    more: Sequence[str] = (),
 ) -> bytes:
     """Return the line of a round that is about to be undone, newline included.
 
     ``groups`` are those that go, ``checkpoint`` the line of the cleaner checkpoint that comes back,
     None for none. As with a round, a crash leaves some of it in place, the highest groups first.
+    ``more`` are the names of the chunks of the round behind its first one.
     """
     replaced = [segment for group in groups for segment in group.outputs]
     restored = [segment for group in groups for segment in group.sources]
@@ -280,6 +282,7 @@ def undo_line(
         "versions": {"keeplast": importlib.metadata.version("keeplast")},
         "undo": {
             "attempt": attempt,
+            **({"more": list(more)} if more else {}),
             "checkpoint": checkpoint,
             **{
                 name: [

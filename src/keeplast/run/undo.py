@@ -55,6 +55,7 @@ from keeplast.log.partition_log import PartitionFiles, SegmentFiles, list_partit
 from keeplast.log.recovery import recover_swap
 from keeplast.log.swap import Replacement, commit_wave
 from keeplast.log.undo_files import KeptFiles, drop_rounds, is_plain, kept_paths, read_kept
+from keeplast.model.erasure_request import RequestBook
 from keeplast.model.partition import TopicPartition
 from keeplast.model.undo import (
     KeptGroup,
@@ -141,8 +142,8 @@ def refuse_stores(path: Path) -> None:
     """Raise RefusedError for a place in an object store."""
     if is_object_path(path):
         raise RefusedError(
-            "undo is for data directories on disks; in a store what rounds replace stays for the "
-            f"grace of its readers (--grace-ms) and is not put back. url={url_of(path)}"
+            "undo is for data directories on disks; what rounds in a store have kept comes back by "
+            f"keeplast tier undo. url={url_of(path)}"
         )
 
 
@@ -199,7 +200,8 @@ def undo_newest(
     """
     path = entry.path
     check_understood(path, files)
-    _check_erasures(files, entry)
+    book = read_book(files, entry.path.parent / REQUESTS_NAME)
+    erasure_bar(book, entry.partition.topic, str(entry.path))
     if writes:
         with shielded():
             recover_swap(files, path)
@@ -226,17 +228,17 @@ def undo_newest(
     return _shown(entry.partition, found)
 
 
-def _check_erasures(files: FileSystem, entry: PartitionEntry) -> None:
-    """Raise RefusedError where keys of the topic are to be gone: what is kept may have them.
+def erasure_bar(book: RequestBook, topic: str, where: str) -> None:
+    """Raise RefusedError where keys of ``topic`` are to be gone: what is kept may have them.
 
     Requests have keyed hashes alone, so that nobody here can tell which records are meant.
     """
-    wanted = read_book(files, entry.path.parent / REQUESTS_NAME).wants(entry.partition.topic)
+    wanted = book.wants(topic)
     if wanted is not None:
         raise RefusedError(
             "keys of the topic are to be erased, and what the round replaced may have them; forget "
             "the request when it has its certificate (keeplast erasure forget), or leave what is "
-            f"gone where it is. request={wanted} path={entry.path}"
+            f"gone where it is. request={wanted} path={where}"
         )
 
 

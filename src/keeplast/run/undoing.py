@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError, RefusedError
@@ -20,7 +21,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.run.readiness import prove_receipt
 from keeplast.run.undo import UndoRound, undo_newest
 
-Told = Callable[[PartitionEntry, Sequence[UndoRound] | Exception], None]
+Told = Callable[[TopicPartition, Sequence[UndoRound] | Exception], None]
 """Hears of each partition when it is done: its rounds, or why it is left as it is."""
 
 
@@ -38,6 +39,23 @@ class UndoReport:
     missing: tuple[str, ...] = ()
 
 
+class UndoPlace(Protocol):
+    """Where partitions have rounds that can be undone."""
+
+    @property
+    def writes(self) -> bool:
+        """Say whether it is done, and not only found out whether it can be."""
+        ...
+
+    def names(self, partition: TopicPartition) -> list[str]:
+        """Return the rounds that are kept, the newest first."""
+        ...
+
+    def undo_newest(self, partition: TopicPartition) -> UndoRound | None:
+        """Undo one, None where nothing is kept; RefusedError when that cannot be done."""
+        ...
+
+
 def undo_each(
     files: FileSystem,
     entries: Sequence[PartitionEntry],
@@ -46,56 +64,64 @@ def undo_each(
     rounds: Collection[str] = (),
     receipt: Path | None,
     writes: bool = True,
-    told: Told = lambda entry, done: None,
+    told: Told = lambda partition, done: None,
     warned: Callable[[str], None],
 ) -> UndoReport:
-    """Undo the newest round of each partition, or those of ``rounds``, which are names.
+    """Undo rounds of partitions of a directory, as :func:`undo_partitions` says.
 
     ``receipt`` takes a line of each, before anything of it comes back: RefusedError where none can
-    be appended. ``writes`` False compares all bytes, of the newest round of each alone.
+    be appended.
     """
     if writes and receipt is not None:
         prove_receipt(files, receipt, [entry.path for entry in entries])
+    place = _Directory(
+        files, {entry.partition: entry for entry in entries}, clock, receipt, writes, warned
+    )
+    return undo_partitions(place, list(place.entries), rounds=rounds, told=told)
+
+
+def undo_partitions(
+    place: UndoPlace,
+    partitions: Sequence[TopicPartition],
+    *,
+    rounds: Collection[str] = (),
+    told: Told = lambda partition, done: None,
+) -> UndoReport:
+    """Undo the newest round of each partition, or those of ``rounds``, which are names.
+
+    A place that does not write compares all bytes, of the newest round of each alone.
+    """
     done: list[UndoRound] = []
     failed: list[tuple[TopicPartition, Exception]] = []
     missing = dict.fromkeys(rounds)
-
-    def undo(entry: PartitionEntry) -> UndoRound | None:
-        return undo_newest(
-            files, entry, receipt=receipt, now_ms=clock.now_ms(), writes=writes, warned=warned
-        )
-
-    for entry in entries:
+    for each in partitions:
         found: list[UndoRound] = []
         try:
-            count = 1
-            if rounds:
-                count = _named(files, entry, rounds, missing)
-            for _ in range(count if writes else min(count, 1)):
-                each = undo(entry)
-                found += [] if each is None else [each]
+            count = _named(place, each, rounds, missing) if rounds else 1
+            for _ in range(count if place.writes else min(count, 1)):
+                undone = place.undo_newest(each)
+                found += [] if undone is None else [undone]
         except (CompactionError, OSError) as error:
-            failed.append((entry.partition, error))
+            failed.append((each, error))
             done += found
             if found:
-                told(entry, found)
-            told(entry, error)
+                told(each, found)
+            told(each, error)
             continue
         done += found
-        told(entry, found)
+        told(each, found)
     return UndoReport(tuple(done), tuple(failed), tuple(missing))
 
 
 def _named(
-    files: FileSystem, entry: PartitionEntry, rounds: Collection[str], missing: dict[str, None]
+    place: UndoPlace, partition: TopicPartition, rounds: Collection[str], missing: dict[str, None]
 ) -> int:
     """Return how many rounds of a partition are to be undone, taking them out of ``missing``.
 
     One, which does nothing, where nothing is kept any more: what an interrupted call has left goes.
     RefusedError where a later round is not among them.
     """
-    kept = read_kept(files, entry.path)
-    names = [waves[0].attempt for waves in reversed(kept.rounds())]
+    names = place.names(partition)
     wanted = [name for name in names if name in rounds]
     for name in wanted:
         missing.pop(name, None)
@@ -105,6 +131,28 @@ def _named(
         (later,) = [name for name in names if name not in rounds][:1]
         raise RefusedError(
             "a later round has to be undone first; name it too, or leave this one. "
-            f"round={wanted[-1]} later={later} path={entry.path}"
+            f"round={wanted[-1]} later={later} partition={partition}"
         )
     return len(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    """The partitions of a directory whose lock is held."""
+
+    files: FileSystem
+    entries: dict[TopicPartition, PartitionEntry]
+    clock: Clock
+    receipt: Path | None
+    writes: bool
+    warned: Callable[[str], None]
+
+    def names(self, partition: TopicPartition) -> list[str]:
+        kept = read_kept(self.files, self.entries[partition].path)
+        return [waves[0].attempt for waves in reversed(kept.rounds())]
+
+    def undo_newest(self, partition: TopicPartition) -> UndoRound | None:
+        return undo_newest(
+            self.files, self.entries[partition], receipt=self.receipt, now_ms=self.clock.now_ms(),
+            writes=self.writes, warned=self.warned,
+        )  # fmt: skip

@@ -222,7 +222,7 @@ def forget_request(
 ) -> int | None:
     """Remove a request; returns how many keys it had, None where it was kept elsewhere.
 
-    ``named_in`` is the list of the directory where a request of ``shelf`` may be named.
+    ``named_in`` is the list of the directory or store where a request of ``shelf`` may be named.
     InvalidError when there is none of this id.
     """
     if request_id in {each.request_id for each in shelf.read().elsewhere}:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from keeplast.inspect.explain import AskedKey
-from keeplast.inspect.traces import find_last_trace
+from keeplast.inspect.traces import behind_undo, find_last_trace
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.workspace import Workspace
@@ -60,15 +60,18 @@ def answer_from_store(
         bound = opened.erased_by(partition, pace)
         trace = find_last_trace(
             found, erased_by_ms=bound.by_ms,
-            turn_ms=2 * pace.pass_ms + max(pace.grace_ms, pace.garbage_age_ms),
+            turn_ms=2 * pace.pass_ms + pace.left_ms(look.topic.undo_retention_ms),
             has_expired_rounds=cleaner.has_expired_rounds,
         )  # fmt: skip
+        if stored.kept:
+            last_ms = max(each.until_ms or 0 for each in stored.kept)
+            trace = behind_undo(trace, max(last_ms, now_ms) + pace.pass_ms)
         erased = ErasedBy(bound.by_ms, bound.eligible_by_ms, bound.basis)
         parts.append(
             ExplainedPartition(
                 found, trace, erased_sentence(erased, now_ms, loop="keeplast tier run"),
                 [each for each in receipts if each.partition == partition], stored.copies,
-                left_out=(stored.left_out, stored.left_out_bytes),
+                kept=stored.kept, left_out=(stored.left_out, stored.left_out_bytes),
             )
         )  # fmt: skip
     return KeyAnswer(asked.key, tuple(parts))

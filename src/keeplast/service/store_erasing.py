@@ -78,7 +78,7 @@ class StoreDates:
         pace = self._pace
         return find_last_trace(
             found, erased_by_ms=self.erased_by_ms(found.partition),
-            turn_ms=2 * pace.pass_ms + max(pace.grace_ms, pace.garbage_age_ms),
+            turn_ms=2 * pace.pass_ms + pace.left_ms(found.topic.undo_retention_ms),
             has_expired_rounds=self._has_expired_rounds,
         )  # fmt: skip
 

@@ -20,6 +20,7 @@ from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ObjectStore, object_key
 from keeplast.tier.objects.round_files import new_segment_id
 from keeplast.tier.objects.transfer import EPOCHS, put_small
+from keeplast.tier.state.kept_rounds import Keeping
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.round_days import RoundSums
 from keeplast.tier.state.segment import RemoteFile, RemoteSegment, SegmentKind, merged_epochs
@@ -55,13 +56,12 @@ class TierCommit:
 
     def anchor(self, line: bytes | None) -> None:
         """Let the next commits keep that this line of a receipt was written; None keeps nothing."""
-        head = None if line is None else head_of(line)
-        if head is not None:
-            self._anchor = head.as_fact()
-            self._store.fact(self._anchor[0], str)
+        self._anchor = anchor_of(self._store, line) or self._anchor
 
-    def wave(self, result: TaskResult) -> None:
+    def wave(self, result: TaskResult, keeping: Keeping | None = None) -> None:
         """Commit every group of a wave that has something to commit.
+
+        ``keeping`` is the round for whose undo the sources are kept.
 
         CorruptError when what was read of a segment is not what was stored: nothing of the wave
         becomes live.
@@ -73,7 +73,8 @@ class TierCommit:
                 continue
             sources = [self._sources[base] for base in outputs[0].sources]
             made = self._describe(result, outputs, sources)
-            self._swap([source.segment_id for source in sources], made, result.end_offset)
+            ids = [source.segment_id for source in sources]
+            self._swap(ids, made, result.end_offset, keeping)
             if self._committed is not None:
                 self._committed(tuple(sources), tuple(made))
 
@@ -86,22 +87,26 @@ class TierCommit:
                 expected=f"0x{expected:08x}", found=f"0x{crc:08x}",
             )  # fmt: skip
 
-    def publish(self, cleaned_to: int, done: RoundSums | None = None) -> None:
-        """Move the first dirty offset; ``done`` is what the round did."""
+    def publish(
+        self, cleaned_to: int, done: RoundSums | None = None, keeping: Keeping | None = None
+    ) -> None:
+        """Move the first dirty offset; ``done`` is what the round did, ``keeping`` as of a wave."""
         self._store.publish(
             self._state.partition, secrets.token_hex(COMMIT_ID_BYTES),
             epoch=self._state.leader_epoch, cleaned_to=cleaned_to,
             settings=self._state.settings, began=self._state, anchor=self._anchor, done=done,
+            keeping=keeping,
         )  # fmt: skip
 
     def _swap(
-        self, sources: Sequence[str], outputs: Sequence[RemoteSegment], end_offset: int
-    ) -> None:
+        self, sources: Sequence[str], outputs: Sequence[RemoteSegment], end_offset: int,
+        keeping: Keeping | None,
+    ) -> None:  # fmt: skip
         self._store.commit_swap(
             self._state.partition, secrets.token_hex(COMMIT_ID_BYTES),
             epoch=self._state.leader_epoch, sources=sources, outputs=outputs,
             grace_ms=self._grace_ms, settings=self._state.settings, anchor=self._anchor,
-            cleaned_for=end_offset,
+            cleaned_for=end_offset, keeping=keeping,
         )  # fmt: skip
 
     def _describe(
@@ -167,6 +172,16 @@ class TierCommit:
     def _read(self, segment: RemoteSegment, suffix: str) -> bytes:
         key = self._key(segment.segment_id, segment.base_offset, suffix)
         return bytes(self._objects.read_range(key, 0, segment.files[suffix].size_bytes))
+
+
+def anchor_of(store: MetadataStore, line: bytes | None) -> Anchor | None:
+    """Return what a commit keeps of a line of a receipt, and make its fact; None for no chain."""
+    head = None if line is None else head_of(line)
+    if head is None:
+        return None
+    anchor = head.as_fact()
+    store.fact(anchor[0], str)
+    return anchor
 
 
 def _segment_id(output: StagedGroup) -> str:

@@ -6,7 +6,8 @@ done in the pass that cleans. From there:
 
 1. each round begins within ``every_ms`` and ends within ``round_ms``; the leader's local copy is
    replaced in it;
-2. replaced segments wait out the grace, and what a failed or late attempt wrote its least age;
+2. replaced segments wait out the grace, and ``undo.retention.ms`` where a round has kept them, and
+   what a failed or late attempt wrote its least age;
    the collection that follows begins and ends within the same two times;
 3. a follower has segments of its own. Its last one begins with any record of the log, so that it
    is due at the latest ``max.compaction.lag.ms`` after the newest of them; nothing waits there.
@@ -61,6 +62,10 @@ class TierPace:
     def pass_ms(self) -> int:
         """Return the time from any moment to the end of the next whole pass."""
         return self.every_ms + self.round_ms
+
+    def left_ms(self, undo_retention_ms: int) -> int:
+        """Return for how long what was replaced, or written in vain, lies there at most."""
+        return max(self.grace_ms, self.garbage_age_ms, undo_retention_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ def find_tier_erasure(
     last = max(parts, key=lambda part: part.by_ms or 0, default=empty)
     eligible = max(last.by_ms or 0, now_ms)
     rounds_ms = max((part.rounds_max for part in parts), default=1) * pace.pass_ms
-    leader = eligible + rounds_ms + max(pace.grace_ms, pace.garbage_age_ms) + pace.pass_ms
+    leader = eligible + rounds_ms + pace.left_ms(topic.undo_retention_ms) + pace.pass_ms
     if not pace.has_followers:
         return TierErasure(leader, eligible, last.basis)
     if topic.max_compaction_lag_ms >= INT64_MAX:

@@ -19,6 +19,7 @@ from keeplast.inspect.explain import (
     rankings_of,
 )
 from keeplast.inspect.key_search import KeyRecord, Progressed, SearchedSegment, find_key_records
+from keeplast.inspect.undo_copies import UndoCopy
 from keeplast.log.partition_log import list_partition
 from keeplast.model.reader_wait import GroupReader
 from keeplast.rewrite.workspace import Workspace
@@ -49,6 +50,7 @@ class ReplacedCopy:
 class StoredKey:
     """What was found of a key: its records in live segments, and in replaced ones.
 
+    ``kept`` are those in segments that rounds have kept for undo, which are no ``copies``.
     Of ``left_out`` segments, ``left_out_bytes`` in all, filters say that the key is in none.
     """
 
@@ -56,6 +58,7 @@ class StoredKey:
     copies: tuple[ReplacedCopy, ...]
     left_out: int
     left_out_bytes: int
+    kept: tuple[UndoCopy, ...] = ()
 
 
 def explain_stored(
@@ -120,6 +123,7 @@ def explain_stored(
     planned(sum(each.valid_bytes for each in every if not each.lacks_key))
     found = explain_looked(looked, replace(asked, key=key, offset=None), workspace, progressed)
     copies: list[ReplacedCopy] = []
+    kept: list[UndoCopy] = []
     for orphan, files, its in replaced:
         try:
             records = find_key_records(
@@ -128,13 +132,18 @@ def explain_stored(
             )  # fmt: skip
         except FileNotFoundError:
             continue
-        copies += [
-            ReplacedCopy(each, orphan.segment.segment_id, orphan.not_before_ms) for each in records
-        ]
+        segment_id, from_ms, kept_by = (
+            orphan.segment.segment_id, orphan.not_before_ms, orphan.kept_by,
+        )  # fmt: skip
+        if kept_by is not None:
+            kept += [UndoCopy(each, kept_by, from_ms) for each in records]
+        else:
+            copies += [ReplacedCopy(each, segment_id, from_ms) for each in records]
     left_out = [each for each in every if each.lacks_key]
     return StoredKey(
-        found, tuple(copies), len(left_out), sum(each.valid_bytes for each in left_out)
-    )
+        found, tuple(copies), len(left_out), sum(each.valid_bytes for each in left_out),
+        tuple(kept),
+    )  # fmt: skip
 
 
 Narrowed = Callable[

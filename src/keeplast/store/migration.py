@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from keeplast.cleaner.hazards import hazards_of
-from keeplast.cleaner.internal_topics import pinned
+from keeplast.cleaner.internal_topics import check_internal, pinned
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.partition import TopicPartition
@@ -22,7 +22,6 @@ from keeplast.run.events import ProgressOnly
 from keeplast.run.place import RunnerFor
 from keeplast.run.round import Rounds
 from keeplast.run.round_state import PartitionRun
-from keeplast.store.topic_check import check_stored
 from keeplast.survey.horizons import HorizonBook
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.tier.objects.object_store import ObjectStore
@@ -128,7 +127,7 @@ def plan_migration(
     settings = new_settings(state.settings, changes)
     topic = state.partition.topic
     after = topic_of(settings)
-    check_stored(topic, after)
+    check_internal(topic, after)
     return Migration(
         settings, pinned(topic, topic_of(state.settings)), after,
         hazards=hazards_of([(topic, after)]),

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from keeplast.cleaner.internal_topics import check_internal
 from keeplast.cleaner.reasons import ActiveLimit, BoundNote, CopiedLimit
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError, ConflictError, FencedError, invariant
@@ -36,7 +37,6 @@ from keeplast.store.commit import Committed, TierCommit
 from keeplast.store.horizons import RemoteHorizons
 from keeplast.store.look import as_copied
 from keeplast.store.readers import StoredReaders
-from keeplast.store.topic_check import check_stored
 from keeplast.survey.horizons import Examination
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.report import RoundReport
@@ -46,6 +46,7 @@ from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.filters import KEY_BYTES, KEY_FACT, FilterKey, SegmentBytes
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles, RoundRecipe
+from keeplast.tier.state.kept_rounds import Keeping
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.round_days import RoundSums
 
@@ -84,7 +85,7 @@ class StorePlace:
         RefusedError for settings that no round in a store can follow.
         """
         for each in request.partitions:
-            check_stored(each.partition.topic, each.topic)
+            check_internal(each.partition.topic, each.topic)
         self.store = store
         self.request = request
         self.clock = clock
@@ -94,6 +95,7 @@ class StorePlace:
         self._receipt = receipt
         self._local = local
         self._committed = committed
+        self._keeping: Keeping | None = None
         self._uncleanable: int | None = None
         self._began = Examination()
         self._readers = StoredReaders(state.topic_id, brokers)
@@ -213,12 +215,16 @@ class StorePlace:
 
     def site(self, run: PartitionRun) -> Site:
         """Return the directory that the objects look like."""
-        topic = run.request.topic
+        topic, attempt = run.request.topic, secrets.token_hex(ATTEMPT_BYTES)
         chunk_bytes = topic.tier_chunk_bytes
+        if topic.undo_retention_ms:
+            # All chunks of a round are undone as one, which has the name of the first.
+            name = attempt if self._keeping is None else self._keeping.round
+            self._keeping = Keeping(name, attempt, topic.undo_retention_ms)
         return Site(
             path=self._files.path,
             target=self._files.path,
-            attempt=secrets.token_hex(ATTEMPT_BYTES),
+            attempt=attempt,
             files=self._recipe,
             writes=True,
             takes_crcs=True,
@@ -245,7 +251,7 @@ class StorePlace:
         if self._receipt is not None:
             line = receipt_line(round_, clean_to=self.state.first_dirty())
             self._commit.anchor(self._receipt(line))
-        self._commit.wave(result)
+        self._commit.wave(result, self._keeping)
         round_.committed.extend(result.staged)
 
     def abandon(self, round_: Round) -> None:
@@ -258,7 +264,8 @@ class StorePlace:
     def _move_first_dirty(self, round_: Round) -> Exception | None:
         try:
             if not round_.plan.is_expired_round:
-                self._commit.publish(round_.results[-1].end_offset, _sums_of(round_))
+                end = round_.results[-1].end_offset
+                self._commit.publish(end, _sums_of(round_), self._keeping)
         except (CompactionError, OSError) as error:
             return error
         return None

@@ -18,13 +18,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
 
 from keeplast.cleaner.hazards import hazards_of
-from keeplast.cleaner.internal_topics import pinned
+from keeplast.cleaner.internal_topics import check_internal, pinned
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import FileSystem
@@ -56,7 +56,7 @@ from keeplast.store.restored import Restoration
 from keeplast.store.round import clean_remote
 from keeplast.store.status import TierStatus, local_log, tier_status
 from keeplast.store.store_place import StorePlace
-from keeplast.store.topic_check import check_stored
+from keeplast.store.undo import StoreUndo
 from keeplast.store.verification import TierFinding, judge_partition
 from keeplast.survey.report import ExpiryReport, RoundReport
 from keeplast.survey.request import (
@@ -133,6 +133,7 @@ class TieredStore:
         self.removals = StoreRemovals(store, objects, files, clock, topic_of, self._ownership)
         self.restoration = Restoration(store, objects, marks)
         self.holds = StoreHolds(store, objects, clock)
+        self.undo = StoreUndo(store, objects, clock, self._ownership)
 
     def __repr__(self) -> str:
         """Return where the objects are, and who works on them."""
@@ -246,7 +247,7 @@ class TieredStore:
         topic_id: str = "0" * ID_CHARS,
     ) -> None:
         """Add an empty partition that nobody owns, for a host; ConflictError when it is there."""
-        check_stored(partition.topic, self._topic_of(settings))
+        check_internal(partition.topic, self._topic_of(settings))
         self._store.create(partition, topic_id, log_start=0, settings=settings)
 
     def import_directory(
@@ -269,7 +270,7 @@ class TieredStore:
         :mod:`keeplast.tier.state.continuity`. RefusedError for other ``settings`` than it has.
         """
         topic = self._topic_of(settings)
-        check_stored(partition.topic, topic)
+        check_internal(partition.topic, topic)
         replicated_ms = find_replicated_ms(self._files, directory, self._clock)
         bounds = directory_bounds(self._files, partition, directory, self._clock)
         begin_partition(
@@ -355,9 +356,13 @@ class TieredStore:
         takes_over: bool = False,
         grace_ms: int = GRACE_MS_DEFAULT,
         receipt: Receipt | None = None,
+        keeps: bool = True,
         **wishes: Unpack[RoundWishes],
     ) -> RoundReport:
         """Do one round; the report says what it did, or why it did nothing.
+
+        What it replaces is kept for undo as the settings say; with ``keeps`` False it is not, and
+        what earlier rounds have kept is no longer, if it replaces anything.
 
         ``wishes`` are fields of :class:`~keeplast.survey.request.CleanRequest`. ``receipt`` takes a
         line of each chunk, before it counts as clean.
@@ -372,6 +377,8 @@ class TieredStore:
                 "the topic is not compacted: its objects are never rewritten. "
                 f"partition={partition} cleanup.policy={policy}"
             )
+        if not keeps:
+            topic = replace(topic, undo_retention_ms=0)
         request = CleanRequest(
             (PartitionRequest(partition, round_path(partition), topic, cleaner),), **wishes
         )
@@ -473,8 +480,9 @@ class TieredStore:
         found.check(drops_keyless=drops_keyless)
         state = self._ownership.join(partition, takes_over=takes_over)
         self._store.configure(
-            partition, epoch=state.leader_epoch, settings=found.settings, holder=state.holder
-        )
+            partition, epoch=state.leader_epoch, settings=found.settings, holder=state.holder,
+            undo_retention_ms=found.after.undo_retention_ms,
+        )  # fmt: skip
         return found
 
     def topic_for(self, state: PartitionState) -> TopicConfig:

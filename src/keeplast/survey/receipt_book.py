@@ -129,7 +129,8 @@ class CollectionReceipt:
 class UndoReceipt:
     """A line about a round, by its ``attempt``, that was undone: what it had replaced came back.
 
-    ``size_bytes`` are those of the segments that went and that came.
+    ``size_bytes`` are those of the segments that went and that came. ``more`` are the names of the
+    lines of the same round that came behind the one with ``attempt``: those of its chunks.
     """
 
     partition: TopicPartition
@@ -138,6 +139,7 @@ class UndoReceipt:
     segments: int
     size_bytes: tuple[int, int]
     document: dict[str, Any]
+    more: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,15 +219,18 @@ def _without_undone(entries: Sequence[Entry]) -> list[Entry]:
     """
     left: list[Entry | None] = []
     at: dict[RoundName, int] = {}
-    undone: dict[TopicPartition, list[int]] = {}
+    undone: dict[TopicPartition, list[list[int]]] = {}
     for entry in entries:
         if isinstance(entry, UndoReceipt) and (entry.partition, entry.attempt) in at:
-            undone.setdefault(entry.partition, []).append(at[entry.partition, entry.attempt])
+            names = [(entry.partition, each) for each in (entry.attempt, *entry.more)]
+            found = [at[name] for name in names if name in at]
+            undone.setdefault(entry.partition, []).append(found)
         elif isinstance(entry, RoundReceipt):
-            for index in undone.pop(entry.partition, ()):
-                earlier = left[index]
+            for indexes in undone.pop(entry.partition, ()):
+                earlier = left[indexes[0]]
                 if isinstance(earlier, RoundReceipt) and _finds_again(earlier, entry):
-                    left[index] = None
+                    for index in indexes:
+                        left[index] = None
             at[entry.partition, entry.name] = len(left)
         left.append(entry)
     return [entry for entry in left if entry is not None]
@@ -442,6 +447,7 @@ def _undo(document: dict[str, Any]) -> UndoReceipt:
         segments=len(restored),
         size_bytes=(sum(replaced), sum(restored)),
         document=document,
+        more=tuple(str(each) for each in found.get("more", ())),
     )
 
 

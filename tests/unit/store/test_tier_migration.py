@@ -15,7 +15,6 @@ from keeplast.host.overlap import Overlap
 from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
-from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.run.coordinator import Coordinator
 from keeplast.store import tiered_store
@@ -180,30 +179,13 @@ def test_settings_of_a_partition_are_changed_by_its_owner(tmp_path: Path) -> Non
     world.store.close()
 
 
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ({"undo.retention.ms": "1000"}, r"can be undone; leave undo\.retention\.ms out"),
-    ],
-)
-def test_no_store_takes_what_its_rounds_cannot_do(
-    setting: dict[str, str], said: str, tmp_path: Path
-) -> None:
-    """Whoever sets it: an owner, an import or a host."""
+def test_no_host_takes_a_time_for_undo(tmp_path: Path) -> None:
+    """What it has replaced on its own disk would not come back."""
     policy = {"cleanup.policy": "compact", "segment.bytes": "400"}
     world = World(tmp_path, policy)
-    with pytest.raises(RefusedError, match=said):
-        world.tiered.configure(PARTITION, setting, takes_over=True)
-    with pytest.raises(RefusedError, match=said):
-        world.tiered.create(TopicPartition("other", 0), {**policy, **setting})
-    world.topic = topic_config({**policy, **setting})
-    host = world.host("a")
-    host.become_leader(0)
-    write(host, 20)
-    host.copy()
-    with pytest.raises(RefusedError, match=said):
-        host.clean(world.runner, force=True)
-    host.close()
+    world.topic = topic_config({**policy, "undo.retention.ms": "1000"})
+    with pytest.raises(RefusedError, match=r"leave undo\.retention\.ms out"):
+        world.host("a")
     world.store.close()
 
 

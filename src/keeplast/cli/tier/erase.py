@@ -26,6 +26,7 @@ from keeplast.cli.frame.parameters import ROUND, BrokerConfig, Json, NowMs, Rece
 from keeplast.cli.tier.options import GraceOptions, OwnedCall, broker_settings
 
 if TYPE_CHECKING:
+    from keeplast.model.erasure_request import ErasureRequest
     from keeplast.model.partition import TopicPartition
     from keeplast.service.erasure_answer import ErasureAnswer
     from keeplast.store.tiered_store import TieredStore
@@ -73,10 +74,21 @@ def erase(
         )
     check_call(about, now=now)
     check_packages()
-    with store_shelf(call.store, about.requests) as shelf:
+    from keeplast.service.erasure_book import name_elsewhere
+
+    with (
+        store_shelf(call.store, None) as own,
+        store_shelf(call.store, about.requests) as shelf,
+    ):
+
+        def kept(requests: Sequence[ErasureRequest]) -> None:
+            # Undo heeds the store's own list, and no other.
+            if about.requests is not None:
+                name_elsewhere(own, requests)
+
         asked = asked_keys(about, call.scope.topics, shelf)
         eraser = _StoreEraser(call, grace, workers, asked, broker_config, receipt, now_ms)
-        return erase_keys(about, asked, shelf, eraser, now=now, as_json=as_json)
+        return erase_keys(about, asked, shelf, eraser, now=now, as_json=as_json, kept=kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +152,10 @@ def choose_stored(opened: TieredStore, topics: Sequence[str]) -> list[TopicParti
 def _clean(
     eraser: _StoreEraser, partitions: Sequence[TopicPartition]
 ) -> list[tuple[TopicPartition, Exception]]:
-    """Do rounds of the partitions in which a key is, and collect; returns what failed of each."""
+    """Do rounds of the partitions in which a key is, and collect; returns what failed of each.
+
+    Nothing is kept for undo: neither what these rounds replace nor what others have.
+    """
     from keeplast.cli.tier.steps import receipt_writer
     from keeplast.errors import CompactionError
 
@@ -154,8 +169,9 @@ def _clean(
                 try:
                     opened.clean(
                         each, takes_over=call.take_over, grace_ms=eraser.grace.milliseconds,
-                        receipt=line_to, force=True, expired=True,
+                        receipt=line_to, force=True, expired=True, keeps=False,
                     )  # fmt: skip
+                    opened.undo.drop(each, takes_over=call.take_over)
                     if number + 1 == ROUNDS_OF_NOW:
                         opened.collect(each, takes_over=call.take_over)
                 except (CompactionError, OSError) as error:

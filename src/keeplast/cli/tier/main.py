@@ -26,6 +26,7 @@ class _Tier(LazyGroup):
         "explain": "keeplast.cli.tier.explain:explain",
         "erase": "keeplast.cli.tier.erase:erase",
         "hold": "keeplast.cli.tier.hold:hold",
+        "undo": "keeplast.cli.tier.undo:undo",
         "certificate": "keeplast.cli.tier.certificate:certificate",
         "configure": "keeplast.cli.tier.settings:configure",
         "clean": "keeplast.cli.tier.upkeep:clean",

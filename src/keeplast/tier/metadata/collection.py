@@ -64,6 +64,7 @@ def collect(
     RefusedError, and nothing more goes, when they say that the metadata is an older one.
     """
     clock.now_ms()
+    store.undo_rows.sweep(partition, epoch=epoch)
     state = store.load(partition)
     removed = count = size = waiting = 0
     by_segment: dict[str, list[tuple[str, int, int]]] = defaultdict(list)

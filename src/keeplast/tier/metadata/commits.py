@@ -36,8 +36,10 @@ from keeplast.tier.metadata.rows import (
 )
 from keeplast.tier.metadata.store_time import StoreClock, StoreTime
 from keeplast.tier.metadata.transactions import Transactions
+from keeplast.tier.metadata.undo_rows import drop_below, drop_kept, keep_publication, keep_swap
 from keeplast.tier.state import vector
 from keeplast.tier.state.holder import Holder
+from keeplast.tier.state.kept_rounds import Keeping
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.round_days import RoundSums
 from keeplast.tier.state.routing import Route, append_route, check_routes, replace_routes
@@ -118,13 +120,14 @@ class Commits:
         self, partition: TopicPartition, commit_id: str, *, epoch: int,
         sources: Sequence[str], outputs: Sequence[RemoteSegment], grace_ms: int,
         settings: Mapping[str, str] | None = None, anchor: Anchor | None = None,
-        cleaned_for: int | None = None,
+        cleaned_for: int | None = None, keeping: Keeping | None = None,
     ) -> None:  # fmt: skip
         """Replace segments by what the cleaner made of them; the sources wait out the grace.
 
         ``settings`` are those of the partition that the outputs were made by: ConflictError when
         it has others by now. ``cleaned_for`` is where the round ends, exclusive, whose records
-        have decided what is left; None is the end of all that is here.
+        have decided what is left; None is the end of all that is here. ``keeping`` is the round for
+        whose undo the sources are kept; without, nothing of any round is kept any more.
 
         ConflictError when a source is not read any more, or is outside of the lineage (I-23), and
         when a hold that is in force by now lies in front of that end.
@@ -159,17 +162,19 @@ class Commits:
             require_unheld(partition, state.holds, now_ms, end=end, first_dirty=state.first_dirty())
             raise_cleaned_for(connection, state.row_id, end)
             retire_segments(connection, sources, commit_id, now_ms=now_ms, grace_ms=grace_ms)
+            keep_swap(connection, state, keeping, old, made, end=end, now_ms=now_ms)
 
     def publish(
         self, partition: TopicPartition, commit_id: str, *, epoch: int, cleaned_to: int,
         settings: Mapping[str, str] | None = None, began: PartitionState | None = None,
         anchor: Anchor | None = None, done: RoundSums | None = None,
+        keeping: Keeping | None = None,
     ) -> None:  # fmt: skip
         """Move the first dirty offset of the owner's epoch; ``settings`` as of a swap.
 
         ``began`` is what the cleaning began with: ConflictError when the first dirty offset was
         moved since, as when the whole log was replaced, or past a hold. ``done`` is what the round
-        did, for the figures of its day.
+        did, for the figures of its day; ``keeping`` as of its swaps.
         """
         with self._transactions.committing(partition, commit_id, epoch, "publish") as (
             connection,
@@ -190,6 +195,10 @@ class Commits:
                 require_unheld(
                     partition, state.holds, self._time.now_ms(connection), end=cleaned_to,
                     first_dirty=state.first_dirty(),
+                )  # fmt: skip
+                keep_publication(
+                    connection, state, keeping, cleaned_to=cleaned_to,
+                    now_ms=self._time.now_ms(connection),
                 )  # fmt: skip
             made = vector.advance(state.publications, epoch=epoch, cleaned_to=cleaned_to)
             write_publication(connection, state.row_id, made)
@@ -231,6 +240,7 @@ class Commits:
                 connection, set(state.segments) - kept, commit_id, now_ms=now_ms,
                 grace_ms=grace_ms,
             )  # fmt: skip
+            drop_kept(connection, state.row_id)
             if cleaned_to is not None:
                 # What an older leader found clean was another log: a tombstone that is dropped as
                 # clean would leave what it deletes.
@@ -279,6 +289,7 @@ class Commits:
                 connection, gone, commit_id, now_ms=self.clock.now_in(connection),
                 grace_ms=grace_ms,
             )  # fmt: skip
+            drop_below(connection, partition, state.row_id, log_start)
 
 
 def _check_settings(row: RowMapping, settings: Mapping[str, str] | None) -> None:

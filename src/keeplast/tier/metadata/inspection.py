@@ -17,6 +17,7 @@ from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.row_values import BrokenRowError, read_row, segment_of, visits_of
 from keeplast.tier.metadata.rows import find_partition, load_state
 from keeplast.tier.metadata.transactions import Transactions
+from keeplast.tier.metadata.undo_rows import read_kept
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.segment import SegmentState
 
@@ -61,6 +62,7 @@ class Inspection:
                 broken.append(error)
             more = list(_check_segments(connection, partition, row, broken))
             more += _check_visits(connection, partition, row, broken)
+            more += _check_kept(connection, partition, row, broken)
         if state is not None:
             more += _check_lineage(state)
             more += _check_publications(state)
@@ -126,6 +128,25 @@ def _check_visits(
         for visit in visits.entries:
             if visit.uncleaned_from < 0:
                 yield RowProblem(table.name, str(directory), f"no offset is {visit.uncleaned_from}")
+
+
+def _check_kept(
+    connection: Connection, partition: TopicPartition, row: RowMapping,
+    broken: list[BrokenRowError],
+) -> Iterator[RowProblem]:  # fmt: skip
+    """Yield what is wrong with what rounds have kept for undo, and note which rows are broken."""
+    try:
+        kept = read_kept(connection, partition, int(row["id"]), 0)
+    except BrokenRowError as error:
+        broken.append(error)
+        return
+    for each in kept:
+        for segment_id in each.source_ids:
+            if segment_id not in each.segments:
+                yield RowProblem(
+                    schema.UNDO_ROUNDS.name, f"number {each.number}",
+                    f"segment {segment_id}, which it has kept, is not there as replaced",
+                )  # fmt: skip
 
 
 def _check_lineage(state: PartitionState) -> Iterator[RowProblem]:

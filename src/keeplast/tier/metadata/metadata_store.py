@@ -22,7 +22,13 @@ from keeplast.tier.metadata.hold_rows import HoldRows
 from keeplast.tier.metadata.inspection import Inspection
 from keeplast.tier.metadata.removals import Removals
 from keeplast.tier.metadata.round_sums import read_round_days
-from keeplast.tier.metadata.row_values import json_text, partition_of, read_row, segment_of
+from keeplast.tier.metadata.row_values import (
+    chunks_of,
+    json_text,
+    partition_of,
+    read_row,
+    segment_of,
+)
 from keeplast.tier.metadata.rows import (
     NO_PART,
     find_commit,
@@ -36,6 +42,7 @@ from keeplast.tier.metadata.rows import (
     write_publication,
     write_visits,
 )
+from keeplast.tier.metadata.undo_rows import UndoRows, shorten_kept
 from keeplast.tier.state import vector
 from keeplast.tier.state.continuity import Visits
 from keeplast.tier.state.holder import Holder
@@ -62,6 +69,11 @@ class MetadataStore(Commits):
         """Return what adds and releases holds, of stored partitions and of attached ones."""
         return HoldRows(self._transactions, self.clock)
 
+    @property
+    def undo_rows(self) -> UndoRows:
+        """Return what lists, puts back and lets go what rounds have kept of what they replaced."""
+        return UndoRows(self._transactions, self.clock)
+
     def close(self) -> None:
         """Close every connection."""
         self._transactions.close()
@@ -80,23 +92,26 @@ class MetadataStore(Commits):
         return tuple(sorted(partition_of(topic, number) for topic, number in rows))
 
     def orphans(self, partition: TopicPartition) -> tuple[Orphan, ...]:
-        """Return the segments that wait to be deleted, by id."""
+        """Return the segments that wait to be deleted, by id, also those that are kept for undo."""
         states = [SegmentState.REPLACED, SegmentState.DELETING]
+        table, rounds = schema.SEGMENTS, schema.UNDO_ROUNDS
+        is_kept = (rounds.c.partition_id == table.c.partition_id) & (
+            rounds.c.number == table.c.undo_number
+        )
         with self._transactions.reading() as connection:
             row = find_partition(connection, partition)
             rows = connection.execute(
-                select(schema.SEGMENTS)
-                .where(
-                    schema.SEGMENTS.c.partition_id == row["id"],
-                    schema.SEGMENTS.c.state.in_(states),
-                )
-                .order_by(schema.SEGMENTS.c.id)
+                select(table, rounds.c.until_ms, rounds.c.chunks)
+                .join(rounds, is_kept, isouter=True)
+                .where(table.c.partition_id == row["id"], table.c.state.in_(states))
+                .order_by(table.c.id)
             ).mappings()
             return tuple(
                 Orphan(
                     read_row(schema.SEGMENTS.name, partition, r["id"], segment_of, r),
                     SegmentState(r["state"]),
-                    int(r["not_before_ms"] or 0),
+                    max(int(r["not_before_ms"] or 0), int(r["until_ms"] or 0)),
+                    None if r["chunks"] is None else chunks_of(r["chunks"])[0],
                 )
                 for r in rows
             )
@@ -247,7 +262,7 @@ class MetadataStore(Commits):
     def start_delete(self, partition: TopicPartition, *, epoch: int, segment_id: str) -> bool:
         """Say that the objects of an orphan go now; False when it is no orphan (any more).
 
-        Refused by the caller's epoch, by the grace, and while it is read.
+        Refused by the caller's epoch, by the grace, while it is read and while it is kept for undo.
         """
         with self._transactions.owned(partition, epoch) as (connection, row):
             now_ms = self.clock.now_in(connection)
@@ -263,6 +278,7 @@ class MetadataStore(Commits):
                     schema.SEGMENTS.c.partition_id == row["id"],
                     schema.SEGMENTS.c.state.in_([SegmentState.REPLACED, SegmentState.DELETING]),
                     schema.SEGMENTS.c.not_before_ms <= now_ms,
+                    schema.SEGMENTS.c.undo_number.is_(None),
                 )
                 .values(state=SegmentState.DELETING, state_since_ms=now_ms)
             )
@@ -284,15 +300,21 @@ class MetadataStore(Commits):
 
     def configure(
         self, partition: TopicPartition, *, epoch: int, settings: Mapping[str, str],
-        holder: Holder | None = None,
+        holder: Holder | None = None, undo_retention_ms: int | None = None,
     ) -> None:  # fmt: skip
-        """Replace the settings of a partition, as its owner; ``holder`` as for an expiry."""
+        """Replace the settings of a partition, as its owner; ``holder`` as for an expiry.
+
+        ``undo_retention_ms`` is theirs: a shorter time counts for what is kept already. None leaves
+        that.
+        """
         with self._transactions.owned(partition, epoch, holder) as (connection, row):
             connection.execute(
                 update(schema.PARTITIONS)
                 .where(schema.PARTITIONS.c.id == row["id"])
                 .values(settings=json_text(settings))
             )
+            if undo_retention_ms is not None:
+                shorten_kept(connection, int(row["id"]), undo_retention_ms)
 
     def set_uncleanable(self, partition: TopicPartition, *, epoch: int, reason: str | None) -> None:
         """Set a partition aside with its reason, or take it up again (None)."""

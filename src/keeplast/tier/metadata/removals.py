@@ -18,6 +18,7 @@ from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.row_values import json_text
 from keeplast.tier.metadata.rows import (
     change_routes,
+    check_unchanged,
     find_partition,
     insert_segment,
     load_state,
@@ -27,6 +28,7 @@ from keeplast.tier.metadata.rows import (
     write_publication,
 )
 from keeplast.tier.metadata.transactions import Transactions
+from keeplast.tier.metadata.undo_rows import drop_kept
 from keeplast.tier.state import vector
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.routing import Route
@@ -57,7 +59,7 @@ class Removals:
         with self._transactions.committing(
             known.partition, commit_id, known.leader_epoch, "truncate"
         ) as (connection, row):
-            state = _check_unchanged(load_state(connection, row), known)
+            state = check_unchanged(load_state(connection, row), known)
             if not state.log_start <= cut <= state.remote_end:
                 raise ConflictError(
                     "a log is cut between its start and its end. "
@@ -82,6 +84,7 @@ class Removals:
             retire_segments(
                 connection, gone, commit_id, now_ms=self._time.now_ms(connection), grace_ms=grace_ms
             )
+            drop_kept(connection, state.row_id)
             claim = vector.take_over(
                 state.publications, lineage, cut, epoch=state.leader_epoch + 1,
                 log_start=state.log_start,
@@ -99,11 +102,12 @@ class Removals:
         with self._transactions.committing(
             known.partition, commit_id, known.leader_epoch, "forget"
         ) as (connection, row):
-            state = _check_unchanged(load_state(connection, row), known)
+            state = check_unchanged(load_state(connection, row), known)
             change_routes(connection, row, state, ())
             write_lineage(connection, state, ())
             now_ms = self._time.now_ms(connection)
             retire_segments(connection, state.segments, commit_id, now_ms=now_ms, grace_ms=grace_ms)
+            drop_kept(connection, state.row_id)
             self._begin_anew(connection, state, log_start=state.log_start)
             connection.execute(
                 update(schema.PARTITIONS)
@@ -119,7 +123,7 @@ class Removals:
         with self._transactions.committing(
             known.partition, commit_id, known.leader_epoch, "begin"
         ) as (connection, row):
-            state = _check_unchanged(load_state(connection, row), known)
+            state = check_unchanged(load_state(connection, row), known)
             if state.forgotten_ms is None:
                 raise ConflictError(f"the partition was not given up. partition={known.partition}")
             self._begin_anew(connection, state, log_start=log_start)
@@ -166,12 +170,3 @@ class Removals:
     def _load(self, known: PartitionState) -> PartitionState:
         with self._transactions.reading() as connection:
             return load_state(connection, find_partition(connection, known.partition))
-
-
-def _check_unchanged(state: PartitionState, known: PartitionState) -> PartitionState:
-    """Return ``state``; ConflictError when it is not the version that was decided by."""
-    if state.version != known.version:
-        raise ConflictError(
-            f"the partition changed meanwhile; do it again. partition={known.partition}"
-        )
-    return state

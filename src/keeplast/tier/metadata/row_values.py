@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import RowMapping
@@ -21,7 +21,8 @@ from keeplast.model.partition import TopicPartition
 from keeplast.tier.objects.object_store import ID_CHARS
 from keeplast.tier.state.continuity import Visits
 from keeplast.tier.state.holder import Holder
-from keeplast.tier.state.routing import Route
+from keeplast.tier.state.kept_rounds import KeptSwap
+from keeplast.tier.state.routing import Route, check_routes
 from keeplast.tier.state.segment import RemoteFile, RemoteSegment, SegmentKind
 from keeplast.tier.state.vector import Publication
 
@@ -157,6 +158,37 @@ def route_of(base_offset: object, last_offset: object, segment_id: str) -> Route
         whole(base_offset, "base_offset"), whole(last_offset, "last_offset"),
         id_of(segment_id, "segment_id"),
     )  # fmt: skip
+
+
+def chunks_of(text: str) -> tuple[str, ...]:
+    """Return the names of a round's chunks, of a JSON list that is not empty."""
+    found = _json_in(text, "chunks")
+    if not isinstance(found, list) or not found:
+        raise ValueError(f"chunks is not a list of names: {_show(found)}")
+    return tuple(id_of(each, "chunk") for each in found)
+
+
+def kept_swap_of(sources: str, outputs: str) -> KeptSwap:
+    """Return what a round found and left, of two JSON lists of [base, last, segment id]."""
+    found = []
+    for name, text in (("sources", sources), ("outputs", outputs)):
+        listed = _json_in(text, name)
+        if not isinstance(listed, list) or not listed:
+            raise ValueError(f"{name} is not a list of routes: {_show(listed)}")
+        found.append(tuple(route_of(*each) for each in listed))
+        check_routes(found[-1])
+    swap = KeptSwap(*found)
+    if (swap.base_offset, swap.last_offset) != (found[1][0].base_offset, found[1][-1].last_offset):
+        raise ValueError(f"sources and outputs have other ends: {_show(found)}")
+    return swap
+
+
+def routes_text(routes: Sequence[Route]) -> str:
+    """Return the JSON that :func:`kept_swap_of` reads."""
+    return json.dumps(
+        [[each.base_offset, each.last_offset, each.segment_id] for each in routes],
+        separators=(",", ":"),
+    )
 
 
 def settings_of(text: str) -> dict[str, str]:

@@ -257,6 +257,15 @@ def load_state(
     )  # fmt: skip
 
 
+def check_unchanged(state: PartitionState, known: PartitionState) -> PartitionState:
+    """Return ``state``; ConflictError when it is not the version that was decided by."""
+    if state.version != known.version:
+        raise ConflictError(
+            f"the partition changed meanwhile; do it again. partition={known.partition}"
+        )
+    return state
+
+
 def raise_version(connection: Connection, row: RowMapping, **values: Any) -> None:
     """Raise the version; ConflictError when a database that does not lock let another one in."""
     changed = connection.execute(

@@ -110,8 +110,40 @@ SEGMENTS = Table(
     Column("state_since_ms", BigInteger, nullable=False),
     Column("not_before_ms", BigInteger, nullable=True),
     Column("replaced_by", String(32), nullable=True),
+    Column("undo_number", Integer, nullable=True),
     Index(None, "partition_id", "state", "state_since_ms"),
 )
+"""``undo_number`` is that of the round in ``undo_rounds`` which has kept the segment."""
+
+UNDO_ROUNDS = Table(
+    "undo_rounds",
+    METADATA,
+    Column("partition_id", ForeignKey("partitions.id"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("chunks", Text, nullable=False),
+    Column("kept_at_ms", BigInteger, nullable=False),
+    Column("until_ms", BigInteger, nullable=False),
+    Column("first_dirty_before", BigInteger, nullable=False),
+    Column("first_dirty_after", BigInteger, nullable=False),
+    Column("cleaned_for_before", BigInteger, nullable=False),
+    Column("cleaned_for_after", BigInteger, nullable=False),
+)
+"""The rounds that keep what they replaced: a segment that one names is not collected.
+
+``chunks`` are their names in receipts, in order: the first is that of the round.
+"""
+
+UNDO_SWAPS = Table(
+    "undo_swaps",
+    METADATA,
+    Column("partition_id", ForeignKey("partitions.id"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("base_offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("last_offset", BigInteger, nullable=False),
+    Column("sources", Text, nullable=False),
+    Column("outputs", Text, nullable=False),
+)
+"""What each of those rounds found at [base, last], both inclusive, and what it left there."""
 
 ROUTING = Table(
     "routing",

@@ -135,8 +135,12 @@ def check_not_forgotten(state: PartitionState) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A segment that is read no more and may be deleted from ``not_before_ms`` on."""
+    """A segment that is read no more and may be deleted from ``not_before_ms`` on.
+
+    ``kept_by`` is the round that has kept it for undo until then, None without one.
+    """
 
     segment: RemoteSegment
     state: SegmentState
     not_before_ms: int
+    kept_by: str | None = None

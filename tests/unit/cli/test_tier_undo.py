@@ -1,0 +1,140 @@
+"""``keeplast tier undo``: what it shows, does and refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.small_log import write_log
+from tests.unit.cli.conftest import Run
+
+Command = Callable[..., Run]
+
+
+@pytest.fixture
+def store(tmp_path: Path, keeplast: Command) -> str:
+    """A store of two partitions that keep what rounds replace for an hour."""
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    objects = f"file://{tmp_path / 'objects'}"
+    assert 0 == keeplast("tier", "init", "--store", url, "--objects", objects).code
+    data = tmp_path / "data"
+    data.mkdir()
+    pairs = [(b"a", b"%d" % number) for number in range(3)]
+    write_log(data, "t-0", {0: pairs, 3: pairs, 6: pairs})
+    write_log(data, "t-1", {0: pairs, 3: pairs})
+    run = keeplast(
+        "tier", "import", data, "--store", url, "--config", "cleanup.policy=compact",
+        "--config", "undo.retention.ms=3600000",
+    )  # fmt: skip
+    assert 0 == run.code, run.err
+    return url
+
+
+def clean(keeplast: Command, store: str, *more: object) -> None:
+    run = keeplast("tier", "clean", "--store", store, "--force", "--grace-ms", 0, *more)
+    assert 0 == run.code, run.err
+
+
+def regions(keeplast: Command, store: str) -> list[Any]:
+    return [
+        (each["partition"], each["first_dirty"], each["bytes"])
+        for each in keeplast("tier", "status", "--store", store, "--json").document["partitions"]
+    ]
+
+
+def test_a_round_is_listed_tried_and_undone(keeplast: Command, store: str, tmp_path: Path) -> None:
+    before = regions(keeplast, store)
+    clean(keeplast, store)
+    after = regions(keeplast, store)
+    assert before != after
+    listed = keeplast("tier", "undo", "list", "--store", store, "--json").document["rounds"]
+    assert [("t", 0, True, None), ("t", 1, True, None)] == [
+        tuple(each[name] for name in ("topic", "partition", "is_in_place", "refusal"))
+        for each in listed
+    ]
+    shown = keeplast("tier", "undo", "list", "--store", store).out
+    assert 2 == shown.count("can be undone")
+    collected = keeplast("tier", "collect", "--store", store, "--json").document["partitions"]
+    assert [0, 0] == [each["segments"] for each in collected]
+    call = ("tier", "undo", "apply", "--store", store, "--partition", 0, "--grace-ms", 0)
+    tried = keeplast(*call, "--dry-run")
+    assert (0, True) == (tried.code, "would be undone" in tried.out)
+    assert after == regions(keeplast, store)
+    receipt = tmp_path / "receipts"
+    undone = keeplast(*call, "--receipt", receipt, "--round", listed[0]["round"])
+    assert (0, True) == (undone.code, "keeplast tier hold add NAME --store" in undone.out)
+    assert [before[0], after[1]] == regions(keeplast, store)
+    told = keeplast("receipt", "show", receipt)
+    assert f"round {listed[0]['round']} undone" in " ".join(told.out.split())
+    again = keeplast(*call, "--receipt", receipt, "--round", listed[0]["round"])
+    assert (0, True) == (again.code, "was undone before" in again.err)
+    strange = keeplast(*call, "--round", "no-such")
+    assert (2, True) == (strange.code, "keeplast tier undo list" in strange.err)
+    nothing = keeplast(*call, "--json")
+    assert (0, [], []) == (nothing.code, nothing.document["rounds"], nothing.document["failed"])
+    verified = keeplast("tier", "verify", "--store", store)
+    assert 0 == verified.code, verified.out
+
+
+def test_what_is_kept_is_dropped_when_asked(keeplast: Command, store: str) -> None:
+    clean(keeplast, store)
+    run = keeplast("tier", "undo", "drop", "--store", store, "--topic", "t")
+    assert (0, "dropped what 2 rounds had kept") == (run.code, run.out.strip())
+    assert "no round has kept anything" in keeplast("tier", "undo", "list", "--store", store).out
+    collected = keeplast("tier", "collect", "--store", store, "--json").document["partitions"]
+    assert [3, 2] == [each["segments"] for each in collected]
+
+
+def test_a_time_above_the_greatest_lag_is_refused(keeplast: Command, store: str) -> None:
+    run = keeplast(
+        "tier",
+        "configure",
+        "--store",
+        store,
+        "--config",
+        "max.compaction.lag.ms=1000",
+        "--topic",
+        "t",
+    )
+    assert (2, True) == (run.code, "undo.retention.ms above max.compaction.lag.ms" in run.err)
+
+
+def test_explain_names_what_is_kept_and_until_when(keeplast: Command, store: str) -> None:
+    clean(keeplast, store)
+    call = ("tier", "explain", "a", "--store", store, "--topic", "t", "--partition", 0)
+    told = keeplast(*call, "--json").document["partitions"][0]
+    assert ([], 9) == (told["replaced_copies"], len(told["kept_for_undo"]))
+    assert "has kept for undo, until" in " ".join(keeplast(*call).out.split())
+
+
+def test_a_setting_that_is_shortened_counts_at_once(keeplast: Command, store: str) -> None:
+    clean(keeplast, store)
+    run = keeplast("tier", "configure", "--store", store, "--config", "undo.retention.ms=0")
+    assert 0 == run.code, run.err
+    collected = keeplast("tier", "collect", "--store", store, "--json").document["partitions"]
+    assert [3, 2] == [each["segments"] for each in collected]
+
+
+def test_what_is_to_be_erased_does_not_come_back_and_now_keeps_nothing(
+    keeplast: Command, store: str, tmp_path: Path
+) -> None:
+    clean(keeplast, store)
+    keys, hashes = tmp_path / "keys", tmp_path / "hash-key"
+    keys.write_text("a\n")
+    hashes.write_text("0" * 64 + "\n")
+    hashes.chmod(0o600)
+    asked = ("--store", store, "--topic", "t", "--keys", keys, "--hash-key", hashes)
+    elsewhere = ("--requests", tmp_path / "requests")
+    request = keeplast("tier", "erase", *asked, *elsewhere, "--json").document["request"]
+    run = keeplast("tier", "undo", "apply", "--store", store)
+    assert (4, 2) == (run.code, run.err.count("keys of the topic are to be erased"))
+    assert 0 == keeplast("erasure", "forget", store, request, *elsewhere).code
+    assert 0 == keeplast("tier", "undo", "apply", "--store", store, "--dry-run").code
+    keeplast("tier", "erase", *asked, "--json")
+    run = keeplast("tier", "undo", "apply", "--store", store)
+    assert (4, 2) == (run.code, run.err.count("keys of the topic are to be erased"))
+    keeplast("tier", "erase", *asked, "--now", "--grace-ms", 0, "--json")
+    assert "no round has kept anything" in keeplast("tier", "undo", "list", "--store", store).out

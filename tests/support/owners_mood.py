@@ -122,13 +122,15 @@ OUTRANKED = "records of another strategy's store are deleted from the front"
 WITHOUT_INDEXES = "an aborted transaction is copied without its index"
 OLDER_REFUSED = "older metadata was restored, and refused"
 OLDER_ACCEPTED = "older metadata was restored, and accepted"
+UNDONE = "a round was undone"
+UNDO_REFUSED = "an undo was refused, as a broker's cleaner went further"
 OLDER_LIKE_NEWEST = "metadata was restored that lacks nothing"
 
 GUARDED = (
     TOMBSTONE_DROPPED, MARKER_DROPPED, INDEX_MISSING, NOT_REPLICATED, TAIL_CUT, LOG_START_MOVED,
     BESIDE_DELETED, BESIDE_STAGED, BESIDE_SWAP, CHANGED_DURING, JUMP_AHEAD, JUMP_BACK,
     OTHER_STRATEGY, UNCLEAN, BACK_SEEN, BACK_UNSEEN, OUTRANKED, WITHOUT_INDEXES, OLDER_REFUSED,
-    OLDER_ACCEPTED,
+    OLDER_ACCEPTED, UNDONE,
 )  # fmt: skip
 """What a guard is for: each has to occur in runs that are worth something."""
 

@@ -24,7 +24,13 @@ from unittest.mock import patch
 
 from sqlalchemy import Engine, delete
 
-from keeplast.errors import CommitUnknownError, CompactionError, ConflictError, UnavailableError
+from keeplast.errors import (
+    CommitUnknownError,
+    CompactionError,
+    ConflictError,
+    RefusedError,
+    UnavailableError,
+)
 from keeplast.format.control import ControlType
 from keeplast.format.filename import CLEANED, DELETED, LOG, LOG_START_CHECKPOINT, SWAP, TXN_INDEX
 from keeplast.format.record import Record
@@ -56,6 +62,7 @@ from tests.support.owners_mood import (
     BESIDE_STAGED,
     BESIDE_SWAP,
     CHANGED_DURING,
+    DAY_MS,
     HOUR_MS,
     INDEX_MISSING,
     JUMP_AHEAD,
@@ -71,6 +78,8 @@ from tests.support.owners_mood import (
     TAIL_CUT,
     TOMBSTONE_DROPPED,
     UNCLEAN,
+    UNDO_REFUSED,
+    UNDONE,
     VERSION_HEADER,
     WITHOUT_INDEXES,
     OwnersTally,
@@ -101,11 +110,13 @@ TRANSACTIONAL = (7, 8)
 IDEMPOTENT = 9
 SPANS = {
     "import": 60, "copy": 60, "run": 120, "clean": 120, "expire": 12, "collect": 20,
-    "truncate": 24, "forget": 8,
+    "truncate": 24, "forget": 8, "undo": 40,
 }  # fmt: skip
 REMOVING = frozenset({"truncate", "forget"})
 COPYING = frozenset({"import", "copy"})
 GRACE_MS = 60_000
+UNDOING = 0.2
+"""In so many runs rounds are kept for undo."""
 MEANWHILE_MAX = 60
 """What a broker does in the middle of one command. One that never keeps still while it is looked at
 is no broker: a turn of ``tier run`` would find something new each time, and take no end."""
@@ -216,12 +227,22 @@ class World:
         # Dice of their own: what other runs do does not change with it.
         self._is_backed_up = self._mood.is_backed_up(random.Random(f"backups {seed}"))
         self._backup: Backup | None = None
+        self._undoes = not self._mood.by_version and self._draw_undo(random.Random(f"undo {seed}"))
         self._is_older = self._is_unread = False
         self._was_unclean = False
         self._loses_more = False
         """Whether a cut took records with it that lay below, because a round had gone by it."""
         self._diverged: int | None = None
         """From where on the store has what an unclean election has taken from the broker."""
+
+    def _draw_undo(self, dice: random.Random) -> bool:
+        """Say whether rounds are kept for undo, which is set then."""
+        if dice.random() >= UNDOING:
+            return False
+        kept_ms = dice.choice([HOUR_MS, DAY_MS, 10 * DAY_MS])
+        topic = replace(self._mood.store_topic, undo_retention_ms=kept_ms)
+        self._mood = replace(self._mood, store_topic=topic)
+        return True
 
     # What the model knows of causes.
 
@@ -286,6 +307,8 @@ class World:
             events.append((self._elect_unclean, 2))
         if self._is_backed_up:
             events += [(self._back_up, 5), (self._restore, 5)]
+        if self._undoes:
+            events.append((self._undo, 5))
         choices, weights = [each for each, _ in events], [weight for _, weight in events]
         for _ in range(mood.events):
             self._happen(self._dice.choices(choices, weights)[0])
@@ -649,6 +672,28 @@ class World:
                 force=True, grace_ms=GRACE_MS, takes_over=True,
             ),
         )  # fmt: skip
+
+    def _undo(self) -> None:
+        """Put back what the newest round replaced: whatever was done since, nothing is lost."""
+        if self._live is None or not self._live.routes:
+            return
+
+        def work() -> None:
+            undo = self._open().undo
+            try:
+                undone = undo.put_back(PARTITION, grace_ms=GRACE_MS, takes_over=True)
+            except RefusedError as error:
+                if "cannot be undone" not in str(error):
+                    raise
+                # Rounds are kept without a gap, so that one bar is left beside a broker's cleaner.
+                is_cleaner = "checkpoint says" in str(error) and self.tally.broker_rounds > 0
+                is_gone = "missing or damaged" in str(error) and self._is_backed_up
+                require(is_cleaner or is_gone, f"an undo is refused for no known cause. {error}")
+                self.tally.happened[UNDO_REFUSED] += 1
+            else:
+                self.tally.happened[UNDONE] += undone is not None
+
+        self._do("undo", work)
 
     def _expire(self) -> None:
         if self._is_imported:

@@ -32,6 +32,7 @@ from keeplast.service.attached_certificate import attached_place
 from keeplast.service.attached_erasing import find_attached_traces
 from keeplast.service.certificate import ReceiptStanding, make_certificate
 from keeplast.service.certificate_check import read_certificate
+from keeplast.service.cluster_answer import AskedCluster
 from keeplast.service.erasing import SearchRunner
 from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.erasure_book import FileShelf, add_request, keys_of_file, keys_of_requests
@@ -102,8 +103,9 @@ def ask(
     facts = world.cluster.read_facts([PARTITION.topic])
     known = fold_metadata(cast(LiveCluster, world.cluster), world.cluster.metadata_topic, [0])
     return find_attached_traces(
-        cast(LiveCluster, world.cluster), facts, known.cache, world.world.log(), world.tier.layout,
-        KEPT, world.world.clock, keys, grace_ms=1000, memory_bytes=MEMORY_BYTES_MIN, runner=runner,
+        cast(AskedCluster, world.cluster), facts, known.cache, world.world.log(),
+        world.tier.layout, KEPT, world.world.clock, keys, grace_ms=1000,
+        memory_bytes=MEMORY_BYTES_MIN, runner=runner,
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from keeplast.cluster.facts import (
     BrokerFacts,
     ClusterFacts,
     OffsetRange,
+    TopicEnds,
     TopicFacts,
 )
 from keeplast.cluster.layouts.layout import (
@@ -58,6 +59,7 @@ from keeplast.format.remote_log_metadata import (
     decode,
 )
 from keeplast.log.index_builder import IndexBuilder
+from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.metadata.store_time import HostTime
@@ -149,6 +151,8 @@ class ModelCluster:
     log: OffsetRange = field(default_factory=lambda: OffsetRange(0, 0))
     lost_answers: list[bool] = field(default_factory=list)
     """For the next batches: whether the batch arrives before its answer is lost."""
+    groups: dict[str, int | Exception] = field(default_factory=dict)
+    """What consumer groups have committed of the topic; an error is raised."""
 
     @property
     def metadata_topic(self) -> TopicFacts:
@@ -169,6 +173,16 @@ class ModelCluster:
 
     def read_topic_ids(self, topics: Collection[str]) -> dict[str, bytes]:
         return {PARTITION.topic: self.topic_id} if PARTITION.topic in topics else {}
+
+    def find_ends(self, topic: str) -> TopicEnds | None:
+        is_known = topic == PARTITION.topic
+        return TopicEnds(self.topic_id, {0: self.log.end}) if is_known else None
+
+    def read_group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        found = self.groups.get(group)
+        if isinstance(found, Exception):
+            raise found
+        return {TopicPartition(PARTITION.topic, 0): found} if isinstance(found, int) else {}
 
     def read_ranges(self, topic: TopicFacts) -> list[OffsetRange]:
         is_metadata = topic.name == METADATA_TOPIC

@@ -6,6 +6,7 @@ eligibility, winners and transactions are those of a local round. What differs:
 * a survey takes from announcements what it would read of the segments;
 * **tombstones and markers go only below an offset that somebody has looked for**: what they delete
   may be read from elsewhere (:mod:`keeplast.attach.removal`); where nobody has, all of them stay;
+* behind that they wait for consumer groups by what **brokers** tell: no file here does;
 * the last batch of every output stays, so that its end is told by its bytes too (attach.md C7);
 * a wave becomes live by swaps, each announced, decided and published by whoever holds the
   partition: :mod:`keeplast.attach.swap`. What nobody decided is removed, or known as ours.
@@ -49,11 +50,13 @@ from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegme
 from keeplast.log.files import FileSystem
 from keeplast.model.hold import Hold
 from keeplast.model.keyless import Keyless
+from keeplast.model.reader_wait import GroupReader
 from keeplast.model.segment import SegmentSummary
 from keeplast.rewrite.task import StagedGroup, TaskResult
 from keeplast.run.receipt import Receipt, receipt_line
 from keeplast.run.round_reports import base_report
 from keeplast.run.round_state import PartitionRun, Round, Site
+from keeplast.store.readers import StoredReaders
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest
@@ -143,12 +146,15 @@ class AttachedPlace:
         receipt: Receipt | None = None,
         allowance: Allowance | None = None,
         expires_below: int | None = None,
+        brokers: GroupReader | None = None,
     ) -> None:
         """Take the components, and what was just read of the partition.
 
         Without a ``publisher`` a round counts what would go, and writes nothing. Without an
         ``allowance`` it decides as many swaps as there are. ``expires_below`` is
         :func:`.removal.expires_below`'s; with None tombstones and markers stay as they are.
+        ``brokers`` tell what the groups have committed that those wait for; without any nobody
+        has read anything.
         """
         self.request = request
         self.state = state
@@ -159,6 +165,7 @@ class AttachedPlace:
         self._receipt = receipt
         self._allowance = allowance
         self._expires_below = expires_below
+        self._brokers = brokers
         self._sources = {each.start_offset: each for each in state.sources.segments}
         mark = OutputMark(NOBODY if publisher is None else publisher.mark, clock.now_ms())
         self._recipe = AttachedRecipe(layout, state.sources.segments, mark)
@@ -190,6 +197,7 @@ class AttachedPlace:
         found = survey_partition(
             run.request, request, Checkpoints({}, {}, {}, holds), self._files,
             self._clock.now_ms(), known=self._known(run),
+            groups=StoredReaders(self._files.partition.topic_id.hex(), self._brokers),
         )  # fmt: skip
         return self._naming_limit(found)
 

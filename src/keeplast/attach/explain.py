@@ -235,9 +235,11 @@ def _look(
         state = AttachedState(sources, log.ends.start, log.cleaned_to, log.holds)
         request = wish.request_for(log.partition, state)
         (asked,) = request.partitions
-        survey = AttachedPlace(layout, state, None, request, clock).survey(PartitionRun(asked))
+        place = AttachedPlace(layout, state, None, request, clock, brokers=wish.brokers)
+        survey = place.survey(PartitionRun(asked))
         first_dirty, bound = survey.section.first_dirty.offset, survey.section.cleanable.bound
         decision: Decision = survey.decision
+        readers = survey.readers
         is_open = survey.last_stable < sources.end
         stable: TransactionLimit | SourcesLimit = (
             TransactionLimit(survey.last_stable) if is_open else sources.limit
@@ -245,7 +247,7 @@ def _look(
         rounds_from = sources.segments[0].start_offset
     else:
         first_dirty = bound = rounds_from = sources.end
-        decision, stable = NothingBelow(sources.limit), sources.limit
+        decision, stable, readers = NothingBelow(sources.limit), sources.limit, None
     return LookedLog(
         partition=log.partition, path=files.path, topic=wish.topic, files=files,
         segments=searched, bound=bound, decision=decision, rounds_from=rounds_from,
@@ -253,7 +255,7 @@ def _look(
             segments=_summaries(effective, sources, wish.topic.index_interval_bytes, end),
             log_start=log.ends.start, first_dirty=first_dirty, log_end=end, stable=stable,
             active_first_ms=None, active_largest_ms=None, now_ms=clock.now_ms(),
-            expires_nothing=True, holds=in_force(log.holds, clock.now_ms()),
+            expires_nothing=True, holds=in_force(log.holds, clock.now_ms()), readers=readers,
         ),
     )  # fmt: skip
 

@@ -11,6 +11,8 @@ for** ``delete.retention.ms``. Four things may still hold what it deletes:
 3. a copy that a leader began and may still finish, or one that is whole and hidden;
 4. a segment below the sources that the log start has cut: no round touches it.
 
+Readers who are waited for come on top, by the survey of a round: they keep more, and never less.
+
 Of a copy of which the metadata topic has no word yet, because its leader sleeps, nobody knows. It
 brings a value back only if the leader slept for ``delete.retention.ms`` and finishes it then.
 Source: tiering.md 0.4 and I-16; KIP-534; docs/decisions/0030.

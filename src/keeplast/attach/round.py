@@ -49,6 +49,7 @@ from keeplast.log.windows import WINDOW_BYTES_DEFAULT
 from keeplast.model.hold import Hold
 from keeplast.model.keyless import Keyless
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import GroupReader
 from keeplast.model.shape import Shape
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.run.events import ProgressOnly
@@ -57,6 +58,8 @@ from keeplast.run.receipt import Receipt
 from keeplast.run.round import Rounds
 from keeplast.run.round_reports import base_report, planned_report
 from keeplast.run.round_state import PartitionRun, Round
+from keeplast.store.readers import StoredReaders
+from keeplast.survey.notes import WaitNote
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import (
     MEMORY_BYTES_DEFAULT,
@@ -79,6 +82,7 @@ class RoundWish:
 
     ``topic`` is what keeplast is to do, with the brokers' sizes; ``margin_bytes`` is what stays raw
     at the end, :data:`~keeplast.attach.sources.MARGIN_SEGMENTS` of a broker's segments at least.
+    ``brokers`` tell what the groups have committed that tombstones wait for, None for nobody.
     """
 
     topic: TopicConfig
@@ -89,14 +93,13 @@ class RoundWish:
     memory_bytes: int = MEMORY_BYTES_DEFAULT
     task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
     shape: Shape | None = None
+    brokers: GroupReader | None = None
 
     def request_for(self, partition: TopicPartition, state: AttachedState) -> CleanRequest:
         """Return the request of one partition's round."""
         path = attached_path(state.sources.segments[-1].newest.id.partition)
-        # Groups that have read on are not asked for through a broker.
-        topic = replace(self.topic, tombstones_wait_for_groups=())
         return CleanRequest(
-            (PartitionRequest(partition, path, topic, self.cleaner),), force=self.force,
+            (PartitionRequest(partition, path, self.topic, self.cleaner),), force=self.force,
             memory_bytes=self.memory_bytes, task_memory_bytes=self.task_memory_bytes,
             shape=self.shape,
         )  # fmt: skip
@@ -152,7 +155,7 @@ def _clean(
     )  # fmt: skip
     place = AttachedPlace(
         publisher.layout, state, publisher, request, clock, keyless=wish.keyless, receipt=receipt,
-        allowance=allowance, expires_below=below,
+        allowance=allowance, expires_below=below, brokers=wish.brokers,
     )  # fmt: skip
     return do_round(place, runner_for, clock, progressed)
 
@@ -203,11 +206,17 @@ def plan_attached(
     """
     found = sources_of(partial(read_lineage, layout), cache, log_start, wish.margin_bytes)
     sources = measure_sources(layout, found)
+    name = TopicPartition(partition.topic, partition.partition)
     if not sources.segments:
-        return nothing_to_clean(sources), None
+        readers = StoredReaders(partition.topic_id.hex(), wish.brokers)
+        wait = readers.wait(name, wish.topic, clock.now_ms())
+        remarks = () if wait is None else (WaitNote(wait),)
+        return replace(nothing_to_clean(sources), remarks=remarks), None
     state = AttachedState(sources, log_start, cleaned_to, holds)
-    request = wish.request_for(TopicPartition(partition.topic, partition.partition), state)
-    place = AttachedPlace(layout, state, None, request, clock, keyless=wish.keyless)
+    request = wish.request_for(name, state)
+    place = AttachedPlace(
+        layout, state, None, request, clock, keyless=wish.keyless, brokers=wish.brokers
+    )
     (asked,) = request.partitions
     run = PartitionRun(asked)
     survey = place.announce(run, place.survey(run))

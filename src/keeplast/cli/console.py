@@ -149,17 +149,16 @@ def console(
         cluster = ClusterOptions(
             bootstrap_server=bootstrap_server, command_config=command_config, topics=scope.topics
         )
+        wanted = WantedOptions(flags=settings.flags, config_file=settings.config_file)
         watcher = attached_watcher(
-            cluster, store, clock, partitions=scope.partitions, receipt=receipt
+            cluster, store, clock, wanted=wanted, partitions=scope.partitions, receipt=receipt
         )
         if storage is not None:
             tier = TierOptions(store=store or "", storage=storage, storage_options=storage_options)
             pace = pace_of(CapOptions().pace())
             find = attached_finder(
-                cluster, store, tier,
-                WantedOptions(flags=settings.flags, config_file=settings.config_file), clock,
-                pace, partitions=scope.partitions,
-            )  # fmt: skip
+                cluster, store, tier, wanted, clock, pace, partitions=scope.partitions
+            )
             scan = attached_scanner(cluster, tier, pace, partitions=scope.partitions)
     else:
         from keeplast.cli.tier.options import StoreCall

@@ -145,6 +145,19 @@ def check_rights(missing: Iterable[Right], address: str) -> Iterator[AttachFindi
         )  # fmt: skip
 
 
+def check_groups(missing: Iterable[Right], topic: str, address: str) -> Iterator[AttachFinding]:
+    """Yield the groups of which nobody is told how far they have read ``topic``.
+
+    Rounds go on; tombstones wait for such a group as long as they wait at most.
+    """
+    for each in missing:
+        yield AttachFinding(
+            "permission", Severity.WARNS, topic,
+            f"tombstones wait the longest time for a group: the principal needs {each}",
+            each.line(address),
+        )  # fmt: skip
+
+
 def check_topic(topic: TopicFacts, policy: frozenset[str], address: str) -> Iterator[AttachFinding]:
     """Yield what stands in the way of ``topic``, of which keeplast is asked for ``policy``."""
     name, settings = topic.name, topic.settings

@@ -90,8 +90,8 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "Consumer groups that must have committed beyond a tombstone or transaction marker before "
         "it goes, once `delete.retention.ms` has passed: no slow reader misses a deletion, and "
         "what they have not read takes space. Their offsets are those in the directory's own "
-        "`__consumer_offsets`, or what brokers say (`--bootstrap-server`), as a store needs it. "
-        "Not in Kafka.",
+        "`__consumer_offsets`, or what brokers say (`--bootstrap-server`), as a store needs it and "
+        "attached topics have it. Not in Kafka.",
         field="tombstones_wait_for_groups",
     ),
     Definition(

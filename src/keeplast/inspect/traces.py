@@ -94,8 +94,7 @@ def find_last_trace(
         else max(each.record.horizon_ms, erased_by_ms)
         for each in tombstones
     ]
-    wait_ms = found.topic.tombstones_wait_max_ms if found.topic.tombstones_wait_for_groups else 0
-    by_ms = max(stamped) + wait_ms + turn_ms + kept_ms
+    by_ms = max(stamped) + found.topic.readers_wait_ms + turn_ms + kept_ms
     return LastTrace(TraceKind.BOUNDED, by_ms, values_by_ms)
 
 

@@ -86,6 +86,23 @@ class GroupReader(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ToldGroups:
+    """A :class:`GroupReader` of one partition that was asked before; it can be sent to a task."""
+
+    told: tuple[WaitedGroup, ...]
+
+    def waited(
+        self,
+        partition: TopicPartition,
+        groups: Sequence[str],
+        topic_id: bytes | None,
+        now_ms: int,
+    ) -> tuple[WaitedGroup, ...]:
+        """Return what was told, whatever is asked."""
+        return self.told
+
+
 def nobody_asked(groups: Sequence[str]) -> tuple[WaitedGroup, ...]:
     """Return groups of which there is nobody to ask: none has read anything."""
     return tuple(

@@ -60,6 +60,11 @@ class TopicConfig:
         return "compact" in self.cleanup_policy
 
     @property
+    def readers_wait_ms(self) -> int:
+        """Return how long at most tombstones wait for readers behind their horizon; 0: nobody."""
+        return self.tombstones_wait_max_ms if self.tombstones_wait_for_groups else 0
+
+    @property
     def expires(self) -> bool:
         """True when the policy contains ``delete``: segments go by size and by time."""
         return "delete" in self.cleanup_policy

@@ -14,8 +14,8 @@ from typing import Any
 from keeplast.attach.attached_files import attached_path
 from keeplast.clock import Clock
 from keeplast.cluster.facts import ClusterFacts, TopicFacts
+from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.layouts.layout import RemoteLayout
-from keeplast.cluster.live_cluster import MetadataReader
 from keeplast.cluster.metadata_log import FoldedMetadata
 from keeplast.cluster.status import name_of
 from keeplast.config.settings import Settings
@@ -36,7 +36,7 @@ from keeplast.service.certificate_check import (
     judge,
     wanted_keys,
 )
-from keeplast.service.cluster_answer import remote_log
+from keeplast.service.cluster_answer import AskedCluster, remote_log
 from keeplast.service.erasing import Search
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
@@ -95,7 +95,7 @@ def _metadata_end(
 class LiveTier:
     """A live cluster's remote tier as it stands; ``folded`` is its metadata topic, to the end."""
 
-    cluster: MetadataReader
+    cluster: AskedCluster
     facts: ClusterFacts
     folded: FoldedMetadata
     log: DecisionLog
@@ -160,8 +160,9 @@ def _compare(
         _metadata_end(tier.facts, tier.folded, topic, number),
     )  # fmt: skip
     remote, wish = remote_log(
-        tier.cluster, tier.facts, tier.folded.cache, tier.log, tier.settings, topic, number
-    )
+        tier.cluster, BrokerGroups(tier.cluster), tier.facts, tier.folded.cache, tier.log,
+        tier.settings, topic, number, clock.now_ms(),
+    )  # fmt: skip
     at = name_of(topic, number)
     found = TieredLog(tier.layout, remote, at, wish, clock).search(asked)
     search = found.search

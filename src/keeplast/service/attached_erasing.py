@@ -13,8 +13,8 @@ from keeplast.attach.explain import RemoteLog, collected_times
 from keeplast.attach.round import RoundWish
 from keeplast.clock import Clock
 from keeplast.cluster.facts import ClusterFacts, TopicFacts
+from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.layouts.layout import RemoteLayout
-from keeplast.cluster.live_cluster import MetadataReader
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
 from keeplast.cluster.status import name_of
 from keeplast.config.settings import Settings
@@ -22,7 +22,7 @@ from keeplast.format.remote_log_metadata import TopicIdPartition
 from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.traces import LastTrace, find_attached_trace
 from keeplast.model.partition import TopicPartition
-from keeplast.service.cluster_answer import remote_log
+from keeplast.service.cluster_answer import AskedCluster, remote_log
 from keeplast.service.erasing import Search, SearchedLog, SearchRunner, search_logs
 from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.tombstone_dates import dated, removal_pace
@@ -101,7 +101,7 @@ class AttachedDates:
 
 
 def find_attached_traces(
-    cluster: MetadataReader,
+    cluster: AskedCluster,
     facts: ClusterFacts,
     known: ClusterCache,
     log: DecisionLog,
@@ -124,12 +124,15 @@ def find_attached_traces(
     """
     chosen: list[TieredLog] = []
     left_out: list[tuple[TopicPartition, str]] = []
+    groups = BrokerGroups(cluster)
     for topic in facts.topics:
         for number in range(topic.partition_count):
             at = name_of(topic, number)
             why = _why_left_out(topic, known.partitions.get(at), settings)
             if why is None:
-                remote, wish = remote_log(cluster, facts, known, log, settings, topic, number)
+                remote, wish = remote_log(
+                    cluster, groups, facts, known, log, settings, topic, number, clock.now_ms()
+                )  # fmt: skip
                 chosen.append(TieredLog(layout, remote, at, wish, clock))
             else:
                 left_out.append((TopicPartition(topic.name, number), why))

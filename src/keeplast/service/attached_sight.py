@@ -16,6 +16,7 @@ from keeplast.attach.kept_folds import KeptFolds
 from keeplast.attach.metadata_view import AttachTerms
 from keeplast.cluster.check import AttachFinding, Severity, check_cluster, check_faults, check_topic
 from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts
+from keeplast.cluster.group_offsets import GroupCluster
 from keeplast.cluster.live_cluster import LiveCluster
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.status import name_of
@@ -30,8 +31,8 @@ from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Attached, AttachedName
 
 
-class WatchedCluster(LiveCluster, Protocol):
-    """A live cluster that says who it is, and which topics there are."""
+class WatchedCluster(LiveCluster, GroupCluster, Protocol):
+    """A live cluster that says who it is, which topics there are, and what groups have read."""
 
     def read_cluster_id(self) -> str:
         """Return which cluster it is."""

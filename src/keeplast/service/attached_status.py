@@ -10,11 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from keeplast.cluster.facts import OffsetRange, TopicFacts
+from keeplast.clock import Clock
+from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.status import RemotePartitionStatus, is_compactors, partition_status
+from keeplast.config.settings import Settings
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import GroupReader, ReaderWait
+from keeplast.store.readers import StoredReaders
 from keeplast.tier.state.attached import Attached, Decision, DecisionState
 
 
@@ -65,6 +69,7 @@ class AttachedStatus:
     """One partition; ``attached`` is None where nobody compacts it, or no decision log was asked.
 
     ``served`` ascend by offset; ``others`` are whole and not read, or on their way in or out.
+    ``readers`` are those that tombstones wait for.
     """
 
     partition: TopicPartition
@@ -73,6 +78,7 @@ class AttachedStatus:
     others: tuple[AttachedSegment, ...]
     attached: Attached | None = None
     waiting: tuple[WaitingSources, ...] = ()
+    readers: ReaderWait | None = None
 
     @property
     def is_attached(self) -> bool:
@@ -108,6 +114,7 @@ def attached_status(
     cache: PartitionCache | None,
     attached: Attached | None = None,
     decisions: Sequence[Decision] = (),
+    readers: ReaderWait | None = None,
 ) -> AttachedStatus:
     """Return what is known of one partition; ``cache`` is None when nothing was announced.
 
@@ -143,7 +150,24 @@ def attached_status(
             for each in decisions
             if each.state is not DecisionState.COLLECTED
         ),
+        readers,
     )  # fmt: skip
+
+
+def waits_of(
+    groups: GroupReader, facts: ClusterFacts, settings: Settings, clock: Clock
+) -> dict[TopicPartition, ReaderWait]:
+    """Return whom tombstones wait for in each partition of tiered topics that waits."""
+    found = {}
+    for topic in facts.topics:
+        config = settings.topic_config(topic.name)
+        readers = StoredReaders(topic.topic_id.hex(), groups)
+        for number in range(topic.partition_count):
+            partition = TopicPartition(topic.name, number)
+            wait = readers.wait(partition, config, clock.now_ms()) if config.is_compacted else None
+            if wait is not None:
+                found[partition] = wait
+    return found
 
 
 def _segment(found: RemoteLogSegment, use: SegmentUse, first: int, last: int) -> AttachedSegment:

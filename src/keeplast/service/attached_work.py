@@ -27,6 +27,7 @@ from keeplast.attach.round import RoundWish, clean_attached, clean_to, margin_of
 from keeplast.attach.stored_segment import check_stored
 from keeplast.cleaner.selection import Candidate, Choice
 from keeplast.clock import Clock
+from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.layouts.paced import PacedLayout
 from keeplast.errors import (
     CompactionError,
@@ -112,6 +113,7 @@ class AttachedWork:
         folds = KeptFolds(log.folds)
         self._sight = AttachedSight(cluster, log, settings, folds)
         self._looks = AttachedLooks(layout)
+        self._groups = BrokerGroups(cluster)
         self._seen_ms: int | None = None
         self._is_sight_old = True
         self._is_stopping = False
@@ -183,7 +185,8 @@ class AttachedWork:
         for line in settled_refusals(before, self._sight.refusals):
             self._narrator.warned(line)
         notes = clock_notes(self._files, self._settings.receipt, now_ms)
-        self.ledger.warn([*self._sight.warnings, *sentences(notes)])
+        untold = self._groups.problems()
+        self.ledger.warn([*self._sight.warnings, *sentences(notes), *untold])
         here = set(self._sight.partitions)
         self._schedule.keep(here)
         self._claims.keep(here)
@@ -347,7 +350,7 @@ class AttachedWork:
             topic=config, margin_bytes=margin_of(config, seen.topic),
             cleaner=wanted.cleaner_config(), keyless=settings.keyless,
             memory_bytes=settings.memory_bytes, task_memory_bytes=settings.task_memory_bytes,
-            shape=settings.shape,
+            shape=settings.shape, brokers=self._groups,
         )  # fmt: skip
 
     def _decline_of(self, partition: TopicPartition, look: AttachedOutlook) -> str | None:

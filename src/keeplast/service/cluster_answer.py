@@ -6,11 +6,13 @@ Cluster, decision log and objects are only read: nothing is claimed and nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from keeplast.attach.explain import RemoteLog, explain_attached
 from keeplast.attach.round import RoundWish, clean_to, margin_of
 from keeplast.clock import Clock, time_text
 from keeplast.cluster.facts import ClusterFacts, TopicFacts
+from keeplast.cluster.group_offsets import BrokerGroups, GroupCluster
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import MetadataReader
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
@@ -21,6 +23,7 @@ from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.traces import find_attached_trace
 from keeplast.model.duration import duration_text
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import ToldGroups
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.explained import ExplainedPartition, KeyAnswer
 from keeplast.service.tombstone_dates import dated, removal_pace
@@ -30,8 +33,12 @@ from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import AttachedName
 
 
+class AskedCluster(MetadataReader, GroupCluster, Protocol):
+    """A live cluster that tells of its remote tier, and of consumer groups."""
+
+
 def answer_from_cluster(
-    cluster: MetadataReader,
+    cluster: AskedCluster,
     facts: ClusterFacts,
     known: ClusterCache,
     log: DecisionLog | None,
@@ -55,7 +62,7 @@ def answer_from_cluster(
     where an offset was asked about, its error is raised.
     """
     asked.require_one(len(chosen))
-    workspace = Workspace(memory_bytes)
+    workspace, groups = Workspace(memory_bytes), BrokerGroups(cluster)
     faults: list[tuple[TopicPartition, Exception]] = []
     left_out: list[tuple[TopicPartition, str]] = []
     found: list[tuple[RemoteLog, RoundWish]] = []
@@ -70,7 +77,11 @@ def answer_from_cluster(
                 (partition, "nothing of it is in the remote tier; brokers alone have it")
             )
         else:
-            found.append(remote_log(cluster, facts, known, log, settings, topic, number))
+            found.append(
+                remote_log(
+                    cluster, groups, facts, known, log, settings, topic, number, clock.now_ms()
+                )
+            )
     planned(sum(each.size_bytes for remote, _ in found for each in remote.copied))
     pace = removal_pace(
         settings.cleaner_config(), (remote.cache for remote, _ in found), grace_ms
@@ -108,14 +119,19 @@ def answer_from_cluster(
 
 def remote_log(
     cluster: MetadataReader,
+    groups: BrokerGroups,
     facts: ClusterFacts,
     known: ClusterCache,
     log: DecisionLog | None,
     settings: Settings,
     topic: TopicFacts,
     number: int,
+    now_ms: int,
 ) -> tuple[RemoteLog, RoundWish]:
-    """Return a partition as cluster and decision log have it, and what rounds do with it."""
+    """Return a partition as cluster and decision log have it, and what rounds do with it.
+
+    Both are values: a task can be sent them.
+    """
     name = name_of(topic, number)
     cache = known.partitions.get(name, PartitionCache())
     config = settings.topic_config(topic.name)
@@ -129,9 +145,12 @@ def remote_log(
         holds=() if held is None else held.holds,
         decisions=() if log is None or held is None else log.decisions(held),
     )  # fmt: skip
+    wanted = config.tombstones_wait_for_groups
+    told = groups.waited(remote.partition, wanted, topic.topic_id, now_ms) if wanted else ()
     wish = RoundWish(
-        topic=config, margin_bytes=margin_of(config, topic), cleaner=settings.cleaner_config()
-    )
+        topic=config, margin_bytes=margin_of(config, topic), cleaner=settings.cleaner_config(),
+        brokers=ToldGroups(told),
+    )  # fmt: skip
     return remote, wish
 
 

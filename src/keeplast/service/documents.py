@@ -18,8 +18,10 @@ from keeplast.cluster.status import RemotePartitionStatus
 from keeplast.errors import error_text
 from keeplast.inspect.stages import StageCounts, Stages
 from keeplast.inspect.status import LogStatus
+from keeplast.model.document import shown_fields
 from keeplast.model.hold import Hold
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import ReaderWait
 from keeplast.service.set_aside import SetAside
 from keeplast.service.status import DirectoryStatus, PartitionStatus, State
 from keeplast.survey.wording import sentences
@@ -254,10 +256,24 @@ def store_head(given_up: Sequence[TopicPartition]) -> dict[str, Any]:
 
 
 def attached_document(
-    cluster_id: str, metadata_ends: Mapping[int, int], found: Sequence[RemotePartitionStatus]
+    cluster_id: str,
+    metadata_ends: Mapping[int, int],
+    found: Sequence[RemotePartitionStatus],
+    waits: Mapping[TopicPartition, ReaderWait] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return what brokers serve of tiered topics, as ``keeplast attach status`` prints it."""
-    return {**attached_head(cluster_id, metadata_ends), PARTITIONS: list(found)}
+    """Return what brokers serve of tiered topics, as ``keeplast attach status`` prints it.
+
+    ``waits`` are those of the partitions whose tombstones wait for somebody.
+    """
+    rows = [
+        attached_row(each, waits.get(TopicPartition(each.topic, each.partition))) for each in found
+    ]
+    return {**attached_head(cluster_id, metadata_ends), PARTITIONS: rows}
+
+
+def attached_row(remote: RemotePartitionStatus, readers: ReaderWait | None) -> dict[str, Any]:
+    """Return what brokers serve of one partition, and whom its tombstones wait for."""
+    return shown_fields(remote) | {"readers": readers}
 
 
 def attached_head(cluster_id: str, metadata_ends: Mapping[int, int]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def removal_dates(
     terms = find_terms(config, topic.settings, [each.settings for each in facts.brokers])
     return find_removal_dates(
         terms, cache, decisions, pace, log_start=log_start, now_ms=now_ms,
-        readers_ms=config.tombstones_wait_max_ms if config.tombstones_wait_for_groups else 0,
+        readers_ms=config.readers_wait_ms,
     )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
-"""Whom tombstones of a partition in a store wait for, by what brokers say.
+"""Whom tombstones of a partition in object storage wait for, by what brokers say.
 
-A store has no ``__consumer_offsets``, and its log ends where the copies do: what groups have
-committed, and whether that is of this log, the cluster's brokers alone can tell. Without any to ask
-every group counts as not there yet, and the longest wait as the only end.
+A store has no ``__consumer_offsets``, nor has a live cluster's remote tier, and the log there ends
+where the copies do: what groups have committed, and whether that is of this log, the cluster's
+brokers alone can tell. Without any to ask every group counts as not there yet, and the longest wait
+as the only end.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from keeplast.survey.request import PartitionRequest
 
 @dataclass(frozen=True, slots=True)
 class StoredReaders:
-    """Who tells of groups, for the log of one partition in a store.
+    """Who tells of groups, for the log of one partition in a store, or in a remote tier.
 
-    ``topic_id`` is the store's, 32 hexadecimal digits, all of them 0 where it has none.
+    ``topic_id`` is the log's, 32 hexadecimal digits, all of them 0 where it has none.
     """
 
     topic_id: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
@@ -30,6 +30,7 @@ from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.log.append import NewRecord
 from keeplast.model.keyless import Keyless
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import GroupReader
 from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
@@ -97,10 +98,12 @@ def write_history(
 class World:
     """A tier that a history was copied to, and who compacts it."""
 
-    def __init__(self, root: Path, **history: int | bool) -> None:
+    def __init__(
+        self, root: Path, write: Callable[..., Path] = write_history, **history: int | bool
+    ) -> None:
         """Copy a history."""
         self.tier = AttachedTier(root / "tier", LINEAGE)
-        self.directory = write_history(root / "logs", **history)  # type: ignore[arg-type]
+        self.directory = write(root / "logs", **history)
         self.tier.copy(self.directory)
         self.publisher = AtOnce(self.tier)
         self.clock = ManualClock(START_MS + 10_000_000)
@@ -121,6 +124,8 @@ class World:
         force: bool = True,
         receipt: list[bytes] | None = None,
         lineage: tuple[LeaderEpoch, ...] = LINEAGE,
+        expires_below: int | None = None,
+        brokers: GroupReader | None = None,
     ) -> RoundReport:
         """Do one round."""
         state = AttachedState(self.sources(margin, lineage), 0, self.publisher.cleaned_to)
@@ -131,7 +136,8 @@ class World:
         )  # fmt: skip
         place = AttachedPlace(
             self.tier.layout, state, self.publisher, request, self.clock, keyless=keyless,
-            receipt=None if receipt is None else receipt.append,
+            receipt=None if receipt is None else receipt.append, expires_below=expires_below,
+            brokers=brokers,
         )  # fmt: skip
         with LocalRunner(cores, clock=self.clock) as runner:
             return do_round(place, lambda _: nullcontext(runner), self.clock, lambda _: None)

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from keeplast.attach.collection import GRACE_MS_DEFAULT
 from keeplast.attach.removal import CHECK_MS_DEFAULT, LOOKS
 from keeplast.cli.main import app
+from keeplast.cluster.rights import Right, missing
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import commanded_world
 from tests.support.verified_world import VerifiedWorld
@@ -154,3 +155,42 @@ def test_without_it_no_object_is_looked_at(world: VerifiedWorld) -> None:
 )
 def test_half_of_it_is_a_mistake_of_the_call(world: VerifiedWorld, more: tuple[str, ...]) -> None:
     assert more[0] in call(world, "status", *more, expected=2)
+
+
+def waiting_for(root: Path, *groups: str) -> tuple[str, str]:
+    """Return the settings by which tombstones wait for groups."""
+    said = root / "waits.toml"
+    said.write_text(
+        f'[topic."{PARTITION.topic}"]\n"tombstones.wait.for.groups" = "{",".join(groups)}"\n'
+    )
+    return "--config-file", str(said)
+
+
+def test_status_and_plan_name_whom_tombstones_wait_for(
+    world: VerifiedWorld, tmp_path: Path
+) -> None:
+    world.cluster.groups = {"billing": 7}
+    asked = waiting_for(tmp_path, "billing", "search")
+    text = call(world, "status", *asked)
+    words = "group billing has read up to offset 7; group search has committed nothing"
+    assert words in " ".join(text.split())
+    (row,) = document(call(world, "status", *asked, "--json"))["partitions"]
+    found = [(e["group"], e["offset"], e["absence"]) for e in row["readers"]["groups"]]
+    assert [("billing", 7, None), ("search", None, "not_committed")] == found
+    planned = call(world, "plan", *places(world), *asked)
+    assert words in " ".join(planned.split())
+    (row,) = document(call(world, "status", "--json"))["partitions"]
+    assert None is row["readers"]
+
+
+def test_check_names_the_permission_that_a_group_takes_and_refuses_nothing_for_it(
+    world: VerifiedWorld, tmp_path: Path
+) -> None:
+    world.cluster.groups = {"billing": 7, "search": missing(Right("Describe", group="search"), "g")}
+    asked = waiting_for(tmp_path, "billing", "search")
+    findings = document(call(world, "check", *asked, *places(world)[2:], "--json"))["findings"]
+    (found,) = [each for each in findings if each["rule"] == "permission"]
+    assert ("warns", PARTITION.topic) == (found["severity"], found["topic"])
+    assert found["remedy"].endswith("--operation Describe --group search")
+    text = " ".join(call(world, "status", *asked).split())
+    assert "group search counts as not there yet: the principal may not do that; it needs" in text

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from keeplast.cluster.check import AttachFinding
     from keeplast.cluster.client import ClusterClient
     from keeplast.cluster.facts import ClusterFacts, TopicFacts
+    from keeplast.cluster.rights import Right
+    from keeplast.config.settings import Settings
     from keeplast.format.remote_log_metadata import RemoteLogSegment
+    from keeplast.model.topic_config import TopicConfig
     from keeplast.tier.metadata.decisions import DecisionLog
 
 
@@ -61,7 +64,13 @@ def check(
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
     from keeplast.cli.show.attach import check_parts
     from keeplast.cli.show.output import print_result
-    from keeplast.cluster.check import Severity, check_cluster, check_rights, check_topic
+    from keeplast.cluster.check import (
+        Severity,
+        check_cluster,
+        check_groups,
+        check_rights,
+        check_topic,
+    )
     from keeplast.cluster.facts import ClusterFacts
     from keeplast.cluster.storage_check import check_storage
     from keeplast.errors import InvalidError, RefusedError
@@ -84,9 +93,11 @@ def check(
         found, served = list(check_rights(missing, cluster.bootstrap_server)), []
     if layout is not None:
         found += check_storage(layout, storage or "", served)
-    policy_of = _policies(settings, facts.topics)
+    wanted = _wanted(settings, facts.topics)
     for topic in facts.topics:
-        found += check_topic(topic, policy_of[topic.name], cluster.bootstrap_server)
+        config = wanted.topic_config(topic.name)
+        found += check_topic(topic, config.cleanup_policy, cluster.bootstrap_server)
+        found += check_groups(_unknown(client, config), topic.name, cluster.bootstrap_server)
     if not as_json:
         print_result(*check_parts(facts, found))
     refuses = any(each.severity is Severity.REFUSES for each in found)
@@ -134,11 +145,24 @@ def _own_ids(log: DecisionLog, cluster_id: str) -> set[bytes]:
     return {name for each in log.partitions(cluster_id) for name in known_ids(log, each)}
 
 
-def _policies(options: PolicyOptions, topics: Sequence[TopicFacts]) -> dict[str, frozenset[str]]:
+def _unknown(client: ClusterClient, config: TopicConfig) -> list[Right]:
+    """Return what the principal lacks to be told of the groups that tombstones wait for."""
+    from functools import partial
+
+    from keeplast.cluster.rights import Right, is_refused
+
+    groups = config.tombstones_wait_for_groups if config.is_compacted else ()
+    return [
+        Right("Describe", group=each)
+        for each in dict.fromkeys(groups)
+        if is_refused(partial(client.read_group_offsets, each))
+    ]
+
+
+def _wanted(options: PolicyOptions, topics: Sequence[TopicFacts]) -> Settings:
     """Return what keeplast is asked to do with each topic."""
     from keeplast.cli.attach.options import wanted_settings
     from keeplast.config.sources import read_layers
     from keeplast.log.files import LocalFiles
 
-    settings = wanted_settings(read_layers(LocalFiles(), options), topics)
-    return {each.name: settings.topic_config(each.name).cleanup_policy for each in topics}
+    return wanted_settings(read_layers(LocalFiles(), options), topics)

@@ -15,6 +15,7 @@ from keeplast.cli.show.attach import Saving
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.clock import SystemClock
 from keeplast.cluster.facts import ClusterFacts, OffsetRange
+from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.status import name_of
 from keeplast.errors import CompactionError, error_text
@@ -28,7 +29,7 @@ from keeplast.tier.state.attached import AttachedName
 
 def count_savings(
     options: ExactOptions, facts: ClusterFacts, ranges: Mapping[str, Sequence[OffsetRange]],
-    caches: Mapping[TopicIdPartition, PartitionCache],
+    caches: Mapping[TopicIdPartition, PartitionCache], groups: BrokerGroups,
 ) -> list[Saving]:  # fmt: skip
     """Read what rounds would, and count; ``ranges`` are those of each topic's partitions."""
     layout = options.open_layout()
@@ -44,7 +45,7 @@ def count_savings(
             # Records without a key are another question; what a round may drop is said there.
             wish = RoundWish(
                 topic=config, margin_bytes=margin_of(config, topic), force=True,
-                cleaner=settings.cleaner_config(), keyless=Keyless.RETAIN,
+                cleaner=settings.cleaner_config(), keyless=Keyless.RETAIN, brokers=groups,
             )  # fmt: skip
             for number, held in enumerate(ranges[topic.name]):
                 name = name_of(topic, number)

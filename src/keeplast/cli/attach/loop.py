@@ -97,8 +97,8 @@ def _watched(
     live, asked = LiveTierProgress(lines, clock, control), options.console
     watcher = stack.enter_context(
         attached_watcher(
-            options.cluster, options.tier.store, clock, partitions=options.partitions,
-            receipt=options.receipt, endures=True,
+            options.cluster, options.tier.store, clock, wanted=options.wanted,
+            partitions=options.partitions, receipt=options.receipt, endures=True,
         )
     )  # fmt: skip
     feed = LoopFeed(live, control, gauges, LocalFiles(), watcher.shelf, store=watcher)

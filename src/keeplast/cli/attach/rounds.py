@@ -45,6 +45,7 @@ from keeplast.clock import SystemClock
 from keeplast.cluster.check import Severity, check_cluster, check_topic
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.facts import ASSUMED_OF_BROKERS, ClusterFacts, TopicFacts
+from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.status import name_of
@@ -75,6 +76,7 @@ class _Call:
     layout: RemoteLayout
     log: DecisionLog
     address: str
+    groups: BrokerGroups
     keep_sources_ms: int = 0
 
     def terms(self, topic: TopicFacts) -> AttachTerms:
@@ -88,6 +90,7 @@ class _Call:
         return RoundWish(
             topic=config, margin_bytes=margin_of(config, topic),
             cleaner=self.settings.cleaner_config(), keyless=choice.keyless, force=choice.force,
+            brokers=self.groups,
         )  # fmt: skip
 
     def chosen(self, choice: RoundChoice) -> list[tuple[TopicFacts, int]]:
@@ -158,7 +161,10 @@ def _open(
     client = cluster.connect()
     facts = client.read_facts(cluster.topics)
     settings = wanted.settings_of(facts.topics)
-    return _Call(client, facts, settings, tier.open_layout(), log, cluster.bootstrap_server)
+    return _Call(
+        client, facts, settings, tier.open_layout(), log, cluster.bootstrap_server,
+        BrokerGroups(client),
+    )  # fmt: skip
 
 
 def _do_rounds(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from keeplast.cli.attach.options import ClusterOptions, ExactOptions, decision_log_there, fold
@@ -14,6 +15,8 @@ from keeplast.model.escapes import printable
 if TYPE_CHECKING:
     from keeplast.cluster.facts import ClusterFacts, OffsetRange
     from keeplast.cluster.metadata_cache import ClusterCache
+    from keeplast.model.partition import TopicPartition
+    from keeplast.model.reader_wait import ReaderWait
     from keeplast.service.tombstone_dates import PartitionTombstones
 
 
@@ -27,13 +30,17 @@ def status(cluster: ClusterOptions, exactly: ExactOptions, as_json: Json = False
     Reads the metadata topic as brokers do, from its beginning; changes nothing. With `--exact` it
     reads what a round would, too, and says how many bytes that would save now. With `--store` it
     says as of which offsets `keeplast export` can tell earlier states, and with which rounds
-    tombstones and markers go, or why they stay.
+    tombstones and markers go, or why they stay. Consumer groups that those wait for
+    (`tombstones.wait.for.groups`) are named, with how far each has read.
     """
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.attach import savings_parts, status_parts, tombstone_lines
     from keeplast.cli.show.output import print_result
+    from keeplast.clock import SystemClock
     from keeplast.cluster.facts import METADATA_TOPIC
+    from keeplast.cluster.group_offsets import BrokerGroups
     from keeplast.cluster.status import name_of, partition_status
+    from keeplast.service.attached_status import waits_of
     from keeplast.service.documents import attached_document
 
     exactly.check()
@@ -53,20 +60,22 @@ def status(cluster: ClusterOptions, exactly: ExactOptions, as_json: Json = False
         for topic in facts.topics
         for number, log in enumerate(ranges[topic.name])
     ]
-    savings = None
+    savings, groups = None, BrokerGroups(client)
     if exactly.exact:
         from keeplast.cli.attach.exact import count_savings
 
-        savings = count_savings(exactly, facts, ranges, folded.cache.partitions)
+        savings = count_savings(exactly, facts, ranges, folded.cache.partitions, groups)
     told, tombstones = _told(exactly, facts, ranges, folded.cache)
+    waits = waits_of(groups, facts, exactly.wanted.settings_of(facts.topics), SystemClock())
     if not as_json:
         print_result(
-            *status_parts(facts, found), *map(_told_line, told), *tombstone_lines(tombstones)
-        )
+            *status_parts(facts, found), *map(_told_line, told), *tombstone_lines(tombstones),
+            *starmap(_wait_line, waits.items()),
+        )  # fmt: skip
         if savings:
             print_result("", *savings_parts(savings))
     ends = {each: held.end for each, held in sorted(folded.ranges.items())}
-    document = attached_document(facts.cluster_id, ends, found)
+    document = attached_document(facts.cluster_id, ends, found, waits)
     if savings is not None:
         document["savings"] = savings
     if exactly.store is not None:
@@ -106,6 +115,12 @@ def _told(
         return found, find_tombstones(
             facts, ranges, known.partitions, log, settings, GRACE_MS_DEFAULT, chosen
         )
+
+
+def _wait_line(partition: TopicPartition, readers: ReaderWait) -> str:
+    from keeplast.survey.wording import wait_words
+
+    return f"{printable(str(partition))}: {wait_words(readers)}"
 
 
 def _told_line(told: Mapping[str, Any]) -> str:

@@ -34,28 +34,35 @@ if TYPE_CHECKING:
     from keeplast.tier.metadata.decisions import DecisionLog
 
 
+_NOTHING_SAID = WantedOptions()
+
+
 def attached_watcher(
     cluster: ClusterOptions,
     store: str | None,
     clock: Clock,
     *,
+    wanted: WantedOptions = _NOTHING_SAID,
     partitions: tuple[int, ...] = (),
     receipt: Path | None = None,
     endures: bool = False,
 ) -> Watcher:
     """Return what looks at the chosen topics of a cluster; each look opens the decision log.
 
-    ``partitions`` are the numbers that are shown, all without any. ``store`` None: nothing is known
-    of who compacts. ``receipt`` is the file that a loop appends its receipts to, and what looks
-    beside it ``endures``. InvalidError for a decision log that is not there.
+    ``wanted`` says whom tombstones wait for. ``partitions`` are the numbers that are shown, all
+    without any. ``store`` None: nothing is known of who compacts. ``receipt`` is the file that a
+    loop appends its receipts to, and what looks beside it ``endures``. InvalidError for a decision
+    log that is not there.
     """
     from keeplast.cluster.facts import METADATA_TOPIC
+    from keeplast.cluster.group_offsets import BrokerGroups
     from keeplast.cluster.metadata_log import fold_metadata, partitions_of
     from keeplast.cluster.status import name_of
-    from keeplast.service.attached_status import attached_status
+    from keeplast.service.attached_status import attached_status, waits_of
 
     _require_there(store)
     client, files = cluster.connect(), LocalFiles()
+    groups = BrokerGroups(client)
 
     def look() -> Looked:
         facts = client.read_facts(cluster.topics)
@@ -69,6 +76,7 @@ def attached_watcher(
         folded = fold_metadata(client, facts.metadata_topic, chosen)
         folded.require_sound()
         caches = folded.cache.partitions
+        waits = waits_of(groups, facts, wanted.settings_of(facts.topics), clock)
         with _opened(store) as log:
             known = () if log is None else log.partitions(facts.cluster_id)
             attached = {each.name.partition: each for each in known}
@@ -81,8 +89,11 @@ def attached_watcher(
                     own = attached.get(name)
                     decisions = () if log is None or own is None else log.decisions(own)
                     found.append(
-                        attached_status(topic, number, held, caches.get(name), own, decisions)
-                    )
+                        attached_status(
+                            topic, number, held, caches.get(name), own, decisions,
+                            waits.get(TopicPartition(topic.name, number)),
+                        )
+                    )  # fmt: skip
         ends = {each: held.end for each, held in sorted(folded.ranges.items())}
         return Looked(
             attached=AttachedLook(facts.cluster_id, ends, tuple(found)), now_ms=clock.now_ms()

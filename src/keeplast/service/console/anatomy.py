@@ -46,6 +46,7 @@ from keeplast.service.snapshot import PartitionFacts
 from keeplast.service.status import PartitionStatus
 from keeplast.service.status_words import detail_lines, hold_lines
 from keeplast.store.status import TierStatus
+from keeplast.survey.wording import wait_words
 
 SEGMENTS_MAX = 500
 ROUNDS_MAX = 30
@@ -215,6 +216,7 @@ def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
         return [*lines, "nobody compacts it, as far as is asked here: name the decision log "
                         "with --store"]  # fmt: skip
     lines += hold_lines(in_force(attached.holds, now_ms), now_ms)
+    lines += [] if entry.readers is None else [wait_words(entry.readers)]
     if not attached.epoch:
         return [*lines, "nobody has compacted it yet, by this decision log"]
     held = attached.held_since_ms
@@ -264,6 +266,7 @@ def _tier_lines(status: TierStatus, now_ms: int) -> list[str]:
         lines.append("the cached size has drifted from the sum: run keeplast tier verify")
     if status.holder is not None:
         lines.append(f"held by process {status.holder.pid} on {status.holder.host}")
+    lines += [] if status.readers is None else [wait_words(status.readers)]
     return lines + hold_lines(status.holds, now_ms)
 
 

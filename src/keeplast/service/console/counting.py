@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from keeplast.inspect.header_scan import LogHeaders
-from keeplast.model.document import shown_fields
 from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.console import pages
 from keeplast.service.console.acting import require_own_form
@@ -28,6 +27,7 @@ from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.document_text import document_text
 from keeplast.service.documents import (
     attached_head,
+    attached_row,
     headers_document,
     status_document,
     tier_document,
@@ -96,7 +96,7 @@ class Counting:
             if isinstance(entry, AttachedStatus):
                 assert view.attached is not None
                 head = attached_head(view.attached.cluster_id, view.attached.metadata_ends)
-                told = shown_fields(entry.remote) | headers_document(found)
+                told = attached_row(entry.remote, entry.readers) | headers_document(found)
                 return document_text(head | {"partitions": [told]})
             assert view.status is not None
             assert entry.log is not None

@@ -27,6 +27,7 @@ from keeplast.service.document_text import document_pieces, document_text
 from keeplast.service.documents import (
     PARTITIONS,
     attached_head,
+    attached_row,
     facts_document,
     partition_document,
     status_head,
@@ -221,7 +222,11 @@ def _place_parts(
     """Return what the command line prints of these partitions with ``--json``: head and rows."""
     if view.attached is not None:
         head = attached_head(view.attached.cluster_id, view.attached.metadata_ends)
-        return head, (each.remote for each in found if isinstance(each, AttachedStatus))
+        return head, (
+            attached_row(each.remote, each.readers)
+            for each in found
+            if isinstance(each, AttachedStatus)
+        )
     if view.status is None:
         by_name = {each.partition: each for each in found if isinstance(each, TierStatus)}
         chosen = (by_name[e.partition] for e in view.tiers if e.partition in by_name)

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from keeplast.attach.holds import AttachedHolds, HeldCluster
-from keeplast.cli.attach.options import ClusterOptions
+from keeplast.cli.attach.options import ClusterOptions, WantedOptions
 from keeplast.cli.attach.watching import attached_watcher
 from keeplast.cli.main import app
 from keeplast.cluster.layouts.layout import RemoteLayout
@@ -47,6 +47,17 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AttachedW
 def watcher(world: AttachedWorld, *, is_asked: bool = True) -> Watcher:
     store = f"sqlite:///{world.root / 'decisions.db'}" if is_asked else None
     return attached_watcher(CLUSTER, store, world.clock)
+
+
+def test_the_page_of_a_log_names_whom_its_tombstones_wait_for(world: AttachedWorld) -> None:
+    compacted(world)
+    world.cluster.groups = {"billing": 2}
+    wanted = WantedOptions(flags=("tombstones.wait.for.groups=billing",))
+    store = f"sqlite:///{world.root / 'decisions.db'}"
+    with attached_watcher(CLUSTER, store, world.clock, wanted=wanted) as looking:
+        shown = Site(FixedSource(looking.view()))
+    assert "group billing has read up to offset 2" in text_of(shown, "/log/orders/0")
+    assert "wait for readers" not in text_of(site(world), "/log/orders/0")
 
 
 def site(world: AttachedWorld, *, is_asked: bool = True) -> Site:

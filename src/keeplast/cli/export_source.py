@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from keeplast.cluster.facts import TopicFacts
     from keeplast.cluster.metadata_cache import ClusterCache
     from keeplast.model.partition import TopicPartition
+    from keeplast.model.reader_wait import GroupReader
     from keeplast.model.topic_config import TopicConfig
     from keeplast.pipeline.source_options import SourceOptions
 
@@ -115,7 +116,8 @@ CheckpointGroup = Annotated[
         "--checkpoint-group",
         metavar="GROUP",
         help="The state as of the offsets that a consumer group has committed, by the directory's "
-        "own __consumer_offsets. Only what it has committed is exported.",
+        "own __consumer_offsets, or by what brokers of --bootstrap-server say. Only what it has "
+        "committed is exported.",
     ),
 ]
 OFFSETS_BYTES_MAX = 16 << 20
@@ -166,12 +168,14 @@ class ExportedSource:
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where what is read lies: ``given`` in the words of the data source, ``shows`` what of it is
-    read with some options, and ``configs`` how topics rank there.
+    read with some options, and ``configs`` how topics rank there. ``groups`` tell what consumer
+    groups have committed, None where files do.
     """
 
     given: Mapping[str, str]
     shows: Callable[[SourceOptions], SourceOptions]
     configs: Callable[[SourceOptions], Callable[[str], TopicConfig]]
+    groups: GroupReader | None = None
 
 
 def find_source(group: SourceGroup) -> ExportedSource:
@@ -234,16 +238,12 @@ def _attached_place(group: SourceGroup) -> _Place:
         layout_at,
     )
     from keeplast.cli.show.output import say
+    from keeplast.cluster.group_offsets import BrokerGroups
 
     if group.storage is None:
         raise InvalidError(
             "say where the brokers' plugin keeps segments: give --storage. "
             f"--bootstrap-server={group.bootstrap_server}"
-        )
-    if group.checkpoint_group is not None:
-        raise InvalidError(
-            "what groups have committed is in __consumer_offsets, which no broker tiers; give the "
-            f"offsets with --ending-offsets. --checkpoint-group={group.checkpoint_group!r}"
         )
     if group.object_options or group.settings.broker_config is not None:
         raise InvalidError(
@@ -287,7 +287,10 @@ def _attached_place(group: SourceGroup) -> _Place:
             )
     wanted = WantedOptions(flags=group.settings.flags, config_file=group.settings.config_file)
     configs = wanted.settings_of(facts.topics).topic_config
-    return _Place({"path": str(ROOT)}, lambda options: options.of(found), lambda _: configs)
+    return _Place(
+        {"path": str(ROOT)}, lambda options: options.of(found), lambda _: configs,
+        groups=BrokerGroups(client),
+    )  # fmt: skip
 
 
 def _require_tiered(topic: TopicFacts, known: ClusterCache) -> None:
@@ -376,7 +379,7 @@ def _take_group(
     from keeplast.pipeline.source_options import read_options
 
     source = place.shows(read_options(given, is_streaming=False))
-    found = read_group_checkpoint(source, group, options.scope.partitions)
+    found = read_group_checkpoint(source, group, options.scope.partitions, brokers=place.groups)
     _take_offsets(options, found, given, f"--checkpoint-group={group!r}")
     return ExportedPoint(f"as of what group {group} has committed", {"group": group})
 

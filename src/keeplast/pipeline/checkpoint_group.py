@@ -1,9 +1,9 @@
 """A consumer group's committed offsets as a checkpoint: the state that its members had read.
 
 The offsets are those in the data directory's own ``__consumer_offsets``, whichever topics of it a
-query chooses. What the group has committed nothing for is in no such state. A group that reads
-several topics commits them one by one: where they must fit each other, they do as far as the
-group's own commits do.
+query chooses, or those that brokers tell. What the group has committed nothing for is in no such
+state. A group that reads several topics commits them one by one: where they must fit each other,
+they do as far as the group's own commits do.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from keeplast.clock import SystemClock
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import GroupReader
 from keeplast.pipeline.log_parts import Logs
 from keeplast.pipeline.offset_options import LATEST, Offsets
 from keeplast.pipeline.partition_choice import topics_named
@@ -22,15 +23,22 @@ from keeplast.survey.wording import absence_words
 
 
 def read_group_checkpoint(
-    options: SourceOptions, group: str, numbers: Collection[int], name: str = "--checkpoint-group"
+    options: SourceOptions,
+    group: str,
+    numbers: Collection[int],
+    name: str = "--checkpoint-group",
+    brokers: GroupReader | None = None,
 ) -> dict[TopicPartition, int]:
     """Return what ``group`` has committed for the partitions that ``options`` choose, exclusive.
 
     Of those the ones with ``numbers``, all without any. InvalidError when that is nothing, with the
-    option's ``name``; RefusedError as :class:`~keeplast.read.group_point.GroupPoint` says.
+    option's ``name``; RefusedError as :class:`~keeplast.read.group_point.GroupPoint` says. With
+    ``brokers`` they tell it, in the place of files.
     """
     logs = Logs(options)
-    point = GroupPoint(logs.directory.root, group, logs.files, SystemClock(), name)
+    point = GroupPoint(
+        logs.directory.root, group, logs.files, SystemClock(), name, brokers, options.where()
+    )
     found: dict[TopicPartition, int] = {}
     missing: set[str] = set()
     for entry in logs.entries:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +13,12 @@ from typer.testing import CliRunner
 
 from keeplast.api.open_log import OpenLog
 from keeplast.cli.main import app
+from keeplast.cluster.facts import TopicEnds
 from keeplast.cluster.layouts import open as layouts
+from keeplast.model.partition import TopicPartition
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import commanded_world
+from tests.support.told_groups import ToldGroups
 from tests.support.verified_world import VerifiedWorld
 from tests.unit.attach.test_attached_rounds import MERGING
 
@@ -111,7 +114,6 @@ def test_without_the_decision_log_it_is_said_what_cannot_be_told(
     ("more", "words"),
     [
         (("DATA_DIR",), "one of them"),
-        (("--checkpoint-group", "g"), "which no broker tiers"),
         (("--object-option", "endpoint=x"), "--storage-option"),
         (("--partition", "3"), "partition=3"),
         (("--checkpoint", TOPIC), "a checkpoint is"),
@@ -122,3 +124,46 @@ def test_what_does_not_go_with_a_cluster_is_said(
     world: VerifiedWorld, tmp_path: Path, more: tuple[str, ...], words: str
 ) -> None:
     assert words in export(world, tmp_path / "a", *more, expected=2)
+
+
+def committed(world: VerifiedWorld, offset: int, *, topic_id: bytes | None = None) -> ToldGroups:
+    end = world.cluster.log.end
+    known = TopicEnds(PARTITION.topic_id if topic_id is None else topic_id, {0: end})
+    partition = TopicPartition(TOPIC, 0)
+    return ToldGroups({TOPIC: known}, {"readers": {partition: offset}})
+
+
+def let_tell(world: VerifiedWorld, patch: pytest.MonkeyPatch, told: ToldGroups) -> None:
+    for name in ("find_ends", "read_group_offsets"):
+        patch.setattr(type(world.consumers), name, staticmethod(getattr(told, name)), raising=False)
+
+
+def test_what_a_group_has_committed_is_a_point_that_brokers_tell(
+    world: VerifiedWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = end_of(world)
+    let_tell(world, monkeypatch, committed(world, end))
+    text = export(world, tmp_path / "a", "--checkpoint-group", "readers")
+    assert "as of what group readers has committed" in text
+    expected = OpenLog(world.directory).state(MERGING, end_offset=end)
+    assert {key: each.value for key, each in expected.items()} == state(tmp_path / "a")
+    assert {TOPIC: {"0": end}} == json.loads((tmp_path / "a" / "_ending_offsets.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("offset", "topic_id", "group", "code", "words"),
+    [
+        (lambda w: end_of(w) + 1, None, "readers", 4, "with the brokers alone"),
+        (lambda w: w.cluster.log.end + 1, None, "readers", 4, "make no checkpoint"),
+        (end_of, bytes(16), "readers", 4, "another topic of this name"),
+        (lambda w: 5, None, "readers", 4, "cleaned_to="),
+        (end_of, None, "others", 2, "no committed offset"),
+    ],
+)
+def test_what_a_group_has_committed_elsewhere_is_no_point(
+    world: VerifiedWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    offset: Callable[[VerifiedWorld], int], topic_id: bytes | None, group: str, code: int,
+    words: str,
+) -> None:  # fmt: skip
+    let_tell(world, monkeypatch, committed(world, offset(world), topic_id=topic_id))
+    assert words in export(world, tmp_path / "a", "--checkpoint-group", group, expected=code)

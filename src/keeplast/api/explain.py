@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from keeplast.api.open_log import OpenLog
 from keeplast.clock import SystemClock
+from keeplast.errors import InvalidError
 from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key
 from keeplast.inspect.explain import explain_keys as explain_many
 from keeplast.model.topic_config import TopicConfig
@@ -26,9 +27,11 @@ def explain(
 
     What becomes of each is by the settings in ``topic``, as of ``now_ms`` (None: now). ``header``
     names the one by which the strategy ``header`` is tried where the topic has none. The log is
-    read once; nothing is locked or written. InvalidError unless a key or an offset is given, and
-    when no record with a key is there; CorruptError where the log cannot be read.
+    read once; nothing is locked or written. InvalidError unless a key or an offset is given, for a
+    key that is not bytes, and when no record with a key is there; CorruptError where the log cannot
+    be read.
     """
+    _require_bytes(() if key is None else (key,))
     now_ms = SystemClock().now_ms() if now_ms is None else now_ms
     return explain_key(
         PartitionRequest(log.partition, log.path, topic), CleanRequest((), rolls_idle=True),
@@ -43,10 +46,21 @@ def explain_keys(
     """Return the same for each of ``keys``, by one reading of the log; values are left out.
 
     A record that is no tombstone has an empty value. InvalidError where the log has more records of
-    them than are kept; CorruptError where it cannot be read.
+    them than are kept, and for a key that is not bytes; CorruptError where it cannot be read.
     """
+    _require_bytes((keys,) if isinstance(keys, str) else keys)
     now_ms = SystemClock().now_ms() if now_ms is None else now_ms
     return explain_many(
         PartitionRequest(log.partition, log.path, topic), CleanRequest((), rolls_idle=True),
         log.files, now_ms, keys, Workspace(MEMORY_BYTES_DEFAULT), lambda read_bytes: None,
     )  # fmt: skip
+
+
+def _require_bytes(keys: Collection[object]) -> None:
+    """Raise InvalidError for what no key of a record equals: it would be told as not there."""
+    for each in keys:
+        if not isinstance(each, bytes):
+            raise InvalidError(
+                'the keys of records are bytes; give b"...", or encode the text, as a collection '
+                f"where there are several. given={type(each).__name__}"
+            )

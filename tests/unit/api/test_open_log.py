@@ -43,6 +43,17 @@ def test_segments_batches_and_records_in_log_order(directory: Path) -> None:
     ] == [(each.offset, each.key, each.value) for each in log.records()]
 
 
+def test_a_key_that_is_no_bytes_is_refused_and_not_told_as_absent(directory: Path) -> None:
+    log = keeplast.open_log(directory)
+    found = keeplast.explain_keys(log, COMPACT, [b"a"])
+    assert [0, 2] == [each.record.offset for each in found[b"a"].records]
+    for keys in (["a"], "a", b"a"):
+        with pytest.raises(keeplast.InvalidError, match="are bytes"):
+            keeplast.explain_keys(log, COMPACT, keys)  # type: ignore[arg-type]
+    with pytest.raises(keeplast.InvalidError, match="are bytes"):
+        keeplast.explain(log, COMPACT, key="a")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("offset", range(7))
 def test_reading_starts_at_an_offset(directory: Path, offset: int) -> None:
     log = keeplast.open_log(directory)

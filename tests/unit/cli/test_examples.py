@@ -37,6 +37,12 @@ def test_devices_that_report_out_of_order_keep_their_greatest_version(tmp_path: 
     assert "did not come back" in found
 
 
+def test_a_person_is_gone_by_a_date(tmp_path: Path) -> None:
+    found = told("gone-by-a-date/forget.py", tmp_path / "try")
+    assert "gone within 7 days and an hour" in found
+    assert "no byte of the directory has his key" in found
+
+
 @pytest.fixture(scope="module")
 def pgoutput() -> Any:
     path = EXAMPLES / "postgres-cdc/pgoutput.py"

@@ -1,8 +1,9 @@
 """Kafka's client properties, as its own tools read them, said to the client that is used here.
 
-The rule: **no value of a file is ever shown**; errors name keys and lines alone. A key that means
-something and cannot be carried over is refused, since a client that left out a security setting
-would talk to the wrong party.
+The rule: **no value of a file is ever shown**; errors name keys and lines alone, and what is no key
+of Kafka's kind is not shown either: in another file, given by mistake, it may be a password. A key
+that means something and cannot be carried over is refused, since a client that left out a security
+setting would talk to the wrong party.
 
 Answers to ``CommonClientConfigs``, ``SaslConfigs``, ``SslConfigs`` and the JAAS grammar of
 ``sasl.jaas.config``.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from keeplast.errors import InvalidError
+from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.properties import read_properties
 
 FILE_BYTES_MAX = 1 << 20
@@ -41,6 +42,8 @@ _WITHOUT_EFFECT = ("acks", "key.", "value.", "group.id", "auto.offset.reset", "e
 _PLAIN_MODULES = ("PlainLoginModule", "ScramLoginModule")
 _MODULE = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*);\s*\Z", re.S)
 _OPTION = re.compile(r"""\s*([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|(\S+))""")
+_SHOWN_KEY = re.compile(r"(?=.{1,100}\Z)[A-Za-z][A-Za-z0-9]*(?:[._-][A-Za-z0-9]+)+\Z")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PEM, _PKCS12 = "PEM", "PKCS12"
 _Refusal = Callable[[str, str], InvalidError]
 """Makes the error for a key and why it cannot be used."""
@@ -53,12 +56,20 @@ def decode_client_properties(data: bytes, path: str) -> dict[str, str]:
     """
     lines: dict[str, int] = {}
     given: dict[str, str] = {}
-    for each in read_properties(data):
-        lines[each.key], given[each.key] = each.line, each.value.strip()
 
     def refused(key: str, why: str) -> InvalidError:
-        return InvalidError(f"{why}. key={key} line={lines.get(key)} path={path}")
+        shown = key if _SHOWN_KEY.match(key) else "(not shown)"
+        return InvalidError(f"{why}. key={shown} line={lines.get(key)} path={path}")
 
+    if data.startswith(_BYTE_ORDER_MARK):
+        raise InvalidError(f"the file begins with a byte order mark; save it without. path={path}")
+    try:
+        for each in read_properties(data):
+            lines[each.key], given[each.key] = each.line, each.value.strip()
+            if "\0" in each.key + each.value:
+                raise refused(each.key, "a character that ends every text for the client")
+    except CorruptError as error:
+        raise InvalidError(f"{error} path={path}") from None
     found: dict[str, str] = {}
     for key, value in given.items():
         if key in _RENAMED:

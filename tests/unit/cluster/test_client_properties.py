@@ -50,6 +50,36 @@ def test_a_client_certificate() -> None:
     }
 
 
+def test_a_file_of_another_system_is_read_alike() -> None:
+    assert {"security.protocol": "SASL_SSL", "sasl.username": "u", "sasl.password": "p w"} == (
+        decode_client_properties(
+            b"# how\r\nsecurity.protocol=SASL_SSL\r\n\r\nsasl.jaas.config=a.PlainLoginModule "
+            b'required \\\r\n  username="u" \\\r\n  password="p w";\r\n',
+            "x",
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"hunter2", "key=(not shown) line=1"),
+        (b"acks=1\n" + b"hunter2" * 100_000, "key=(not shown) line=2"),
+        (b"\xff\xfeh\0u\0n\0t\0e\0r\0002\0", "ends every text"),
+        (b"ssl.key.password=hunter2\0", "key=ssl.key.password line=1"),
+        (b"sasl.jaas.config=\\u12 hunter2", "malformed escape"),
+        (b"\xef\xbb\xbfssl.key.password=hunter2\r\n", "byte order mark"),
+    ],
+)
+def test_a_file_that_was_meant_for_something_else_is_not_shown(data: bytes, told: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        decode_client_properties(data, "/etc/client.properties")
+    assert told in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert "path=/etc/client.properties" in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
 @pytest.mark.parametrize(
     ("lines", "key"),
     [

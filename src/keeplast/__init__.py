@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from keeplast.api.ask_brokers import ask_brokers
+    from keeplast.api.attached_state import attached_state
     from keeplast.api.configured_log import open_log
     from keeplast.api.explain import explain, explain_keys
     from keeplast.api.live_state import LiveRecord, LiveState
@@ -71,6 +72,7 @@ __all__ = [
     "UndoRound",
     "__version__",
     "ask_brokers",
+    "attached_state",
     "broker_settings",
     "clean",
     "cleaner_config",
@@ -89,6 +91,7 @@ __all__ = [
 _HOMES = {
     "keeplast.config.broker_config": ("broker_settings",),
     "keeplast.api.ask_brokers": ("ask_brokers",),
+    "keeplast.api.attached_state": ("attached_state",),
     "keeplast.api.configured_log": ("open_log",),
     "keeplast.api.explain": ("explain", "explain_keys"),
     "keeplast.api.live_state": ("LiveRecord", "LiveState"),

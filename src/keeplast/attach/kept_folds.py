@@ -7,12 +7,18 @@ by :meth:`KeptFolds.refute`, and the next fold that is kept takes its place.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from keeplast.cluster.facts import ClusterFacts, TopicFacts
 from keeplast.cluster.fold_checkpoint import (
     FoldCheckpoint,
     decode_checkpoint,
     encode_checkpoint,
 )
+from keeplast.cluster.live_cluster import MetadataReader
+from keeplast.cluster.metadata_log import FoldedMetadata, fold_metadata, partitions_of
 from keeplast.errors import CorruptError
+from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.metadata.folds import FoldRows
 
 WRITTEN_RECORDS_MIN = 500
@@ -77,3 +83,19 @@ class KeptFolds:
 
 def _key(checkpoint: FoldCheckpoint) -> tuple[str, int]:
     return checkpoint.point.cluster_id, checkpoint.point.partition
+
+
+def fold_known(
+    client: MetadataReader,
+    facts: ClusterFacts,
+    metadata_topic: TopicFacts,
+    log: DecisionLog | None,
+    progressed: Callable[[int], object] = lambda count: None,
+) -> FoldedMetadata:
+    """Return what brokers know of the topics of ``facts``; what ``log`` keeps is not read again."""
+
+    def kept(partition: int) -> FoldCheckpoint | None:
+        return None if log is None else KeptFolds(log.folds).find(facts.cluster_id, partition)
+
+    chosen = partitions_of(facts.topics, metadata_topic)
+    return fold_metadata(client, metadata_topic, chosen, progressed, kept)

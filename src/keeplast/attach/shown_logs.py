@@ -17,12 +17,13 @@ from collections.abc import Callable
 from keeplast.attach.attached_files import ROOT, AttachedRecipe, attached_path
 from keeplast.attach.attached_place import NOBODY
 from keeplast.attach.effective_log import EffectiveLog, effective_log, synthetic_lineage
+from keeplast.attach.kept_folds import fold_known
 from keeplast.attach.outputs import OutputMark
 from keeplast.attach.round import read_lineage
 from keeplast.attach.seams import measure_sources
 from keeplast.attach.sources import Source, Sources, newest_whole
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
-from keeplast.cluster.facts import ClusterFacts, OffsetRange
+from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import MetadataReader
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
@@ -127,6 +128,42 @@ def find_shown_logs(
                 held = None if log is None else log.find(AttachedName(facts.cluster_id, name))
                 logs.append(shown_log(layout, name, ends, cache, log, held))
     return LogDirectoryRecipe(ROOT, tuple(logs), tuple(others), where, "keeplast attach verify")
+
+
+def find_shown_topics(
+    cluster: MetadataReader,
+    facts: ClusterFacts,
+    log: DecisionLog | None,
+    layout: RemoteLayout,
+    wants: Callable[[TopicPartition], bool],
+    where: str,
+    progressed: Callable[[int], object] = lambda count: None,
+) -> LogDirectoryRecipe:
+    """Return the same by the cluster's metadata topic, which is read to its present end.
+
+    ``progressed`` hears how many of its offsets were passed. RefusedError for a topic that is not
+    tiered, and where the metadata topic is not what brokers would accept.
+    """
+    if facts.metadata_topic is None:
+        raise RefusedError("nothing was ever copied to a remote tier here")
+    folded = fold_known(cluster, facts, facts.metadata_topic, log, progressed)
+    folded.require_sound()
+    for topic in facts.topics:
+        _require_tiered(topic, folded.cache)
+    return find_shown_logs(cluster, facts, folded.cache, log, layout, wants, where)
+
+
+def _require_tiered(topic: TopicFacts, known: ClusterCache) -> None:
+    """Raise RefusedError for a topic of which nobody will ever find anything in the remote tier."""
+    names = [name_of(topic, number) for number in range(topic.partition_count)]
+    was_copied = any(
+        known.partitions[each].segment_count for each in names if each in known.partitions
+    )
+    if not topic.is_tiered and not was_copied:
+        raise RefusedError(
+            "the topic is not tiered: brokers alone have it, and its state is in their data "
+            f"directories; export one of those. topic={topic.name}"
+        )
 
 
 def _sources_of(

@@ -20,13 +20,11 @@ from keeplast.cli.frame.parameters import MEMORY_DEFAULT, Memory, ObjectOptions
 from keeplast.cli.frame.places import object_option, place
 from keeplast.cli.frame.times import time_ms
 from keeplast.clock import time_text
-from keeplast.errors import InvalidError, RefusedError
+from keeplast.errors import InvalidError
 from keeplast.log.object_paths import shown
 from keeplast.model.redaction import shown_url
 
 if TYPE_CHECKING:
-    from keeplast.cluster.facts import TopicFacts
-    from keeplast.cluster.metadata_cache import ClusterCache
     from keeplast.model.partition import TopicPartition
     from keeplast.model.reader_wait import GroupReader
     from keeplast.model.topic_config import TopicConfig
@@ -229,14 +227,14 @@ def _store_place(group: SourceGroup, store: str) -> _Place:
 def _attached_place(group: SourceGroup) -> _Place:
     """Look at a cluster once, for the topics that are exported and those of checkpoints."""
     from keeplast.attach.attached_files import ROOT
-    from keeplast.attach.shown_logs import find_shown_logs
+    from keeplast.attach.shown_logs import find_shown_topics
     from keeplast.cli.attach.options import (
         ClusterOptions,
         WantedOptions,
         decision_log_there,
-        fold,
         layout_at,
     )
+    from keeplast.cli.show.attach import folding
     from keeplast.cli.show.output import say
     from keeplast.cluster.group_offsets import BrokerGroups
 
@@ -266,16 +264,11 @@ def _attached_place(group: SourceGroup) -> _Place:
     with decision_log_there(group.store) as log:
         client = cluster.connect()
         facts = client.read_facts(topics)
-        if facts.metadata_topic is None:
-            raise RefusedError("nothing was ever copied to a remote tier here")
-        folded = fold(client, facts, facts.metadata_topic, log)
-        folded.require_sound()
-        for topic in facts.topics:
-            _require_tiered(topic, folded.cache)
-        found = find_shown_logs(
-            client, facts, folded.cache, log, layout, wants,
-            f"bootstrap_server={group.bootstrap_server}",
-        )  # fmt: skip
+        with folding() as progressed:
+            found = find_shown_topics(
+                client, facts, log, layout, wants,
+                f"bootstrap_server={group.bootstrap_server}", progressed,
+            )  # fmt: skip
     for each in found.logs:
         if each.behind:
             say(f"{each.partition}: {each.behind}", kind="note")
@@ -291,21 +284,6 @@ def _attached_place(group: SourceGroup) -> _Place:
         {"path": str(ROOT)}, lambda options: options.of(found), lambda _: configs,
         groups=BrokerGroups(client),
     )  # fmt: skip
-
-
-def _require_tiered(topic: TopicFacts, known: ClusterCache) -> None:
-    """Raise RefusedError for a topic of which nobody will ever find anything in the remote tier."""
-    from keeplast.cluster.status import name_of
-
-    names = [name_of(topic, number) for number in range(topic.partition_count)]
-    was_copied = any(
-        known.partitions[each].segment_count for each in names if each in known.partitions
-    )
-    if not topic.is_tiered and not was_copied:
-        raise RefusedError(
-            "the topic is not tiered: brokers alone have it, and its state is in their data "
-            f"directories; export one of those. topic={topic.name}"
-        )
 
 
 def _directory_configs(group: SourceGroup, options: SourceOptions) -> Callable[[str], TopicConfig]:

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from pyarrow import RecordBatch
 
 from keeplast.clock import SystemClock
-from keeplast.errors import InvalidError, RefusedError
+from keeplast.errors import InvalidError
 from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
 from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.arrow_batches import record_batch
 from keeplast.pipeline.source_options import SourceOptions
+from keeplast.read.elsewhere import require_here, require_later
 from keeplast.read.log_ranges import ALL, Split, Wanted, plan_splits
 from keeplast.read.log_state import read_state
 from keeplast.read.log_view import LogView, load_reader_checkpoints, look_at_log
@@ -124,7 +125,7 @@ class Logs:
         end = self._end_of(view, latest)
         if options.fails_on_loss:
             check_within(view, "startingOffsets", first)
-            self._require_here(view, end)
+            require_here(view, self._behind(view.partition), "endingOffsets", end)
             check_within(view, "endingOffsets", end)
         return max(first, view.log_start), min(end, latest)
 
@@ -134,29 +135,13 @@ class Logs:
             ending = self._options.ending
             return ending.of(view.partition, earliest=view.log_start, latest=latest)
         found = first_offset_from(view, ending_ms, self.files, self._clock)
-        behind = self._behind(view.partition)
-        if found is None and behind:
-            raise RefusedError(
-                "nothing here is later than this time, and what is may be elsewhere: "
-                f"{behind}. Give an earlier time, or an offset. endingTimestamp={ending_ms} "
-                f"partition={view.partition} log_end={view.log_end}"
-            )
+        require_later(view, self._behind(view.partition), "endingTimestamp", ending_ms, found)
         return latest if found is None else found
 
     def _behind(self, partition: TopicPartition) -> str:
         """Return what of a log is elsewhere, behind what is read; empty for nothing."""
         found = self.recipe
         return found.behind(partition) if isinstance(found, LogDirectoryRecipe) else ""
-
-    def _require_here(self, view: LogView, end: int) -> None:
-        """Raise RefusedError for an end beyond what is here of a log that is longer elsewhere."""
-        behind = self._behind(view.partition)
-        if behind and end > view.log_end:
-            raise RefusedError(
-                f"the state as of this offset cannot be told from here: {behind}. Give an offset "
-                f"up to where it ends. endingOffsets={end} partition={view.partition} "
-                f"log_end={view.log_end}"
-            )
 
 
 def check_within(view: LogView, what: str, offset: int) -> None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from keeplast.attach.collection import WhyWait
     from keeplast.cluster.client import ClusterClient
     from keeplast.cluster.facts import ClusterFacts, TopicFacts
-    from keeplast.cluster.fold_checkpoint import FoldCheckpoint
     from keeplast.cluster.layouts.layout import RemoteLayout
     from keeplast.cluster.metadata_log import FoldedMetadata
     from keeplast.config.layers import Layer
@@ -403,13 +402,8 @@ def fold(
 
     What ``log`` keeps of the metadata topic is not read again.
     """
-    from keeplast.attach.kept_folds import KeptFolds
+    from keeplast.attach.kept_folds import fold_known
     from keeplast.cli.show.attach import folding
-    from keeplast.cluster.metadata_log import fold_metadata, partitions_of
 
-    def kept(partition: int) -> FoldCheckpoint | None:
-        return None if log is None else KeptFolds(log.folds).find(facts.cluster_id, partition)
-
-    chosen = partitions_of(facts.topics, metadata_topic)
     with folding() as progressed:
-        return fold_metadata(client, metadata_topic, chosen, progressed, kept)
+        return fold_known(client, facts, metadata_topic, log, progressed)

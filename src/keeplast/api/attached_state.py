@@ -1,0 +1,93 @@
+"""``keeplast.attached_state``: the state of a live topic's partition, by its remote tier."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from keeplast.api.open_log import OpenLog
+from keeplast.attach.attached_files import ROOT
+from keeplast.attach.shown_logs import find_shown_topics
+from keeplast.clock import SystemClock
+from keeplast.cluster.client import ClusterClient
+from keeplast.cluster.group_offsets import BrokerGroups
+from keeplast.cluster.layouts.open import open_layout
+from keeplast.errors import InvalidError
+from keeplast.format.record import Record
+from keeplast.model.partition import TopicPartition
+from keeplast.model.redaction import shown_url
+from keeplast.model.topic_config import TopicConfig
+from keeplast.read.elsewhere import require_here, require_later
+from keeplast.read.group_point import GroupPoint
+from keeplast.read.log_view import load_reader_checkpoints, look_at_log
+from keeplast.read.offset_of_time import first_offset_from
+from keeplast.tier.metadata.database import is_missing, open_database
+from keeplast.tier.metadata.decisions import DecisionLog
+
+
+def attached_state(
+    bootstrap_servers: str,
+    partition: TopicPartition,
+    topic: TopicConfig | None = None,
+    *,
+    storage: str,
+    storage_options: Mapping[str, str] | None = None,
+    store: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    end_offset: int | None = None,
+    as_of_ms: int | None = None,
+    end_group: str | None = None,
+) -> dict[bytes, Record]:
+    """Return the final record of every key that is not deleted, in offset order.
+
+    Of what brokers have copied to the remote tier: what they alone have is not in it. ``storage``
+    is PLUGIN:PLACE, ``store`` the URL of the decision log, which says how far was compacted; of a
+    topic that was, nothing but the latest is told without it. ``topic`` says how records rank, by
+    default by offset. ``settings`` are the client's own (librdkafka's). ``end_offset``, exclusive,
+    ``as_of_ms`` and ``end_group``, which brokers tell, and what is refused, as for
+    :meth:`~keeplast.api.open_log.OpenLog.state`; RefusedError also for a point behind what was
+    copied, and for a topic that is not tiered. UnavailableError when no broker answers.
+    """
+    layout = open_layout(storage, storage_options)
+    clock, path = SystemClock(), ROOT / str(partition)
+    with _decision_log(store, clock) as log:
+        client = ClusterClient(bootstrap_servers, settings)
+        facts = client.read_facts((partition.topic,))
+        where = f"bootstrap_servers={shown_url(bootstrap_servers)}"
+        recipe = find_shown_topics(
+            client, facts, log, layout, lambda each: each == partition, where
+        )
+    if not recipe.logs:
+        raise InvalidError(f"no such partition in the cluster. partition={partition} {where}")
+    files, behind = recipe.open(), recipe.behind(partition)
+    view = look_at_log(partition, path, load_reader_checkpoints(files, ROOT), files, clock)
+    if end_group is not None:
+        if end_offset is not None:
+            raise InvalidError(
+                f"one point at a time; leave end_offset or end_group out. end_offset={end_offset} "
+                f"end_group={end_group!r}"
+            )
+        groups = BrokerGroups(client)
+        point = GroupPoint(ROOT, end_group, files, clock, "end_group", groups, where)
+        end_offset = point.offset(partition, path, view.log_end)
+    if end_offset is not None:
+        require_here(view, behind, "end_offset", end_offset)
+    if as_of_ms is not None:
+        later = first_offset_from(view, as_of_ms + 1, files, clock)
+        require_later(view, behind, "as_of_ms", as_of_ms, later)
+    found = OpenLog(path, files=files)
+    return found.state(topic or TopicConfig(), end_offset=end_offset, as_of_ms=as_of_ms)
+
+
+@contextlib.contextmanager
+def _decision_log(store: str | None, clock: SystemClock) -> Iterator[DecisionLog | None]:
+    if store is None:
+        yield None
+        return
+    if is_missing(store):
+        raise InvalidError(f"there is no such decision log. store={shown_url(store)}")
+    log = DecisionLog(open_database(store), clock)
+    try:
+        yield log
+    finally:
+        log.close()

@@ -27,7 +27,7 @@ from keeplast.attach.collection import collect
 from keeplast.attach.kept_folds import KeptFolds
 from keeplast.attach.metadata_view import AttachTerms
 from keeplast.attach.orphans import collect_gone
-from keeplast.attach.outputs import work_name
+from keeplast.attach.outputs import filter_name, work_name
 from keeplast.attach.publication import Publisher, claim
 from keeplast.attach.removal import COPY_MS
 from keeplast.attach.repair import repair
@@ -66,6 +66,7 @@ from tests.support.live_world_mood import (
     CUT_OFF_IN_ROUND,
     CUT_OFF_IN_SWAP,
     FENCED,
+    FILTERED,
     FINISHED_LATER,
     LATE_BATCH,
     LEADER_IN_ROUND,
@@ -410,10 +411,12 @@ class World:
                 host.swaps = 0
                 if name != "collect":
                     runner = LocalRunner(1, clock=self._clock)
-                    clean_attached(
+                    report = clean_attached(
                         publisher, wish, lambda _: nullcontext(runner), self._clock,
                         progressed=lambda _: None,
                     )  # fmt: skip
+                    filters = report.filters
+                    self.tally.happened[FILTERED] += bool(filters and filters.skipped_segments)
                 self.tally.happened[SEVERAL_SWAPS] += host.swaps > 1
                 if name == RIVAL:
                     self._clock.advance(GRACE_MS)
@@ -663,14 +666,25 @@ class World:
     def _check_own(self) -> None:
         """Nothing is left of keeplast's own but the owner object.
 
-        And the word of what a process began that died before anything of it was there: a few bytes
-        that nobody lists.
+        And the word of what a process began that died before anything of it was there, and filters
+        of what was live and not replaced: those of what brokers removed go with the next round.
         """
         began = {work_name(RemoteLogSegmentId(PARTITION, each)) for each in self.tier.segments}
         left = {name for name in self.tier.own if not name.startswith("work/") or name in began}
+        left -= self._filters_that_may_be()
         owners = {name for name in left if name.startswith("owner-")}
         require(left == owners, f"own objects are left. names={left}")
         require(len(owners) <= (not self.brokers.is_deleted), f"owner objects are left. {owners}")
+
+    def _filters_that_may_be(self) -> set[str]:
+        log = self._hosts["one"].log
+        known = log.find(AttachedName(CLUSTER_ID, PARTITION))
+        assert known is not None
+        decisions = log.decisions(known)
+        live = {RemoteLogSegmentId(PARTITION, each) for each in self.brokers.finished}
+        live |= {each.id for decision in decisions for each in decision.outputs}
+        live -= {each.id for decision in decisions for each in decision.sources}
+        return {filter_name(each) for each in live}
 
     def _check_clean(self, cleaned_to: int) -> None:
         """No key is there twice below the first dirty offset, which is where it can be."""

@@ -16,6 +16,7 @@ CUT_OFF_IN_ROUND = "a process ended before its decision"
 EXPIRED_ANNOUNCED = "a broker expired what was announced and not live"
 EXPIRED_SOURCES = "a broker expired replaced segments before they were collected"
 FENCED = "an overtaken process was fenced"
+FILTERED = "filters let clean segments stay unread"
 FINISHED_LATER = "a decision was published by the next owner"
 LAGGING_READ = "a lagging broker served what was replaced"
 LATE_BATCH = "a batch came after it was given up"
@@ -43,7 +44,7 @@ ZOMBIE_PUBLISHED = "an overtaken process published what was decided"
 
 GUARDED = (
     ABANDONED_UPLOAD, ABANDONED_IDS, CUT_OFF_IN_SWAP, CUT_OFF_IN_COLLECTION, CUT_OFF_IN_ROUND,
-    EXPIRED_ANNOUNCED, EXPIRED_SOURCES, FENCED, FINISHED_LATER, LAGGING_READ, LATE_BATCH,
+    EXPIRED_ANNOUNCED, EXPIRED_SOURCES, FENCED, FILTERED, FINISHED_LATER, LAGGING_READ, LATE_BATCH,
     LATE_UPLOAD, LEADER_IN_ROUND, LOG_START_CUTS, LOST_ANSWER, LOST_BATCH, MARKER_GONE,
     METADATA_LEADER, OVERLAPPING, OVER_COMPACTED, REPLACED_DISK, RIVAL_REFUSED, RIVAL_OF_CLONE,
     SEVERAL_SWAPS, SLOW_FETCH, SLOW_READER, TAKEN_BACK, TOMBSTONE_GONE, TOPIC_DELETED,
@@ -54,6 +55,8 @@ GUARDED = (
 
 CHECK_MS = 200
 """How often brokers look for local segments that have expired."""
+FILTERS_EVERY, FILTERS_AT = 5, 3
+"""One seed of so many has filters: they are more requests, and what remains is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +109,10 @@ class LiveMood:
 
 
 def draw_mood(dice: random.Random, seed: int) -> LiveMood:
-    """Return what kind of run this is; in two of five tombstones go."""
+    """Return what kind of run this is; in two of five tombstones go, one of five has filters."""
     found = _draw_mood(dice)
+    if seed % FILTERS_EVERY == FILTERS_AT:
+        found = _with_filters(found, random.Random(f"filters {seed}"))
     own = random.Random(f"removal {seed}")
     if own.random() >= 0.4 or found.deletes_topic:
         return found
@@ -122,6 +127,17 @@ def draw_mood(dice: random.Random, seed: int) -> LiveMood:
     )  # fmt: skip
 
 
+def _with_filters(found: LiveMood, own: random.Random) -> LiveMood:
+    """Return a mood with filters, and mostly with segments that stay apart and differ in keys."""
+    topic = replace(found.topic, tier_filter_fpp=0.01)
+    if own.random() < 0.3:
+        return replace(found, topic=topic)
+    return replace(
+        found, keys=own.randint(8, 60), topic=replace(topic, segment_bytes=100),
+        has_transactions=found.has_transactions and own.random() < 0.5,
+    )  # fmt: skip
+
+
 def _draw_mood(dice: random.Random) -> LiveMood:
     retention_ms = dice.choice([None, None, None, 15_000, 40_000])
     policy = {"compact"} if retention_ms is None else {"compact", "delete"}
@@ -130,6 +146,7 @@ def _draw_mood(dice: random.Random) -> LiveMood:
         topic=TopicConfig(
             cleanup_policy=frozenset(policy), segment_bytes=segment_bytes,
             index_interval_bytes=dice.choice([1, 256, 4096]), min_cleanable_dirty_ratio=0.0,
+            tier_filter_fpp=0.0,
         ),
         margin_bytes=dice.choice([0, 0, 400, 1200]),
         keys=dice.randint(2, 8),

@@ -94,6 +94,10 @@ class RemoteTier:
         return decode_aborted(files.get(AuxiliaryFile.TXN_INDEX, b""))
 
 
+FILTERS = "filters/"
+"""To look for filters where there are none is no step: a run without any goes as it always did."""
+
+
 class HostLayout:
     """The layout of one host: a :class:`~keeplast.cluster.layouts.layout.RemoteLayout`."""
 
@@ -218,12 +222,15 @@ class HostLayout:
 
     def delete_own(self, name: str) -> None:
         """Remove an own object."""
+        if name.startswith(FILTERS) and name not in self._tier.own:
+            return
         self.change("delete own", lambda: self._tier.own.pop(name, None))
 
     def list_own(self, folder: str) -> Iterator[FoundOwn]:
         """Yield what is below ``folder``."""
-        self._look("list")
         found = [name for name in self._tier.own if name.startswith(f"{folder}/")]
+        if found or not folder.startswith(FILTERS):
+            self._look("list")
         yield from (FoundOwn(name, 0) for name in found)
 
     # Steps.

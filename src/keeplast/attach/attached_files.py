@@ -21,6 +21,7 @@ from keeplast.attach.outputs import (
     OutputFacts,
     OutputMark,
     describe_output,
+    filter_name,
     output_id,
     staged_id,
     work_name,
@@ -59,7 +60,9 @@ from keeplast.format.remote_log_metadata import (
 )
 from keeplast.log.files import Buffer, FileStat, ReadHandle, WriteHandle
 from keeplast.rewrite.task import StagedGroup
+from keeplast.tier.objects.filters import decode_head
 from keeplast.tier.objects.handles import BytesReadHandle, copy_part, write_at_once
+from keeplast.tier.objects.round_files import parse_filter_file
 from keeplast.tier.objects.write_once import WriteOnceFiles
 
 ROOT = Path("/attached")
@@ -143,6 +146,10 @@ class AttachedFiles(WriteOnceFiles):
     def end_of(self, bases: Sequence[int]) -> int:
         """Return the last offset, inclusive, of the sources at ``bases``."""
         return self._sources[bases[-1]].end_offset
+
+    def follows(self, one: StagedGroup, other: StagedGroup) -> bool:
+        """Say whether no source lies between two outputs: one that filters let stay is in none."""
+        return self.end_of(one.sources) + 1 == other.base_offset
 
     def adopt(self, log_name: str, segment: RemoteLogSegment) -> None:
         """Show a log that a task has staged and described, wherever that ran."""
@@ -256,6 +263,30 @@ class AttachedFiles(WriteOnceFiles):
             return b""  # No index spans the parts; without entries a log is read from its start.
         return self._reader(source.newest).read_auxiliary(_AUXILIARY[parsed.kind]) or b""
 
+    def _filtered(self, path: Path) -> RemoteLogSegmentId | None:
+        """Return whose filter a name is, None for no filter, and of a source of several parts."""
+        parsed = parse_filter_file(path.name) if path.parent == self.path else None
+        if parsed is None:
+            return None
+        base, attempt = parsed
+        if attempt is not None:
+            return output_id(self.partition, attempt, base)
+        source = self._sources.get(base)
+        return None if source is None or len(source.parts) > 1 else source.newest.id
+
+    def _write_filter(self, path: Path, data: Buffer) -> None:
+        """Keep a filter beside the segments; it only saves work, so that nobody waits for it.
+
+        Not of a log without a key: neighbours without a record become one, so they are all read.
+        """
+        name, content = self._filtered(path), bytes(data)
+        if name is None or not decode_head(content, str(path)).keys:
+            return
+        # What is there under an id is about the same bytes; only a damaged one is made again.
+        if not self._layout.put_new(filter_name(name), content):
+            self._layout.delete_own(filter_name(name))
+            self._layout.put_new(filter_name(name), content)
+
     def _staged(self, path: Path) -> SegmentFile:
         parsed = parse_segment_file(path.name)
         if path.parent != self.path or parsed is None or parsed.attempt is None:
@@ -268,6 +299,12 @@ class AttachedFiles(WriteOnceFiles):
         """Open a segment's file; an empty one for the active segment."""
         if path == self.path / self._active:
             return BytesReadHandle(b"")
+        filtered = self._filtered(path)
+        if filtered is not None:
+            found = self._layout.read_own(filter_name(filtered))
+            if found is None:
+                raise FileNotFoundError(2, "No such file or directory", str(path))
+            return BytesReadHandle(found)
         source, parsed = self._source(path), parse_segment_file(path.name)
         if source is not None and parsed is not None and parsed.kind == LOG:
             return _LogReadHandle(source, self._reader)
@@ -343,8 +380,11 @@ class AttachedFiles(WriteOnceFiles):
         self._readers.forget(name)
 
     def write_durable(self, path: Path, data: Buffer) -> None:
-        """Write a staged file at once."""
-        write_at_once(self.open_write(path), data)
+        """Write a staged file, or the filter of a segment, at once."""
+        if parse_filter_file(path.name) is not None:
+            self._write_filter(path, data)
+        else:
+            write_at_once(self.open_write(path), data)
 
 
 def remove_output(
@@ -352,6 +392,7 @@ def remove_output(
 ) -> None:
     """Remove an output that nobody has announced: its objects, then the word of it."""
     layout.delete(replace(like, id=name, start_offset=start_offset, custom_metadata=None, tags=()))
+    layout.delete_own(filter_name(name))
     layout.delete_own(work_name(name))
 
 

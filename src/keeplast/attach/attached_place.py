@@ -25,6 +25,7 @@ from typing import Protocol, cast
 from keeplast.attach.allowance import Allowance
 from keeplast.attach.attached_files import AttachedRecipe, remove_output
 from keeplast.attach.hollow import SOURCES_MAX, is_hollow, join_hollow
+from keeplast.attach.kept_filters import KEPT_BYTES_MAX, KEPT_SHARE_MAX
 from keeplast.attach.outputs import BEGUN, OutputMark, staged_id, work_name
 from keeplast.attach.sources import Sources, parts_of, summary_of
 from keeplast.attach.swap import Swap, covered, merged_epochs
@@ -52,6 +53,7 @@ from keeplast.model.hold import Hold
 from keeplast.model.keyless import Keyless
 from keeplast.model.reader_wait import GroupReader
 from keeplast.model.segment import SegmentSummary
+from keeplast.rewrite.filter_spec import FilterSpec
 from keeplast.rewrite.task import StagedGroup, TaskResult
 from keeplast.run.receipt import Receipt, receipt_line
 from keeplast.run.round_reports import base_report
@@ -61,6 +63,7 @@ from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest
 from keeplast.survey.survey import Survey, survey_partition
+from keeplast.tier.objects.filters import FilterKey, SegmentBytes
 
 ATTEMPT_BYTES = 16
 NOBODY = -1000
@@ -147,6 +150,7 @@ class AttachedPlace:
         allowance: Allowance | None = None,
         expires_below: int | None = None,
         brokers: GroupReader | None = None,
+        filter_key: FilterKey | None = None,
     ) -> None:
         """Take the components, and what was just read of the partition.
 
@@ -154,7 +158,8 @@ class AttachedPlace:
         ``allowance`` it decides as many swaps as there are. ``expires_below`` is
         :func:`.removal.expires_below`'s; with None tombstones and markers stay as they are.
         ``brokers`` tell what the groups have committed that those wait for; without any nobody
-        has read anything.
+        has read anything. With a ``filter_key`` clean segments that hold no dirty key are not read,
+        as far as filters tell.
         """
         self.request = request
         self.state = state
@@ -166,6 +171,7 @@ class AttachedPlace:
         self._allowance = allowance
         self._expires_below = expires_below
         self._brokers = brokers
+        self._filter_key = filter_key
         self._sources = {each.start_offset: each for each in state.sources.segments}
         mark = OutputMark(NOBODY if publisher is None else publisher.mark, clock.now_ms())
         self._recipe = AttachedRecipe(layout, state.sources.segments, mark)
@@ -259,6 +265,27 @@ class AttachedPlace:
             writes=self._holder is not None,
             takes_crcs=self._holder is not None,
             shares_disk=False,
+            filters=self._filters(run.request.topic.tier_filter_fpp),
+        )
+
+    def _filters(self, fpp: float) -> FilterSpec | None:
+        """Return how the round uses filters, None when they are switched off, or it only counts.
+
+        Nor where all is dirty: no filter is asked then, and without any the round is five times as
+        fast on small records. The first round over something clean begins to make them. Nobody
+        knows a checksum of what brokers copied; ids are used once, and name the bytes.
+        """
+        is_all_dirty = self.state.first_dirty <= max(
+            self.state.sources.segments[0].start_offset, self.state.log_start
+        )
+        if self._filter_key is None or not fpp or is_all_dirty:
+            return None
+        segments = {
+            base: SegmentBytes(each.newest.id.segment_id.hex(), each.size_bytes, None)
+            for base, each in self._sources.items()
+        }
+        return FilterSpec(
+            self._filter_key, fpp, segments, bytes_max=KEPT_BYTES_MAX, share_max=KEPT_SHARE_MAX
         )
 
     # Commit.
@@ -280,7 +307,8 @@ class AttachedPlace:
             round_.committed.extend(staged)
 
     def _in_swaps(self, staged: Sequence[StagedGroup]) -> Iterator[list[StagedGroup]]:
-        """Yield runs of neighbouring outputs; what was left alone, or fills a swap, ends one."""
+        """Yield runs of neighbouring outputs; what was left alone, or not read because a filter let
+        it stay, or fills a swap, ends one."""
         run: list[StagedGroup] = []
         size = epochs = 0
         for each in staged:
@@ -288,7 +316,8 @@ class AttachedPlace:
             more = len(parts) + 1
             of_output = len(merged_epochs(parts))
             is_full = size + more > SWAP_SEGMENTS_MAX or epochs + of_output > SWAP_EPOCHS_MAX
-            if run and (not each.files or is_full):
+            is_next = not run or self._files.follows(run[-1], each)
+            if run and (not each.files or is_full or not is_next):
                 yield run
                 run, size, epochs = [], 0, 0
             if each.files:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from keeplast.attach.batch import batch_of
+from keeplast.attach.kept_filters import filter_names, remove_filters
 from keeplast.attach.metadata_view import MetadataView
 from keeplast.attach.pruning import prune
 from keeplast.attach.publication import Publisher
@@ -86,6 +87,7 @@ def collect(
     now_ms = log.clock.now_ms()
     waiting = decisions = segments = size = 0
     held_back: str | None = None
+    filters: frozenset[str] | None = None
     checked: set[RemoteLogSegmentId] = set()
     for decision in log.decisions(
         publisher.held, DecisionState.PUBLISHED, DecisionState.COLLECTING
@@ -113,6 +115,10 @@ def collect(
         publisher.owner.check(publisher.epoch)
         if receipt is not None:
             receipt(_line_of(decision, now_ms))
+        if filters is None:
+            # What was replaced is in no round any more that could make another one of it.
+            filters = filter_names(publisher.layout, publisher.name.partition)
+        remove_filters(publisher.layout, filters, decision.sources)
         for source in decision.sources:
             publisher.layout.delete(source)
         publisher.send(

@@ -59,7 +59,12 @@ def _runs(files: AttachedFiles, outputs: Sequence[StagedGroup]) -> Iterator[list
     for each in outputs:
         end = files.end_of(each.sources)
         count = sum(len(other.sources) for other in (*run, each))
-        fits = run and end - run[0].base_offset <= RELATIVE_OFFSET_MAX and count <= SOURCES_MAX
+        fits = (
+            run
+            and files.follows(run[-1], each)
+            and end - run[0].base_offset <= RELATIVE_OFFSET_MAX
+            and count <= SOURCES_MAX
+        )
         if run and not (fits and is_hollow(each) and is_hollow(run[-1])):
             yield run
             run = []

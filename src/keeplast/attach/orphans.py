@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from keeplast.attach.kept_filters import sweep_filters
 from keeplast.attach.kept_folds import KeptFolds
 from keeplast.attach.outputs import work_folder, work_name
 from keeplast.attach.ownership import OwnerObject
@@ -151,6 +152,7 @@ def collect_gone(
             layout.delete_found(held.name.partition, each)
             layout.delete_own(work_name(_name(held, each)))
         _remove_words(layout, found.words, check)
+        sweep_filters(layout, held.name.partition)
         if not found.waiting and not found.unknown and not found.words.waiting:
             log.forget(held)
             owner.give_up(held.epoch)

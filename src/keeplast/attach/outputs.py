@@ -63,6 +63,16 @@ def work_folder(partition: TopicIdPartition) -> str:
     return f"work/{encode_id(partition.topic_id)}-{partition.partition}"
 
 
+def filter_folder(partition: TopicIdPartition) -> str:
+    """Return where the own objects are that tell which keys a partition's segments hold."""
+    return f"filters/{encode_id(partition.topic_id)}-{partition.partition}"
+
+
+def filter_name(name: RemoteLogSegmentId) -> str:
+    """Return the name of the own object that is the filter of a segment."""
+    return f"{filter_folder(name.partition)}/{encode_id(name.segment_id)}"
+
+
 def work_name(name: RemoteLogSegmentId) -> str:
     """Return the name of the own object that tells of an output that nobody has announced yet."""
     return f"{work_folder(name.partition)}/{encode_id(name.segment_id)}"

@@ -14,8 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from keeplast.attach.batch import Batch, announcement, batch_of, updates
+from keeplast.attach.kept_filters import sweep_filters
 from keeplast.attach.kept_folds import KeptFolds
 from keeplast.attach.metadata_view import AttachTerms, MetadataView, look, look_further
+from keeplast.attach.outputs import filter_name
 from keeplast.attach.ownership import OwnerObject
 from keeplast.attach.removal import require_settled
 from keeplast.attach.swap import Swap
@@ -101,6 +103,7 @@ class Publisher:
 
         The decision log first: an owner object without a partition is its own, and taken again.
         """
+        sweep_filters(self.layout, self.name.partition)
         self.log.detach(self.held)
         self.owner.give_up(self.epoch)
 
@@ -272,6 +275,7 @@ class Publisher:
         begun = by_state.get(RemoteLogSegmentState.COPY_SEGMENT_STARTED, [])
         self.send(view, begun, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
         for each in places:
+            self.layout.delete_own(filter_name(each.id))
             self.layout.delete(each)
         ending = [*begun, *by_state.get(RemoteLogSegmentState.DELETE_SEGMENT_STARTED, [])]
         self.send(view, ending, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)

@@ -19,6 +19,7 @@ from keeplast.attach.allowance import RECORDS_A_SEGMENT, Allowance
 from keeplast.attach.attached_files import attached_path
 from keeplast.attach.attached_place import AttachedPlace, AttachedState
 from keeplast.attach.gone_objects import telling_why_gone
+from keeplast.attach.kept_filters import sweep_filters
 from keeplast.attach.metadata_view import MetadataView
 from keeplast.attach.outputs import work_name
 from keeplast.attach.publication import Publisher
@@ -129,7 +130,7 @@ def clean_attached(
     :func:`.telling_why_gone`. With an ``allowance`` swaps end where that ends, as when somebody
     stops the round.
     """
-    view = _swept(publisher)
+    view = _swept(publisher, has_filters=bool(wish.topic.tier_filter_fpp))
     with telling_why_gone(publisher, view):
         return _clean(publisher, view, wish, runner_for, clock, progressed, receipt, allowance)
 
@@ -156,6 +157,7 @@ def _clean(
     place = AttachedPlace(
         publisher.layout, state, publisher, request, clock, keyless=wish.keyless, receipt=receipt,
         allowance=allowance, expires_below=below, brokers=wish.brokers,
+        filter_key=publisher.log.filter_key() if wish.topic.tier_filter_fpp else None,
     )  # fmt: skip
     return do_round(place, runner_for, clock, progressed)
 
@@ -286,8 +288,10 @@ def do_round(
     return report
 
 
-def _swept(publisher: Publisher) -> MetadataView:
+def _swept(publisher: Publisher, *, has_filters: bool) -> MetadataView:
     """Look at the cluster; remove what an earlier round wrote and never announced.
+
+    And the filters of segments that are gone, or all of them where none are wanted.
 
     There is word of it, and the cluster knows no such id. It is looked for before the cluster is:
     what a broker uploads was announced before it is there. What a fenced round still writes it
@@ -306,6 +310,8 @@ def _swept(publisher: Publisher) -> MetadataView:
             publisher.owner.check(publisher.epoch)
             layout.delete_found(partition, found)
             layout.delete_own(work_name(name))
+    known = {each.id.segment_id for each in view.cache.segments} if has_filters else set()
+    sweep_filters(layout, partition, known)
     return view
 
 

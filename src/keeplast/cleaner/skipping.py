@@ -38,18 +38,21 @@ class SegmentContents:
 
 
 def stays(
-    contents: SegmentContents, *, now_ms: int, last_offset: int, last_records: NDArray[np.int64]
-) -> bool:
+    contents: SegmentContents, *, now_ms: int, last_offset: int, last_records: NDArray[np.int64],
+    expires_nothing: bool = False,
+) -> bool:  # fmt: skip
     """Say whether a round at ``now_ms`` leaves the segment as it is when no key of it is dirty.
 
     ``last_offset`` is the segment's own, whose batch always stays. ``last_records`` are those of
     :func:`~keeplast.cleaner.producers.last_records`: an empty batch stays while its producer's
-    state rests on it.
+    state rests on it. A round that ``expires_nothing`` sets no horizon and heeds none.
     """
-    if contents.keyless or contents.unstamped or contents.transactional or contents.old_format:
+    if contents.keyless or contents.transactional or contents.old_format:
         return False
-    if contents.horizon_ms is not None and contents.horizon_ms <= now_ms:
-        return False
+    if not expires_nothing:
+        has_passed = contents.horizon_ms is not None and contents.horizon_ms <= now_ms
+        if contents.unstamped or has_passed:
+            return False
     if contents.more_empties:
         return False
     needed = set(zip(last_records[:, 0].tolist(), last_records[:, 1].tolist(), strict=True))

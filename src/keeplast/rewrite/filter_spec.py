@@ -6,24 +6,38 @@ filters were asked, and the third is handed from wave to wave.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from keeplast.cleaner.plan import GroupPlan
 from keeplast.rewrite.stats import FilterStats
-from keeplast.tier.objects.filters import FilterKey, SegmentBytes
+from keeplast.tier.objects.filters import FILTER_BYTES_MAX, FilterKey, SegmentBytes
+
+SMALL_BYTES = 4 << 10
+"""A request costs more than reading so many bytes with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilterSpec:
     """How a round uses filters: the store's key, the rate, and what the log consists of.
 
-    ``segments`` are the very bytes of each segment, by base offset.
+    ``segments`` are the very bytes of each segment, by base offset. A filter that is larger than
+    ``bytes_max``, or than the share ``share_max`` of its segment's bytes, is not written; one of
+    up to :data:`SMALL_BYTES` is in any case.
     """
 
     key: FilterKey
     fpp: float
     segments: Mapping[int, SegmentBytes]
+    bytes_max: int = FILTER_BYTES_MAX
+    share_max: float = math.inf
+
+    def takes(self, size_bytes: int, segment: SegmentBytes) -> bool:
+        """Say whether a filter of this size is written for ``segment``."""
+        return size_bytes <= min(
+            self.bytes_max, max(self.share_max * segment.size_bytes, SMALL_BYTES)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,7 @@ def _ask(
                 return Asked(base, bytes_read=size, is_damaged=True)
             may_stay = stays(
                 head.contents, now_ms=plan.now_ms, last_offset=end - 1,
-                last_records=plan.last_records,
+                last_records=plan.last_records, expires_nothing=plan.expires_nothing,
             )  # fmt: skip
             may_go_unranked = has_versions and has_no_events(head.contents)
             if not may_stay and not may_go_unranked:
@@ -272,8 +272,9 @@ def write_filter(
 ) -> int:  # fmt: skip
     """Write the filter of what was read or written; returns its bytes, 0 without one."""
     invariant(task.filters is not None, "a round without filters makes none")
-    data = builder.encode(segment, cast(FilterSpec, task.filters).fpp)
-    if data is None:
+    spec = cast(FilterSpec, task.filters)
+    data = builder.encode(segment, spec.fpp)
+    if data is None or not spec.takes(len(data), segment):
         return 0
     files.write_durable(path, data)
     return len(data)

@@ -53,6 +53,7 @@ NOT_SEARCHED_OF_ATTACHED = (
     "brokers' local logs, which have more than the remote tier serves, and what brokers upload of "
     "them later, also below searched_to",
     "brokers' and plugins' caches of segments and indexes",
+    "keeplast's own filters beside segments, which have keyed hashes of keys in some of their bits",
     "earlier topics of the same names, with other ids",
     "objects in the tier's place with names that the plugin does not use, and uploads that were "
     "given up",

@@ -18,7 +18,7 @@ from keeplast.attach.orphans import (
     unknown_of_live,
     words_of_live,
 )
-from keeplast.attach.outputs import BEGUN, work_name
+from keeplast.attach.outputs import BEGUN, filter_name, work_name
 from keeplast.attach.publication import Publisher
 from keeplast.cluster.facts import BrokerFacts, ClusterFacts
 from keeplast.errors import CompactionError, FencedError, RefusedError, StoppedError
@@ -91,6 +91,7 @@ def left(world: AttachedWorld) -> tuple[Publisher, set[bytes]]:
     world.tier.put_new(work_name(begun.id), BEGUN)
     unknown = world.segment(30, 39, log)
     world.tier.put(unknown, log)
+    world.tier.put_new(filter_name(world.served()[0].id), b"a filter")
     publisher.close()
     for each in world.cluster.cache().segments:
         if each.state is FINISHED:

@@ -40,7 +40,13 @@ from keeplast.cli.show.attach import costs_table, tombstone_lines
 from keeplast.cli.show.outcome import closing_line
 from keeplast.cli.show.output import print_result, say
 from keeplast.cli.show.progress import ProgressEvents
-from keeplast.cli.show.tables import bounds_table, note_lines, reasons_table, summary_table
+from keeplast.cli.show.tables import (
+    bounds_table,
+    filter_lines,
+    note_lines,
+    reasons_table,
+    summary_table,
+)
 from keeplast.clock import SystemClock
 from keeplast.cluster.check import Severity, check_cluster, check_topic
 from keeplast.cluster.client import ClusterClient
@@ -237,7 +243,7 @@ def _report_parts(done: CleanReport) -> Iterator[RenderableType]:
     """Yield the summary, and what there is to know besides."""
     yield summary_table(done)
     reasons = reasons_table(done)
-    for more in (note_lines(done), [] if reasons is None else [reasons]):
+    for more in (note_lines(done), [] if reasons is None else [reasons], filter_lines(done)):
         if more:
             yield ""
             yield from more

@@ -133,6 +133,27 @@ def note_lines(report: CleanReport) -> list[str]:
     ]
 
 
+def filter_lines(report: CleanReport) -> list[str]:
+    """Return a line a partition: what filters let its round leave out, and what they took."""
+    lines = []
+    for partition in report.partitions:
+        stats = partition.rounds[-1].filters
+        if stats is None or not stats.clean_segments:
+            continue
+        line = (
+            f"{_name(partition)}: filters left out "
+            f"{format_count(stats.skipped_segments)} of {format_count(stats.clean_segments)} clean "
+            f"segments ({format_bytes(stats.skipped_bytes)} of {format_bytes(stats.clean_bytes)}), "
+            f"reading {format_bytes(stats.bytes_read)}"
+        )
+        if stats.share_of_segments is not None:
+            line += f"; they are {stats.share_of_segments:.2%} of their segments"
+        if stats.damaged:
+            line += f"; damaged, or not of these bytes, and read instead: {stats.damaged}"
+        lines.append(line)
+    return lines
+
+
 def round_sentence(report: RoundReport) -> str:
     """Return one round in words."""
     if report.error is not None:

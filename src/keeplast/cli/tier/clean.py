@@ -18,14 +18,14 @@ from keeplast.cli.frame.verdict import is_stopped, report_errors, report_exit_co
 from keeplast.cli.show.outcome import closing_line
 from keeplast.cli.show.output import print_result, say
 from keeplast.cli.show.progress import ProgressEvents
-from keeplast.cli.show.tables import note_lines, reasons_table, summary_table
+from keeplast.cli.show.tables import filter_lines, note_lines, reasons_table, summary_table
 from keeplast.cli.tier.options import ROUNDS_MAX, TierCleanOptions
 from keeplast.cli.tier.steps import receipt_writer
 from keeplast.config.broker_config import broker_settings
 from keeplast.config.mapping import cleaner_config
 from keeplast.errors import CompactionError, StoppedError
 from keeplast.model.partition import TopicPartition
-from keeplast.model.size import format_bytes, format_count
+from keeplast.model.size import format_bytes
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.store.tiered_store import TieredStore
@@ -152,22 +152,3 @@ def chunk_lines(report: CleanReport) -> list[str]:
         for partition in report.partitions
         if (partition.rounds[-1].chunks or 0) > 1 and (stats := partition.rounds[-1].stats)
     ]
-
-
-def filter_lines(report: CleanReport) -> list[str]:
-    """Return a line a partition: what filters let its round leave out, and what they took."""
-    lines = []
-    for partition in report.partitions:
-        stats = partition.rounds[-1].filters
-        if stats is None or not stats.clean_segments:
-            continue
-        line = (
-            f"{partition.topic}-{partition.partition}: filters left out "
-            f"{format_count(stats.skipped_segments)} of {format_count(stats.clean_segments)} clean "
-            f"segments ({format_bytes(stats.skipped_bytes)} of {format_bytes(stats.clean_bytes)}), "
-            f"reading {format_bytes(stats.bytes_read)}"
-        )
-        if stats.share_of_segments is not None:
-            line += f"; they are {stats.share_of_segments:.2%} of their segments"
-        lines.append(line)
-    return lines

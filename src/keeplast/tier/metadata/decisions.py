@@ -17,6 +17,7 @@ Source: tiering.md section 8.2.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -58,10 +59,12 @@ from keeplast.tier.metadata.decision_rows import (
     segment_texts,
     segments_of,
 )
+from keeplast.tier.metadata.facts import made_fact
 from keeplast.tier.metadata.folds import FoldRows
 from keeplast.tier.metadata.hold_rows import HoldRows
 from keeplast.tier.metadata.store_time import StoreClock, StoreTime
 from keeplast.tier.metadata.transactions import Transactions
+from keeplast.tier.objects.filters import KEY_BYTES, KEY_FACT, FilterKey
 from keeplast.tier.state.attached import (
     Attached,
     AttachedName,
@@ -74,7 +77,6 @@ from keeplast.tier.state.holder import Holder
 
 STORE_ID = "attach-id"
 """The fact by which owner objects name this decision log."""
-ID_BYTES = 16
 KEPT_MS = 7 * 24 * 60 * 60 * 1000
 """How long a discarded id is remembered: who may still write under it was fenced long before."""
 PRUNED_MAX = 100
@@ -124,20 +126,12 @@ class DecisionLog:
 
     def store_id(self) -> str:
         """Return the id of this decision log; it is made at the first question."""
-        query = select(schema.STORE.c.value).where(schema.STORE.c.key == STORE_ID)
-        for _ in range(2):
-            with self._transactions.reading() as connection:
-                found = connection.execute(query).scalar()
-            if found is not None:
-                return str(found)
-            try:
-                with self._transactions.writing() as connection:
-                    made = os.urandom(ID_BYTES).hex()
-                    connection.execute(insert(schema.STORE).values(key=STORE_ID, value=made))
-            except ConflictError:
-                continue  # Somebody else was first.
-            return made
-        raise InvariantError(f"a fact that is there cannot be read. key={STORE_ID}")
+        return made_fact(self._transactions, STORE_ID, lambda: os.urandom(KEY_BYTES).hex())
+
+    def filter_key(self) -> FilterKey:
+        """Return the key that filters of segments hash with; it is made at the first question."""
+        made = made_fact(self._transactions, KEY_FACT, lambda: secrets.token_hex(KEY_BYTES))
+        return FilterKey.of_fact(made)
 
     # Partitions.
 

@@ -18,6 +18,7 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.commits import Commits
+from keeplast.tier.metadata.facts import find_fact, made_fact
 from keeplast.tier.metadata.hold_rows import HoldRows
 from keeplast.tier.metadata.inspection import Inspection
 from keeplast.tier.metadata.removals import Removals
@@ -134,23 +135,11 @@ class MetadataStore(Commits):
 
     def find_fact(self, key: str) -> str | None:
         """Return a fact of the whole store, None when it has not been made."""
-        with self._transactions.reading() as connection:
-            query = select(schema.STORE.c.value).where(schema.STORE.c.key == key)
-            found = connection.execute(query).scalar()
-        return None if found is None else str(found)
+        return find_fact(self._transactions, key)
 
     def fact(self, key: str, make: Callable[[], str]) -> str:
         """Return a fact of the whole store; ``make`` gives it the first time it is asked for."""
-        found = self.find_fact(key)
-        if found is not None:
-            return found
-        made = make()
-        try:
-            with self._transactions.writing() as connection:
-                connection.execute(insert(schema.STORE).values(key=key, value=made))
-        except ConflictError:
-            return self.find_fact(key) or made  # Somebody else was first.
-        return made
+        return made_fact(self._transactions, key, make)
 
     def round_days(self) -> tuple[RoundDay, ...]:
         """Return what the rounds of the last month did, by partition, day and host."""

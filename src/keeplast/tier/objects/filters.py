@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,11 +69,11 @@ class FilterKey:
 
 @dataclass(frozen=True, slots=True)
 class SegmentBytes:
-    """The very bytes that a filter speaks for."""
+    """The very bytes that a filter speaks for; without a ``crc32c`` the id, used once, tells."""
 
     segment_id: str
     size_bytes: int
-    crc32c: int
+    crc32c: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,9 @@ class FilterHead:
 
     def is_of(self, segment: SegmentBytes, object_bytes: int) -> bool:
         """Say whether an object of ``object_bytes`` is whole, and about these very bytes."""
-        return self.segment == segment and self.size_bytes == object_bytes
+        crc = self.segment.crc32c if segment.crc32c is None else segment.crc32c
+        is_same = self.segment == replace(segment, crc32c=crc)
+        return is_same and self.size_bytes == object_bytes
 
     def speaks_for(self, segment: SegmentBytes, object_bytes: int, key: FilterKey) -> bool:
         """Say whether it is about these very bytes, and its bits are of hashes under ``key``."""
@@ -120,7 +122,7 @@ def encode_filter(
         [
             _FIXED.pack(
                 MAGIC, VERSION, header_bytes, bytes.fromhex(segment.segment_id), key.mark,
-                segment.size_bytes, segment.crc32c, len(hashes), bits, probes,
+                segment.size_bytes, segment.crc32c or 0, len(hashes), bits, probes,
                 crc32c(words_bytes),
             ),
             _CONTENTS.pack(

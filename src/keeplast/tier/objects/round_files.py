@@ -64,6 +64,12 @@ def filter_file(base_offset: int, attempt: str | None = None) -> str:
     return f"{base_offset:020d}.filter" + ("" if attempt is None else f".{attempt}.deleted")
 
 
+def parse_filter_file(name: str) -> tuple[int, str | None] | None:
+    """Return base offset and attempt of what :func:`filter_file` named, None for anything else."""
+    found = _FILTER_FILE.match(name)
+    return None if found is None else (int(found[1]), found[2])
+
+
 def new_segment_id(attempt: str, base_offset: int) -> str:
     """Return the id of what ``attempt`` writes at ``base_offset``.
 
@@ -169,9 +175,9 @@ class RoundFiles(WriteOnceFiles):
 
     def _staged_key(self, path: Path) -> str:
         """Return the key of what may be written: a staged file, or the filter of a segment."""
-        filter_ = _FILTER_FILE.match(path.name)
+        filter_ = parse_filter_file(path.name)
         if filter_ is not None:
-            base, attempt = int(filter_[1]), filter_[2]
+            base, attempt = filter_
             known = self._ids.get(base) if attempt is None else new_segment_id(attempt, base)
             if known is not None:
                 return object_key(self._partition, self._topic_id, known, base, FILTER)

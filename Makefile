@@ -87,7 +87,7 @@ test-kafka: setup java  ## Kafka's own cleaner as the referee (fetches its jars 
 	$(BIN)/pytest -m 'kafka and not cluster' --all --long tests/kafka $(ARGS)
 
 test-attach-cluster: setup java  ## Rounds in a live tier under three brokers whose leaders change, die and freeze; LONG= for less
-	$(BIN)/pytest -m cluster --all $(LONG) tests/kafka/test_attach_cluster.py $(ARGS)
+	$(BIN)/pytest -m cluster --all $(LONG) tests/kafka/test_attach_cluster.py tests/kafka/test_attach_spark_kills.py $(ARGS)
 
 beside-a-broker: setup java  ## A store copied beside real brokers that clean, for longer; ARGS='--beside-seconds 600'
 	$(BIN)/pytest -m kafka tests/kafka/test_store_beside_a_broker.py -s $(ARGS)

@@ -59,6 +59,7 @@ from tests.support.replay import tree
 from tests.support.shared_spark import SharedSpark
 from tests.support.spark_cluster import (
     SETTINGS,
+    SPECULATION,
     Cluster,
     session_settings,
     source_environment,
@@ -443,14 +444,6 @@ def test_an_attached_output_whose_writer_is_lost_is_written_again(
 
 
 # Last: a process has one session, and this one needs settings of its own.
-SPECULATION = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "50ms",
-    "spark.speculation.quantile": "0.1",
-    "spark.speculation.multiplier": "1.1",
-    # A stage of one task has no others to compare it with.
-    "spark.speculation.task.duration.threshold": "1s",
-}
 TWICE = [
     (WHOLE, Stage.WHOLE, Moment.DURING, Act.WAIT),
     (BROADCAST, Stage.INDEX, Moment.DURING, Act.WAIT),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
@@ -105,6 +106,11 @@ def run() -> None:
     step, act = os.environ[STEP].split(" ")
     holder, name, is_before = _PLACES[Step(step)]
     with pytest.MonkeyPatch.context() as patch:
+        if "--master" in sys.argv:
+            # Spark is imported where it is used.
+            from tests.support.cluster_driver import inject_told
+
+            inject_told(patch)
         patch.setattr(holder, name, _meeting(getattr(holder, name), Act(act), is_before))
         main()
 

@@ -83,12 +83,17 @@ class MortalFiles(LocalFiles):
             self._left -= 1
 
 
+def inject_told(patch: pytest.MonkeyPatch) -> None:
+    """Let tasks meet the fault that the environment names, if it names one."""
+    if FAULT in os.environ:
+        stage, moment, act, scratch = os.environ[FAULT].split(" ", 3)
+        inject(patch, Fault(Stage(stage), Moment(moment), Act(act), Path(scratch)))
+
+
 def run() -> None:
     """Run the command line with what the environment names."""
     with pytest.MonkeyPatch.context() as patch:
-        if FAULT in os.environ:
-            stage, moment, act, scratch = os.environ[FAULT].split(" ", 3)
-            inject(patch, Fault(Stage(stage), Moment(moment), Act(act), Path(scratch)))
+        inject_told(patch)
         if KILL in os.environ:
             patch.setattr(keeplast.log.files, "LocalFiles", MortalFiles)
         main()

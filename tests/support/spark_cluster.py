@@ -39,6 +39,15 @@ SETTINGS = {
 }
 """Lets two applications have an executor with one core on each host."""
 
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "50ms",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.multiplier": "1.1",
+    # A stage of one task has no others to compare it with.
+    "spark.speculation.task.duration.threshold": "1s",
+}
+
 APPLICATION = re.compile(r"--app-id\0(app-[\w-]+)")
 REGISTERED = "Successfully registered with master"
 

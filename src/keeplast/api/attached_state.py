@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from keeplast.api.open_log import OpenLog
 from keeplast.attach.attached_files import ROOT
-from keeplast.attach.shown_logs import find_shown_topics
+from keeplast.attach.shown_logs import find_shown_topics, naming_segments
 from keeplast.clock import SystemClock
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.group_offsets import BrokerGroups
@@ -59,24 +59,26 @@ def attached_state(
         )
     if not recipe.logs:
         raise InvalidError(f"no such partition in the cluster. partition={partition} {where}")
-    files, behind = recipe.open(), recipe.behind(partition)
-    view = look_at_log(partition, path, load_reader_checkpoints(files, ROOT), files, clock)
-    if end_group is not None:
+    with naming_segments(recipe):
+        files, behind = recipe.open(), recipe.behind(partition)
+        view = look_at_log(partition, path, load_reader_checkpoints(files, ROOT), files, clock)
+        if end_group is not None:
+            if end_offset is not None:
+                raise InvalidError(
+                    "one point at a time; leave end_offset or end_group out. "
+                    f"end_offset={end_offset} "
+                    f"end_group={end_group!r}"
+                )
+            groups = BrokerGroups(client)
+            point = GroupPoint(ROOT, end_group, files, clock, "end_group", groups, where)
+            end_offset = point.offset(partition, path, view.log_end)
         if end_offset is not None:
-            raise InvalidError(
-                f"one point at a time; leave end_offset or end_group out. end_offset={end_offset} "
-                f"end_group={end_group!r}"
-            )
-        groups = BrokerGroups(client)
-        point = GroupPoint(ROOT, end_group, files, clock, "end_group", groups, where)
-        end_offset = point.offset(partition, path, view.log_end)
-    if end_offset is not None:
-        require_here(view, behind, "end_offset", end_offset)
-    if as_of_ms is not None:
-        later = first_offset_from(view, as_of_ms + 1, files, clock)
-        require_later(view, behind, "as_of_ms", as_of_ms, later)
-    found = OpenLog(path, files=files)
-    return found.state(topic or TopicConfig(), end_offset=end_offset, as_of_ms=as_of_ms)
+            require_here(view, behind, "end_offset", end_offset)
+        if as_of_ms is not None:
+            later = first_offset_from(view, as_of_ms + 1, files, clock)
+            require_later(view, behind, "as_of_ms", as_of_ms, later)
+        found = OpenLog(path, files=files)
+        return found.state(topic or TopicConfig(), end_offset=end_offset, as_of_ms=as_of_ms)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,9 @@ with the brokers alone, behind the remote tier's end, is not in it, and that is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import re
+from collections.abc import Callable, Iterator
 
 from keeplast.attach.attached_files import ROOT, AttachedRecipe, attached_path
 from keeplast.attach.attached_place import NOBODY
@@ -28,7 +30,8 @@ from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import MetadataReader
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
 from keeplast.cluster.status import is_compactors, name_of
-from keeplast.errors import ConflictError, RefusedError
+from keeplast.errors import CompactionError, ConflictError, CorruptError, RefusedError
+from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import RemoteLogSegment, TopicIdPartition
 from keeplast.log.files import FilesRecipe
 from keeplast.model.partition import TopicPartition
@@ -151,6 +154,48 @@ def find_shown_topics(
     for topic in facts.topics:
         _require_tiered(topic, folded.cache)
     return find_shown_logs(cluster, facts, folded.cache, log, layout, wants, where)
+
+
+@contextlib.contextmanager
+def naming_segments(logs: LogDirectoryRecipe) -> Iterator[None]:
+    """Let errors of who reads ``logs`` name segments, and not files that nobody else can see."""
+    try:
+        yield
+    except CorruptError as error:
+        path = None if error.path is None else _named(logs, f"path={error.path}")[5:]
+        if path == error.path:
+            raise
+        raise CorruptError(
+            error.problem, path=path, position=error.position, expected=error.expected,
+            found=error.found,
+        ) from error  # fmt: skip
+    except CompactionError as error:
+        text = _named(logs, str(error))
+        if text == str(error):
+            raise
+        raise type(error)(text) from error
+
+
+def _named(logs: LogDirectoryRecipe, text: str) -> str:
+    """Return ``text`` with what stands behind the paths of ``logs`` in their place."""
+    sources = {
+        (str(each.partition), source.start_offset): source
+        for each in logs.logs
+        if isinstance(each.files, AttachedRecipe)
+        for source in each.files.sources
+    }
+
+    def words(found: re.Match[str]) -> str:
+        source = sources.get((found[1], int(found[2]))) if found[2] else None
+        if source is None:
+            return f"path=the remote tier of {found[1]}"
+        ids = ",".join(encode_id(each.id.segment_id) for each in source.parts)
+        return (
+            f"path=the remote tier of {found[1]} segment={ids} "
+            f"offsets={source.start_offset}..{source.end_offset}"
+        )
+
+    return re.sub(rf"path={ROOT}/([^/\s]+)(?:/([0-9]{{20}})[.a-z]*)?(?=\s|$)", words, text)
 
 
 def _require_tiered(topic: TopicFacts, known: ClusterCache) -> None:

@@ -102,6 +102,7 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
     check_target(target, LocalFiles(), source, overwrite=options.overwrite)
     say_start(workers.chosen_runner)
     with (
+        found.named(),
         ProgressEvents("exporting") as events,
         open_runner(workers.chosen_runner, master=workers.master, cores=workers.cores) as opened,
     ):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -156,32 +157,38 @@ class SourceGroup:
 
 @dataclass(frozen=True, slots=True)
 class ExportedSource:
-    """What is read, as of which point, and how the records of a topic rank."""
+    """What is read, as of which point, and how the records of a topic rank.
+
+    Within ``named`` errors name what is really there.
+    """
 
     options: SourceOptions
     point: ExportedPoint
     topic_config: Callable[[str], TopicConfig]
+    named: Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where what is read lies: ``given`` in the words of the data source, ``shows`` what of it is
     read with some options, and ``configs`` how topics rank there. ``groups`` tell what consumer
-    groups have committed, None where files do.
+    groups have committed, None where files do. Within ``named`` errors name what is really there.
     """
 
     given: Mapping[str, str]
     shows: Callable[[SourceOptions], SourceOptions]
     configs: Callable[[SourceOptions], Callable[[str], TopicConfig]]
     groups: GroupReader | None = None
+    named: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 def find_source(group: SourceGroup) -> ExportedSource:
     """Return what is read; InvalidError for options that do not go together."""
     place = _place_of(group)
-    options, point = _source(group, place)
-    options = place.shows(options)
-    return ExportedSource(options, point, place.configs(options))
+    with place.named():
+        options, point = _source(group, place)
+        options = place.shows(options)
+        return ExportedSource(options, point, place.configs(options), place.named)
 
 
 def _place_of(group: SourceGroup) -> _Place:
@@ -227,7 +234,7 @@ def _store_place(group: SourceGroup, store: str) -> _Place:
 def _attached_place(group: SourceGroup) -> _Place:
     """Look at a cluster once, for the topics that are exported and those of checkpoints."""
     from keeplast.attach.attached_files import ROOT
-    from keeplast.attach.shown_logs import find_shown_topics
+    from keeplast.attach.shown_logs import find_shown_topics, naming_segments
     from keeplast.cli.attach.options import (
         ClusterOptions,
         WantedOptions,
@@ -282,7 +289,7 @@ def _attached_place(group: SourceGroup) -> _Place:
     configs = wanted.settings_of(facts.topics).topic_config
     return _Place(
         {"path": str(ROOT)}, lambda options: options.of(found), lambda _: configs,
-        groups=BrokerGroups(client),
+        groups=BrokerGroups(client), named=lambda: naming_segments(found),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from keeplast.api.open_log import OpenLog
 from keeplast.cli.main import app
 from keeplast.cluster.facts import TopicEnds
 from keeplast.cluster.layouts import open as layouts
+from keeplast.format.identifier import encode_id
 from keeplast.model.partition import TopicPartition
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import commanded_world
@@ -167,3 +168,22 @@ def test_what_a_group_has_committed_elsewhere_is_no_point(
 ) -> None:  # fmt: skip
     let_tell(world, monkeypatch, committed(world, offset(world), topic_id=topic_id))
     assert words in export(world, tmp_path / "a", "--checkpoint-group", group, expected=code)
+
+
+def test_an_error_names_the_segment_and_no_file_that_nobody_has(
+    world: VerifiedWorld, tmp_path: Path
+) -> None:
+    refused = export(
+        world, tmp_path / "a", "--ending-offsets", json.dumps({TOPIC: {"0": 5}}), expected=4
+    )
+    assert f"path=the remote tier of {TOPIC}-0" in refused
+    last = world.tier.served()[-1]
+    (log,) = world.tier.root.rglob(f"*{encode_id(last.id.segment_id)}.log")
+    whole = log.read_bytes()
+    log.write_bytes(whole[:70] + bytes([whole[70] ^ 1]) + whole[71:])
+    try:
+        damaged = export(world, tmp_path / "a", expected=3)
+    finally:
+        log.write_bytes(whole)
+    assert f"segment={encode_id(last.id.segment_id)} offsets={last.start_offset}.." in damaged
+    assert "/attached/" not in refused + damaged

@@ -61,13 +61,23 @@ def list_(data_dir: DataDir, scope: ScopeOptions, as_json: Json = False) -> Resu
     compares every byte, and may refuse what looks whole here.
     """
     from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.errors import RefusedError, error_text
+    from keeplast.log.undo_files import read_kept
     from keeplast.run.undo import find_undo
 
     directory, entries, files = _open(data_dir, scope)
     found = [each for entry in entries for each in find_undo(files, entry)]
+    damaged: list[Path] = []
+    for path in (entry.path for entry in entries):
+        kept = read_kept(files, path)
+        damaged += [path / name for name in kept.damaged]
+        try:
+            kept.require_lists(path)
+        except RefusedError as error:
+            _warn(error_text(error))
     if not as_json:
         print_rounds(found)
-    return DONE, {"path": directory.root, "rounds": found}
+    return DONE, {"path": directory.root, "rounds": found, "damaged": damaged}
 
 
 @undo.command()

@@ -54,6 +54,15 @@ class KeptFiles:
             found.setdefault(wave.attempt, []).append(wave)
         return tuple(tuple(waves) for waves in found.values())
 
+    def require_lists(self, directory: Path) -> None:
+        """Raise RefusedError for a list that is damaged: nobody can tell of what round it was."""
+        for name in self.damaged:
+            raise RefusedError(
+                "the list of what a round has kept is damaged, and without it the round cannot be "
+                "undone; put the file back, or give it up with keeplast undo drop. "
+                f"list={name} path={directory}"
+            )
+
 
 def read_kept(files: FileSystem, directory: Path) -> KeptFiles:
     """Return what is kept in a partition directory; OSError when it cannot be listed."""

@@ -213,7 +213,8 @@ def undo_newest(
     kept = read_kept(files, path)
     rounds = kept.rounds()
     if not rounds:
-        if writes and not kept.damaged:
+        kept.require_lists(path)
+        if writes:
             drop_rounds(files, path, ())  # what an interrupted undo, or drop, had still to remove
         return None
     found = _look(files, entry, kept, rounds[-1], crc=partial(file_crc32c, files), is_newest=True)

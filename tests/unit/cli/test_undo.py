@@ -69,6 +69,27 @@ def test_a_round_is_listed_tried_and_undone(data: Path) -> None:
     assert (0, True) == (again.exit_code, "no round has kept anything" in again.output)
 
 
+def test_a_round_whose_only_list_is_damaged_is_named_and_not_taken_for_none(data: Path) -> None:
+    clean(data)
+    after = logs(data)
+    (damaged,) = (data / "t-0").glob("keeplast-undo.*.json.kept")
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    listed = run("undo", "list", data, "--json")
+    assert 0 == listed.exit_code
+    document = json.loads(listed.stdout)
+    assert [str(damaged)] == document["damaged"]
+    assert [1] == [each["partition"] for each in document["rounds"]]
+    words = "the list of what a round has kept is damaged"
+    assert words in " ".join(run("undo", "list", data).stderr.split())
+    for more in ((), ("--dry-run",)):
+        done = run("undo", "apply", data, "--partition", 0, *more)
+        assert (4, True) == (done.exit_code, words in " ".join(done.stderr.split())), done.output
+    assert after == logs(data)
+    assert damaged.exists()
+    assert 0 == run("undo", "drop", data, "--partition", 0).exit_code
+    assert not list((data / "t-0").glob("keeplast-undo.*"))
+
+
 def test_what_one_partition_refuses_keeps_no_other_from_it(data: Path) -> None:
     before = logs(data, 1)
     clean(data)

@@ -31,6 +31,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentUpdate,
 )
 from keeplast.inspect.verdicts import VerificationReport
+from keeplast.model.shape import Shape
 from keeplast.model.topic_config import TopicConfig
 from keeplast.model.verdict import Verdict
 from keeplast.rewrite.runner import Runner
@@ -126,17 +127,23 @@ class VerifiedWorld:
 
     def clean(
         self, topic: TopicConfig, *, margin: int = 8000, receipt: Receipt | None = None,
-        runner: Runner | None = None,
+        runner: Runner | None = None, shape: Shape | None = None,
     ) -> RoundReport:  # fmt: skip
-        """Do one round, as a process of its own; on one thread of this one without a ``runner``."""
+        """Do one round, as a process of its own; without a ``runner`` on one thread of this one.
+
+        On two where it has a ``shape``.
+        """
         publisher = self.world.claim()
         repair(publisher)
         wish = RoundWish(
-            topic=topic, margin_bytes=margin, force=True, memory_bytes=MEMORY_BYTES_MIN
-        )
+            topic=topic, margin_bytes=margin, force=True, memory_bytes=MEMORY_BYTES_MIN,
+            shape=shape,
+        )  # fmt: skip
         clock = self.world.clock
         try:
-            with LocalRunner(1, clock=clock) if runner is None else nullcontext(runner) as works:
+            cores = 1 if shape is None else 2
+            chosen = LocalRunner(cores, clock=clock) if runner is None else nullcontext(runner)
+            with chosen as works:
                 return clean_attached(
                     publisher, wish, lambda _: nullcontext(works), clock,
                     progressed=lambda _: None, receipt=receipt,

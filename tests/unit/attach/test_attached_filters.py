@@ -17,6 +17,7 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.record import Record
 from keeplast.format.remote_log_metadata import RemoteLogSegmentId
 from keeplast.log.append import NewRecord
+from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.filter_spec import SMALL_BYTES, FilterSpec
@@ -69,10 +70,11 @@ class Filtered:
         """Copy all but the last ``left`` segments."""
         self.world = VerifiedWorld(root, directory, [LeaderEpoch(0, 0)], left=left)
         self.topic = replace(TOPIC, tier_filter_fpp=fpp)
+        self.shape: Shape | None = None
 
     def clean(self, topic: TopicConfig | None = None) -> RoundReport:
         """Do a round up to the last segment but one."""
-        return self.world.clean(topic or self.topic, margin=0)
+        return self.world.clean(topic or self.topic, margin=0, shape=self.shape)
 
     def copy_more(self, count: int = LATER // 2) -> None:
         """Let the leader copy so many of the segments that it still has."""
@@ -137,14 +139,22 @@ def test_clean_segments_without_a_dirty_key_are_not_read_and_all_stays_the_same(
 
 
 @pytest.mark.parametrize(
-    ("seed", "transacts", "strategy", "local_ms"),
+    ("seed", "transacts", "strategy", "local_ms", "shape"),
     [
-        (2, True, Strategy.OFFSET, "1000"), (3, False, Strategy.OFFSET, "1000"),
-        (4, False, Strategy.OFFSET, "-1"), (5, False, Strategy.TIMESTAMP, "1000"),
+        (2, True, Strategy.OFFSET, "1000", None),
+        (3, False, Strategy.OFFSET, "1000", Shape.BUCKET),
+        (4, False, Strategy.OFFSET, "-1", None),
+        (5, False, Strategy.TIMESTAMP, "1000", Shape.BROADCAST),
+        (6, False, Strategy.TIMESTAMP, "1000", None),
     ],
 )  # fmt: skip
 def test_what_time_changes_is_read_and_all_stays_the_same(
-    tmp_path: Path, seed: int, transacts: bool, strategy: Strategy, local_ms: str
+    tmp_path: Path,
+    seed: int,
+    transacts: bool,
+    strategy: Strategy,
+    local_ms: str,
+    shape: Shape | None,
 ) -> None:
     """I-22. Tombstones get horizons and go by the same rounds, or do not count at all."""
     directory = write_log(tmp_path / "logs", seed=seed, transacts=transacts)
@@ -152,6 +162,7 @@ def test_what_time_changes_is_read_and_all_stays_the_same(
     skipped = gone = 0
     for each in pair:
         each.topic = replace(each.topic, delete_retention_ms=DAY_MS, strategy=strategy)
+        each.shape = shape
         each.world.cluster.settings["local.retention.ms"] = local_ms
     for _ in range(ROUNDS):
         reports = []

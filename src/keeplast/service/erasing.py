@@ -35,6 +35,7 @@ from keeplast.read.transaction_outcomes import TransactionOutcome
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.erasure_answer import ErasedKey, ErasureAnswer, ErasureKeys, KeyPlace
 from keeplast.service.trace_bounds import TraceBounds
+from keeplast.survey.group_offsets import ReaderOffsets
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 
@@ -98,6 +99,7 @@ class FileLog:
 
     ``request`` has the offsets of a round that counts as the next one, ``checkpoints`` reads those
     that count. ``beside`` searches what else was of the log, and says how many files that were.
+    ``readers`` tell of groups that tombstones wait for, None where files beside the log do.
     """
 
     log: PartitionRequest
@@ -105,6 +107,7 @@ class FileLog:
     request: CleanRequest
     checkpoints: Callable[[], Checkpoints]
     beside: SearchBeside
+    readers: ReaderOffsets | None = None
 
     @property
     def partition(self) -> TopicPartition:
@@ -121,7 +124,9 @@ class FileLog:
                 asked.progressed,
             )  # fmt: skip
             checkpoints = self.checkpoints()
-            looked = look_for_keys(log, self.request, checkpoints, files, asked.now_ms)
+            looked = look_for_keys(
+                log, self.request, checkpoints, files, asked.now_ms, self.readers
+            )  # fmt: skip
             if not found.is_of(looked.segments):
                 continue
             told = {

@@ -15,6 +15,7 @@ from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.traces import LastTrace, find_last_trace
 from keeplast.log.partition_log import list_partition
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import GroupReader, ToldGroups
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.service.erasing import (
     FileLog,
@@ -28,6 +29,7 @@ from keeplast.service.erasure_answer import TOMBSTONE_WORDS, ErasureAnswer, Eras
 from keeplast.service.tier_pace import tier_pace
 from keeplast.store.erasure import TierErasure, TierPace
 from keeplast.store.look import RemoteLook
+from keeplast.store.readers import StoredReaders
 from keeplast.store.tiered_store import StoreParts, TieredStore
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
@@ -120,7 +122,7 @@ def find_store_traces(
     dates = StoreDates(opened, pace, has_expired_rounds=cleaner.has_expired_rounds)
     parts = opened.parts()
     return search_logs(
-        [_searched(each, parts) for each in chosen], dates, now_ms, keys,
+        [_searched(each, parts, opened.brokers, now_ms) for each in chosen], dates, now_ms, keys,
         memory_bytes=memory_bytes, progressed=progressed, runner=runner,
         beside_here={
             each.state.partition: partial(search_replaced, each, parts) for each in chosen
@@ -152,11 +154,14 @@ def remote_files(state: PartitionState, objects: ObjectStore) -> RoundFiles:
     return RoundFiles(objects, state.partition, state.topic_id, segments)
 
 
-def _searched(look: RemoteLook, parts: StoreParts) -> SearchableLog:
+def _searched(
+    look: RemoteLook, parts: StoreParts, brokers: GroupReader | None, now_ms: int
+) -> SearchableLog:
     state = look.state
     if not state.routes:
         return LeftBeside(state.partition, nothing_beside, REPLACED_WORDS)
     remote = remote_files(state, parts.objects)
+    told = StoredReaders(state.topic_id, brokers).wait(state.partition, look.topic, now_ms)
     return FileLog(
         PartitionRequest(state.partition, remote.path, look.topic),
         remote,
@@ -168,6 +173,8 @@ def _searched(look: RemoteLook, parts: StoreParts) -> SearchableLog:
             Checkpoints, {}, {}, {state.partition: remote.end}, {state.partition: state.holds}
         ),
         nothing_beside,
+        # Asked here: a task is sent what was told.
+        StoredReaders(state.topic_id, None if told is None else ToldGroups(told.groups)),
     )  # fmt: skip
 
 

@@ -16,10 +16,13 @@ from keeplast.errors import UnavailableError
 from keeplast.format.partition_metadata import PartitionMetadata, encode
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.traces import hold_words
+from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.reader_wait import Absence
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.run.local_runner import LocalRunner
+from keeplast.service.erasure_book import keys_of_file
 from keeplast.service.store_answer import answer_from_store
+from keeplast.service.store_erasing import find_store_traces
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.report import RoundReport
 from tests.support.manual_clock import ManualClock
@@ -186,3 +189,20 @@ def test_every_command_of_a_store_asks_the_brokers_that_are_named(
     result = CliRunner().invoke(app, [*given, *more.get(command, [])])
     assert 0 == result.exit_code, result.output
     assert [PARTITION.topic, "g"] == store.cluster.asked[:2]
+
+
+@pytest.mark.parametrize(
+    ("asks", "words"),
+    [(True, "group g has read up to offset 1"), (False, "nobody was asked")],
+)
+def test_erase_says_of_whom_a_tombstone_waits_what_brokers_say(
+    tmp_path: Path, asks: bool, words: str
+) -> None:
+    store = Store(tmp_path, asks=asks)
+    store.commit(TOMBSTONE)
+    keys = keys_of_file({1: b"a"}, KeyHasher(b"x" * 32), (PARTITION.topic,))
+    cleaner = CleanerConfig(has_expired_rounds=True)
+    answer = find_store_traces(store.opened, [PARTITION], cleaner, store.clock.now_ms(), keys)
+    ((place,),) = [each.places for each in answer.keys]
+    assert words in place.why
+    assert (place.by_ms or 0) > OVER_MS

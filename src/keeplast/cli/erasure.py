@@ -322,6 +322,8 @@ def verify(
     document: dict[str, Any] = {"certificate": file, "is_as_signed": False, "problem": None}
     try:
         statement = read_certificate(files.read_bytes(file, CERTIFICATE_BYTES_MAX), check)
+    except FileNotFoundError as error:
+        raise InvalidError(f"there is no such certificate. path={file}") from error
     except InvalidError as error:
         say(f"{error} path={file}", kind="error")
         return CHECK_FAILED, {**document, "problem": str(error)}

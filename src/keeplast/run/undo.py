@@ -18,7 +18,7 @@ Any step may be interrupted, and the next call goes on. Who calls holds the dire
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum, auto
 from functools import partial
@@ -170,10 +170,13 @@ def find_undo(files: FileSystem, entry: PartitionEntry) -> tuple[UndoRound, ...]
     """
     kept = read_kept(files, entry.path)
     rounds = kept.rounds()
-    return tuple(
+    if not rounds:
+        return ()
+    found = (
         _shown(entry.partition, _look(files, entry, kept, waves, crc=None, is_newest=not number))
         for number, waves in enumerate(reversed(rounds))
     )
+    return barred_rounds(found, read_book(files, entry.path.parent / REQUESTS_NAME))
 
 
 def drop_kept(files: FileSystem, entry: PartitionEntry) -> int:
@@ -241,6 +244,18 @@ def erasure_bar(book: RequestBook, topic: str, where: str) -> None:
             "the request when it has its certificate (keeplast erasure forget), or leave what is "
             f"gone where it is. request={wanted} path={where}"
         )
+
+
+def barred_rounds(rounds: Iterable[UndoRound], book: RequestBook) -> tuple[UndoRound, ...]:
+    """Return rounds, with a refusal those of topics whose keys are to be gone."""
+    barred: list[UndoRound] = []
+    for each in rounds:
+        wanted = book.wants(each.topic)
+        if wanted is not None and each.refusal is None:
+            why = f"keys of the topic are to be erased: request {wanted}"
+            each = replace(each, refusal=why)
+        barred.append(each)
+    return tuple(barred)
 
 
 def _look(

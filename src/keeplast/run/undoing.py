@@ -51,8 +51,11 @@ class UndoPlace(Protocol):
         """Return the rounds that are kept, the newest first."""
         ...
 
-    def undo_newest(self, partition: TopicPartition) -> UndoRound | None:
-        """Undo one, None where nothing is kept; RefusedError when that cannot be done."""
+    def undo_newest(self, partition: TopicPartition, named: str | None) -> UndoRound | None:
+        """Undo one, None where nothing is kept; RefusedError when that cannot be done.
+
+        Also when the newest is not ``named``, None for any, where others may change the partition.
+        """
         ...
 
 
@@ -97,9 +100,9 @@ def undo_partitions(
     for each in partitions:
         found: list[UndoRound] = []
         try:
-            count = _named(place, each, rounds, missing) if rounds else 1
-            for _ in range(count if place.writes else min(count, 1)):
-                undone = place.undo_newest(each)
+            names = _named(place, each, rounds, missing) if rounds else [None]
+            for name in names if place.writes else names[:1]:
+                undone = place.undo_newest(each, name)
                 found += [] if undone is None else [undone]
         except (CompactionError, OSError) as error:
             failed.append((each, error))
@@ -115,8 +118,8 @@ def undo_partitions(
 
 def _named(
     place: UndoPlace, partition: TopicPartition, rounds: Collection[str], missing: dict[str, None]
-) -> int:
-    """Return how many rounds of a partition are to be undone, taking them out of ``missing``.
+) -> Sequence[str | None]:
+    """Return which rounds of a partition are to be undone, taking them out of ``missing``.
 
     One, which does nothing, where nothing is kept any more: what an interrupted call has left goes.
     RefusedError where a later round is not among them.
@@ -126,19 +129,19 @@ def _named(
     for name in wanted:
         missing.pop(name, None)
     if not names:
-        return 1
+        return [next(iter(rounds))]
     if wanted != names[: len(wanted)]:
         (later,) = [name for name in names if name not in rounds][:1]
         raise RefusedError(
             "a later round has to be undone first; name it too, or leave this one. "
             f"round={wanted[-1]} later={later} partition={partition}"
         )
-    return len(wanted)
+    return wanted
 
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
-    """The partitions of a directory whose lock is held."""
+    """The partitions of a directory whose lock is held: between two calls nothing changes."""
 
     files: FileSystem
     entries: dict[TopicPartition, PartitionEntry]
@@ -151,7 +154,7 @@ class _Directory:
         kept = read_kept(self.files, self.entries[partition].path)
         return [waves[0].attempt for waves in reversed(kept.rounds())]
 
-    def undo_newest(self, partition: TopicPartition) -> UndoRound | None:
+    def undo_newest(self, partition: TopicPartition, named: str | None) -> UndoRound | None:
         return undo_newest(
             self.files, self.entries[partition], receipt=self.receipt, now_ms=self.clock.now_ms(),
             writes=self.writes, warned=self.warned,

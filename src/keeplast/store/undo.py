@@ -20,7 +20,7 @@ from keeplast.model.erasure_request import RequestBook
 from keeplast.model.partition import TopicPartition
 from keeplast.model.undo import UndoBar, UndoRefusal
 from keeplast.run.receipt import Receipt, undo_line
-from keeplast.run.undo import UndoRound, erasure_bar
+from keeplast.run.undo import UndoRound, barred_rounds, erasure_bar
 from keeplast.store.commit import anchor_of
 from keeplast.survey.wording import undo_words
 from keeplast.tier.metadata.kept_text import ERASURES
@@ -52,13 +52,16 @@ class StoreUndo:
         A round that looks whole here may still be refused when its objects are read.
         """
         state, kept = self._store.undo_rows.kept(partition)
-        return tuple(
+        if not kept:
+            return ()
+        found = (
             _shown(
                 state, each,
                 UndoRefusal(UndoBar.LATER_ROUND) if number else find_bar(state, each),
             )
             for number, each in enumerate(kept)
         )  # fmt: skip
+        return barred_rounds(found, _book(self._store.find_fact(ERASURES)))
 
     def put_back(
         self,
@@ -69,12 +72,14 @@ class StoreUndo:
         writes: bool = True,
         receipt: Receipt | None = None,
         progressed: Progressed = lambda count: None,
+        named: str | None = None,
     ) -> UndoRound | None:
         """Undo the newest round that has kept what it replaced; None where none has.
 
         As the partition's owner; ``receipt`` takes a line before anything comes back. ``writes``
         False reads and compares every object, owns nothing and changes nothing. RefusedError when
-        it cannot be undone; ConflictError when the partition changed meanwhile.
+        it cannot be undone, and when it is another one than ``named``; ConflictError when the
+        partition changed meanwhile.
         """
         if writes:
             self._ownership.own(partition, takes_over=takes_over)
@@ -83,6 +88,12 @@ class StoreUndo:
         if not kept:
             return None
         newest = kept[0]
+        if named is not None and newest.round != named:
+            raise RefusedError(
+                "another round is the newest by now: a process has undone or cleaned meanwhile; "
+                f"list the rounds, and call again. round={named} newest={newest.round} "
+                f"partition={partition}"
+            )
         refusal = find_bar(state, newest) or self._compare(state, newest, progressed)
         if refusal is not None:
             raise RefusedError(
@@ -118,8 +129,7 @@ class StoreUndo:
 
     def _allow(self, partition: TopicPartition, text: str | None) -> None:
         """Raise RefusedError where keys of the topic are to be gone, by the store's requests."""
-        if text is not None:
-            erasure_bar(decode_book(text.encode(), WHERE), partition.topic, WHERE)
+        erasure_bar(_book(text), partition.topic, WHERE)
 
     def _compare(
         self, state: PartitionState, kept: KeptRound, progressed: Progressed
@@ -156,12 +166,17 @@ class UndoneStore:
         """Return the rounds that are kept, the newest first."""
         return [each.round for each in self.undo.rounds(partition)]
 
-    def undo_newest(self, partition: TopicPartition) -> UndoRound | None:
-        """Undo one."""
+    def undo_newest(self, partition: TopicPartition, named: str | None) -> UndoRound | None:
+        """Undo one: ``named`` and no other, or any. No lock is held while names are looked up."""
         return self.undo.put_back(
             partition, grace_ms=self.grace_ms, takes_over=self.takes_over, writes=self.writes,
-            receipt=self.receipt, progressed=self.progressed,
+            receipt=self.receipt, progressed=self.progressed, named=named,
         )  # fmt: skip
+
+
+def _book(text: str | None) -> RequestBook:
+    """Return the store's erasure requests of their text, None where there never was one."""
+    return RequestBook() if text is None else decode_book(text.encode(), WHERE)
 
 
 def _shown(state: PartitionState, kept: KeptRound, refusal: UndoRefusal | None) -> UndoRound:

@@ -133,7 +133,7 @@ def test_a_topic_that_is_not_to_be_compacted_is_left_out(
 ) -> None:
     said = tmp_path / "settings.toml"
     said.write_text(f'[topic."{PARTITION.topic}"]\n"cleanup.policy" = "delete"\n')
-    found = document(explain(world, "k1", "--config-file", str(said), "--json"))
+    found = document(explain(world, "k1", "--config-file", str(said), "--json", expected=4))
     assert [] == found["partitions"]
     assert ["keeplast's settings do not compact it"] == [each["why"] for each in found["left_out"]]
 

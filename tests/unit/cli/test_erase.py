@@ -111,6 +111,14 @@ def append(data: Path, name: str, *records: NewRecord) -> None:
         log.append(records)
 
 
+def test_a_certificate_that_is_not_there_is_a_mistake_of_the_call(
+    keeplast: Command, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    missing = tmp_path / "gone.json"
+    run = keeplast("erasure", "verify", missing, "--public-key", operator.public_key)
+    assert (2, True) == (run.code, f"there is no such certificate. path={missing}" in run.err)
+
+
 def test_each_key_has_its_places_and_whether_its_delete_is_decided(
     keeplast: Command, data: Path, operator: OperatorFiles
 ) -> None:

@@ -133,8 +133,11 @@ def test_what_is_to_be_erased_does_not_come_back_and_now_keeps_nothing(
     assert (4, 2) == (run.code, run.err.count("keys of the topic are to be erased"))
     assert 0 == keeplast("erasure", "forget", store, request, *elsewhere).code
     assert 0 == keeplast("tier", "undo", "apply", "--store", store, "--dry-run").code
-    keeplast("tier", "erase", *asked, "--json")
+    request = keeplast("tier", "erase", *asked, "--json").document["request"]
     run = keeplast("tier", "undo", "apply", "--store", store)
     assert (4, 2) == (run.code, run.err.count("keys of the topic are to be erased"))
+    listed = keeplast("tier", "undo", "list", "--store", store, "--json").document["rounds"]
+    why = f"keys of the topic are to be erased: request {request}"
+    assert [why, why] == [each["refusal"] for each in listed]
     keeplast("tier", "erase", *asked, "--now", "--grace-ms", 0, "--json")
     assert "no round has kept anything" in keeplast("tier", "undo", "list", "--store", store).out

@@ -194,6 +194,10 @@ def test_what_is_to_be_erased_does_not_come_back(data: Path, tmp_path: Path) -> 
     assert all(any("keeplast-undo." in n for n in each["files_beside"]) for each in places)
     refused = run("undo", "apply", data, "--partition", 0)
     assert (4, True) == (refused.exit_code, "are to be erased" in refused.output)
+    listed = json.loads(run("undo", "list", data, "--json").stdout)["rounds"]
+    request = json.loads(asked.stdout)["request"]
+    assert listed
+    assert all(f"to be erased: request {request}" in each["refusal"] for each in listed)
     run("erase", data, "--keys", keys, "--hash-key", secret, "--topic", "t", "--now")
     assert not list(data.glob("*/keeplast-undo.*"))
 

@@ -17,8 +17,11 @@ from keeplast.host.opening import open_host
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.hold import HoldPoint
+from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.undo import UndoRound
+from keeplast.run.undoing import undo_partitions
+from keeplast.store.undo import UndoneStore
 from keeplast.survey.receipt_book import UndoReceipt, read_entries, rounds_of
 from keeplast.tier.metadata import schema, undo_rows
 from keeplast.tier.metadata.kept_text import ERASURES, KeptText
@@ -369,6 +372,30 @@ def test_a_hold_hinders_no_undo(world: World) -> None:
     assert world.undo() is not None
     world.clean()
     assert (1, end) == (len(world.rounds()), world.state.first_dirty())
+
+
+class Overtaken(UndoneStore):
+    """A store that changes once the names of its rounds were looked up."""
+
+    def names(self, partition: TopicPartition) -> list[str]:
+        names = super().names(partition)
+        self.undo.put_back(partition, grace_ms=GRACE_MS)
+        return names
+
+
+def test_no_other_round_is_undone_than_the_one_that_was_named(world: World) -> None:
+    """Two calls with the same names: the second may not take the round before."""
+    world.clean()
+    world.fill("a")
+    world.clean()
+    newest, earlier = world.rounds()
+    place = Overtaken(world.tiered.undo, GRACE_MS)
+    done = undo_partitions(place, [PARTITION], rounds=[newest.round])
+    ((partition, error),) = done.failed
+    assert (PARTITION, ()) == (partition, done.rounds)
+    assert isinstance(error, RefusedError)
+    assert "another round is the newest by now" in str(error)
+    assert (earlier.round,) == tuple(each.round for each in world.rounds())
 
 
 def test_another_owner_undoes_what_a_former_one_replaced(world: World) -> None:

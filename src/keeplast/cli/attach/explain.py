@@ -75,7 +75,7 @@ def explain(options: AttachedExplainOptions, as_json: Json = False) -> Result:
     no group, claims nothing and writes nothing.
     """
     from keeplast.attach.collection import GRACE_MS_DEFAULT, check_grace
-    from keeplast.cli.frame.exit_codes import DONE, error_exit_code
+    from keeplast.cli.frame.exit_codes import DONE, REFUSED, error_exit_code
     from keeplast.cli.show.explain import render_explained
     from keeplast.cli.show.fault import fault_text
     from keeplast.cli.show.output import print_result, say
@@ -118,6 +118,8 @@ def explain(options: AttachedExplainOptions, as_json: Json = False) -> Result:
     for partition, error in answer.faults:
         say(f"{partition}: {fault_text(error)}", kind="error")
         code = max(code, error_exit_code(error))
+    if not answer.parts and not answer.faults:
+        code = REFUSED  # nobody knows whether the key is there
     if not as_json:
         print_result(*render_explained(answer, values=options.values))
     return code, answer.document(values=options.values, fault_text=fault_text)

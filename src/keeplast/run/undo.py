@@ -18,7 +18,7 @@ Any step may be interrupted, and the next call goes on. Who calls holds the dire
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum, auto
 from functools import partial
@@ -55,7 +55,6 @@ from keeplast.log.partition_log import PartitionFiles, SegmentFiles, list_partit
 from keeplast.log.recovery import recover_swap
 from keeplast.log.swap import Replacement, commit_wave
 from keeplast.log.undo_files import KeptFiles, drop_rounds, is_plain, kept_paths, read_kept
-from keeplast.model.erasure_request import RequestBook
 from keeplast.model.partition import TopicPartition
 from keeplast.model.undo import (
     KeptGroup,
@@ -69,6 +68,7 @@ from keeplast.run.commit import settled
 from keeplast.run.receipt import append_receipt, undo_line, withdraw_receipt
 from keeplast.run.removal import remove_files
 from keeplast.run.shield import shielded
+from keeplast.run.undo_bar import erasure_bar, erasure_refusal
 from keeplast.survey.log_bounds import actual_log_start, load_checkpoints
 from keeplast.survey.wording import undo_words
 
@@ -176,7 +176,9 @@ def find_undo(files: FileSystem, entry: PartitionEntry) -> tuple[UndoRound, ...]
         _shown(entry.partition, _look(files, entry, kept, waves, crc=None, is_newest=not number))
         for number, waves in enumerate(reversed(rounds))
     )
-    return barred_rounds(found, read_book(files, entry.path.parent / REQUESTS_NAME))
+    book = read_book(files, entry.path.parent / REQUESTS_NAME)
+    why = erasure_refusal(book, entry.partition.topic)
+    return tuple(replace(each, refusal=each.refusal or why) for each in found)
 
 
 def drop_kept(files: FileSystem, entry: PartitionEntry) -> int:
@@ -230,32 +232,6 @@ def undo_newest(
         with shielded():
             _undo(files, entry, found, receipt, now_ms, warned)
     return _shown(entry.partition, found)
-
-
-def erasure_bar(book: RequestBook, topic: str, where: str) -> None:
-    """Raise RefusedError where keys of ``topic`` are to be gone: what is kept may have them.
-
-    Requests have keyed hashes alone, so that nobody here can tell which records are meant.
-    """
-    wanted = book.wants(topic)
-    if wanted is not None:
-        raise RefusedError(
-            "keys of the topic are to be erased, and what the round replaced may have them; forget "
-            "the request when it has its certificate (keeplast erasure forget), or leave what is "
-            f"gone where it is. request={wanted} path={where}"
-        )
-
-
-def barred_rounds(rounds: Iterable[UndoRound], book: RequestBook) -> tuple[UndoRound, ...]:
-    """Return rounds, with a refusal those of topics whose keys are to be gone."""
-    barred: list[UndoRound] = []
-    for each in rounds:
-        wanted = book.wants(each.topic)
-        if wanted is not None and each.refusal is None:
-            why = f"keys of the topic are to be erased: request {wanted}"
-            each = replace(each, refusal=why)
-        barred.append(each)
-    return tuple(barred)
 
 
 def _look(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keeplast.clock import Clock
 from keeplast.errors import RefusedError
@@ -20,7 +20,8 @@ from keeplast.model.erasure_request import RequestBook
 from keeplast.model.partition import TopicPartition
 from keeplast.model.undo import UndoBar, UndoRefusal
 from keeplast.run.receipt import Receipt, undo_line
-from keeplast.run.undo import UndoRound, barred_rounds, erasure_bar
+from keeplast.run.undo import UndoRound
+from keeplast.run.undo_bar import erasure_bar, erasure_refusal
 from keeplast.store.commit import anchor_of
 from keeplast.survey.wording import undo_words
 from keeplast.tier.metadata.kept_text import ERASURES
@@ -61,7 +62,8 @@ class StoreUndo:
             )
             for number, each in enumerate(kept)
         )  # fmt: skip
-        return barred_rounds(found, _book(self._store.find_fact(ERASURES)))
+        why = erasure_refusal(_book(self._store.find_fact(ERASURES)), partition.topic)
+        return tuple(replace(each, refusal=each.refusal or why) for each in found)
 
     def put_back(
         self,

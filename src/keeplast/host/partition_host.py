@@ -25,6 +25,7 @@ from keeplast.host.local_retention import LocalRetention, plan_local_retention
 from keeplast.host.partition_reader import PartitionReader
 from keeplast.host.replica import Role
 from keeplast.log.checkpoints import update_checkpoint
+from keeplast.log.cleaned_for import said_end
 from keeplast.log.fetch import fetch
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import Tail, list_partition
@@ -254,6 +255,7 @@ class PartitionHost(PartitionReader):
         state = self._own_state()
         copied = 0
         listing = self.listing()
+        cleaned_for = said_end(self.partition, listing, self._files) or 0
         tail = Tail(self.log_end_offset, listing.active.size_bytes)
         aborted = aborted_by_segment(
             listing, tail, self._files, WindowBuffers(),
@@ -277,6 +279,7 @@ class PartitionHost(PartitionReader):
             state = self._store.commit_copy(
                 self.partition, secrets.token_hex(ID_CHARS // 2), epoch=self.epoch,
                 segment=made, lineage=self.lineage, known=state,
+                cleaned_for=cleaned_for if segment.base_offset < cleaned_for else 0,
             )  # fmt: skip
             copied += 1
         return copied

@@ -22,11 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.errors import CorruptError
-from keeplast.format.filename import CLEANED_FOR, LOG
+from keeplast.format.filename import CLEANED_FOR, CLEANER_CHECKPOINT, LOG
 from keeplast.format.filename import segment_file as segment_name
+from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem, write_durable_like
 from keeplast.log.partition_log import PartitionFiles
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
 
 VERSION = 1
 BYTES_MAX = 1 << 16
@@ -63,6 +65,20 @@ def cleaned_for(listing: PartitionFiles, files: FileSystem) -> int | None:
         return None
     end = note.before if _is_there(note.witness, listing) else note.end_offset
     return None if end is None else min(end, listing.active.base_offset)
+
+
+def said_end(partition: TopicPartition, listing: PartitionFiles, files: FileSystem) -> int | None:
+    """Return below which offset records may have gone for others, by the note and the checkpoint.
+
+    None when neither says anything. A checkpoint beyond the base of the active segment, which no
+    cleaner touches, is another log's. CorruptError when either is damaged.
+    """
+    # In this order: the note goes when the checkpoint is written.
+    noted = cleaned_for(listing, files)
+    line = read_checkpoint(files, listing.path.parent, CLEANER_CHECKPOINT).get(partition)
+    if line is None or line > listing.active.base_offset:
+        return noted
+    return line if noted is None else max(line, noted)
 
 
 def note_round(

@@ -27,9 +27,8 @@ import numpy as np
 from keeplast.clock import Clock
 from keeplast.columns import batch_table as t
 from keeplast.errors import ConflictError, InvalidError, RefusedError
-from keeplast.format.filename import CLEANED, CLEANER_CHECKPOINT, parse_segment_file
-from keeplast.log.checkpoints import read_checkpoint
-from keeplast.log.cleaned_for import cleaned_for
+from keeplast.format.filename import CLEANED, parse_segment_file
+from keeplast.log.cleaned_for import said_end
 from keeplast.log.files import FileSystem
 from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import PartitionFiles
@@ -160,14 +159,7 @@ def require_in_front_of_cleaner(
 
     None when nothing says so.
     """
-    # In this order: it goes when the checkpoint is written.
-    noted = cleaned_for(listing, files)
-    cleaned_to = read_checkpoint(files, listing.path.parent, CLEANER_CHECKPOINT).get(partition)
-    if cleaned_to is None or cleaned_to > listing.active.base_offset:
-        # No cleaner touches the active segment: the line is that of another log.
-        cleaned_to = noted
-    elif noted is not None:
-        cleaned_to = max(cleaned_to, noted)
+    cleaned_to = said_end(partition, listing, files)
     if cleaned_to is None:
         return None
     if end_offset < cleaned_to:

@@ -25,7 +25,15 @@ from keeplast.format.filename import (
     parse_segment_file,
 )
 from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
-from keeplast.log.cleaned_for import drop_note, find_witness, note_round, settle_note
+from keeplast.log.cleaned_for import (
+    RoundNote,
+    cleaned_for,
+    drop_note,
+    find_witness,
+    note_round,
+    settle_note,
+    write_note,
+)
 from keeplast.log.files import FilesRecipe, FileSystem
 from keeplast.log.holds import holds_by_partition, read_holds
 from keeplast.log.partition_log import list_partition
@@ -339,7 +347,22 @@ class DirectoryPlace:
                     self._files, site.target, surveyed, survey.roll, round_.plan.topic,
                     is_replaced=left in replaced,
                 )  # fmt: skip
+        self._note_target(round_, result.end_offset)
         round_.committed.extend(result.staged)
+
+    def _note_target(self, round_: Round, end_offset: int) -> None:
+        """Write down at a target how far records have gone for others, where no checkpoint will say
+        so, and instead of the source's note, whose witness is a segment of the source.
+        """
+        listing, partition = round_.survey.listing, round_.plan.partition
+        line = read_checkpoint(self._files, listing.path.parent, CLEANER_CHECKPOINT).get(partition)
+        if not round_.plan.is_expired_round:
+            moved = round_.survey.checkpoint_after(end_offset)
+            line = line if moved is None else moved
+        end = max(end_offset, cleaned_for(listing, self._files) or 0)
+        if line is None or line < end or CLEANED_FOR in listing.unknown:
+            write_note(round_.site.target, self._files, RoundNote(end, None, None),
+                       like=listing.segments[0].base_offset)  # fmt: skip
 
     def _give_up(self, partition: TopicPartition, root: Path, place: Path) -> GiveUp | None:
         """Return what removes the earlier log at ``place``; None when the place is ours already."""

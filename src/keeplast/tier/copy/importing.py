@@ -7,7 +7,7 @@ id are compared first, before anything is claimed. A broker forgets the epochs b
 those of what is in the store are kept. Which transactions were aborted the markers say: an index
 that is cut short or gone would make their records committed, for good. An export is a directory
 that a broker serves: the live segments, an empty active one behind them, leader epochs, producers
-and the cleaner's checkpoint.
+and the cleaner's checkpoint. How far records have gone for others goes along both ways.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from keeplast.format.filename import (
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.partition_metadata import PartitionMetadata
 from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
+from keeplast.log.cleaned_for import RoundNote, said_end, write_note
 from keeplast.log.files import FileSystem
 from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import PartitionFiles, find_tail, list_partition
@@ -140,6 +141,7 @@ def import_segments(
     visits = known.at(began_ms, topic.delete_retention_ms)
     cleaned_to = read_checkpoint(files, directory.parent, CLEANER_CHECKPOINT).get(state.partition)
     listing = still_listing(directory, files, clock)
+    cleaned_for = _cleaned_for(state, listing, files, cleaned_to)
     tail = find_tail(listing, files)
     if tail.torn_at is not None and until is None:
         # A broker that appended or truncated since the listing has torn nothing.
@@ -228,6 +230,7 @@ def import_segments(
         state = store.commit_copy(
             state.partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
             segment=made, lineage=lineage, known=state,
+            cleaned_for=cleaned_for if start < cleaned_for else 0,
         )  # fmt: skip
         progressed(segment.size_bytes)
     is_replaced = False
@@ -253,6 +256,17 @@ def import_segments(
         )
     _remember(store, state, directory_id(directory, files), visits, visit, began_ms, cleaned_to)
     return state
+
+
+def _cleaned_for(
+    state: PartitionState, listing: PartitionFiles, files: FileSystem, line: int | None
+) -> int:
+    """Return below which offset records may have gone for others in what was listed, else 0.
+
+    ``line`` is the cleaner checkpoint's of before the listing: one of later may be of a later log.
+    """
+    before = line if line is not None and line <= listing.active.base_offset else 0
+    return max(before, said_end(state.partition, listing, files) or 0)
 
 
 def _open(
@@ -432,6 +446,10 @@ def export_partition(
     if int(state.topic_id, 16):
         metadata = PartitionMetadata(bytes.fromhex(state.topic_id))
         files.write_durable(directory / PARTITION_METADATA, partition_metadata.encode(metadata))
+    if state.told_from > state.first_dirty():
+        # A round was cut short, or what was copied had been cleaned further: nothing else says so.
+        note = RoundNote(state.told_from, None, None)
+        write_note(directory, files, note, like=state.remote_end)
     files.fsync_directory(directory)
     root, partition = directory.parent, state.partition
     update_checkpoint(files, root, CLEANER_CHECKPOINT, {partition: state.first_dirty()})

@@ -21,6 +21,7 @@ from keeplast.format.checksum import crc32c
 from keeplast.format.filename import CLEANER_CHECKPOINT, LOG, TXN_INDEX
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.checkpoints import read_checkpoint
+from keeplast.log.cleaned_for import said_end
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail, load_indexes
 from keeplast.log.windows import WindowBuffers
@@ -102,6 +103,7 @@ class RangeReplacement:
                     f"directory_start={listing.segments[0].base_offset} "
                     f"log_start={state.log_start}"
                 )
+            cleaned_for = said_end(state.partition, listing, self._files) or 0
             tail = find_tail(listing, self._files)
             parts = parts_to_copy(
                 listing, tail, self._files, until=self._until,
@@ -121,7 +123,7 @@ class RangeReplacement:
                 checkpoint = cleaned_to.get(state.partition, 0)
                 # As a broker does: one beyond the log's end is of another log.
                 clean = checkpoint if checkpoint <= tail.log_end else 0
-                return self._commit(state, hazard, taken, clean)
+                return self._commit(state, hazard, taken, clean, max(clean, cleaned_for))
         raise MovedError(
             "the directory was cleaned each time before all of it was copied. "
             f"path={self._directory} attempts={ATTEMPTS_MAX}"
@@ -207,7 +209,12 @@ class RangeReplacement:
         )  # fmt: skip
 
     def _commit(
-        self, state: PartitionState, hazard: Hazard, taken: list[_Taken], checkpoint: int
+        self,
+        state: PartitionState,
+        hazard: Hazard,
+        taken: list[_Taken],
+        checkpoint: int,
+        cleaned_for: int,
     ) -> tuple[PartitionState, ReplacedRange | None]:
         made = [each.segment for each in taken if each.is_new]
         end = taken[-1].segment.next_offset
@@ -220,7 +227,7 @@ class RangeReplacement:
         after = self._store.commit_replacement(
             state.partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
             instead_of=state.routes, made=made, lineage=self._lineage, cleaned_to=cleaned_to,
-            grace_ms=self._grace_ms,
+            grace_ms=self._grace_ms, cleaned_for=cleaned_for,
             routes=[
                 Route(each.segment.base_offset, each.segment.last_offset, each.segment.segment_id)
                 for each in taken

@@ -36,7 +36,13 @@ from keeplast.tier.metadata.rows import (
 )
 from keeplast.tier.metadata.store_time import StoreClock, StoreTime
 from keeplast.tier.metadata.transactions import Transactions
-from keeplast.tier.metadata.undo_rows import drop_below, drop_kept, keep_publication, keep_swap
+from keeplast.tier.metadata.undo_rows import (
+    drop_below,
+    drop_kept,
+    keep_publication,
+    keep_swap,
+    raise_kept,
+)
 from keeplast.tier.state import vector
 from keeplast.tier.state.holder import Holder
 from keeplast.tier.state.kept_rounds import Keeping
@@ -84,13 +90,15 @@ class Commits:
     def commit_copy(
         self, partition: TopicPartition, commit_id: str, *, epoch: int, segment: RemoteSegment,
         lineage: Sequence[LeaderEpoch], known: PartitionState | None = None,
+        cleaned_for: int = 0,
     ) -> PartitionState:  # fmt: skip
         """Make an uploaded copy of a local segment live, clipped to what nobody serves yet.
 
         The first one begins the log: what lay below it was removed before it was copied.
 
         ``known`` is what the caller has read: what is returned follows from it when it was the
-        newest, and is read from the database otherwise.
+        newest, and is read from the database otherwise. Of the segment records may have gone for
+        others below ``cleaned_for``, exclusive, before it was copied: no undo takes that back.
         """
         with self._transactions.committing(partition, commit_id, epoch, "copy") as (
             connection,
@@ -104,6 +112,9 @@ class Commits:
             insert_segment(connection, state.row_id, segment, now_ms=now_ms)
             write_lineage(connection, state, lineage)
             change_routes(connection, row, state, routes, (segment,))
+            if cleaned_for:
+                raise_cleaned_for(connection, state.row_id, cleaned_for)
+                raise_kept(connection, state.row_id, cleaned_for)
             if not state.routes and routes[0].base_offset > state.log_start:
                 known = None
                 connection.execute(
@@ -113,7 +124,7 @@ class Commits:
                 )
         # Under the lock nobody was between the two: equal versions are equal states.
         if known is not None and (known.version, known.fence) == (state.version, state.fence):
-            return known.with_copy(segment, routes[-1], tuple(lineage))
+            return known.with_copy(segment, routes[-1], tuple(lineage), cleaned_for)
         return self.load(partition)
 
     def commit_swap(
@@ -211,12 +222,14 @@ class Commits:
         self, partition: TopicPartition, commit_id: str, *, epoch: int,
         instead_of: Sequence[Route], routes: Sequence[Route], made: Sequence[RemoteSegment],
         lineage: Sequence[LeaderEpoch], cleaned_to: int | None, grace_ms: int,
+        cleaned_for: int = 0,
     ) -> PartitionState:  # fmt: skip
         """Let ``routes`` be all that is read, at once; what they leave out waits out the grace.
 
         ``made`` are the new segments among them. The log is then clean to ``cleaned_to`` and no
-        further, whoever said so before; None leaves what was said. ConflictError when what is read
-        is not ``instead_of`` any more, or the new routes end below the old ones.
+        further, whoever said so before; None leaves what was said. Below ``cleaned_for``,
+        exclusive, records may have gone for others. ConflictError when what is read is not
+        ``instead_of`` any more, or the new routes end below the old ones.
         """
         with self._transactions.committing(partition, commit_id, epoch, "replace") as (
             connection,
@@ -241,6 +254,7 @@ class Commits:
                 grace_ms=grace_ms,
             )  # fmt: skip
             drop_kept(connection, state.row_id)
+            raise_cleaned_for(connection, state.row_id, cleaned_for)
             if cleaned_to is not None:
                 # What an older leader found clean was another log: a tombstone that is dropped as
                 # clean would leave what it deletes.

@@ -124,6 +124,16 @@ def keep_publication(
     )
 
 
+def raise_kept(connection: Connection, row_id: int, end: int) -> None:
+    """Let no undo say less than that records may have gone for others below ``end``."""
+    for column in (_R.cleaned_for_before, _R.cleaned_for_after):
+        connection.execute(
+            update(schema.UNDO_ROUNDS)
+            .where(_R.partition_id == row_id, column < end)
+            .values({column: end})
+        )
+
+
 def _begin(connection: Connection, state: PartitionState, keeping: Keeping, now_ms: int) -> int:
     """Return the number of the round, whose time begins anew; its first commit makes its row."""
     of_partition = _R.partition_id == state.row_id

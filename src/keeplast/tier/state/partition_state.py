@@ -104,13 +104,21 @@ class PartitionState:
         return at
 
     def with_copy(
-        self, segment: RemoteSegment, route: Route, lineage: tuple[LeaderEpoch, ...]
+        self,
+        segment: RemoteSegment,
+        route: Route,
+        lineage: tuple[LeaderEpoch, ...],
+        cleaned_for: int = 0,
     ) -> PartitionState:
-        """Return the state behind a commit of this one that made ``route`` its last."""
+        """Return the state behind a commit of this one that made ``route`` its last.
+
+        Of what was copied records may have gone for others below ``cleaned_for``, exclusive.
+        """
         return replace(
             self, version=self.version + 1, lineage=lineage, routes=(*self.routes, route),
             segments={**self.segments, segment.segment_id: segment},
             remote_bytes=self.remote_bytes + segment.size_bytes,
+            cleaned_for=max(self.cleaned_for, cleaned_for),
         )  # fmt: skip
 
     def joined_lineage(self, own: tuple[LeaderEpoch, ...]) -> tuple[LeaderEpoch, ...]:

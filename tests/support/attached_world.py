@@ -166,7 +166,7 @@ class ModelCluster:
         return CLUSTER_ID
 
     def read_facts(self, topics: Sequence[str] = ()) -> ClusterFacts:
-        if list(topics) != [PARTITION.topic]:
+        if topics and list(topics) != [PARTITION.topic]:
             raise InvalidError(f"no such topic in the cluster. topics={topics}")
         broker = BrokerFacts(BROKER, BROKER_SETTINGS)
         return ClusterFacts(CLUSTER_ID, (broker,), (self.topic,), self.metadata_topic)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from keeplast.api.open_log import OpenLog
 from keeplast.attach.attached_files import ROOT
-from keeplast.attach.shown_logs import find_shown_topics, naming_segments
+from keeplast.attach.shown_logs import decision_log_at, find_shown_topics, naming_segments
 from keeplast.clock import SystemClock
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.group_offsets import BrokerGroups
@@ -21,8 +20,6 @@ from keeplast.read.elsewhere import require_here, require_later
 from keeplast.read.group_point import GroupPoint
 from keeplast.read.log_view import load_reader_checkpoints, look_at_log
 from keeplast.read.offset_of_time import first_offset_from
-from keeplast.tier.metadata.database import is_missing, open_database
-from keeplast.tier.metadata.decisions import DecisionLog
 
 
 def attached_state(
@@ -50,7 +47,7 @@ def attached_state(
     """
     layout = open_layout(storage, storage_options)
     clock, path = SystemClock(), ROOT / str(partition)
-    with _decision_log(store, clock) as log:
+    with decision_log_at(store, clock) as log:
         client = ClusterClient(bootstrap_servers, settings)
         facts = client.read_facts((partition.topic,))
         where = f"bootstrap_servers={shown_url(bootstrap_servers)}"
@@ -79,17 +76,3 @@ def attached_state(
             require_later(view, behind, "as_of_ms", as_of_ms, later)
         found = OpenLog(path, files=files)
         return found.state(topic or TopicConfig(), end_offset=end_offset, as_of_ms=as_of_ms)
-
-
-@contextlib.contextmanager
-def _decision_log(store: str | None, clock: SystemClock) -> Iterator[DecisionLog | None]:
-    if store is None:
-        yield None
-        return
-    if is_missing(store):
-        raise InvalidError(f"there is no such decision log. store={shown_url(store)}")
-    log = DecisionLog(open_database(store), clock)
-    try:
-        yield log
-    finally:
-        log.close()

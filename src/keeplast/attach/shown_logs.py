@@ -25,16 +25,25 @@ from keeplast.attach.round import read_lineage
 from keeplast.attach.seams import measure_sources
 from keeplast.attach.sources import Source, Sources, newest_whole
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
+from keeplast.clock import Clock
 from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import MetadataReader
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
 from keeplast.cluster.status import is_compactors, name_of
-from keeplast.errors import CompactionError, ConflictError, CorruptError, RefusedError
+from keeplast.errors import (
+    CompactionError,
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    RefusedError,
+)
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import RemoteLogSegment, TopicIdPartition
 from keeplast.log.files import FilesRecipe
 from keeplast.model.partition import TopicPartition
+from keeplast.model.redaction import shown_url
+from keeplast.tier.metadata.database import is_missing, open_database
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.objects.log_directory import EmptyLogRecipe, LogDirectoryRecipe, ShownLog
 from keeplast.tier.state.attached import Attached, AttachedName
@@ -154,6 +163,21 @@ def find_shown_topics(
     for topic in facts.topics:
         _require_tiered(topic, folded.cache)
     return find_shown_logs(cluster, facts, folded.cache, log, layout, wants, where)
+
+
+@contextlib.contextmanager
+def decision_log_at(store: str | None, clock: Clock) -> Iterator[DecisionLog | None]:
+    """Open a decision log that is there, None without a URL; InvalidError when it is not."""
+    if store is None:
+        yield None
+        return
+    if is_missing(store):
+        raise InvalidError(f"there is no such decision log. store={shown_url(store)}")
+    log = DecisionLog(open_database(store), clock)
+    try:
+        yield log
+    finally:
+        log.close()
 
 
 @contextlib.contextmanager

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.properties import read_properties
+from keeplast.log.files import LocalFiles
 
 FILE_BYTES_MAX = 1 << 20
 
@@ -47,6 +49,21 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PEM, _PKCS12 = "PEM", "PKCS12"
 _Refusal = Callable[[str, str], InvalidError]
 """Makes the error for a key and why it cannot be used."""
+
+
+def read_client_properties(path: Path | None, name: str) -> dict[str, str]:
+    """Return the client's settings for a file, none without one.
+
+    InvalidError when it cannot be used; ``name`` is the option that gave it.
+    """
+    if path is None:
+        return {}
+    path = path.expanduser().resolve()
+    try:
+        data = LocalFiles().read_bytes(path, FILE_BYTES_MAX)
+    except FileNotFoundError as error:
+        raise InvalidError(f"no such file. {name}={path}") from error
+    return decode_client_properties(data, str(path))
 
 
 def decode_client_properties(data: bytes, path: str) -> dict[str, str]:

@@ -54,16 +54,17 @@ def read_group_checkpoint(
     return found
 
 
-def at_group(options: SourceOptions) -> SourceOptions:
+def at_group(options: SourceOptions, brokers: GroupReader | None = None) -> SourceOptions:
     """Return the options of a query with its group's offsets in the place of the group.
 
-    Where they choose no topics, those are read of which the group has committed anything.
+    With ``brokers`` they tell it, in the place of files. Where they choose no topics, those are
+    read of which the group has committed anything.
     InvalidError where it has for none, and where a partition that is chosen has no offset.
     """
     group = options.ending_group
     if group is None:
         return options
-    found = read_group_checkpoint(options, group, (), "endingGroup")
+    found = read_group_checkpoint(options, group, (), "endingGroup", brokers)
     choice = options.choice
     if choice.chooses is None:
         choice = topics_named({each.topic for each in found})

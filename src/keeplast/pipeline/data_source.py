@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -32,11 +33,14 @@ from pyspark.sql.types import (
 
 from keeplast.cleaner.internal_topics import check_internal
 from keeplast.errors import CompactionError, InvalidError, RefusedError
+from keeplast.log.files import FilesRecipe
+from keeplast.model.reader_wait import GroupReader
 from keeplast.model.redaction import shown_url
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.arrow_batches import COLUMN_NAMES
 from keeplast.pipeline.checkpoint_group import at_group
+from keeplast.pipeline.cluster_options import BOOTSTRAP
 from keeplast.pipeline.foreign_options import PROVIDER
 from keeplast.pipeline.log_parts import LogPart, Logs, read_parts, share_out
 from keeplast.pipeline.source_filters import Pushed, push
@@ -51,6 +55,7 @@ Session = SparkSession
 FORMAT = "kafka-log"
 TABLE_OPTIONS = "kafka-log.options"
 _SECRET = re.compile("secret|password|token|key", re.IGNORECASE)
+_URLS = ("store", "storage", BOOTSTRAP.lower())
 SPARK_MIN = (4, 2)
 """Since then a stream is told where it stands when it is asked for more."""
 
@@ -73,16 +78,33 @@ SCHEMA = StructType(
 """All columns, in order; a query may ask for some of them with ``schema()``."""
 
 
+@dataclass(frozen=True, slots=True)
+class FoundLogs:
+    """What a query reads, looked at once.
+
+    ``topic_configs`` gives the settings of the topics of ``options`` when they are opened.
+    ``groups`` tell what consumer groups have committed, None where files do.
+    """
+
+    options: SourceOptions
+    topic_configs: Callable[[Logs], Callable[[str], TopicConfig]]
+    groups: GroupReader | None = None
+
+
 class LogSource(DataSource):
-    """The data source, without knowledge of where settings come from."""
+    """The data source, without knowledge of where settings come from, and of live clusters."""
 
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
         return FORMAT
 
-    def topic_configs(self, logs: Logs) -> Callable[[str], TopicConfig]:
-        """Return what gives the settings of a topic of the directory or store of ``logs``."""
+    def find(self, options: SourceOptions) -> FoundLogs:
+        """Return what ``options`` name; those of a live cluster show its logs from here on."""
+        raise NotImplementedError
+
+    def naming(self, recipe: FilesRecipe) -> AbstractContextManager[None]:
+        """Let errors of who reads by ``recipe`` name what is really there."""
         raise NotImplementedError
 
     def schema(self) -> StructType:
@@ -104,7 +126,7 @@ class LogSource(DataSource):
     def reader(self, schema: StructType) -> LogReader:
         """Return the reader of a batch query."""
         try:
-            options = at_group(read_options(options_of(self.options, schema), is_streaming=False))
+            options = read_options(options_of(self.options, schema), is_streaming=False)
         except InvalidError as error:
             raise error.with_traceback(None) from None
         reader = PushingLogReader if options.pushes_filters else LogReader
@@ -125,7 +147,7 @@ def table_schema(options: Mapping[str, str], schema: StructType) -> StructType:
     kept = {
         name: text
         for name, text in options.items()
-        if _SECRET.search(name) is None and (name.lower() != "store" or shown_url(text) == text)
+        if _SECRET.search(name) is None and (name.lower() not in _URLS or shown_url(text) == text)
     }
     first, *others = schema.fields
     metadata = {TABLE_OPTIONS: json.dumps(kept)}
@@ -216,10 +238,20 @@ class LogReader(DataSourceReader):
         # Spark makes a partition of its own out of none.
         if partition.value is None:
             return iter(())
-        return read_parts(partition.value, self._names, self._options.memory_bytes)
+        memory_bytes, naming = self._options.memory_bytes, self._source.naming
+        return read_parts(partition.value, self._names, memory_bytes, naming)
 
     def _parts(self) -> Iterator[LogPart]:
-        options, pushed = self._options, self._pushed
+        # What was found stays here: a reader travels to every task.
+        found = self._source.find(self._options)
+        if found.options.given is None:
+            yield from self._parts_of(found)
+            return
+        with self._source.naming(found.options.given):
+            yield from self._parts_of(found)
+
+    def _parts_of(self, found: FoundLogs) -> Iterator[LogPart]:
+        options, pushed = at_group(found.options, found.groups), self._pushed
         logs = Logs(options)
         options.starting.require_chosen("startingOffsets", logs.entries, options.where())
         options.ending.require_chosen("endingOffsets", logs.entries, options.where())
@@ -232,7 +264,7 @@ class LogReader(DataSourceReader):
             if first < end:
                 ranges.append((view, Wanted(first, end)))
         if options.content is SourceContent.LATEST:
-            yield from self._state_parts(ranges, logs)
+            yield from self._state_parts(ranges, logs, found.topic_configs(logs))
         else:
             wanted = pushed.wanted
             yield from logs.record_parts(
@@ -240,14 +272,16 @@ class LogReader(DataSourceReader):
             )
 
     def _state_parts(
-        self, views: Sequence[tuple[LogView, Wanted]], logs: Logs
+        self,
+        views: Sequence[tuple[LogView, Wanted]],
+        logs: Logs,
+        topic_config: Callable[[str], TopicConfig],
     ) -> Iterator[LogPart]:
         """Yield parts of states: one a partition, or as many as its share of the tasks asked for.
 
         Each part reads what it shows and, for who wins, what may outrank that.
         """
         options, shown = self._options, self._pushed.wanted
-        topic_config = self._source.topic_configs(logs)
         total = sum(view.size_bytes for view, _ in views)
         for view, whole in views:
             end = whole.end_offset

@@ -43,7 +43,7 @@ _NO_GROUP = (
 _NO_CLIENT = "files are read and no broker is asked; leave the option out"
 _INSTEAD = {
     "kafka.bootstrap.servers": "files are read and no broker is asked; give load() the data "
-    "directory, and leave the option out",
+    "directory, or bootstrapServers and storage, and leave the option out",
     "kafka.isolation.level": "use isolation.level",
     "kafka.group.id": _NO_GROUP,
     "groupidprefix": _NO_GROUP,

@@ -7,12 +7,13 @@ Used by the driver to plan and by tasks to read. Nothing is written and no lock 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from pyarrow import RecordBatch
 
-from keeplast.clock import SystemClock
+from keeplast.clock import Clock, SystemClock
 from keeplast.errors import InvalidError
 from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
 from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
@@ -183,18 +184,37 @@ def share_out(parts: Iterable[LogPart], *, tasks_min: int, split_bytes: int) -> 
         yield tuple(task)
 
 
-def read_parts(parts: TaskParts, names: Sequence[str], memory_bytes: int) -> Iterator[RecordBatch]:
+Naming = Callable[[FilesRecipe], AbstractContextManager[None]]
+"""Within it errors of who reads by a recipe name what is really there."""
+
+
+def read_parts(
+    parts: TaskParts,
+    names: Sequence[str],
+    memory_bytes: int,
+    naming: Naming = lambda recipe: nullcontext(),
+) -> Iterator[RecordBatch]:
     """Yield the columns ``names`` of what one task reads."""
     clock, workspace = SystemClock(), Workspace(memory_bytes)
-    # The parts of a query have one recipe, and what it opens may hold a connection.
-    files = parts[0].files.open()
+    # What a recipe opens may hold a connection. Parts of one directory have one recipe, parts of
+    # what is shown as a directory one for each partition.
+    recipe, files = parts[0].files, parts[0].files.open()
     for part in parts:
-        if part.state_of is None:
-            found = read_records(part.split, files, clock, workspace)
-        else:
-            found = read_state(
-                part.split, part.shown, part.state_of, files, clock, workspace,
-                key_bytes_max=part.key_bytes_max,
-            )  # fmt: skip
-        for columns in found:
-            yield record_batch(columns, part.split.partition, names)
+        if part.files != recipe:
+            recipe, files = part.files, part.files.open()
+        with naming(recipe):
+            yield from _read_part(part, files, clock, workspace, names)
+
+
+def _read_part(
+    part: LogPart, files: FileSystem, clock: Clock, workspace: Workspace, names: Sequence[str]
+) -> Iterator[RecordBatch]:
+    if part.state_of is None:
+        found = read_records(part.split, files, clock, workspace)
+    else:
+        found = read_state(
+            part.split, part.shown, part.state_of, files, clock, workspace,
+            key_bytes_max=part.key_bytes_max,
+        )  # fmt: skip
+    for columns in found:
+        yield record_batch(columns, part.split.partition, names)

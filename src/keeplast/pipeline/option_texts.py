@@ -32,17 +32,18 @@ _D = TypeVar("_D")
 class OptionTexts:
     """The given texts by name."""
 
-    def __init__(self, given: Mapping[str, str], names: Sequence[str], *, prefix: str) -> None:
-        """Take ``given``; InvalidError for a name that is not in ``names`` nor has ``prefix``.
+    def __init__(
+        self, given: Mapping[str, str], names: Sequence[str], *, prefixes: tuple[str, ...]
+    ) -> None:
+        """Take ``given``; InvalidError for a name not in ``names`` and with none of ``prefixes``.
 
         What Spark adds of a table is no option, but its location is a path.
         """
         lowered = {name.lower(): name for name in names}
         self._texts = {}
-        self._prefix = prefix
         all_given = {name.lower(): text for name, text in given.items()}
         for name, text in all_given.items():
-            if name in lowered or name.startswith(prefix):
+            if name in lowered or name.startswith(prefixes):
                 self._texts[name] = text
             elif name not in IGNORED | OF_TABLES and not _is_copy(name, all_given):
                 raise _unknown(name, lowered)
@@ -62,12 +63,12 @@ class OptionTexts:
         """Return which of ``names`` were given, in their order."""
         return [name for name in names if name.lower() in self._texts]
 
-    def prefixed(self) -> dict[str, str]:
-        """Return the options that have the prefix, without it."""
+    def prefixed(self, prefix: str) -> dict[str, str]:
+        """Return the options that have a prefix, without it."""
         return {
-            name.removeprefix(self._prefix): text
+            name.removeprefix(prefix): text
             for name, text in self._texts.items()
-            if name.startswith(self._prefix)
+            if name.startswith(prefix)
         }
 
     def choice(self, name: str, choices: type[_E], otherwise: _D) -> _E | _D:

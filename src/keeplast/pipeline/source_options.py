@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from keeplast.errors import InvalidError, installing
+from keeplast.errors import InvalidError, InvariantError, installing
 from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.files import FilesRecipe
 from keeplast.log.object_paths import SCHEMES, place_path
@@ -22,6 +22,12 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.redaction import shown_url
 from keeplast.model.strategy import Strategy
 from keeplast.pipeline.arrow_batches import COLUMN_NAMES
+from keeplast.pipeline.cluster_options import (
+    CLUSTER_NAMES,
+    STORAGE_PREFIX,
+    ClusterPlace,
+    read_cluster,
+)
 from keeplast.pipeline.offset_options import EARLIEST, LATEST, Offsets, read_offsets
 from keeplast.pipeline.option_texts import OptionTexts
 from keeplast.pipeline.partition_choice import ReadPartitions, read_choice
@@ -66,6 +72,7 @@ NAMES = (
     "taskMemoryBytes",
     "maxPartitionBytes",
     "memoryBytes",
+    *CLUSTER_NAMES,
 )
 ENDS = ("endingOffsets", "endingTimestamp", "endingGroup")
 """Options of which a query has one: where it ends."""
@@ -104,7 +111,7 @@ class SourceOptions:
 
     So does ``ending_group``, the consumer group whose committed offsets are the end.
     ``store`` is the URL of a store's metadata, ``given`` what somebody shows as a directory: then
-    ``path`` is what that looks like.
+    ``path`` is what that looks like. ``cluster`` is a live one whose logs are to be shown so.
     ``columns`` are all where none are named.
     """
 
@@ -132,10 +139,11 @@ class SourceOptions:
     store: str | None = field(default=None, repr=False)
     given: LogDirectoryRecipe | None = field(default=None, repr=False)
     ending_group: str | None = None
+    cluster: ClusterPlace | None = None
 
     def recipe(self) -> FilesRecipe:
         """Return how the driver and tasks open what is read; of a store as it is now."""
-        if self.given is None and self.store is None:
+        if self.given is None and self.store is None and self.cluster is None:
             return recipe_of((self.path,), self.object_options)
         return self.shown_logs()
 
@@ -143,6 +151,8 @@ class SourceOptions:
         """Return what is shown as a directory, and what of a store is chosen, as it is now."""
         if self.given is not None:
             return self.given
+        if self.cluster is not None:
+            raise InvariantError(f"nobody has looked at the cluster. {self.cluster.where()}")
         try:
             from keeplast.tier.metadata.stored_logs import open_stored_logs
         except ModuleNotFoundError as error:
@@ -162,6 +172,8 @@ class SourceOptions:
         """Return what is read, for people."""
         if self.given is not None and self.given.source:
             return self.given.source
+        if self.cluster is not None:
+            return self.cluster.where()
         return f"path={self.path}" if self.store is None else f"store={shown_url(self.store)}"
 
     @property
@@ -196,12 +208,15 @@ class SourceOptions:
 
 def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
     """Return the options; InvalidError names the one that cannot be, its value and the remedy."""
-    options = OptionTexts(given, NAMES, prefix=OBJECT_PREFIX)
-    path, store = options.text("path", None), options.text("store", None)
-    if path is None and store is None:
+    options = OptionTexts(given, NAMES, prefixes=(OBJECT_PREFIX, STORAGE_PREFIX))
+    object_options = options.prefixed(OBJECT_PREFIX)
+    cluster = read_cluster(options, object_options, is_streaming=is_streaming)
+    path = options.text("path", None)
+    store = options.text("store", None) if cluster is None else None
+    if path is None and store is None and cluster is None:
         raise InvalidError(
             "no path; give load() a Kafka log.dirs directory or a partition in it, or the option "
-            "store. option=path"
+            "store, or bootstrapServers. option=path"
         )
     if is_streaming and store is not None:
         raise InvalidError(
@@ -228,8 +243,9 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
     return SourceOptions(
         path=ROOT if path is None else _path(path),
         store=store,
+        cluster=cluster,
         columns=_columns(options.text("columns", None)),
-        object_options=options.prefixed(),
+        object_options=object_options,
         choice=choice,
         isolation=options.choice("isolation.level", Isolation, Isolation.COMMITTED),
         starting=starting,

@@ -10,11 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import keeplast as package
+from keeplast.config.log_source import KafkaLogSource
 from keeplast.config.mapping import topic_config
 from keeplast.errors import ConflictError, InvalidError, RefusedError
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.topic_config import TopicConfig
+from keeplast.pipeline.data_source import SCHEMA
 from tests.support.log_builder import LogBuilder
 from tests.support.small_log import EPOCH_MS, write_log
 from tests.unit.cli.test_tier import Command
@@ -192,3 +194,14 @@ def test_an_object_that_is_gone_is_an_error_and_no_shorter_state(
         pytest.raises(ConflictError, match="keeplast tier verify"),
     ):
         package.stored_state(opened, ORDERS)
+
+
+@pytest.mark.parametrize("content", ["all", "latest"])
+def test_partitions_that_one_task_reads_are_each_read_by_their_own_objects(
+    store: str, content: str
+) -> None:
+    given = {"store": store, "subscribe": "orders,checkpoints", "state": content}
+    reader = KafkaLogSource(given).reader(SCHEMA)
+    (task,) = reader.partitions()
+    topics = {row["topic"] for batch in reader.read(task) for row in batch.to_pylist()}
+    assert topics == ({"orders", "checkpoints"} if content == "all" else {"orders"})

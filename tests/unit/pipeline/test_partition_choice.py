@@ -26,7 +26,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def chosen(path: Path, **given: str) -> list[str]:
-    choice = read_choice(OptionTexts(given, NAMES, prefix="object."))
+    choice = read_choice(OptionTexts(given, NAMES, prefixes=("object.",)))
     directory = open_data_directory(path, LocalFiles())
     return [str(entry.partition) for entry in choice.chosen(directory, f"path={path}")]
 

@@ -153,3 +153,37 @@ def test_a_store_is_read_alone_in_no_stream_and_its_password_is_not_shown(
     assert "sesame" not in str(error.value)
     options = read_options({"store": store}, is_streaming=False)
     assert "sesame" not in options.where() + repr(options)
+
+
+CLUSTER = {"bootstrapServers": "b:9092", "storage": "aiven:s3://me:sesame@bucket"}
+
+
+@pytest.mark.parametrize(
+    ("given", "is_streaming", "words"),
+    [
+        ({**CLUSTER, "path": "/data"}, False, "leave one of the two out. path=/data bootstrapSer"),
+        (CLUSTER, True, "a stream reads a directory, not the remote tier .* bootstrapServers=b:90"),
+        ({"bootstrapServers": "b:9092"}, False, "give storage"),
+        ({"path": "/data", "storage": CLUSTER["storage"]}, False, "too, .* option=storage"),
+        ({"path": "/data", "commandConfig": "c"}, False, "option=commandConfig"),
+        ({"path": "/data", "storage.endpoint": "sesame"}, False, "option=storage.endpoint"),
+        ({**CLUSTER, "object.endpoint": "sesame"}, False, "option=object.endpoint"),
+    ],
+)
+def test_a_live_cluster_is_read_alone_in_no_stream_and_no_secret_is_shown(
+    given: dict[str, str], is_streaming: bool, words: str
+) -> None:
+    with pytest.raises(InvalidError, match=words) as error:
+        read_options(given, is_streaming=is_streaming)
+    assert "sesame" not in str(error.value)
+
+
+def test_with_a_live_cluster_the_store_is_its_decision_log() -> None:
+    given = {"store": "postgresql://me:sesame@host/db", "storage.endpoint": "e", **CLUSTER}
+    options = read_options(given, is_streaming=False)
+    assert options.store is None
+    assert options.cluster is not None
+    assert given["store"] == options.cluster.store
+    assert {"endpoint": "e"} == options.cluster.storage_options
+    assert "bootstrapServers=b:9092" == options.where()
+    assert "sesame" not in repr(options)

@@ -61,14 +61,6 @@ class ReaderOptions:
 
 def read_client_settings(command_config: Path | None) -> dict[str, str]:
     """Return what a file of client properties says; InvalidError when it cannot be used."""
-    from keeplast.cluster.client_properties import FILE_BYTES_MAX, decode_client_properties
-    from keeplast.log.files import LocalFiles
+    from keeplast.cluster.client_properties import read_client_properties
 
-    if command_config is None:
-        return {}
-    path = command_config.expanduser().resolve()
-    try:
-        data = LocalFiles().read_bytes(path, FILE_BYTES_MAX)
-    except FileNotFoundError as error:
-        raise InvalidError(f"no such file. --command-config={path}") from error
-    return decode_client_properties(data, str(path))
+    return read_client_properties(command_config, "--command-config")

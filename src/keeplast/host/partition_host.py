@@ -25,7 +25,7 @@ from keeplast.host.local_retention import LocalRetention, plan_local_retention
 from keeplast.host.partition_reader import PartitionReader
 from keeplast.host.replica import Role
 from keeplast.log.checkpoints import update_checkpoint
-from keeplast.log.cleaned_for import said_end
+from keeplast.log.cleaned_for import cleaned_for, drop_note, note_round, said_end
 from keeplast.log.fetch import fetch
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import Tail, list_partition
@@ -255,7 +255,7 @@ class PartitionHost(PartitionReader):
         state = self._own_state()
         copied = 0
         listing = self.listing()
-        cleaned_for = said_end(self.partition, listing, self._files) or 0
+        cleaned_to = said_end(self.partition, listing, self._files) or 0
         tail = Tail(self.log_end_offset, listing.active.size_bytes)
         aborted = aborted_by_segment(
             listing, tail, self._files, WindowBuffers(),
@@ -279,7 +279,7 @@ class PartitionHost(PartitionReader):
             state = self._store.commit_copy(
                 self.partition, secrets.token_hex(ID_CHARS // 2), epoch=self.epoch,
                 segment=made, lineage=self.lineage, known=state,
-                cleaned_for=cleaned_for if segment.base_offset < cleaned_for else 0,
+                cleaned_for=cleaned_to if segment.base_offset < cleaned_to else 0,
             )  # fmt: skip
             copied += 1
         return copied
@@ -370,8 +370,14 @@ class PartitionHost(PartitionReader):
         return report
 
     def _save_checkpoint(self, first_dirty: int) -> None:
-        change = {self.partition: max(first_dirty, 0)}
+        checkpoint, listing = max(first_dirty, 0), self.listing()
+        # What a follower's pass has taken is gone, also where the line goes back to the store's.
+        end = said_end(self.partition, listing, self._files) or 0
+        if end > max(checkpoint, cleaned_for(listing, self._files) or 0):
+            note_round(listing, self._files, end, witness=None, checkpoint=checkpoint)
+        change = {self.partition: checkpoint}
         update_checkpoint(self._files, self.directory.parent, CLEANER_CHECKPOINT, change)
+        drop_note(self.directory, self._files, checkpoint)
 
     # Retention.
 

@@ -12,6 +12,7 @@ import pytest
 
 from keeplast.errors import RefusedError
 from keeplast.format.control import ControlType
+from keeplast.format.filename import CLEANED_FOR
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
@@ -177,6 +178,28 @@ def test_a_leader_takes_what_has_expired_and_leaves_receipts(tmp_path: Path) -> 
     assert (b"k0", None) in {(r.key, r.value) for r in read_partition(b.directory).records()}
     assert chunks + 1 == len(receipts)
     cluster.store.close()
+
+
+def test_what_a_followers_pass_has_taken_the_store_knows_of_when_it_leads(
+    cluster: Cluster,
+) -> None:
+    """Its checkpoint goes back to the store's; the records do not come back."""
+    a, b = cluster.host("a"), cluster.host("b")
+    a.become_leader(0)
+    b.become_follower(0)
+    write(a, 60)
+    replicate(a, b)
+    assert clean(cluster, b)
+    cleaned_to = b.listing().active.base_offset
+    assert 0 == b.state().told_from
+    b.become_leader(1)
+    assert 0 == b.state().first_dirty()
+    b.copy()
+    assert cleaned_to == b.state().cleaned_for > 0
+    assert (b.directory / CLEANED_FOR).exists()
+    assert clean(cluster, b)
+    assert cleaned_to == b.state().first_dirty() == b.state().told_from
+    assert not (b.directory / CLEANED_FOR).exists()
 
 
 def test_st_23_a_followers_pass_drops_no_tombstone(cluster: Cluster) -> None:

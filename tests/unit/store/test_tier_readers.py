@@ -128,7 +128,7 @@ def test_who_is_not_told_of_is_waited_for_until_the_wait_is_over(
     store.clock.advance(DAY_MS + WAIT_MS - 1)
     report = store.clean()
     assert report.skipped
-    said = "no broker answers" if asks else "nobody was asked; name the cluster with --bootstrap"
+    said = "no broker answers" if asks else "nobody was asked; keeplast tier status, clean"
     assert any(said in each for each in report.notes)
     assert [b"a", b"e"] == store.tombstones(tmp_path)
     store.clock.advance(1)
@@ -193,7 +193,13 @@ def test_every_command_of_a_store_asks_the_brokers_that_are_named(
 
 @pytest.mark.parametrize(
     ("asks", "words"),
-    [(True, "group g has read up to offset 1"), (False, "nobody was asked")],
+    [
+        (True, "group g has read up to offset 1"),
+        (
+            False,
+            "keeplast tier status, clean, explain and run ask brokers, with --bootstrap-server",
+        ),
+    ],
 )
 def test_erase_says_of_whom_a_tombstone_waits_what_brokers_say(
     tmp_path: Path, asks: bool, words: str

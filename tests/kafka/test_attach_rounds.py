@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -28,6 +27,7 @@ from tests.support.live_rounds import (
     by_key_law,
     consume,
     find_by_time,
+    require_nothing_left,
 )
 from tests.support.waiting import wait_until
 
@@ -304,6 +304,4 @@ def test_the_commands_say_what_they_do_and_do_it(broker: Broker, compactor: Live
 
 
 def test_nothing_of_ours_is_left_in_the_storage(broker: Broker, compactor: LiveCompactor) -> None:
-    own = broker.root / "remote" / ".keeplast"
-    left = [path.name for path in Path(own).rglob("*") if path.is_file()]
-    assert [] == [each for each in left if not each.startswith("owner-")]
+    require_nothing_left(broker.root / "remote")

@@ -20,7 +20,7 @@ from keeplast.tier.state.attached import Attached, DecisionState
 from tests.kafka.broker import VERSIONS, Broker
 from tests.kafka.test_attach import alter, attach, create, tier_settings
 from tests.kafka.test_attach_rounds import wait_until_remote
-from tests.support.live_rounds import LiveCompactor, by_key_law, consume
+from tests.support.live_rounds import LiveCompactor, by_key_law, consume, require_nothing_left
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -148,8 +148,7 @@ def test_a_loop_that_is_killed_and_one_that_is_stopped_leave_what_the_key_law_le
         assert expected == consume(broker.address, topic, committed=False)
         found = compactor.status(topic)
         assert ([], 0, 0) == (list(found.holes), found.deleting.count, found.copying.count)
-    left = [each.name for each in work.parent.rglob("*") if each.is_file()]
-    assert [] == [each for each in left if not each.startswith("owner-")]
+    require_nothing_left(broker.root / "remote")
 
 
 def start_loop(broker: Broker) -> subprocess.Popen[str]:

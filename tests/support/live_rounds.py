@@ -30,6 +30,7 @@ from keeplast.tier.metadata.decisions import DecisionLog
 
 WAITS_MAX = 240
 WAIT_SECONDS = 0.5
+ID_CHARS = 22
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,15 @@ def by_key_law(before: Sequence[Got], end: int) -> list[Got]:
     """Return what stays of what a read-committed reader saw: below ``end`` one record a key."""
     last = {each.key: each.offset for each in before if each.offset < end}
     return [each for each in before if each.offset >= end or last[each.key] == each.offset]
+
+
+def require_nothing_left(storage: Path) -> None:
+    """Look that of keeplast's objects there are owners, and filters of segments that are there."""
+    there = {each.stem[-ID_CHARS:] for each in storage.rglob("*.log")}
+    own = [each for each in (storage / ".keeplast").rglob("*") if each.is_file()]
+    left = [each for each in own if not each.name.startswith("owner-")]
+    assert [] == [each for each in left if each.parent.parent.name != "filters"]
+    assert {each.name for each in left} <= there
 
 
 class LiveCompactor:

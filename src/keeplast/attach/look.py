@@ -11,9 +11,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from keeplast.attach.attached_files import AttachedRecipe
 from keeplast.attach.attached_place import NOBODY, AttachedState
+from keeplast.attach.effective_log import synthetic_lineage
 from keeplast.attach.outputs import OutputMark
 from keeplast.attach.round import RoundWish, read_lineage, sources_of
 from keeplast.attach.sources import Source, Sources, parts_of, source_of, summary_of
@@ -72,9 +74,13 @@ class AttachedOutlook:
 
 
 class AttachedLooks:
-    """Looks at partitions of one remote tier, and remembers of segments what never changes."""
+    """Looks at partitions of one remote tier, and remembers of segments what never changes.
 
-    def __init__(self, layout: RemoteLayout) -> None:
+    Without a layout no object is read: leader epochs are those that were announced, and nobody
+    knows since when ``max.compaction.lag.ms`` counts.
+    """
+
+    def __init__(self, layout: RemoteLayout | None) -> None:
         """Know nothing yet."""
         self._layout = layout
         self._lineages: dict[bytes, tuple[LeaderEpoch, ...]] = {}
@@ -85,7 +91,8 @@ class AttachedLooks:
         cleaned_to: int, holds: Sequence[Hold] = (),
     ) -> AttachedOutlook:  # fmt: skip
         """Look at a partition at ``now_ms``; CorruptError for objects that cannot be read."""
-        sources = sources_of(self._lineage, cache, log_start, wish.margin_bytes)
+        lineage_of = partial(self._lineage, cache)
+        sources = sources_of(lineage_of, cache, log_start, wish.margin_bytes)
         hold = find_hold(in_force(holds, now_ms))
         fingerprint = _fingerprint(sources.segments, log_start, cleaned_to, hold)
         if not sources.segments:
@@ -118,7 +125,9 @@ class AttachedLooks:
         )  # fmt: skip
         return AttachedOutlook(sources, figures, decision, cleaned_to, fingerprint)
 
-    def _lineage(self, newest: RemoteLogSegment) -> Sequence[LeaderEpoch]:
+    def _lineage(self, cache: PartitionCache, newest: RemoteLogSegment) -> Sequence[LeaderEpoch]:
+        if self._layout is None:
+            return synthetic_lineage(cache)
         known = self._lineages.get(newest.id.segment_id)
         if known is None:
             known = self._lineages[newest.id.segment_id] = read_lineage(self._layout, newest)
@@ -131,22 +140,25 @@ class AttachedLooks:
     ) -> list[SegmentSummary]:
         """Return the summaries; dirty segments know their first timestamp where a lag asks."""
         found = [summary_of(each, topic.index_interval_bytes) for each in sources.segments]
-        if topic.max_compaction_lag_ms == INT64_MAX:
+        layout = self._layout
+        if layout is None or topic.max_compaction_lag_ms == INT64_MAX:
             return found
         return [
-            replace(summary, first_batch_timestamp_ms=self._first_timestamp(source.parts[0]))
+            replace(
+                summary, first_batch_timestamp_ms=self._first_timestamp(layout, source.parts[0])
+            )
             if source.end_offset >= first_dirty
             else summary
             for summary, source in zip(found, sources.segments, strict=True)
         ]
 
-    def _first_timestamp(self, segment: RemoteLogSegment) -> int | None:
+    def _first_timestamp(self, layout: RemoteLayout, segment: RemoteLogSegment) -> int | None:
         name = segment.id.segment_id
         if name not in self._timestamps:
             if len(self._timestamps) >= TIMESTAMPS_MAX:
                 self._timestamps.clear()
             mark = OutputMark(NOBODY, 0)
-            files = AttachedRecipe(self._layout, (source_of(segment),), mark).open()
+            files = AttachedRecipe(layout, (source_of(segment),), mark).open()
             (found, _active) = list_partition(files.path, files).segments
             self._timestamps[name] = read_first_batch_timestamp(found, files)
         return self._timestamps[name]

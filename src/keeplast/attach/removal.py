@@ -79,6 +79,19 @@ def find_terms(
     """
     if config.strategy is not Strategy.OFFSET:
         return TombstonesStay.RANKS
+    local_ms = find_local_ms(settings, brokers)
+    if isinstance(local_ms, TombstonesStay):
+        return local_ms
+    found = RemovalTerms(config.delete_retention_ms, local_ms)
+    is_remembered = found.delete_retention_ms + found.local_ms <= REMEMBERED_MS
+    return found if is_remembered else TombstonesStay.NOT_REMEMBERED
+
+
+def find_local_ms(settings: Settings, brokers: Iterable[Settings]) -> int | TombstonesStay:
+    """Return for how long after its newest record brokers have a local segment at most.
+
+    Or why nobody can say: they keep it without a limit, or the topic does not tell.
+    """
     kept_ms = _number(settings, "local.retention.ms")
     if kept_ms == _AS_TOTAL:
         kept_ms = _number(settings, "retention.ms")
@@ -89,9 +102,7 @@ def find_terms(
     checks = [_number(each, _CHECK) for each in brokers]
     check_ms = max((CHECK_MS_DEFAULT if each is None else each for each in checks), default=None)
     check_ms = CHECK_MS_DEFAULT if check_ms is None else check_ms
-    found = RemovalTerms(config.delete_retention_ms, kept_ms + LOOKS * check_ms)
-    is_remembered = found.delete_retention_ms + found.local_ms <= REMEMBERED_MS
-    return found if is_remembered else TombstonesStay.NOT_REMEMBERED
+    return kept_ms + LOOKS * check_ms
 
 
 def expires_below(

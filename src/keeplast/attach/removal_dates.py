@@ -175,6 +175,19 @@ def find_removal_dates(
     )  # fmt: skip
 
 
+def swap_settled_ms(decision: Decision, terms: RemovalTerms, pace: RemovalPace, now_ms: int) -> int:
+    """Return from when on a swap is settled, if it is collected in time: :func:`settled_from`."""
+    by_ms = now_ms + pace.pass_ms
+    published_ms = by_ms if decision.published_ms is None else decision.published_ms
+    is_collected = decision.state is DecisionState.COLLECTED
+    collected_ms = decision.collected_ms if is_collected else None
+    if collected_ms is None:
+        kept_ms = published_ms + max(pace.grace_ms, decision.keep_ms)
+        collected_ms = max(kept_ms, now_ms) + pace.pass_ms
+    newest_ms = max(published_ms, *(each.max_timestamp_ms for each in decision.sources))
+    return settled_from(terms, newest_ms, collected_ms)
+
+
 def _unsettled(
     terms: RemovalTerms, decisions: Sequence[Decision], pace: RemovalPace, now_ms: int
 ) -> Iterator[Holdback]:
@@ -182,14 +195,7 @@ def _unsettled(
     for each in decisions:
         if is_settled(each, terms, now_ms):
             continue
-        by_ms = now_ms + pace.pass_ms
-        published_ms = by_ms if each.published_ms is None else each.published_ms
-        collected_ms = each.collected_ms if each.state is DecisionState.COLLECTED else None
-        if collected_ms is None:
-            kept_ms = published_ms + max(pace.grace_ms, each.keep_ms)
-            collected_ms = max(kept_ms, now_ms) + pace.pass_ms
-        newest_ms = max(published_ms, *(e.max_timestamp_ms for e in each.sources))
-        until_ms = settled_from(terms, newest_ms, collected_ms)
+        until_ms = swap_settled_ms(each, terms, pace, now_ms)
         yield Holdback(each.first_dirty, until_ms, TombstonesWait.READABLE)
 
 

@@ -170,7 +170,7 @@ class AttachedSight:
         topics = {each.topic.name: each.topic for each in seen if each.topic is not None}
         ranges = {name: self._cluster.read_ranges(topic) for name, topic in topics.items()}
         folded = self._folds.fold(self.cluster_id, facts.metadata_topic, told_in)
-        refusing = _reason(check_faults(folded.faults))
+        refusing = refusal_words(check_faults(folded.faults))
         if refusing is not None:
             # A broker that starts stops there: that is everybody's trouble, not one partition's.
             for topic in facts.topics:
@@ -239,7 +239,7 @@ class AttachedSight:
                 continue
             policy = self.wanted.topic_config(topic.name).cleanup_policy
             own = check_topic(topic, policy, self._settings.address)
-            reason = _reason([*everywhere, *own])
+            reason = refusal_words([*everywhere, *own])
             if reason is not None:
                 self._refuse(topic.name, reason, now_ms)
 
@@ -262,7 +262,7 @@ def settled_refusals(
     return told + [f"{name} refuses no more" for name in sorted(before.keys() - after.keys())]
 
 
-def _reason(findings: Iterable[AttachFinding]) -> str | None:
+def refusal_words(findings: Iterable[AttachFinding]) -> str | None:
     """Return the first finding that refuses, with its remedy, None when none does."""
     for each in findings:
         if each.severity is Severity.REFUSES:

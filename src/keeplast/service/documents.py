@@ -261,7 +261,7 @@ def attached_document(
     found: Sequence[RemotePartitionStatus],
     waits: Mapping[TopicPartition, ReaderWait] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return what brokers serve of tiered topics, as ``keeplast attach status`` prints it.
+    """Return what brokers serve of tiered topics, as ``keeplast attach status`` prints it first.
 
     ``waits`` are those of the partitions whose tombstones wait for somebody.
     """

@@ -1,23 +1,32 @@
-"""``keeplast attach status --exact``: what a round would save now, counted; no cluster.
+"""``keeplast attach status``: pictures and what comes next, and what a round would save now.
 
 And what ``attach check`` says of the storage that is named.
 """
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from keeplast.attach.collection import GRACE_MS_DEFAULT
 from keeplast.attach.removal import CHECK_MS_DEFAULT, LOOKS
+from keeplast.cleaner.eligibility import CleanableRange
+from keeplast.cleaner.section import LogFigures
 from keeplast.cli.main import app
+from keeplast.cli.show.attached_picture import outlook_parts
+from keeplast.cli.show.tier_status import PICTURES_MAX
+from keeplast.cluster.facts import OffsetRange
 from keeplast.cluster.rights import Right, missing
-from tests.support.attached_world import PARTITION
+from keeplast.model.partition import TopicPartition
+from keeplast.service.attached_outlook import LogZone, OldValues, PartitionOutlook, ZonedSegment
+from tests.support.attached_world import CLUSTER_ID, PARTITION
 from tests.support.commanded_world import commanded_world
 from tests.support.verified_world import VerifiedWorld
 
@@ -151,10 +160,147 @@ def test_without_it_no_object_is_looked_at(world: VerifiedWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [("--exact",), ("--storage", "local:/x"), ("--store", "sqlite:///x.db")]
+    "more", [("--exact",), ("--storage-option", "a=b"), ("--store", "sqlite:///x.db")]
 )
 def test_half_of_it_is_a_mistake_of_the_call(world: VerifiedWorld, more: tuple[str, ...]) -> None:
     assert more[0] in call(world, "status", *more, expected=2)
+
+
+def outlook(world: VerifiedWorld, *more: str) -> dict[str, Any]:
+    (found,) = document(call(world, "status", *more, "--json"))["outlook"]
+    return dict(found)
+
+
+def test_a_picture_of_both_tiers_and_the_ratio_that_rounds_go_by(
+    world: VerifiedWorld, tmp_path: Path
+) -> None:
+    asked = (*places(world)[2:], *with_segments(tmp_path, 500))
+    found = outlook(world, *asked)
+    regions = found["regions"]
+    assert ["clean", "dirty", "margin", "brokers_only"] == [each["name"] for each in regions]
+    log = world.cluster.log
+    edges = [(each["base_offset"], each["end_offset"]) for each in regions]
+    assert (log.start, log.end) == (edges[0][0], edges[-1][1])
+    assert [end for _, end in edges[:-1]] == [start for start, _ in edges[1:]]
+    served = sum(each.size_bytes for each in world.tier.served())
+    assert served == sum(each["bytes"] for each in regions[:-1])
+    clean, dirty = regions[0]["bytes"], regions[1]["bytes"]
+    assert regions[0]["end_offset"] == found["first_dirty"]
+    assert (clean, dirty) == (found["clean_bytes"], found["cleanable_bytes"])
+    assert dirty / (clean + dirty) == found["ratio"]
+    assert found["is_due"]
+    text = call(world, "status", *asked)
+    (bar,) = [line for line in text.splitlines() if line.startswith("█") and "│" in line]
+    assert set("█▓╱░│") == set(bar)
+    assert f"dirty ratio {found['ratio']:.3f}" in text
+    assert "next round: due now, " in text
+    threshold = ("--config", "min.cleanable.dirty.ratio=1")
+    left = outlook(world, *asked, *threshold)
+    assert (False, found["ratio"]) == (left["is_due"], left["ratio"])
+    assert "next round: not now, dirty ratio" in call(world, "status", *asked, *threshold)
+
+
+def test_without_a_decision_log_all_counts_as_dirty(world: VerifiedWorld, tmp_path: Path) -> None:
+    asked = with_segments(tmp_path, 500)
+    found = outlook(world, *asked)
+    assert (0, 1.0, None) == (found["first_dirty"], found["ratio"], found["is_due"])
+    text = call(world, "status", *asked)
+    assert "all counts as dirty: the decision log" in text
+    assert "next round: not known, --store says what is clean" in text
+
+
+def test_what_a_margin_leaves_nothing_of_has_no_ratio(world: VerifiedWorld) -> None:
+    found = outlook(world, *places(world)[2:])
+    names = [each["name"] for each in found["regions"]]
+    assert (["clean", "margin", "brokers_only"], None) == (names, found["ratio"])
+    assert found["first_dirty"] == found["regions"][1]["base_offset"]
+    assert "newest segments stay" in found["why"]
+
+
+def test_the_storage_says_when_a_round_is_due_at_the_latest(
+    world: VerifiedWorld, tmp_path: Path
+) -> None:
+    lag_ms = 10**13
+    asked = (
+        *with_segments(tmp_path, 500), "--config", "min.cleanable.dirty.ratio=1",
+        "--config", f"max.compaction.lag.ms={lag_ms}",
+    )  # fmt: skip
+    unseen = outlook(world, *places(world)[2:], *asked)
+    assert None is unseen["deadline_ms"]
+    assert "--storage says when max.compaction.lag.ms ends" in unseen["why"]
+    found = outlook(world, *places(world), *asked)
+    dirty = [e for e in world.tier.served() if e.start_offset >= found["first_dirty"]]
+    assert lag_ms < found["deadline_ms"] <= min(e.max_timestamp_ms for e in dirty) + lag_ms
+    assert "max.compaction.lag.ms ends" in call(world, "status", *places(world), *asked)
+
+
+def test_old_values_have_a_span_behind_their_round_and_replaced_ones_a_date(
+    world: VerifiedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, now_ms = places(world)[2:], world.world.clock.now_ms()
+    old = outlook(world, *store)["erased_by"]
+    assert GRACE_MS_DEFAULT < old["after_round_ms"]
+    known = world.world.log()
+    (attached,) = known.partitions(CLUSTER_ID)
+    published = [each.published_ms for each in known.decisions(attached)]
+    assert max(each or now_ms for each in published) + GRACE_MS_DEFAULT < old["replaced_by_ms"]
+    assert old["why"].startswith("no date: brokers roll and copy when they like")
+    assert f"erased by: {old['why']}" in call(world, "status", *store)
+    local_ms = 5 * 86_400_000
+    monkeypatch.setitem(world.cluster.settings, "local.retention.ms", str(local_ms))
+    longer = outlook(world, *store)["erased_by"]
+    assert local_ms < longer["after_round_ms"]
+    assert now_ms + local_ms < longer["replaced_by_ms"]
+    monkeypatch.setitem(world.cluster.settings, "local.retention.ms", "-1")
+    never = outlook(world, *store)["erased_by"]
+    assert (None, None) == (never["after_round_ms"], never["replaced_by_ms"])
+    assert never["why"].startswith("never at this rate: local.retention.ms")
+
+
+def test_what_keeps_rounds_from_a_partition_is_said(
+    world: VerifiedWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = (*places(world)[2:], *with_segments(tmp_path, 500))
+    kept = outlook(world, *asked, "--config", "cleanup.policy=delete")
+    assert (False, None) == (kept["is_due"], kept["erased_by"])
+    assert "the topic is not compacted" in kept["why"]
+    monkeypatch.setitem(world.cluster.settings, "retention.ms", "1000")
+    refused = outlook(world, *asked)
+    assert not refused["is_due"]
+    assert refused["why"].startswith("attach check refuses it: ")
+    assert "no date while no round is done" == refused["erased_by"]["why"]
+
+
+def test_a_partition_that_cannot_be_looked_at_says_why(
+    world: VerifiedWorld, tmp_path: Path
+) -> None:
+    (tmp_path / "kafka-tiered-storage").mkdir()
+    elsewhere = ("--storage", f"local:{tmp_path}")
+    assert outlook(world, *elsewhere)["error"]
+    assert "cannot be looked at: " in call(world, "status", *elsewhere)
+
+
+def test_many_partitions_are_a_line_each() -> None:
+    segment, figures = ZonedSegment(0, 10, 100, LogZone.DIRTY), LogFigures(
+        0, CleanableRange(10, 0, 100), 0, 0, None
+    )  # fmt: skip
+    found = [
+        PartitionOutlook(
+            partition=TopicPartition("orders", number), log=OffsetRange(0, 20),
+            segments=(segment,), brokers_from=10, figures=figures, is_due=True, why="so it is",
+            old=OldValues(1, None, "no date: so they say"),
+        )
+        for number in range(PICTURES_MAX + 1)
+    ]  # fmt: skip
+    console = Console(file=io.StringIO(), width=140)
+    for part in outlook_parts(found, 0, 140, has_log=True):
+        console.print(part, soft_wrap=True)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert len(found) == len([line for line in lines if "due now: so it is" in line])
+    (told,) = [line for line in lines if "erased by" in line]
+    assert told.endswith(f"orders-{PICTURES_MAX}: erased by: no date: so they say")
+    assert not any("log end" in line for line in lines)
 
 
 def waiting_for(root: Path, *groups: str) -> tuple[str, str]:

@@ -229,7 +229,8 @@ class ExactOptions:
         str | None,
         typer.Option(
             "--storage", metavar="PLUGIN:PLACE", show_default=False,
-            help="With --exact: where the brokers' plugin keeps segments, as for `attach clean`.",
+            help="Where the brokers' plugin keeps segments, as for `attach clean`: it says when "
+            "max.compaction.lag.ms ends, and --exact reads them.",
         ),
     ] = None  # fmt: skip
     storage_options: StorageOptions = ()
@@ -237,26 +238,19 @@ class ExactOptions:
         str | None,
         typer.Option(
             "--store", metavar="URL", show_default=False,
-            help="The decision log: it says as of which offsets earlier states can be told and, "
-            "with --exact, what is clean already and is not read. Default: none.",
+            help="The decision log: it says what is clean already, which --exact does not read, "
+            "and as of which offsets earlier states can be told. Default: none.",
         ),
     ] = None  # fmt: skip
     wanted: WantedOptions
 
     def check(self) -> None:
-        """InvalidError for --exact without --storage, and for what only --exact reads."""
+        """InvalidError for what needs --storage without it."""
         if self.exact and self.storage is None:
             raise InvalidError("--exact reads segments: say where they are. --storage=none")
-        alone = [
-            name
-            for name, value in (
-                ("--storage", self.storage), ("--storage-option", self.storage_options),
-            )
-            if value
-        ]  # fmt: skip
-        if alone and not self.exact:
+        if self.storage_options and self.storage is None:
             raise InvalidError(
-                f"only --exact looks there; add it, or leave it out. options={', '.join(alone)}"
+                "--storage-option is one of --storage: give that, too. --storage=none"
             )
 
     def open_layout(self) -> RemoteLayout:

@@ -27,19 +27,24 @@ if TYPE_CHECKING:
 def status(cluster: ClusterOptions, exactly: ExactOptions, as_json: Json = False) -> Result:
     """Show each tiered partition: segments that are served and hidden, and what waits.
 
-    Reads the metadata topic as brokers do, from its beginning; changes nothing. With `--exact` it
-    reads what a round would, too, and says how many bytes that would save now. With `--store` it
-    says as of which offsets `keeplast export` can tell earlier states, and with which rounds
+    Reads the metadata topic as brokers do, from its beginning; changes nothing. A picture shows
+    what is clean, dirty and not to be taken, and what brokers alone have; below it are the dirty
+    ratio, the next round, and by when old values are gone. With `--exact` it reads what a round
+    would, too, and says how many bytes that would save now. With `--store` it knows what is clean,
+    and says as of which offsets `keeplast export` can tell earlier states, and with which rounds
     tombstones and markers go, or why they stay. Consumer groups that those wait for
     (`tombstones.wait.for.groups`) are named, with how far each has read.
     """
+    from keeplast.attach.collection import GRACE_MS_DEFAULT
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.attach import savings_parts, status_parts, tombstone_lines
-    from keeplast.cli.show.output import print_result
+    from keeplast.cli.show.attached_picture import outlook_parts
+    from keeplast.cli.show.output import print_result, screen_width
     from keeplast.clock import SystemClock
     from keeplast.cluster.facts import METADATA_TOPIC
     from keeplast.cluster.group_offsets import BrokerGroups
     from keeplast.cluster.status import name_of, partition_status
+    from keeplast.service.attached_outlook import find_outlooks
     from keeplast.service.attached_status import waits_of
     from keeplast.service.documents import attached_document
 
@@ -66,16 +71,27 @@ def status(cluster: ClusterOptions, exactly: ExactOptions, as_json: Json = False
 
         savings = count_savings(exactly, facts, ranges, folded.cache.partitions, groups)
     told, tombstones = _told(exactly, facts, ranges, folded.cache)
-    waits = waits_of(groups, facts, exactly.wanted.settings_of(facts.topics), SystemClock())
+    settings, now_ms = exactly.wanted.settings_of(facts.topics), SystemClock().now_ms()
+    waits = waits_of(groups, facts, settings, SystemClock())
+    with decision_log_there(exactly.store) as log:
+        outlooks = find_outlooks(
+            facts, ranges, folded.cache, log,
+            None if exactly.storage is None else exactly.open_layout(), settings,
+            GRACE_MS_DEFAULT, now_ms, cluster.bootstrap_server,
+        )  # fmt: skip
     if not as_json:
+        has_log = exactly.store is not None
         print_result(
-            *status_parts(facts, found), *map(_told_line, told), *tombstone_lines(tombstones),
+            *status_parts(facts, found),
+            *outlook_parts(outlooks, now_ms, screen_width(), has_log=has_log),
+            *([""] if outlooks else []), *map(_told_line, told), *tombstone_lines(tombstones),
             *starmap(_wait_line, waits.items()),
         )  # fmt: skip
         if savings:
             print_result("", *savings_parts(savings))
     ends = {each: held.end for each, held in sorted(folded.ranges.items())}
     document = attached_document(facts.cluster_id, ends, found, waits)
+    document["outlook"] = [each.as_document() for each in outlooks]
     if savings is not None:
         document["savings"] = savings
     if exactly.store is not None:

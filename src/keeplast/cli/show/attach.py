@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import RenderableType
@@ -153,14 +153,20 @@ def savings_parts(savings: Sequence[Saving]) -> Iterator[RenderableType]:
 
 
 def tombstone_lines(found: Sequence[PartitionTombstones]) -> Iterator[str]:
-    """Yield with which rounds tombstones go; partitions of which the same is said share a line."""
+    """Yield with which rounds tombstones go."""
+    told = ((each.partition, each.words) for each in found)
+    yield from shared_lines(told, "tombstones and markers")
+
+
+def shared_lines(told: Iterable[tuple[TopicPartition, str]], about: str) -> Iterator[str]:
+    """Yield what is told of each partition; those of which the same is said share a line."""
     by_words: dict[str, list[str]] = {}
-    for each in found:
-        by_words.setdefault(each.words, []).append(printable(str(each.partition)))
+    for partition, words in told:
+        by_words.setdefault(words, []).append(printable(str(partition)))
     for words, names in by_words.items():
         more = len(names) - NAMES_SHOWN
         who = ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        yield f"{who}: tombstones and markers: {words}"
+        yield f"{who}: {about}: {words}"
 
 
 def costs_table(costs: Sequence[tuple[TopicPartition, RoundCosts]]) -> Table:

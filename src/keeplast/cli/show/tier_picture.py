@@ -27,11 +27,12 @@ from keeplast.cli.show.picture import (
     DIRTY,
     WALL,
     WIDTH,
+    Drawable,
     draw_mark,
     share_cells,
 )
 from keeplast.model.size import format_bytes
-from keeplast.store.status import Place, RegionName, TierSegment, TierStatus
+from keeplast.store.status import Place, RegionName, TierStatus
 
 MARKS = {
     RegionName.CLEANED: CLEAN,
@@ -47,44 +48,63 @@ def draw_tiers(status: TierStatus, *, screen: int | None = None) -> str:
     """Return the picture of a partition, without a trailing newline; see ``draw_log``."""
     if not status.segments:
         return "nothing was copied yet"
-    width = WIDTH if screen is None else min(WIDTH, screen)
-    has_walls = len(status.segments) * 2 <= width
-    room = width - (len(status.segments) - 1 if has_walls else 0)
-    shares = share_cells(status.segments, room)
-    bar, edges = _bar(status.segments, shares, has_walls=has_walls)
-    lines = [bar]
-    for tier in (Place.REMOTE, Place.LOCAL):
-        if status.local_bytes is not None:
-            lines.append(f"{_line(edges, len(bar), tier)}  {tier.value}")
-    marks = (
+    segments = status.segments
+    lines = [
+        (tier.value, [each.place in (tier, Place.BOTH) for each in segments])
+        for tier in (Place.REMOTE, Place.LOCAL)
+        if status.local_bytes is not None
+    ]
+    offsets = (
         ("log start", status.log_start), ("first dirty offset", status.first_dirty),
         ("log end", status.log_end),
     )  # fmt: skip
-    lines += [draw_mark(edges, words, offset, screen) for words, offset in marks]
-    return "\n".join([*lines, *_legend(status), _ratio(status)])
+    drawn = draw_places(segments, [MARKS[each.region] for each in segments], lines, offsets, screen)
+    return "\n".join([*drawn, *_legend(status), _ratio(status)])
 
 
-Edge = tuple[int, int, TierSegment]
+def draw_places(
+    segments: Sequence[Drawable],
+    marks: Sequence[str],
+    lines: Sequence[tuple[str, Sequence[bool]]],
+    offsets: Sequence[tuple[str, int]],
+    screen: int | None,
+) -> list[str]:
+    """Return a bar of ``segments``, at least one, and what is told below it, in ``screen`` columns.
+
+    ``marks`` fill each one's cells; each of ``lines`` is a place, and which of them it has.
+    """
+    width = WIDTH if screen is None else min(WIDTH, screen)
+    has_walls = len(segments) * 2 <= width
+    shares = share_cells(segments, width - (len(segments) - 1 if has_walls else 0))
+    bar, edges = _bar(segments, marks, shares, has_walls=has_walls)
+    return [
+        bar,
+        *(f"{_line(edges, len(bar), has)}  {words}" for words, has in lines),
+        *(draw_mark(edges, words, offset, screen) for words, offset in offsets),
+    ]
+
+
+Edge = tuple[int, int, Drawable]
 """A segment with the column where it begins and its width."""
 
 
 def _bar(
-    segments: Sequence[TierSegment], shares: Sequence[int], *, has_walls: bool
+    segments: Sequence[Drawable], marks: Sequence[str], shares: Sequence[int], *, has_walls: bool
 ) -> tuple[str, list[Edge]]:
     bar, edges = "", []
-    for segment, cells in zip(segments, shares, strict=True):
+    for segment, mark, cells in zip(segments, marks, shares, strict=True):
         if bar and has_walls:
             bar += WALL
         edges.append((len(bar), cells, segment))
-        bar += MARKS[segment.region] * cells
+        bar += mark * cells
     return bar, edges
 
 
-def _line(edges: Sequence[Edge], width: int, tier: Place) -> str:
-    """Return a line below the parts that ``tier`` has, through the walls between them."""
+def _line(edges: Sequence[Edge], width: int, has: Sequence[bool]) -> str:
+    """Return a line below the parts that a place ``has``, through the walls between them."""
     cells = [" "] * width
-    for column, count, segment in edges:
-        if segment.place in (tier, Place.BOTH):
+    for (column, count, _), is_there in zip(edges, has, strict=True):
+        if is_there:
             first = column - 1 if column and cells[max(column - 2, 0)] == LINE else column
             cells[first : column + count] = LINE * (column + count - first)
     return "".join(cells)

@@ -85,7 +85,7 @@ class Counting:
         """Return the document of ``keeplast status --json --tombstones headers``.
 
         Of a store it is that of ``keeplast tier status --json``, of an attached topic that of
-        ``keeplast attach status --json``, with what headers tell.
+        ``keeplast attach status --json`` without ``outlook``, with what headers tell.
         """
         view, entry, found = await self._counted(request)
 

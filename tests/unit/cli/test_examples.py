@@ -43,6 +43,13 @@ def test_a_person_is_gone_by_a_date(tmp_path: Path) -> None:
     assert "no byte of the directory has his key" in found
 
 
+def test_a_reader_within_the_lag_misses_nothing_and_a_mistake_is_put_right(tmp_path: Path) -> None:
+    found = told("a-least-lag/mistake.py", tmp_path / "try")
+    assert "given all 60 messages" in found
+    assert "cleaned_to=120 end_offset=100" in found
+    assert "every article has its price" in found
+
+
 @pytest.fixture(scope="module")
 def pgoutput() -> Any:
     path = EXAMPLES / "postgres-cdc/pgoutput.py"

@@ -57,18 +57,23 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def acknowledged(broker: Broker) -> Acknowledged:
+    return filled(broker, PARTITIONS)
+
+
+def filled(broker: Broker, partitions: int) -> Acknowledged:
+    """Make the topic, write to each partition, and wait until brokers have copied it."""
     config = {
         "remote.storage.enable": "true", "cleanup.policy": "delete", "retention.ms": "-1",
         "retention.bytes": "-1", "local.retention.bytes": "1", "segment.bytes": SEGMENT_BYTES,
     }  # fmt: skip
     admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=config)])[TOPIC].result(WAIT_SECONDS)
+    admin.create_topics([NewTopic(TOPIC, partitions, 1, config=config)])[TOPIC].result(WAIT_SECONDS)
     found = Acknowledged(broker.address, TOPIC)
-    for partition in range(PARTITIONS):
+    for partition in range(partitions):
         found.send(partition, RECORDS)
         found.send_in_transactions(partition, 10)
     wait_until(
-        lambda: are_remote(broker, range(PARTITIONS)),
+        lambda: are_remote(broker, range(partitions)),
         told=lambda: "\n".join(broker.lines("ERROR", "WARN")),
     )
     return found

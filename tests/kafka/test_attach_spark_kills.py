@@ -13,17 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kafka.broker import Broker
-from tests.kafka.test_attach import SEGMENT_BYTES, WAIT_SECONDS, tier_settings
+from tests.kafka.test_attach import tier_settings
 from tests.kafka.test_attach_kills import (
-    TOPIC,
     VERSION,
     are_remote,
     command,
     compacted,
     done,
+    filled,
     freeze,
     kill,
     status,
@@ -62,18 +61,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def acknowledged(broker: Broker) -> Acknowledged:
-    config = {
-        "remote.storage.enable": "true", "cleanup.policy": "delete", "retention.ms": "-1",
-        "retention.bytes": "-1", "local.retention.bytes": "1", "segment.bytes": SEGMENT_BYTES,
-    }  # fmt: skip
-    admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=config)])[TOPIC].result(WAIT_SECONDS)
-    found = Acknowledged(broker.address, TOPIC)
-    for partition in range(PARTITIONS):
-        found.send(partition, RECORDS)
-        found.send_in_transactions(partition, 10)
-    wait_until(lambda: are_remote(broker, range(PARTITIONS)))
-    return found
+    return filled(broker, PARTITIONS)
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.collection import collect
 from keeplast.attach.publication import Publisher
-from keeplast.attach.repair import repair
 from keeplast.clock import SystemClock
 from keeplast.errors import CompactionError, ConflictError, FencedError
 from keeplast.tier.metadata.database import open_database
@@ -25,16 +23,6 @@ pytestmark = pytest.mark.services
 GRACE_MS = 1000
 
 
-def story(world: AttachedWorld, steps: Steps | None = None) -> None:
-    """Claim, repair, compact two segments into one, collect, and give the partition back."""
-    publisher = world.claim(steps=steps)
-    repair(publisher)
-    publisher.decide_and_publish(world.swap(publisher))
-    world.clock.advance(GRACE_MS)
-    collect(publisher, GRACE_MS)
-    publisher.close()
-
-
 def crash() -> None:
     raise CrashError
 
@@ -47,13 +35,13 @@ def test_a_crash_before_a_transaction_is_ended_by_who_comes_next(
     left = world.claim()
     world.write_output(left, world.served()[:1])
     steps = Steps()
-    story(world, steps)
+    world.live_through(steps)
     world.close()
     world = AttachedWorld(tmp_path, url=new_database())
     left = world.claim()
     world.write_output(left, world.served()[:1])
     with pytest.raises(CrashError):
-        story(world, Steps(steps.names.index(name), crash, world.require_readable))
+        world.live_through(Steps(steps.names.index(name), crash, world.require_readable))
     world.settle()
     world.close()
 

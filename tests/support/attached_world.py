@@ -409,6 +409,18 @@ class AttachedWorld:
         found = {each.segment.id: each.segment for each in self.cluster.cache().served()}
         return sorted(found.values(), key=lambda each: each.start_offset)
 
+    def live_through(self, steps: Steps | None = None, grace_ms: int = 1000) -> Publisher:
+        """Claim, repair, compact into one, collect, and give back, as one process."""
+        from keeplast.attach.collection import collect
+
+        publisher = self.claim(steps=steps)
+        repair(publisher)
+        publisher.decide_and_publish(self.swap(publisher))
+        self.clock.advance(grace_ms)
+        collect(publisher, grace_ms)
+        publisher.close()
+        return publisher
+
     def swap(self, publisher: Publisher, first: int = 0, last: int = 2, outputs: int = 1) -> Swap:
         """Write one output for the served segments ``first`` to ``last``, exclusive."""
         sources = self.served()[first:last]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.api.open_log import OpenLog
 from keeplast.cli.attach.options import ClusterAddress, DecisionOptions, TierOptions
 from keeplast.log.files import LocalFiles
 from keeplast.run.receipt import append_receipt
@@ -41,3 +42,23 @@ def let_commands_open(made: VerifiedWorld, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClusterAddress, "connect", lambda _: made.consumers)
     patch.setattr(DecisionOptions, "open_log", open_log)
     patch.setattr(TierOptions, "open_layout", lambda _: made.tier.layout)
+
+
+@contextmanager
+def asked_world(root: Path, module: object) -> Iterator[VerifiedWorld]:
+    """Yield the world that ``module`` finds, whatever cluster and storage it is given."""
+    with pytest.MonkeyPatch.context() as patch, commanded_world(root, patch) as made:
+        patch.setattr(module, "ClusterClient", lambda *_: made.consumers)
+        patch.setattr(module, "open_layout", lambda *_: made.tier.layout)
+        yield made
+
+
+def end_of(world: VerifiedWorld) -> int:
+    """Return up to where brokers have copied the log, exclusive."""
+    return world.tier.served()[-1].end_offset + 1
+
+
+def state_up_to(world: VerifiedWorld, end: int) -> dict[bytes, bytes | None]:
+    """Return the state that there must be as of an offset, by the log from before the round."""
+    found = OpenLog(world.directory).state(MERGING, end_offset=end)
+    return {key: each.value for key, each in found.items()}

@@ -14,7 +14,6 @@ from keeplast.attach.metadata_view import MetadataView
 from keeplast.attach.publication import Publisher
 from keeplast.errors import ConflictError, CorruptError
 from keeplast.format.identifier import encode_id
-from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentId
 
 
 @contextmanager
@@ -25,12 +24,12 @@ def telling_why_gone(publisher: Publisher, view: MetadataView) -> Iterator[None]
     a segment of ``view`` no more: a round that is done again finds what they do. CorruptError for
     an object that is missing and should be there. Any other error of the look is raised as it is.
     """
-    before = _served(view)
+    before = view.cache.served_segments()
     try:
         yield
     except (FileNotFoundError, CorruptError) as error:
         publisher.log.check(publisher.held)
-        now = _served(publisher.look())
+        now = publisher.look().cache.served_segments()
         # What this very round has replaced tells nothing of anybody else.
         mine = {
             source.id
@@ -53,7 +52,3 @@ def telling_why_gone(publisher: Publisher, view: MetadataView) -> Iterator[None]
                 path=str(error.filename or error),
             ) from error  # fmt: skip
         raise
-
-
-def _served(view: MetadataView) -> dict[RemoteLogSegmentId, RemoteLogSegment]:
-    return {each.segment.id: each.segment for each in view.cache.served()}

@@ -161,7 +161,9 @@ def find_removal_dates(
         stays = TombstonesStay.NO_DECISION_LOG
     if stays is not None or decisions is None or isinstance(terms, TombstonesStay):
         return RemovalDates(now_ms=now_ms, pass_ms=pace.pass_ms, stays=stays)
-    newest_ms = max((each.segment.max_timestamp_ms for each in cache.served()), default=-1)
+    newest_ms = max(
+        (each.max_timestamp_ms for each in cache.served_segments().values()), default=-1
+    )
     by_ms = now_ms + pace.pass_ms
     published = [by_ms if e.published_ms is None else e.published_ms for e in decisions]
     # What the decision log has forgotten was published before.
@@ -210,7 +212,7 @@ def _exposed(cache: PartitionCache, now_ms: int) -> Iterator[Holdback]:
 def _clean_below(cache: PartitionCache, cleaned_to: int) -> int:
     """Return from where on a round may take what is served once more: a segment whole."""
     found = cleaned_to
-    served = {each.segment.id: each.segment for each in cache.served()}.values()
+    served = cache.served_segments().values()
     for each in sorted(served, key=lambda each: each.start_offset, reverse=True):
         if each.start_offset < found <= each.end_offset:
             found = each.start_offset

@@ -223,10 +223,9 @@ def overlaid_from(
         place = bisect_right(starts, segment.end_offset) - 1
         return place >= 0 and ends[place] >= segment.start_offset
 
-    raw = {each.segment.id: each.segment for each in cache.served()}
     found = (
         each.start_offset
-        for each in raw.values()
+        for each in cache.served_segments().values()
         if each.start_offset >= log_start and not is_compactors(each) and overlaps(each)
     )
     return min(found, default=None)

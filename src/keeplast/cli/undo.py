@@ -196,6 +196,13 @@ def end_of_undo(
     return code, document | more
 
 
+def undone_ms(entries: Iterable[object]) -> dict[str, int]:
+    """Return when rounds were undone, by name, as the entries of receipts tell; ms since 1970."""
+    from keeplast.survey.receipt_book import UndoReceipt
+
+    return {each.attempt: each.now_ms for each in entries if isinstance(each, UndoReceipt)}
+
+
 def names_given(given: Sequence[str]) -> tuple[str, ...]:
     """Return the names of rounds that were given; InvalidError for a file without one."""
     from keeplast.errors import InvalidError
@@ -244,14 +251,13 @@ def _undone_before(
     """Return when rounds were undone, by name, as receipts tell; ms since 1970."""
     from keeplast.errors import CompactionError
     from keeplast.service.status import read_kept_entries
-    from keeplast.survey.receipt_book import UndoReceipt
 
     try:
         given = receipt if receipt is not None and files.exists(receipt) else None
         entries = read_kept_entries(files, directory.root, given)
     except (CompactionError, OSError):
         return {}
-    return {each.attempt: each.now_ms for each in entries if isinstance(each, UndoReceipt)}
+    return undone_ms(entries)
 
 
 def _say_missing(name: str, undone_ms: int | None, listing: str, *, usage: int) -> int:

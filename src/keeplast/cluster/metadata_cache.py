@@ -197,6 +197,10 @@ class PartitionCache:
         """Return what is read from which segment, by epoch and offset; ranges do not overlap."""
         return [each for epoch in sorted(self._epochs) for each in self._served_in(epoch)]
 
+    def served_segments(self) -> dict[RemoteLogSegmentId, RemoteLogSegment]:
+        """Return the segments that are read, each once, by id, in the order of :meth:`served`."""
+        return {each.segment.id: each.segment for each in self.served()}
+
     def holes(self, log_start_offset: int) -> list[tuple[int, int]]:
         """Return offsets, first and last inclusive, that nothing serves though it should.
 

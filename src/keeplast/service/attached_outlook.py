@@ -286,7 +286,9 @@ def _old_values(
     terms = RemovalTerms(0, local_ms)
     # What the next swaps are kept for is what the last ones were.
     grace_ms = max([pace.grace_ms, *(each.keep_ms for each in decisions)])
-    newest_ms = max((each.segment.max_timestamp_ms for each in cache.served()), default=-1)
+    newest_ms = max(
+        (each.max_timestamp_ms for each in cache.served_segments().values()), default=-1
+    )
     after_ms = settled_from(terms, max(newest_ms - now_ms, 0), grace_ms + pace.pass_ms)
     by_ms = None
     if local_ms <= REMEMBERED_MS:  # Else what the log has forgotten may be on brokers yet.

@@ -42,10 +42,7 @@ def removal_pace(
     A pass begins within an interval, and another one may be under way.
     """
     pace = daemon_pace(cleaner, None)
-    served = [
-        sum({each.segment.id: each.segment.size_bytes for each in cache.served()}.values())
-        for cache in caches
-    ]
+    served = [sum(each.size_bytes for each in cache.served_segments().values()) for cache in caches]
     passes_ms = 2 * sum(pace.duration_ms(size) for size in served if size)
     return RemovalPace(grace_ms, INTERVAL_MS_DEFAULT + passes_ms)
 

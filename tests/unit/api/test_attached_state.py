@@ -9,11 +9,10 @@ import pytest
 
 import keeplast
 from keeplast.api import attached_state as api
-from keeplast.api.open_log import OpenLog
 from keeplast.cluster.facts import TopicEnds
 from keeplast.errors import InvalidError, RefusedError
 from tests.support.attached_world import PARTITION
-from tests.support.commanded_world import commanded_world
+from tests.support.commanded_world import asked_world, end_of, state_up_to
 from tests.support.told_groups import ToldGroups
 from tests.support.verified_world import VerifiedWorld
 from tests.unit.attach.test_attached_rounds import MERGING
@@ -24,12 +23,7 @@ ORDERS = keeplast.TopicPartition(PARTITION.topic, PARTITION.partition)
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiedWorld]:
     """A partition that was compacted once."""
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        commanded_world(tmp_path_factory.mktemp("world"), patch) as made,
-    ):
-        patch.setattr(api, "ClusterClient", lambda *_: made.consumers)
-        patch.setattr(api, "open_layout", lambda *_: made.tier.layout)
+    with asked_world(tmp_path_factory.mktemp("world"), api) as made:
         yield made
 
 
@@ -41,20 +35,11 @@ def state(world: VerifiedWorld, **point: object) -> dict[bytes, object]:
     return {key: each.value for key, each in found.items()}
 
 
-def end_of(world: VerifiedWorld) -> int:
-    return world.tier.served()[-1].end_offset + 1
-
-
-def expected(world: VerifiedWorld, end: int) -> dict[bytes, object]:
-    found = OpenLog(world.directory).state(MERGING, end_offset=end)
-    return {key: each.value for key, each in found.items()}
-
-
 def test_the_state_is_that_of_the_log_up_to_where_brokers_have_copied_it(
     world: VerifiedWorld,
 ) -> None:
     end = end_of(world)
-    assert expected(world, end) == state(world) == state(world, end_offset=end)
+    assert state_up_to(world, end) == state(world) == state(world, end_offset=end)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +67,7 @@ def test_a_group_is_asked_of_the_brokers(
         monkeypatch.setattr(
             type(world.consumers), name, staticmethod(getattr(told, name)), raising=False
         )
-    assert expected(world, end) == state(world, end_group="readers")
+    assert state_up_to(world, end) == state(world, end_group="readers")
     with pytest.raises(InvalidError, match="end_group='others'"):
         state(world, end_group="others")
     with pytest.raises(InvalidError, match="one point at a time"):

@@ -13,7 +13,7 @@ import pytest
 from keeplast.attach.attached_place import SWAP_EPOCHS_MAX, SWAP_SEGMENTS_MAX
 from keeplast.attach.batch import announcement, batch_of, updates
 from keeplast.attach.collection import GRACE_MS_MIN, check_grace, collect
-from keeplast.attach.publication import Publisher, claim
+from keeplast.attach.publication import claim
 from keeplast.attach.repair import repair
 from keeplast.attach.swap import Swap
 from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange, TopicFacts
@@ -59,23 +59,12 @@ def world(tmp_path: Path) -> Iterator[AttachedWorld]:
     made.close()
 
 
-def story(world: AttachedWorld, steps: Steps | None = None) -> Publisher:
-    """Claim, repair, compact two segments into one, collect, and give the partition back."""
-    publisher = world.claim(steps=steps)
-    repair(publisher)
-    publisher.decide_and_publish(world.swap(publisher))
-    world.clock.advance(GRACE_MS)
-    collect(publisher, GRACE_MS)
-    publisher.close()
-    return publisher
-
-
 def ranges(world: AttachedWorld) -> list[tuple[int, int]]:
     return [(each.start_offset, each.end_offset) for each in world.served()]
 
 
 def test_two_segments_become_one_in_one_batch_and_their_objects_go(world: AttachedWorld) -> None:
-    story(world)
+    world.live_through()
     assert [(0, 19), (20, 29)] == ranges(world)
     announced, published, collected = world.cluster.batches
     assert [1, 3, 2] == [each.end - each.start for each in (announced, published, collected)]
@@ -104,7 +93,7 @@ def test_outputs_are_finished_by_descending_start(world: AttachedWorld) -> None:
 def counted(tmp_path: Path) -> list[str]:
     world = AttachedWorld(tmp_path)
     steps = Steps()
-    story(world, steps)
+    world.live_through(steps)
     world.close()
     return steps.names
 
@@ -126,7 +115,7 @@ def test_a_crash_at_every_step_rolls_forward_or_is_taken_back(tmp_path: Path) ->
         world = AttachedWorld(root)
         steps = Steps(number, crash, world.require_readable)
         with pytest.raises(CrashError):
-            story(world, steps)
+            world.live_through(steps)
         world.require_readable()
         world.settle()
         outcomes.add(len(ranges(world)))
@@ -149,11 +138,11 @@ def test_a_zombie_that_wakes_at_any_step_changes_nothing_that_was_not_decided(
         def rival(world: AttachedWorld = world, steps: Steps = steps) -> None:
             # All of a round and its collection, while the other process sleeps.
             steps.watched()
-            story(world)
+            world.live_through()
 
         steps.happens = rival
         try:
-            story(world, steps)
+            world.live_through(steps)
             ends.add("done")
         except (FencedError, ConflictError, RefusedError) as error:
             ends.add(type(error).__name__)
@@ -431,7 +420,7 @@ def test_who_is_overtaken_in_a_look_meets_no_foreign_mark(world: AttachedWorld) 
     """AT-9: the next owner announces, publishes and collects before the look has ended."""
     publisher = world.claim()
     publisher.cluster = Before(  # type: ignore[assignment]
-        world.cluster, "read_end", lambda: story(world)
+        world.cluster, "read_end", lambda: world.live_through()
     )
     view = publisher.look()
     assert {mark_of(2)} == {each.broker_id for each in view.cache.segments if each.broker_id < 0}
@@ -543,7 +532,7 @@ def test_who_is_second_of_one_decision_log_is_told_so(
 
 
 def test_marks_that_the_decision_log_does_not_know_are_refused(world: AttachedWorld) -> None:
-    story(world)
+    world.live_through()
     world.tier.own.clear()
     values = len(world.cluster.values)
     with pytest.raises(RefusedError, match="does not know"):
@@ -744,7 +733,7 @@ def test_a_metadata_topic_that_got_more_partitions_is_never_accepted(world: Atta
 
 
 def test_a_swap_whose_sources_are_gone_is_published_again_too(world: AttachedWorld) -> None:
-    publisher = story(world)
+    publisher = world.live_through()
     _, published, _ = world.cluster.batches
     del world.cluster.values[published.start :]
     with pytest.raises(AssertionError):

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.collection import collect
 from keeplast.attach.repair import repair
 from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange, TopicFacts
 from keeplast.cluster.live_cluster import MetadataEnd, MetadataValue
@@ -72,16 +71,6 @@ def divided(root: Path) -> AttachedWorld:
     return world
 
 
-def story(world: AttachedWorld, steps: Steps | None = None) -> None:
-    """Claim, repair, compact, and collect, as one process."""
-    publisher = world.claim(steps=steps)
-    repair(publisher)
-    publisher.decide_and_publish(world.swap(publisher))
-    world.clock.advance(GRACE_MS)
-    collect(publisher, GRACE_MS)
-    publisher.close()
-
-
 def cluster_of(world: AttachedWorld) -> Divided:
     assert isinstance(world.cluster, Divided)
     return world.cluster
@@ -96,7 +85,7 @@ def test_an_old_leader_that_answers_from_any_step_on_harms_nobody(tmp_path: Path
     """It has all that was acknowledged, or has not heard yet that the last of it is committed."""
     (tmp_path / "count").mkdir()
     counted, steps = divided(tmp_path / "count"), Steps()
-    story(counted, steps)
+    counted.live_through(steps)
     counted.close()
     ends: dict[str, int] = {}
     for number in range(len(steps.names)):
@@ -109,7 +98,7 @@ def test_an_old_leader_that_answers_from_any_step_on_harms_nobody(tmp_path: Path
             copied(world)
 
         try:
-            story(world, Steps(number, happens, world.require_readable))
+            world.live_through(Steps(number, happens, world.require_readable))
             end = "done"
         except (CorruptError, InvariantError):
             raise  # Neither damage nor a defect: only an old answer.

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
-from keeplast.api.open_log import OpenLog
 from keeplast.cluster.facts import TopicEnds
 from keeplast.config import attached_source
 from keeplast.config.log_source import KafkaLogSource
@@ -18,10 +17,9 @@ from keeplast.format.identifier import encode_id
 from keeplast.model.partition import TopicPartition
 from keeplast.pipeline.data_source import SCHEMA, table_schema
 from tests.support.attached_world import PARTITION
-from tests.support.commanded_world import commanded_world
+from tests.support.commanded_world import asked_world, end_of, state_up_to
 from tests.support.told_groups import ToldGroups
 from tests.support.verified_world import VerifiedWorld
-from tests.unit.attach.test_attached_rounds import MERGING
 
 TOPIC = PARTITION.topic
 ORDERS = TopicPartition(TOPIC, PARTITION.partition)
@@ -31,12 +29,7 @@ CLUSTER = {"bootstrapServers": "127.0.0.1:1", "storage": "local:/x"}
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiedWorld]:
     """A partition that was compacted once."""
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        commanded_world(tmp_path_factory.mktemp("world"), patch) as made,
-    ):
-        patch.setattr(attached_source, "ClusterClient", lambda *_: made.consumers)
-        patch.setattr(attached_source, "open_layout", lambda *_: made.tier.layout)
+    with asked_world(tmp_path_factory.mktemp("world"), attached_source) as made:
         yield made
 
 
@@ -56,24 +49,15 @@ def rows_without_log(**more: str) -> dict[bytes, bytes]:
     return {row["key"]: row["value"] for row in found}
 
 
-def end_of(world: VerifiedWorld) -> int:
-    return world.tier.served()[-1].end_offset + 1
-
-
 def at(offset: int) -> dict[str, str]:
     return {"endingOffsets": f'{{"{TOPIC}":{{"0":{offset}}}}}'}
-
-
-def expected(world: VerifiedWorld, end: int) -> dict[bytes, bytes | None]:
-    found = OpenLog(world.directory).state(MERGING, end_offset=end)
-    return {key: each.value for key, each in found.items()}
 
 
 def test_the_state_is_that_of_the_log_up_to_where_brokers_have_copied_it(
     world: VerifiedWorld,
 ) -> None:
     end = end_of(world)
-    state = expected(world, end)
+    state = state_up_to(world, end)
     assert state
     assert state == rows(world) == rows(world, subscribe=TOPIC, **at(end))
     assert state == rows_without_log(minPartitions="3")
@@ -112,7 +96,7 @@ def test_a_group_is_asked_of_the_brokers(
         monkeypatch.setattr(
             type(world.consumers), name, staticmethod(getattr(told, name)), raising=False
         )
-    assert expected(world, end) == rows(world, endingGroup="readers")
+    assert state_up_to(world, end) == rows(world, endingGroup="readers")
     with pytest.raises(RefusedError, match="cleaned_to="):
         rows(world, endingGroup="behind")
     with pytest.raises(InvalidError, match="endingGroup='others' bootstrapServers="):

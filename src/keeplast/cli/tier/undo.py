@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -116,14 +115,14 @@ def drop(call: OwnedCall, as_json: Json = False) -> Result:
 
 def _undone_before(receipt: Path | None) -> dict[str, int]:
     """Return when rounds were undone, by name, as a file of receipts tells; ms since 1970."""
+    from keeplast.cli.undo import undone_ms
     from keeplast.errors import CompactionError
     from keeplast.log.files import LocalFiles
-    from keeplast.survey.receipt_book import UndoReceipt, read_entries
+    from keeplast.survey.receipt_book import read_entries
 
     if receipt is None:
         return {}
     try:
-        entries: Sequence[object] = read_entries(receipt, LocalFiles())
+        return undone_ms(read_entries(receipt, LocalFiles()))
     except (CompactionError, OSError):
         return {}
-    return {each.attempt: each.now_ms for each in entries if isinstance(each, UndoReceipt)}

@@ -37,6 +37,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiedWorld]:
         printed("attach", "verify", *CLUSTER, *decided(made), "--receipt", receipt(made), "--note")
         base, following = list(pairwise(made.bases))[-1]
         made.tier.copy_one(made.directory, base, following - 1)
+        # What waits for its grace has a date that moves with the time of the look.
+        now_ms = SystemClock().now_ms()
+        patch.setattr(SystemClock, "now_ms", lambda self: now_ms)
         yield made
 
 
@@ -49,8 +52,9 @@ def receipt(world: VerifiedWorld) -> Path:
     return world.world.root / "receipts.jsonl"
 
 
-def status() -> Any:
-    return printed("attach", "status", *CLUSTER)
+def status(world: VerifiedWorld) -> Any:
+    store = decided(world)[:2]
+    return printed("attach", "status", *CLUSTER, *store)
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +72,9 @@ def attached(world: VerifiedWorld) -> Iterator[Served]:
 
 
 def test_an_attached_topic_is_shown_as_attach_status_says(
-    browser: Browser, attached: Served
+    browser: Browser, attached: Served, world: VerifiedWorld
 ) -> None:
-    (expected,) = status()["partitions"]
+    (expected,) = status(world)["partitions"]
     served, compacted = expected["served"], expected["compacted"]
     browser.open(attached.url("/"))
     (row,) = cells(browser, "main")
@@ -89,8 +93,10 @@ def test_an_attached_topic_is_shown_as_attach_status_says(
     assert [] == browser.grave_findings()
 
 
-def test_effective_and_hidden_segments_are_told_apart(browser: Browser, attached: Served) -> None:
-    (expected,) = status()["partitions"]
+def test_effective_and_hidden_segments_are_told_apart(
+    browser: Browser, attached: Served, world: VerifiedWorld
+) -> None:
+    (expected,) = status(world)["partitions"]
     assert all(expected[use]["count"] for use in ("served", "compacted", "hidden", "deleting"))
     browser.open(attached.url(LOG))
     segments = cells(browser, "section[aria-labelledby=h-segments]")
@@ -131,12 +137,14 @@ def test_what_waits_for_its_grace_and_what_verify_said_are_told(
     assert round_[-1] == row[-1]
 
 
-def test_the_documents_are_those_of_the_command_line(browser: Browser, attached: Served) -> None:
+def test_the_documents_are_those_of_the_command_line(
+    browser: Browser, attached: Served, world: VerifiedWorld
+) -> None:
     for path in ("/", LOG):
         browser.open(attached.url(path))
         links = {each.text: each.get_attribute("href") for each in browser.all("nav a")}
         browser.open(str(links["JSON"]))
-        assert status() == json.loads(browser.text("body"))
+        assert status(world) == json.loads(browser.text("body"))
 
 
 def test_a_key_is_found_as_attach_explain_says(

@@ -8,7 +8,7 @@ behind the round that takes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -156,23 +156,20 @@ def _region(
 def find_outlooks(
     facts: ClusterFacts, ranges: Mapping[str, Sequence[OffsetRange]], known: ClusterCache,
     log: DecisionLog | None, layout: RemoteLayout | None, settings: Settings, grace_ms: int,
-    now_ms: int, address: str,
+    now_ms: int, address: str, chosen: Iterable[tuple[TopicFacts, int]],
 ) -> list[PartitionOutlook]:  # fmt: skip
-    """Return the outlook of every partition of ``facts`` at ``now_ms``; one that fails says so.
+    """Return the outlook of each of ``chosen`` at ``now_ms``; one that fails says so.
 
     Without a decision ``log`` all counts as dirty; without a ``layout`` no object is looked at.
     """
     looks = AttachedLooks(layout)
-    chosen = [
-        (topic, number, ends, known.partitions.get(name_of(topic, number), PartitionCache()))
-        for topic in facts.topics
-        for number, ends in enumerate(ranges[topic.name])
-    ]
     # The loop goes through all that is attached, whichever topics are shown.
     pace = removal_pace(settings.cleaner_config(), known.partitions.values(), grace_ms)
     everywhere = list(check_cluster(facts, address))
     found = []
-    for topic, number, ends, cache in chosen:
+    for topic, number in chosen:
+        ends = ranges[topic.name][number]
+        cache = known.partitions.get(name_of(topic, number), PartitionCache())
         name = AttachedName(facts.cluster_id, name_of(topic, number))
         attached = None if log is None else log.find(name)
         config = settings.topic_config(topic.name)

@@ -255,22 +255,6 @@ def store_head(given_up: Sequence[TopicPartition]) -> dict[str, Any]:
     return {"given_up": [{"topic": each.topic, "partition": each.partition} for each in given_up]}
 
 
-def attached_document(
-    cluster_id: str,
-    metadata_ends: Mapping[int, int],
-    found: Sequence[RemotePartitionStatus],
-    waits: Mapping[TopicPartition, ReaderWait] = MappingProxyType({}),
-) -> dict[str, Any]:
-    """Return what brokers serve of tiered topics, as ``keeplast attach status`` prints it first.
-
-    ``waits`` are those of the partitions whose tombstones wait for somebody.
-    """
-    rows = [
-        attached_row(each, waits.get(TopicPartition(each.topic, each.partition))) for each in found
-    ]
-    return {**attached_head(cluster_id, metadata_ends), PARTITIONS: rows}
-
-
 def attached_row(remote: RemotePartitionStatus, readers: ReaderWait | None) -> dict[str, Any]:
     """Return what brokers serve of one partition, and whom its tombstones wait for."""
     return shown_fields(remote) | {"readers": readers}

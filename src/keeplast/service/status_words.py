@@ -142,8 +142,11 @@ def hold_lines(holds: Iterable[Hold], now_ms: int) -> list[str]:
     ]
 
 
-def told_words(told_from: int, bound: int) -> str:
-    """Say as of which offsets a state can be told, and what a round up to ``bound`` leaves."""
+def told_words(told_from: int, bound: int = 0) -> str:
+    """Say as of which offsets a state can be told, and what a round up to ``bound`` leaves.
+
+    0 is no round.
+    """
     moved = f"; after the next round, as of {bound} or later" if bound > told_from else ""
     return f"its earlier state can be exported as of offset {told_from} or later{moved}"
 

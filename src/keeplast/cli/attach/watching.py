@@ -25,7 +25,7 @@ from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.redaction import shown_url
 from keeplast.service.console.searches import MEMORY_BYTES, HeaderScanner, KeyFinder
-from keeplast.service.console.view import AttachedLook, Looked, Watcher
+from keeplast.service.console.view import Looked, Watcher
 from keeplast.service.explained import KeyAnswer
 from keeplast.service.receipt_shelf import ReceiptShelf
 
@@ -57,8 +57,7 @@ def attached_watcher(
     from keeplast.cluster.facts import METADATA_TOPIC
     from keeplast.cluster.group_offsets import BrokerGroups
     from keeplast.cluster.metadata_log import fold_metadata, partitions_of
-    from keeplast.cluster.status import name_of
-    from keeplast.service.attached_status import attached_status, waits_of
+    from keeplast.service.attached_report import attached_report
 
     _require_there(store)
     client, files = cluster.connect(), LocalFiles()
@@ -75,29 +74,13 @@ def attached_watcher(
         chosen = partitions_of(facts.topics, facts.metadata_topic)
         folded = fold_metadata(client, facts.metadata_topic, chosen)
         folded.require_sound()
-        caches = folded.cache.partitions
-        waits = waits_of(groups, facts, wanted.settings_of(facts.topics), clock)
+        ranges = {topic.name: client.read_ranges(topic) for topic in facts.topics}
         with _opened(store) as log:
-            known = () if log is None else log.partitions(facts.cluster_id)
-            attached = {each.name.partition: each for each in known}
-            found = []
-            for topic in facts.topics:
-                for number, held in enumerate(client.read_ranges(topic)):
-                    if partitions and number not in partitions:
-                        continue
-                    name = name_of(topic, number)
-                    own = attached.get(name)
-                    decisions = () if log is None or own is None else log.decisions(own)
-                    found.append(
-                        attached_status(
-                            topic, number, held, caches.get(name), own, decisions,
-                            waits.get(TopicPartition(topic.name, number)),
-                        )
-                    )  # fmt: skip
-        ends = {each: held.end for each, held in sorted(folded.ranges.items())}
-        return Looked(
-            attached=AttachedLook(facts.cluster_id, ends, tuple(found)), now_ms=clock.now_ms()
-        )
+            found = attached_report(
+                facts, ranges, folded, log, None, wanted.settings_of(facts.topics), groups, clock,
+                cluster.bootstrap_server, numbers=partitions,
+            )  # fmt: skip
+        return Looked(attached=found, now_ms=clock.now_ms())
 
     place = f"{cluster.bootstrap_server}"
     if store is not None:

@@ -44,7 +44,7 @@ from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import PartitionFacts
 from keeplast.service.status import PartitionStatus
-from keeplast.service.status_words import detail_lines, hold_lines
+from keeplast.service.status_words import detail_lines, hold_lines, told_words
 from keeplast.store.status import TierStatus
 from keeplast.survey.wording import wait_words
 
@@ -112,7 +112,7 @@ def log_page(
         offsets = [("log start", held.start), ("clean to", entry.cleaned_to)]
         if entry.remote.remote_end is not None:
             offsets.append(("remote end", entry.remote.remote_end + 1))
-        lines = _attached_lines(entry, now_ms)
+        lines = [*_attached_lines(entry, now_ms), *_outlook_lines(view, entry)]
     else:
         parts = tier_parts(entry)
         offsets = [
@@ -241,6 +241,20 @@ def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
         for each in entry.waiting
     ]
     return lines
+
+
+def _outlook_lines(view: ConsoleView, entry: AttachedStatus) -> list[str]:
+    """Return what comes next, in the words of ``keeplast attach status``."""
+    report, partition = view.attached, entry.partition
+    if report is None:
+        return []
+    outlook = report.outlooks[partition]
+    told, tombstones = report.told_from.get(partition), report.tombstones.get(partition)
+    return [
+        *([] if outlook.old is None else [f"old values: {outlook.old.why}"]),
+        *([] if told is None else [told_words(told)]),
+        *([] if tombstones is None else [f"tombstones and markers: {tombstones.words}"]),
+    ]
 
 
 def _tier_lines(status: TierStatus, now_ms: int) -> list[str]:

@@ -26,8 +26,7 @@ from keeplast.service.console.tokens import Sessions
 from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.document_text import document_text
 from keeplast.service.documents import (
-    attached_head,
-    attached_row,
+    PARTITIONS,
     headers_document,
     status_document,
     tier_document,
@@ -85,19 +84,19 @@ class Counting:
         """Return the document of ``keeplast status --json --tombstones headers``.
 
         Of a store it is that of ``keeplast tier status --json``, of an attached topic that of
-        ``keeplast attach status --json`` without ``outlook``, with what headers tell.
+        ``keeplast attach status --json``, with what headers tell.
         """
         view, entry, found = await self._counted(request)
 
         def make() -> str:
             if isinstance(entry, TierStatus):
                 told = tier_document(entry) | headers_document(found)
-                return document_text({"partitions": [told]})
+                return document_text({PARTITIONS: [told]})
             if isinstance(entry, AttachedStatus):
                 assert view.attached is not None
-                head = attached_head(view.attached.cluster_id, view.attached.metadata_ends)
-                told = attached_row(entry.remote, entry.readers) | headers_document(found)
-                return document_text(head | {"partitions": [told]})
+                document = view.attached.as_document([entry.partition])
+                (told,) = document[PARTITIONS]
+                return document_text(document | {PARTITIONS: [told | headers_document(found)]})
             assert view.status is not None
             assert entry.log is not None
             counted = replace(entry, log=replace(entry.log, stages=found.stages))

@@ -16,9 +16,10 @@ from keeplast.cleaner.reasons import DirtyEnough, Overdue
 from keeplast.cleaner.selection import Choice
 from keeplast.clock import time_text
 from keeplast.inspect.status import LogStatus
-from keeplast.model.duration import precise_relative_text
+from keeplast.model.duration import precise_duration_text, precise_relative_text
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_counted
+from keeplast.service.attached_outlook import PartitionOutlook
 from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.console.progress import CLEANING, running_document
 from keeplast.service.console.strip import (
@@ -234,7 +235,14 @@ def attached_state(entry: AttachedStatus) -> str:
     return "dirty" if entry.dirty_bytes else "clean"
 
 
-def attached_reason(entry: AttachedStatus, facts: PartitionFacts | None) -> str:
+def outlook_of(view: ConsoleView, entry: AttachedStatus) -> PartitionOutlook | None:
+    """Return what comes next of an attached partition, None where nobody has looked."""
+    return None if view.attached is None else view.attached.outlooks.get(entry.partition)
+
+
+def attached_reason(
+    entry: AttachedStatus, facts: PartitionFacts | None, outlook: PartitionOutlook | None
+) -> str:
     """Say why an attached partition is in its state."""
     if entry.remote.holes:
         first, last = entry.remote.holes[0]
@@ -247,7 +255,8 @@ def attached_reason(entry: AttachedStatus, facts: PartitionFacts | None) -> str:
         return "nothing is known of rounds: no decision log that is asked here attached it"
     kept = sum(each.segments for each in entry.waiting)
     more = f"; {format_counted(kept, 'replaced segment')} in grace" if kept else ""
-    return f"clean up to offset {entry.cleaned_to}{more}"
+    coming = "" if outlook is None else f"; next round: {outlook.error or outlook.why}"
+    return f"clean up to offset {entry.cleaned_to}{more}{coming}"
 
 
 _SORTS: dict[str, Callable[[Entry], tuple[object, ...]]] = {
@@ -362,7 +371,7 @@ def row_of(
     if isinstance(each, PartitionStatus):
         return _directory_row(each, now_ms, place)
     if isinstance(each, AttachedStatus):
-        return _attached_row(each, facts)
+        return _attached_row(each, facts, outlook_of(view, each))
     parts = tier_parts(each)
     reason = each.uncleanable_reason or ("" if facts is None else facts.reason)
     days = [day for day in view.round_days if day.partition == each.partition]
@@ -376,16 +385,29 @@ def row_of(
     )  # fmt: skip
 
 
-def _attached_row(each: AttachedStatus, facts: PartitionFacts | None) -> Row:
+def _attached_row(
+    each: AttachedStatus, facts: PartitionFacts | None, outlook: PartitionOutlook | None
+) -> Row:
     parts, hidden = attached_parts(each), hidden_parts(each)
-    figures = None if facts is None else facts.figures
+    figures = None if outlook is None else outlook.figures
+    figures = figures if facts is None else facts.figures
     dirty = each.dirty_bytes if figures is None else figures.cleanable.cleanable_bytes
     ratio = each.ratio if figures is None else figures.cleanable.ratio
     return Row(
-        each.partition, state_of(each, facts), attached_reason(each, facts), by_zone(parts),
-        twin_of(parts), by_zone(hidden), twin_of(hidden) if hidden else "", ratio=f"{ratio:.3f}",
-        size=format_bytes(each.size_bytes), cleanable=format_bytes(dirty),
+        each.partition, state_of(each, facts), attached_reason(each, facts, outlook),
+        by_zone(parts), twin_of(parts), by_zone(hidden), twin_of(hidden) if hidden else "",
+        ratio=f"{ratio:.3f}", size=format_bytes(each.size_bytes), cleanable=format_bytes(dirty),
+        erased_why="" if outlook is None else _old_words(outlook),
     )  # fmt: skip
+
+
+def _old_words(outlook: PartitionOutlook) -> str:
+    """Say in a cell by when old values are gone; the page of the log has the whole sentence."""
+    if outlook.old is None:
+        return ""
+    if outlook.old.after_round_ms is None:
+        return "no date"
+    return f"no date; {precise_duration_text(outlook.old.after_round_ms)} after its round"
 
 
 def _directory_row(each: PartitionStatus, now_ms: int, place: int | None) -> Row:

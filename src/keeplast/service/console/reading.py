@@ -17,7 +17,6 @@ from keeplast.clock import Clock
 from keeplast.config.setting_rows import settings_document
 from keeplast.log.files import FileSystem, reading
 from keeplast.model.escapes import printable
-from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.console import anatomy, pages, work
 from keeplast.service.console.asked import partition_of, query_of, unknown
 from keeplast.service.console.progress import progress_document
@@ -26,8 +25,6 @@ from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.document_text import document_pieces, document_text
 from keeplast.service.documents import (
     PARTITIONS,
-    attached_head,
-    attached_row,
     facts_document,
     partition_document,
     status_head,
@@ -221,12 +218,8 @@ def _place_parts(
 ) -> tuple[dict[str, Any], Iterator[object]]:
     """Return what the command line prints of these partitions with ``--json``: head and rows."""
     if view.attached is not None:
-        head = attached_head(view.attached.cluster_id, view.attached.metadata_ends)
-        return head, (
-            attached_row(each.remote, each.readers)
-            for each in found
-            if isinstance(each, AttachedStatus)
-        )
+        head = view.attached.as_document([each.partition for each in found])
+        return head, iter(head.pop(PARTITIONS))
     if view.status is None:
         by_name = {each.partition: each for each in found if isinstance(each, TierStatus)}
         chosen = (by_name[e.partition] for e in view.tiers if e.partition in by_name)

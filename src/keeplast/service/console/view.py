@@ -8,7 +8,7 @@ the last one at once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,7 +18,7 @@ from keeplast.errors import CompactionError, error_text
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.redaction import without_secrets
-from keeplast.service.attached_status import AttachedStatus
+from keeplast.service.attached_report import AttachedReport
 from keeplast.service.control import Control
 from keeplast.service.directory_look import DirectoryLook
 from keeplast.service.gauges import GaugeObserver
@@ -32,17 +32,6 @@ from keeplast.tier.state.round_days import RoundDay
 PAUSE_SECONDS_MIN = 5.0
 IDLE_SHARE = 50
 """A look is followed by a pause of so many times what it took."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttachedLook:
-    """The tiered topics of a live cluster; ``metadata_ends`` are how far the metadata topic was
-    read, exclusive, by its partitions.
-    """
-
-    cluster_id: str
-    metadata_ends: Mapping[int, int]
-    partitions: tuple[AttachedStatus, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +50,7 @@ class ConsoleView:
     status: DirectoryStatus | None = None
     tiers: tuple[TierStatus, ...] = ()
     given_up: tuple[TopicPartition, ...] = ()
-    attached: AttachedLook | None = None
+    attached: AttachedReport | None = None
     round_days: tuple[RoundDay, ...] = ()
     settings: Settings | None = None
     snapshot: Snapshot | None = None
@@ -111,7 +100,7 @@ class Looked:
     directory: DirectoryLook | None = None
     tiers: tuple[TierStatus, ...] = ()
     given_up: tuple[TopicPartition, ...] = ()
-    attached: AttachedLook | None = None
+    attached: AttachedReport | None = None
     round_days: tuple[RoundDay, ...] = ()
     now_ms: int = 0
 

@@ -16,6 +16,7 @@ from keeplast.attach.holds import AttachedHolds, HeldCluster
 from keeplast.cli.attach.options import ClusterOptions, WantedOptions
 from keeplast.cli.attach.watching import attached_watcher
 from keeplast.cli.main import app
+from keeplast.clock import SystemClock
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.hold import HoldPoint
@@ -77,19 +78,38 @@ def text_of(site: Site, path: str) -> str:
     return " ".join(html.unescape(answer.text).split())
 
 
-def printed(world: AttachedWorld) -> Any:
+def printed(world: AttachedWorld, *more: str) -> Any:
     arguments = ["attach", "status", "--bootstrap-server", "broker:9092", "--topic", "orders"]
-    done = CliRunner().invoke(app, [*arguments, "--json"])
+    done = CliRunner().invoke(app, [*arguments, *more, "--json"])
     assert 0 == done.exit_code, done.stderr
-    document = json.loads(done.stdout)
-    assert document.pop("outlook")
-    return document
+    return json.loads(done.stdout)
 
 
-def test_the_document_is_that_of_attach_status(world: AttachedWorld) -> None:
+def test_the_document_is_that_of_attach_status(
+    world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compacted(world)
+    # What waits for its grace has a date that moves with the time of the look.
+    now_ms = world.clock.now_ms() + 60_000
+    monkeypatch.setattr(SystemClock, "now_ms", lambda self: now_ms)
+    store = f"sqlite:///{world.root / 'decisions.db'}"
+    expected = printed(world, "--store", store)
+    assert {"outlook", "told_from", "tombstones"} < expected.keys()
     for path in ("/overview.json", "/log/orders/0.json"):
-        assert printed(world) == site(world).document(path)
+        assert expected == site(world).document(path)
+
+
+def test_what_comes_next_is_told_in_the_words_of_attach_status(world: AttachedWorld) -> None:
+    compacted(world)
+    expected = printed(world, "--store", f"sqlite:///{world.root / 'decisions.db'}")
+    (outlook,), (told,) = expected["outlook"], expected["told_from"]
+    found = site(world)
+    log = text_of(found, "/log/orders/0")
+    assert f"next round: {outlook['why']}" in log
+    assert f"old values: {outlook['erased_by']['why']}" in log
+    assert f"as of offset {told['told_from']} or later" in log
+    assert f"tombstones and markers: {expected['tombstones'][0]['why']}" in log
+    assert "no date; " in text_of(found, "/")
 
 
 def test_what_is_served_and_what_is_hidden_are_two_lines(world: AttachedWorld) -> None:

@@ -12,13 +12,15 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from keeplast.service.console import gate
 from keeplast.service.console.view import ConsoleView
 from tests.console.conftest import Served, serving
-from tests.support.console_site import ACTOR
+from tests.support.console_site import ACTOR, searches_in
 from tests.support.waiting import SECONDS_MAX, wait_until
 
 pytestmark = pytest.mark.console
@@ -32,14 +34,28 @@ PATHS = (
     "/enter", "/leave", "/do/clean", "/do/pause", "/do/resume", "/do/retry", "/do/other",
     "/static/console.css", "/static/x", "/log/orders/0", "/log/orders/0.json",
     "/log/orders/0/settings.json", "/log/orders/9", "/log/sessions/0", "/log/customers/0",
-    "/events", "/keys", "/key", "/log/orders/0/key",
+    "/events", "/keys", "/keys.json", "/key", "/log/orders/0/headers",
+    "/log/orders/0/headers.json",
 )  # fmt: skip
 PIECES = (
     "..", "%2e%2e", "%00", "%ff", "%", "%zz", "//", "\\", ";", "#", "?", "&&", "=", " ", "'", '"',
     "<b>", "\u0663", "\u202e", "orders", "0", "-1", "1e9", "9" * 30, "a" * 900, "{{7*7}}", "null",
     "\r", "\t",
 )  # fmt: skip
-FIELDS = ("q", "state", "sort", "page", "topic", "partition", "form", "token", "key", "x")
+FIELDS = (
+    "q",
+    "state",
+    "sort",
+    "page",
+    "topic",
+    "partition",
+    "form",
+    "token",
+    "key",
+    "as",
+    "header",
+    "x",
+)
 HEADERS = (
     "Cookie", "Authorization", "Origin", "Sec-Fetch-Site", "X-Forwarded-Host", "X-Forwarded-Proto",
     "Range", "If-None-Match", "If-Modified-Since", "Accept", "Accept-Encoding", "Upgrade", "Expect",
@@ -130,11 +146,14 @@ def ask_on(served: Served, port: int, seconds: float, seed: str) -> int:
 
 
 def test_made_up_requests_make_no_route_fail(
-    seen: ConsoleView, told: pytest.LogCaptureFixture, pytestconfig: pytest.Config
-) -> None:
+    seen: ConsoleView, demo: Path, told: pytest.LogCaptureFixture, pytestconfig: pytest.Config,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    # Most tokens that are made up are wrong, and each would wait.
+    monkeypatch.setattr(gate, "GUESS_SECONDS", 0.0)
     seconds = float(pytestconfig.getoption("--fuzz-seconds") or SECONDS)
     seed = str(pytestconfig.getoption("--fuzz-seed") or SEED)
-    with serving(seen) as served:
+    with serving(seen, searches=searches_in(demo, now_ms=seen.now_ms)) as served:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         port = int(served.address.rstrip("/").rpartition(":")[2])
         found = ask_on(served, port, seconds, seed)

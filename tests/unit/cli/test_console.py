@@ -70,6 +70,12 @@ def test_a_receipt_is_of_a_store_or_a_cluster(
         assert (2, True) == (run.code, f"--receipt={path}" in run.err), run.err
 
 
+@pytest.mark.parametrize("proxy", ["proxy.example", "192.0.2.0/24", "192.0.2.1:443"])
+def test_a_proxy_is_named_by_its_address(keeplast: Command, data_dir: Path, proxy: str) -> None:
+    run = keeplast("console", data_dir, "--listen", "127.0.0.1:0", "--behind-proxy", proxy)
+    assert (2, True) == (run.code, f"--behind-proxy={proxy}" in run.err), run.err
+
+
 def test_a_search_has_limits_that_make_sense(keeplast: Command, data_dir: Path) -> None:
     for option, value in (
         ("--search-seconds", "0"), ("--search-seconds", "51"), ("--search-bytes", "much"),

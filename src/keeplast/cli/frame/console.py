@@ -250,13 +250,19 @@ def console_served(
     headers there.
     """
     from keeplast.log.files import LocalFiles
-    from keeplast.service.console.gate import Entrance
+    from keeplast.service.console.gate import Entrance, is_address
     from keeplast.service.console.searches import KeySearches
     from keeplast.service.console.server import ConsoleServer
     from keeplast.service.console.tokens import random_tokens, read_tokens
 
     host, port = address
     certificate = _certificate(options)
+    for each in options.behind_proxy:
+        if not is_address(each):
+            raise InvalidError(
+                "a proxy is known by its address, as it connects from there; write each one, no "
+                f"name and no network. --behind-proxy={each}"
+            )
     entrance = Entrance(
         host,
         port,

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from keeplast.errors import UnavailableError
 from keeplast.service.console import pages
 from keeplast.service.console.asked import form_of, given_partition, unknown
-from keeplast.service.console.gate import Entrance, Visitor
+from keeplast.service.console.gate import Brake, Entrance, Visitor
 from keeplast.service.console.rendering import Rendering
 from keeplast.service.console.tokens import Sessions, VisitorRole
 from keeplast.service.console.view import ViewSource
@@ -26,7 +26,7 @@ def require_own_form(request: Request, form: dict[str, str], sessions: Sessions)
     """Raise 403 for a form that is not one of the visitor's session, unless he sent a token."""
     visitor: Visitor = request.state.visitor
     is_ours = sessions.is_form_token(visitor.session, form.get("form", ""))
-    if not is_ours and "authorization" not in request.headers:
+    if not is_ours and not visitor.has_token:
         raise HTTPException(403, "the form is not one of this session; load the page again")
 
 
@@ -34,13 +34,15 @@ class Acting:
     """What one console lets visitors do."""
 
     def __init__(
-        self, source: ViewSource, entrance: Entrance, sessions: Sessions, rendering: Rendering
-    ) -> None:
+        self, source: ViewSource, entrance: Entrance, sessions: Sessions, rendering: Rendering,
+        brake: Brake,
+    ) -> None:  # fmt: skip
         """Take what is asked, and who may ask it."""
         self._source = source
         self._entrance = entrance
         self._sessions = sessions
         self._rendering = rendering
+        self._brake = brake
 
     async def enter(self, request: Request) -> Response:
         """Exchange a token for a cookie."""
@@ -49,6 +51,7 @@ class Acting:
         form = await form_of(request)
         name = self._sessions.begin(form.get("token", "").strip())
         if name is None:
+            await self._brake.wait()
             page = self._rendering.bare("enter.html", is_wrong=True)
             return HTMLResponse(page, 403)
         visitor: Visitor = request.state.visitor
@@ -61,6 +64,7 @@ class Acting:
 
     async def leave(self, request: Request) -> Response:
         """Forget a session."""
+        require_own_form(request, await form_of(request), self._sessions)
         visitor: Visitor = request.state.visitor
         if visitor.session is not None:
             self._sessions.end(visitor.session)

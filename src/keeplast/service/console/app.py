@@ -20,7 +20,7 @@ from keeplast.clock import Clock
 from keeplast.log.files import FileSystem
 from keeplast.service.console.acting import Acting
 from keeplast.service.console.counting import Counting
-from keeplast.service.console.gate import Entrance, Gate
+from keeplast.service.console.gate import Brake, Entrance, Gate
 from keeplast.service.console.reading import Reading
 from keeplast.service.console.rendering import Rendering
 from keeplast.service.console.searches import KeySearches
@@ -58,7 +58,8 @@ class ConsoleApp:
         )  # fmt: skip
         self._streams = EventStreams(source, StreamLimits() if streams is None else streams)
         self._reading = Reading(source, rendering, clock, files)
-        self._acting = Acting(source, entrance, self._sessions, rendering)
+        self._brake = Brake()
+        self._acting = Acting(source, entrance, self._sessions, rendering, self._brake)
         self._on_demand: list[Route] = []
         if searches is not None:
             searching = Searching(source, searches, self._sessions, rendering)
@@ -96,7 +97,7 @@ class ConsoleApp:
         ]
         handlers: dict[Any, Any] = {HTTPException: _refused}
         made = Starlette(routes=[*routes, *self._on_demand], exception_handlers=handlers)
-        return Gate(made, self._entrance, self._sessions)
+        return Gate(made, self._entrance, self._sessions, self._brake)
 
 
 async def _static(request: Request) -> Response:

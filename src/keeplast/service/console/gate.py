@@ -8,7 +8,9 @@ acts, always. Headers that proxies add count from listed peers alone.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
@@ -19,7 +21,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from keeplast.service.console.tokens import Sessions, VisitorRole
+from keeplast.service.console.tokens import Sessions, VisitorRole, bearer_of
 
 PATH_BYTES_MAX = 1024
 QUERY_BYTES_MAX = 2048
@@ -29,12 +31,15 @@ FORM_BYTES_MAX = 4096
 KEY_FORM_BYTES_MAX = 64 << 10
 """A key as a form carries it may be three times as long as it is."""
 REQUEST_SECONDS = 60.0
-"""A browser that does not take its answer is left after so long."""
+"""For so long an answer may take to begin, and each part of it to be taken by the browser."""
+GUESS_SECONDS = 0.5
+"""A wrong token is answered after so long, and one after the other."""
 ENTER_PATH = "/enter"
 STATIC_PATH = "/static/"
 KEYS_PATHS = ("/keys", "/keys.json")
 MEASURED_PATHS = ("/metrics", "/healthz")
 STREAM_PATH = "/events"
+DOCUMENT_ENDINGS = (".json", ".jsonl")
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
     "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
@@ -107,6 +112,11 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
+def is_address(text: str) -> bool:
+    """Say whether ``text`` is the address of one host, IPv4 or IPv6."""
+    return _address(text) is not None
+
+
 def form_bytes_max(path: str) -> int:
     """Return how long a form that is sent to ``path`` may be."""
     return KEY_FORM_BYTES_MAX if path in KEYS_PATHS else FORM_BYTES_MAX
@@ -125,38 +135,61 @@ class Visitor:
     role: VisitorRole
     session: str | None
     is_secure: bool
+    has_token: bool
+    """He sent a token that is somebody's, which no form does."""
     form_token: Callable[[], str] = field(repr=False)
+
+
+class Brake:
+    """Lets wrong tokens wait, so that nobody tries many; who has a right one never waits."""
+
+    def __init__(self) -> None:
+        """Let nobody wait yet."""
+        self._turn = asyncio.Lock()
+
+    async def wait(self) -> None:
+        """Wait for the turn, and :data:`GUESS_SECONDS`."""
+        async with self._turn:
+            await anyio.sleep(GUESS_SECONDS)
 
 
 class Gate:
     """ASGI middleware; see the module."""
 
-    def __init__(self, app: ASGIApp, entrance: Entrance, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, entrance: Entrance, sessions: Sessions, brake: Brake) -> None:
         """Take what lies behind."""
         self._app = app
         self._entrance = entrance
         self._sessions = sessions
+        self._brake = brake
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or answer it here."""
         if scope["type"] != "http":
             return
+        # What happens between the parts of a stream lasts as long as the stream.
+        pause_seconds = math.inf if scope["path"] == STREAM_PATH else REQUEST_SECONDS
+        with anyio.CancelScope(deadline=anyio.current_time() + REQUEST_SECONDS) as limit:
 
-        async def fenced(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("cache-control", "no-store")
-            await send(message)
+            async def fenced(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    headers = MutableHeaders(scope=message)
+                    for name, value in HEADERS.items():
+                        headers[name] = value
+                    headers.setdefault("cache-control", "no-store")
+                # Each part is taken in time, or the browser is left.
+                limit.deadline = anyio.current_time() + REQUEST_SECONDS
+                await send(message)
+                limit.deadline = anyio.current_time() + pause_seconds
 
-        refusal = self._refusal(scope)
-        if refusal is not None:
+            refusal = self._refusal(scope)
+            if refusal is None:
+                await self._app(scope, receive, fenced)
+                return
+            visitor = scope.get("state", {}).get("visitor")
+            if visitor is not None and bearer_of(Headers(scope=scope)) and not visitor.has_token:
+                await self._brake.wait()
             await refusal(scope, receive, fenced)
-            return
-        seconds = None if scope["path"] == STREAM_PATH else REQUEST_SECONDS
-        with anyio.move_on_after(seconds):
-            await self._app(scope, receive, fenced)
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Return the answer to a request that is not let in; None, and who asks, for others."""
@@ -184,8 +217,10 @@ class Gate:
         session = self._session(headers)
         role = self._sessions.role(session, headers)
         scope.setdefault("state", {})["visitor"] = Visitor(
-            role, session, is_secure, lambda: self._sessions.form_token(session)
-        )
+            role, session, is_secure or bool(entrance.proxies),
+            bearer_of(headers) is not None and role is not VisitorRole.NOBODY,
+            lambda: self._sessions.form_token(session),
+        )  # fmt: skip
         refusal = self._unposted(scope, headers, f"{'https' if is_secure else 'http'}://{host}")
         return self._unwelcome(scope, role) if refusal is None else refusal
 
@@ -212,8 +247,7 @@ class Gate:
             return _text("not a form", 415)
         given = headers.get("origin")
         if given is None:
-            # No page of another origin can make a browser send the second header.
-            is_ours = headers.get("sec-fetch-site") == "same-origin" or "authorization" in headers
+            is_ours = headers.get("sec-fetch-site") == "same-origin" or bool(bearer_of(headers))
         else:
             is_ours = given.casefold() == origin.casefold()
         return (
@@ -231,7 +265,9 @@ class Gate:
             return None
         if not entrance.is_closed and scope["method"] != "POST":
             return None
-        is_page = scope["method"] == "GET" and "." not in path and path != STREAM_PATH
+        # A topic has dots, too; what is no page ends as its document does.
+        is_page = scope["method"] == "GET" and not path.endswith(DOCUMENT_ENDINGS)
+        is_page = is_page and path != STREAM_PATH
         if is_page and path not in MEASURED_PATHS:
             return RedirectResponse(ENTER_PATH, 303)
         return _text("a token is needed; open /enter", 401, **{"www-authenticate": "Bearer"})

@@ -1,7 +1,9 @@
 """Serves the console's pages, in a thread with a loop of its own, beside whatever runs.
 
 What hangs holds nothing: a connection that sends no whole request within :data:`HEAD_SECONDS` is
-closed, and there are :data:`CONNECTIONS_MAX` at most. Rounds never wait for a browser.
+closed, requests beyond :data:`CONNECTIONS_MAX` connections are told to come again, and beyond
+:data:`SOCKETS_MAX` nothing is taken from the network: files that rounds open are of the same
+process. Rounds never wait for a browser.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from keeplast.service.console.tokens import Tokens
 from keeplast.service.console.view import ViewSource
 
 CONNECTIONS_MAX = 200
+SOCKETS_MAX = 256
+"""Those whose TLS handshake is not over count, too."""
 HEAD_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 5
 HEAD_BYTES_MAX = 16 << 10
@@ -64,6 +68,25 @@ def check_entrance(entrance: Entrance) -> None:
             "--behind-proxy with the address of a proxy that speaks TLS, or listen on 127.0.0.1. "
             f"host={entrance.host}"
         )
+
+
+class BoundedListener(socket.socket):
+    """A listening socket that closes what comes when :data:`SOCKETS_MAX` of its own are open."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        """Take the place of ``listener``, which is no socket any more."""
+        super().__init__(fileno=listener.detach())
+        self._taken: list[socket.socket] = []
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Return the next connection; ConnectionAbortedError for one too many."""
+        connection, peer = super().accept()
+        self._taken = [each for each in self._taken if each.fileno() >= 0]
+        if len(self._taken) >= SOCKETS_MAX:
+            connection.close()
+            raise ConnectionAbortedError("too many connections")
+        self._taken.append(connection)
+        return connection, peer
 
 
 class PunctualProtocol(H11Protocol):
@@ -180,7 +203,7 @@ class ConsoleServer:
         host = self._entrance.host
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            return socket.create_server((host, self._entrance.port), family=family)
+            return BoundedListener(socket.create_server((host, self._entrance.port), family=family))
         except (OSError, OverflowError) as error:
             raise InvalidError(
                 "cannot listen there; choose another address or port. "

@@ -61,7 +61,7 @@ class EventStreams:
     async def _events(self) -> AsyncIterator[str]:
         """Yield an event whenever something has changed, until the stream has lasted long enough.
 
-        One whose browser takes nothing is cut off at the same time.
+        One whose browser takes nothing is cut off by the gate.
         """
         left, last = self._limits.seconds, ""
         while True:

@@ -109,6 +109,16 @@ def read_tokens(path: Path, *, needs_actor: bool) -> Tokens:
     return Tokens(found.get("viewer"), found.get("actor"))
 
 
+def bearer_of(headers: Mapping[str, str]) -> str | None:
+    """Return the token in the header ``authorization``, None where there is none.
+
+    No page of another origin can make a browser send it. Another scheme is no token: what somebody
+    typed for a proxy (``Basic``) is sent by the browser itself, whichever page asks.
+    """
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.casefold() == "bearer" else None
+
+
 @dataclass(slots=True)
 class _Session:
     role: VisitorRole
@@ -145,9 +155,9 @@ class Sessions:
 
     def role(self, name: str | None, headers: Mapping[str, str]) -> VisitorRole:
         """Return what the session, or the token in the header ``authorization``, allows."""
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.casefold() == "bearer":
-            return self._tokens.role_of(token.strip())
+        token = bearer_of(headers)
+        if token is not None:
+            return self._tokens.role_of(token)
         with self._lock:
             session = None if name is None else self._sessions.get(name)
             if session is None or name is None:

@@ -6,21 +6,30 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
-from keeplast.service.console.gate import HEADERS, Entrance, is_loopback
+from keeplast.service.console import gate
+from keeplast.service.console.gate import HEADERS, Brake, Entrance, Gate, is_loopback
+from keeplast.service.console.tokens import Sessions
+from keeplast.service.console.view import ConsoleView
 from keeplast.service.control import Deed
 from tests.support.console_site import (
     ACTOR,
     CLOSED,
+    HOME,
     OPEN,
     ORIGIN,
+    PORT,
     STRANGER,
+    TOKENS,
     VIEWER,
     FixedSource,
     Site,
     searches_in,
 )
+from tests.support.manual_clock import ManualClock
 
 PAGES = ["/", "/log/orders/0", "/work"]
 DOCUMENTS = [
@@ -91,7 +100,9 @@ def test_a_wrong_token_begins_no_session(closed: Site) -> None:
 def test_a_session_ends_when_its_visitor_leaves_and_by_itself(closed: Site) -> None:
     closed.enter(VIEWER)
     kept = dict(closed.cookies)
-    assert 303 == closed.post("/leave", {"any": ""}).status_code
+    assert 403 == closed.post("/leave", {"form": "0" * 64}).status_code
+    assert 200 == closed.get("/work.json").status_code
+    assert 303 == closed.post("/leave", {"form": closed.form_token()}).status_code
     closed.cookies = kept
     assert 401 == closed.get("/work.json").status_code
     closed.enter(VIEWER)
@@ -172,6 +183,88 @@ def test_who_may_act_leaves_a_wish_with_the_loop(
     assert "127.0.0.1" in wish.by
     by_header = site.ask("POST", path, data=WHICH, headers={"authorization": f"Bearer {ACTOR}"})
     assert 303 == by_header.status_code
+
+
+@pytest.mark.parametrize("header", ["Basic eDp5", "Digest x", "x", "Bearer", "Bearer wrong"])
+def test_a_header_that_is_no_token_of_ours_stands_for_no_form(
+    site: Site, source: FixedSource, header: str
+) -> None:
+    # Browsers send what was typed for a proxy by themselves, whichever page asks.
+    site.enter(ACTOR)
+    for headers in ({"origin": ORIGIN}, {}):
+        given = {"authorization": header, **headers}
+        answer = site.ask("POST", "/do/pause", headers=given, data={"a": "b"})
+        assert answer.status_code in (401, 403)
+    assert source.control is not None
+    assert not source.control.has_wishes
+
+
+def test_what_was_typed_for_a_proxy_keeps_nobody_out(site: Site) -> None:
+    site.enter(ACTOR)
+    form = {"form": site.form_token()}
+    assert 303 == site.post("/do/pause", form, authorization="Basic eDp5").status_code
+
+
+def test_wrong_tokens_wait_for_each_other_and_a_right_one_for_nobody(
+    closed: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(gate, "GUESS_SECONDS", 0.5)
+    monkeypatch.setattr("keeplast.service.console.gate.anyio.sleep", sleep)
+    assert 401 == closed.get("/work.json", authorization="Bearer wrong").status_code
+    assert 403 == closed.enter("wrong").status_code
+    assert [0.5, 0.5] == waited
+    assert 303 == closed.enter(VIEWER).status_code
+    assert 200 == closed.get("/work.json", authorization=f"Bearer {VIEWER}").status_code
+    assert 401 == Site(FixedSource(ConsoleView("", 0)), CLOSED).get("/work.json").status_code
+    assert [0.5, 0.5] == waited
+
+
+def test_a_topic_with_dots_leads_to_the_entrance_too(closed: Site) -> None:
+    for topic in ("com.acme.orders", "orders.json"):
+        answer = closed.get(f"/log/{topic}/0")
+        assert (303, "/enter") == (answer.status_code, answer.headers["location"])
+        assert 401 == closed.get(f"/log/{topic}/0.json").status_code
+
+
+def test_a_cookie_behind_a_proxy_goes_over_tls_alone(source: FixedSource) -> None:
+    # The proxy speaks TLS, whether it says so or not.
+    entrance = Entrance("127.0.0.1", PORT, proxies=(STRANGER[0],))
+    answer = Site(source, entrance, peer=STRANGER).enter(VIEWER)
+    assert 303 == answer.status_code
+    assert "secure" in answer.headers["set-cookie"].casefold()
+
+
+def test_who_does_not_take_his_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "REQUEST_SECONDS", 0.01)
+    taken: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(3):
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+
+    async def receive() -> Message:
+        raise AssertionError("nothing is read")
+
+    async def send(message: Message) -> None:
+        taken.append(message["type"])
+        if len(taken) > 1:
+            await anyio.sleep_forever()
+
+    made = Gate(app, OPEN, Sessions(TOKENS, ManualClock(0)), Brake())
+    for path in ("/work", "/events"):
+        taken.clear()
+        scope = {
+            "type": "http", "method": "GET", "path": path, "query_string": b"",
+            "headers": [(b"host", f"127.0.0.1:{PORT}".encode())], "client": HOME,
+        }  # fmt: skip
+        anyio.run(made, scope, receive, send)
+        assert ["http.response.start", "http.response.body"] == taken
 
 
 def test_trying_again_is_offered_in_place_of_a_round_where_something_is_wrong(site: Site) -> None:

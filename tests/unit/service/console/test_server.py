@@ -91,6 +91,35 @@ def test_too_many_connections_leave_the_others_alone(
         wait_until(lambda: 200 == httpx.get(running.address, timeout=SECONDS_MAX).status_code)
 
 
+def test_what_comes_beyond_the_sockets_is_closed_at_once(
+    source: FixedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SOCKETS_MAX", 4)
+    monkeypatch.setattr(module, "HEAD_SECONDS", SECONDS_MAX)
+    with server(source) as running:
+        port = int(running.address.rstrip("/").rpartition(":")[2])
+        idle = [socket.create_connection((LOOPBACK, port), SECONDS_MAX) for _ in range(4)]
+        try:
+            for _ in range(20):
+                with socket.create_connection((LOOPBACK, port), SECONDS_MAX) as more:
+                    received = b""
+                    with contextlib.suppress(ConnectionError):
+                        received = more.recv(1)
+                    assert b"" == received
+        finally:
+            for each in idle:
+                each.close()
+
+        def answers() -> bool:
+            try:
+                return 200 == httpx.get(running.address, timeout=SECONDS_MAX).status_code
+            except httpx.TransportError:
+                return False
+
+        # Who has gone makes room.
+        wait_until(answers)
+
+
 def test_a_look_that_fails_is_told_and_the_last_one_stays() -> None:
     looks: list[int] = []
 

@@ -26,9 +26,10 @@ from keeplast.log.files import LocalFiles
 from keeplast.service.console import gate, server
 from keeplast.service.console.app import ConsoleApp
 from keeplast.service.console.gate import ENTER_PATH, STATIC_PATH, Entrance
+from keeplast.service.console.searches import KeySearches
 from keeplast.service.console.server import CONNECTIONS_MAX, Certificate, ConsoleServer
 from keeplast.service.console.streams import STREAMS_MAX
-from tests.support.console_site import OPEN, TOKENS, VIEWER, FixedSource
+from tests.support.console_site import OPEN, TOKENS, VIEWER, FixedSource, searches_in
 from tests.support.manual_clock import ManualClock
 from tests.support.waiting import SECONDS_MAX, wait_until
 
@@ -38,9 +39,16 @@ PARTS = {"topic": "orders", "partition": "0", "deed": "pause", "name": "console.
 SECRETS = ("orders", "root:", "import ")
 
 
+def searches(source: FixedSource) -> KeySearches:
+    """Return what finds keys and reads headers where the view of ``source`` is of."""
+    return searches_in(Path(source.found.place))
+
+
 def routes(source: FixedSource) -> list[tuple[str, str]]:
     """Return method and path of every route there is."""
-    app: Any = ConsoleApp(source, OPEN, TOKENS, ManualClock(0), LocalFiles()).asgi()
+    app: Any = ConsoleApp(
+        source, OPEN, TOKENS, ManualClock(0), LocalFiles(), searches=searches(source)
+    ).asgi()
     found = []
     for route in app._app.routes:
         path = re.sub(r"\{(\w+)(?::\w+)?\}", lambda part: PARTS[part[1]], route.path)
@@ -54,7 +62,9 @@ def running(
 ) -> Iterator[int]:
     """Serve it; yields the port."""
     clock = ManualClock(0)
-    with ConsoleServer(source, entrance, TOKENS, clock, LocalFiles(), certificate) as console:
+    with ConsoleServer(
+        source, entrance, TOKENS, clock, LocalFiles(), certificate, searches(source)
+    ) as console:
         yield int(console.address.rstrip("/").rpartition(":")[2])
 
 
@@ -177,6 +187,14 @@ def test_behind_a_proxy_only_the_proxy_reaches_a_route(source: FixedSource) -> N
             answer = ask(method, base + path, local=ELSEWHERE)
             is_open = path == ENTER_PATH or path.startswith(STATIC_PATH)
             assert is_open or answer.status_code in (303, 401, 403), path
+
+
+def test_keys_and_headers_are_among_the_routes_that_are_tried(source: FixedSource) -> None:
+    expected = {
+        ("POST", "/keys.json"), ("POST", "/keys"), ("GET", "/keys"),
+        ("POST", "/log/orders/0/headers"), ("POST", "/log/orders/0/headers.json"),
+    }  # fmt: skip
+    assert expected < set(routes(source))
 
 
 def test_no_route_is_reached_by_a_foreign_name(source: FixedSource, port: int) -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
+import psycopg
 import pytest
+from typer.testing import CliRunner
 
+from keeplast.cli.main import app
 from keeplast.clock import SystemClock
 from keeplast.errors import CompactionError, ConflictError, FencedError, UnavailableError
-from keeplast.tier.metadata.database import open_database
+from keeplast.model.partition import TopicPartition
+from keeplast.tier.metadata.database import MIGRATION_LOCK, open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.store_time import SKEW_MS_MAX, HostTime, ServerTime
+from keeplast.tier.metadata.stored_logs import OBJECTS
+from keeplast.tier.objects.stores import lasting_url
 from keeplast.tier.state.partition_state import PartitionState
 from tests.support.manual_clock import ManualClock
 from tests.support.metadata_contract import (
@@ -166,4 +175,34 @@ def test_a_state_is_that_of_one_moment(database: str) -> None:
     for reader in readers:
         reader.join(SECONDS_MAX)
     assert [] == torn
+    opened.store.close()
+
+
+def test_who_may_only_read_looks_at_a_store_and_changes_nothing(
+    database: str, tmp_path: Path
+) -> None:
+    objects = tmp_path / "objects"
+    objects.mkdir()
+    opened = Opened(database)
+    opened.copy(segment(0, 9))
+    opened.store.fact(OBJECTS, lambda: lasting_url(str(objects)))
+    looker = f"looker{secrets.token_hex(4)}"
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {looker} LOGIN")
+        connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {looker}")
+        # Who writes a migration holds this lock for as long as it takes.
+        connection.execute(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
+        url = urlunsplit(
+            urlsplit(database)._replace(
+                netloc=f"{looker}@{urlsplit(database).netloc.rpartition('@')[2]}"
+            )
+        )
+        found = CliRunner().invoke(app, ["tier", "status", "--store", url, "--json"])
+        assert 0 == found.exit_code, found.stderr
+        (row,) = json.loads(found.stdout)["partitions"]
+        assert PARTITION == TopicPartition(row["topic"], row["partition"])
+    looking = MetadataStore(open_database(database, only_looks=True), ManualClock(NOW_MS))
+    with pytest.raises(UnavailableError, match="read-only"):
+        looking.fact("a", lambda: "b")
+    looking.close()
     opened.store.close()

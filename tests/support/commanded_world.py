@@ -36,7 +36,7 @@ def let_commands_open(made: VerifiedWorld, patch: pytest.MonkeyPatch) -> None:
     """Let commands connect to a world, whatever address and storage they are given."""
 
     @contextmanager
-    def open_log(_: object) -> Iterator[DecisionLog]:
+    def open_log(_: object, *, only_looks: bool = False) -> Iterator[DecisionLog]:
         yield made.world.log()
 
     patch.setattr(ClusterAddress, "connect", lambda _: made.consumers)

@@ -36,6 +36,7 @@ def open_store(
     options: Mapping[str, str] | None = None,
     clock: Clock | None = None,
     brokers: GroupReader | None = None,
+    only_looks: bool = False,
 ) -> TieredStore:
     """Open the store whose metadata is at the URL ``store``.
 
@@ -44,12 +45,13 @@ def open_store(
     remembered; InvalidError when it is needed and missing, or another one than was remembered.
     ``options`` are the object store's, such as an endpoint. ``brokers`` (:func:`ask_brokers`) tell
     what the groups of ``tombstones.wait.for.groups`` have committed; without, tombstones wait for
-    them as long as ``tombstones.wait.max.ms`` says.
+    them as long as ``tombstones.wait.max.ms`` says. With ``only_looks`` the metadata are opened so
+    that nothing can be changed in them, by a principal that may only read.
     """
     clock = SystemClock() if clock is None else clock
     if objects is None:
         require_store(store)
-    metadata = MetadataStore(open_database(store), clock)
+    metadata = MetadataStore(open_database(store, only_looks=only_looks), clock)
     try:
         found = _open_objects(metadata, store, objects, dict(options or {}))
     except BaseException:

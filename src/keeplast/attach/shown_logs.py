@@ -173,7 +173,7 @@ def decision_log_at(store: str | None, clock: Clock) -> Iterator[DecisionLog | N
         return
     if is_missing(store):
         raise InvalidError(f"there is no such decision log. store={shown_url(store)}")
-    log = DecisionLog(open_database(store), clock)
+    log = DecisionLog(open_database(store, only_looks=True), clock)
     try:
         yield log
     finally:

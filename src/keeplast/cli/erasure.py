@@ -369,7 +369,7 @@ def _compare_store(
     check_packages()
     from keeplast.service.store_certificate import compare_store
 
-    with call.opened() as opened, ProgressEvents("searching") as events:
+    with call.opened(only_looks=True) as opened, ProgressEvents("searching") as events:
         return compare_store(statement, opened, hasher, progressed=events.progressed)
 
 

@@ -9,8 +9,9 @@ import traceback
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
-from keeplast.errors import InvalidError, UnavailableError
+from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.tier.metadata.database import _make_private, exposed_mode, is_missing, open_database
 from tests.support.waiting import SECONDS_MAX
 
@@ -112,6 +113,35 @@ def test_others_lose_their_rights_in_a_file_that_is_there(tmp_path: Path) -> Non
     open_database(url).dispose()
     assert (0o600, None) == (mode_of(path), exposed_mode(url))
     assert exposed_mode("postgresql://host/db") is None
+
+
+def test_who_only_looks_takes_no_right_and_no_lock_and_cannot_write(tmp_path: Path) -> None:
+    path = tmp_path / "meta.db"
+    url = f"sqlite:///{path}"
+    writer = open_database(url)
+    path.chmod(0o644)
+    with writer.connect() as writing:
+        writing.exec_driver_sql("INSERT INTO store VALUES ('a', 'b')")
+        # The writer holds the lock, and what it has not committed is not there.
+        engine = open_database(url, only_looks=True)
+        with engine.connect() as connection:
+            assert [] == connection.exec_driver_sql("SELECT * FROM store").all()
+        with engine.connect() as connection, pytest.raises(OperationalError, match="readonly"):
+            connection.exec_driver_sql("INSERT INTO store VALUES ('c', 'd')")
+        engine.dispose()
+    writer.dispose()
+    assert 0o644 == mode_of(path)
+
+
+def test_who_only_looks_makes_no_store_and_no_tables(tmp_path: Path) -> None:
+    path = tmp_path / "meta.db"
+    with pytest.raises(InvalidError, match="no such metadata store"):
+        open_database(f"sqlite:///{path}", only_looks=True)
+    assert not path.exists()
+    path.touch()
+    with pytest.raises(RefusedError, match="older keeplast"):
+        open_database(f"sqlite:///{path}", only_looks=True)
+    assert b"" == path.read_bytes()
 
 
 def test_threads_open_stores_at_once(tmp_path: Path) -> None:

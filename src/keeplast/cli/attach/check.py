@@ -123,7 +123,7 @@ def _metadata_findings(
 
     if facts.metadata_topic is None:
         return [], []
-    with decision_log_there(store) as log:
+    with decision_log_there(store, only_looks=True) as log:
         folded = fold(client, facts, facts.metadata_topic, log)
         own = set() if log is None else _own_ids(log, facts.cluster_id)
     names = {each.name for each in facts.topics}

@@ -36,7 +36,7 @@ def count_savings(
     settings = options.wanted.settings_of(facts.topics)
     found: list[Saving] = []
     with (
-        decision_log_there(options.store) as log,
+        decision_log_there(options.store, only_looks=True) as log,
         ProgressEvents("counting") as events,
         wiring.open_runner(wiring.RunnerName.LOCAL, master=None, cores=None) as runner,
     ):

@@ -126,14 +126,17 @@ class DecisionOptions:
     ]  # fmt: skip
 
     @contextlib.contextmanager
-    def open_log(self) -> Iterator[DecisionLog]:
-        """Open the decision log; InvalidError says which package is missing."""
+    def open_log(self, *, only_looks: bool = False) -> Iterator[DecisionLog]:
+        """Open the decision log; InvalidError says which package is missing.
+
+        Who ``only_looks`` takes no lock and changes nothing, not even what is kept of folds.
+        """
         check_packages()
         from keeplast.clock import SystemClock
         from keeplast.tier.metadata.database import open_database
         from keeplast.tier.metadata.decisions import DecisionLog
 
-        log = DecisionLog(open_database(self.store), SystemClock())
+        log = DecisionLog(open_database(self.store, only_looks=only_looks), SystemClock())
         try:
             yield log
         finally:
@@ -183,7 +186,9 @@ def layout_at(storage: str, options: tuple[str, ...]) -> RemoteLayout:
 
 
 @contextlib.contextmanager
-def decision_log_there(store: str | None) -> Iterator[DecisionLog | None]:
+def decision_log_there(
+    store: str | None, *, only_looks: bool = False
+) -> Iterator[DecisionLog | None]:
     """Open a decision log that is there, where one is named; InvalidError when it is not."""
     from keeplast.model.redaction import shown_url
 
@@ -195,7 +200,7 @@ def decision_log_there(store: str | None) -> Iterator[DecisionLog | None]:
 
     if is_missing(store):
         raise InvalidError(f"there is no such decision log. --store={shown_url(store)}")
-    with DecisionOptions(store=store).open_log() as log:
+    with DecisionOptions(store=store).open_log(only_looks=only_looks) as log:
         yield log
 
 

@@ -57,7 +57,7 @@ def status(cluster: ClusterOptions, exactly: ExactOptions, as_json: Json = False
         from keeplast.cli.attach.exact import count_savings
 
         savings = count_savings(exactly, facts, ranges, folded.cache.partitions, groups)
-    with decision_log_there(exactly.store) as log:
+    with decision_log_there(exactly.store, only_looks=True) as log:
         found = attached_report(
             facts, ranges, folded, log, None if exactly.storage is None else exactly.open_layout(),
             exactly.wanted.settings_of(facts.topics), groups, clock, cluster.bootstrap_server,

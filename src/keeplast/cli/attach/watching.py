@@ -218,5 +218,5 @@ def _opened(store: str | None) -> Iterator[DecisionLog | None]:
     if store is None:
         yield None
         return
-    with DecisionOptions(store=store).open_log() as log:
+    with DecisionOptions(store=store).open_log(only_looks=True) as log:
         yield log

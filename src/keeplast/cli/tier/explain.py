@@ -62,7 +62,7 @@ def explain(
     from keeplast.service.store_answer import answer_from_store
 
     with (
-        call.opened(broker_config=broker_config, brokers=brokers) as opened,
+        call.opened(broker_config=broker_config, brokers=brokers, only_looks=True) as opened,
         ProgressEvents("searching") as events,
     ):
         cleaner = cleaner_config({}, cluster=broker_settings(broker_config))

@@ -72,7 +72,7 @@ def status(
 
     erasures = {}
     places, brokers = _places(local), readers.brokers()
-    with call.opened(broker_config=broker_config, brokers=brokers) as opened:
+    with call.opened(broker_config=broker_config, brokers=brokers, only_looks=True) as opened:
         found = [opened.status(each, places(each)) for each in call.chosen(opened)]
         given_up = [each for each in opened.forgotten() if call.scope.includes(each)]
         if erased_by:
@@ -135,7 +135,7 @@ def verify(
 
         rounds = read_judged(receipt, notes=True)
     found, judged = {}, {}
-    with call.opened() as opened:
+    with call.opened(only_looks=True) as opened:
         parts = opened.parts()
         for each in call.chosen(opened):
             with ProgressEvents(f"reading {each}") as events:

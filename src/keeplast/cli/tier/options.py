@@ -112,10 +112,13 @@ class StoreAddress:
         objects: str | None = None,
         broker_config: Path | None = None,
         brokers: GroupReader | None = None,
+        *,
+        only_looks: bool = False,
     ) -> Iterator[TieredStore]:
         """Open the store; InvalidError says which package or which argument is missing.
 
-        ``brokers`` tell what consumer groups have committed.
+        ``brokers`` tell what consumer groups have committed. Who ``only_looks`` takes no lock and
+        no right from anybody.
         """
         from functools import partial
 
@@ -126,7 +129,7 @@ class StoreAddress:
         from keeplast.tier.metadata.database import exposed_mode
 
         mode = exposed_mode(self.store)
-        if mode is not None:
+        if mode is not None and not only_looks:
             _warn(
                 "others than its owner could open the metadata store, which has the key of its "
                 f"filters; their rights are taken away. store={self.shown} mode={mode:04o}"
@@ -140,6 +143,7 @@ class StoreAddress:
             topic_of=topic_of,
             options=given,
             brokers=brokers,
+            only_looks=only_looks,
         ) as opened:
             yield opened
 

@@ -37,7 +37,7 @@ def list_(call: StoreCall, as_json: Json = False) -> Result:
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.undo import print_rounds
 
-    with call.opened() as opened:
+    with call.opened(only_looks=True) as opened:
         found = [each for at in call.chosen(opened) for each in opened.undo.rounds(at)]
     if not as_json:
         print_rounds(found)

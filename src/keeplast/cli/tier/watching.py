@@ -36,7 +36,7 @@ def store_watcher(
     files = LocalFiles()
 
     def look() -> Looked:
-        with call.opened(broker_config=broker_config, brokers=brokers) as opened:
+        with call.opened(broker_config=broker_config, brokers=brokers, only_looks=True) as opened:
             found = [each for each in opened.partitions() if call.scope.includes(each)]
             given_up = [each for each in opened.forgotten() if call.scope.includes(each)]
             tiers = tuple(opened.status(each) for each in found)
@@ -64,7 +64,7 @@ def store_finder(
         progressed: Callable[[int], None],
     ) -> KeyAnswer:
         cleaner = cleaner_config({}, cluster=broker_settings(broker_config))
-        with call.opened(broker_config=broker_config, brokers=brokers) as opened:
+        with call.opened(broker_config=broker_config, brokers=brokers, only_looks=True) as opened:
             chosen = [
                 each
                 for each in opened.partitions()
@@ -87,7 +87,7 @@ def store_scanner(call: StoreCall) -> HeaderScanner:
     def scan(
         partition: TopicPartition, now_ms: int, *, progressed: Callable[[int], None]
     ) -> LogHeaders:
-        with call.opened() as opened:
+        with call.opened(only_looks=True) as opened:
             if partition not in opened.partitions() or not call.scope.includes(partition):
                 raise InvalidError(f"the partition is gone; look again. partition={partition}")
             parts = opened.parts()

@@ -45,16 +45,20 @@ READING: dict[str, dict[str, Any]] = {
 """Options of a connection that only reads: all of its transaction sees the same moment."""
 
 
-def open_database(url: str) -> Engine:
+def open_database(url: str, *, only_looks: bool = False) -> Engine:
     """Return an engine whose tables are those of this version.
+
+    With ``only_looks`` nothing is made, no right is changed, no lock is taken, and the database
+    itself refuses to be written: a principal that may only read is enough. Tables of an older
+    keeplast are refused then, as nobody brings them up to date.
 
     InvalidError for a URL that is neither SQLite nor PostgreSQL, RefusedError for tables of a newer
     keeplast, UnavailableError when the database cannot be reached.
     """
-    engine = _create(url)
+    engine = _create(url, only_looks=only_looks)
     try:
         with engine.begin() as connection:
-            if engine.dialect.name == "postgresql":
+            if engine.dialect.name == "postgresql" and not only_looks:
                 # Of several hosts that open a new store at once, one makes the tables.
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
             script = ScriptDirectory.from_config(_config())
@@ -66,6 +70,12 @@ def open_database(url: str) -> Engine:
                     f"revision={current}"
                 )
             if current != script.get_current_head():
+                if only_looks:
+                    raise RefusedError(
+                        "the tables of the metadata store are an older keeplast's, and who only "
+                        "looks changes nothing; a command that writes brings them up to date, such "
+                        f"as keeplast tier init or attach clean. revision={current}"
+                    )
                 _upgrade(connection)
     except (SQLAlchemyError, ValueError) as error:
         engine.dispose()
@@ -82,7 +92,9 @@ def open_database(url: str) -> Engine:
 
 
 def is_missing(url: str) -> bool:
-    """Say whether ``url`` names a SQLite file that is not there: opening it would make one."""
+    """Say whether ``url`` names a SQLite file that is not there: opening it would make one, and
+    where nobody may, it could not be opened.
+    """
     path = _sqlite_path(parse_database_url(url))
     return path is not None and not path.exists()
 
@@ -177,7 +189,7 @@ def _config() -> Config:
     return config
 
 
-def _create(url: str) -> Engine:
+def _create(url: str, *, only_looks: bool) -> Engine:
     parsed = parse_database_url(url)
     path = _sqlite_path(parsed)
     if path is not None:
@@ -186,10 +198,13 @@ def _create(url: str) -> Engine:
                 f"there is no directory for the metadata store; {making(path.parent)}, or correct "
                 f"--store. url={shown_url(url)}"
             )
-        _make_private(path)
+        if not only_looks:
+            _make_private(path)
+        elif not path.exists():
+            raise InvalidError(f"there is no such metadata store. url={shown_url(url)}")
         engine = create_engine(parsed, connect_args={"timeout": BUSY_SECONDS})
-        event.listen(engine, "connect", _set_up_sqlite)
-        event.listen(engine, "begin", _begin_immediately)
+        event.listen(engine, "connect", _only_look_at_sqlite if only_looks else _set_up_sqlite)
+        event.listen(engine, "begin", _begin_reading if only_looks else _begin_immediately)
         return engine
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
@@ -205,6 +220,8 @@ def _create(url: str) -> Engine:
         return create_engine(
             parsed, pool_size=POOL_SIZE, pool_pre_ping=True, isolation_level="READ COMMITTED",
             connect_args={"connect_timeout": BUSY_SECONDS, "options": limits},
+            # Said of each transaction: what a session defaults to, the driver says otherwise.
+            execution_options={"postgresql_readonly": only_looks},
         )  # fmt: skip
     except ImportError as error:
         raise InvalidError(
@@ -224,6 +241,15 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _only_look_at_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA query_only=ON").close()
+
+
+def _begin_reading(connection: Any) -> None:
+    connection.exec_driver_sql("BEGIN")
 
 
 def _begin_immediately(connection: Any) -> None:

@@ -41,7 +41,7 @@ def open_stored_logs(
     ``options`` are the object store's. InvalidError where there is no store, or none with objects.
     """
     require_store(url)
-    metadata = MetadataStore(open_database(url), SystemClock())
+    metadata = MetadataStore(open_database(url, only_looks=True), SystemClock())
     try:
         place = metadata.find_fact(OBJECTS)
         if place is None:

@@ -469,6 +469,22 @@ class MetadataContract:
         assert (8, "c") == opened.store.raise_mark("c", 7)
         assert "8 c" == opened.store.find_fact("mark")
 
+    def test_facts_are_made_once_raised_and_found_by_how_their_keys_begin(
+        self, opened: Opened
+    ) -> None:
+        facts = opened.store.facts
+        for key in ("receipts/b", "receipts/a", "receipts-host/a", "receipts%/a", "receipt"):
+            assert key == facts.made(key, lambda key=key: key)  # type: ignore[misc]
+        assert "receipts/a" == facts.made("receipts/a", lambda: "z")
+        facts.raise_to(("receipts/a", "z"))
+        facts.raise_to(("receipts/a", "y"))
+        facts.raise_to(("receipts/none", "z"))
+        assert {"receipts/a": "z", "receipts/b": "receipts/b"} == facts.under("receipts/", 10)
+        assert {"receipts/a": "z"} == facts.under("receipts/", 1)
+        assert {"receipts%/a": "receipts%/a"} == facts.under("receipts%", 10)
+        assert None is facts.find("receipts/none")
+        assert opened.store.holder.host == facts.host
+
     # What rounds have kept.
 
     def test_what_a_round_kept_is_not_collected_and_comes_back_in_one_commit(

@@ -17,14 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from keeplast.cleaner.hazards import hazards_of
 from keeplast.cleaner.selection import Candidate, Choice
 from keeplast.clock import Clock
-from keeplast.errors import CompactionError, CorruptError, FencedError, RefusedError, StoppedError
+from keeplast.errors import (
+    CommitUnknownError,
+    CompactionError,
+    CorruptError,
+    FencedError,
+    RefusedError,
+    StoppedError,
+    UnavailableError,
+)
 from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
@@ -49,6 +57,7 @@ from keeplast.service.store_facts import elsewhere_facts, own_facts, with_look
 from keeplast.service.store_settings import StoreSettings
 from keeplast.store.look import RemoteLook
 from keeplast.store.tiered_store import TieredStore
+from keeplast.survey.kept_heads import keep_line
 from keeplast.survey.receipt_book import clock_notes
 from keeplast.survey.report import RoundReport, describe_error
 from keeplast.survey.request import (
@@ -180,9 +189,12 @@ class StoreWork:
         A round whatever the ratio is no wish of a store's: keeplast tier clean --force does one.
         """
         if self._receipt is not None:
-            self._receipt(
+            line = self._receipt(
                 action_line(wish.partition, name=wish.deed, by=wish.by, now_ms=wish.at_ms)
             )
+            # Where it cannot be kept now, the next commit keeps it.
+            with suppress(UnavailableError, CommitUnknownError):
+                keep_line(self._store.parts().metadata.facts, line)
         partition = wish.partition
         if partition is None:
             return

@@ -14,8 +14,8 @@ from keeplast.format import time_index
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import LOG, SNAPSHOT, TIME_INDEX, parse_segment_file
 from keeplast.rewrite.task import StagedGroup, TaskResult
-from keeplast.survey.receipt_chain import head_of
-from keeplast.tier.metadata.commits import Anchor
+from keeplast.survey.kept_heads import anchor_of
+from keeplast.tier.metadata.facts import Anchor
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ObjectStore, object_key
 from keeplast.tier.objects.round_files import new_segment_id
@@ -56,7 +56,7 @@ class TierCommit:
 
     def anchor(self, line: bytes | None) -> None:
         """Let the next commits keep that this line of a receipt was written; None keeps nothing."""
-        self._anchor = anchor_of(self._store, line) or self._anchor
+        self._anchor = anchor_of(self._store.facts, line) or self._anchor
 
     def wave(self, result: TaskResult, keeping: Keeping | None = None) -> None:
         """Commit every group of a wave that has something to commit.
@@ -172,16 +172,6 @@ class TierCommit:
     def _read(self, segment: RemoteSegment, suffix: str) -> bytes:
         key = self._key(segment.segment_id, segment.base_offset, suffix)
         return bytes(self._objects.read_range(key, 0, segment.files[suffix].size_bytes))
-
-
-def anchor_of(store: MetadataStore, line: bytes | None) -> Anchor | None:
-    """Return what a commit keeps of a line of a receipt, and make its fact; None for no chain."""
-    head = None if line is None else head_of(line)
-    if head is None:
-        return None
-    anchor = head.as_fact()
-    store.fact(anchor[0], str)
-    return anchor
 
 
 def _segment_id(output: StagedGroup) -> str:

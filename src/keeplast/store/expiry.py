@@ -1,8 +1,8 @@
 """Lets go of a log in object storage what retention and its log start let go.
 
 The order is the rule: one transaction moves the log start and stops the reading, then comes the
-receipt, and the objects go with a collection when the grace has passed. A crash between the first
-two leaves an expiry without its line, and never a line of what did not happen.
+receipt, whose head is kept, and the objects go with a collection when the grace has passed. A crash
+between the first two leaves an expiry without its line, and never a line of what did not happen.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import secrets
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.expiry import expired_reports
 from keeplast.run.receipt import Receipt, expiry_line
+from keeplast.survey.kept_heads import keep_line
 from keeplast.survey.report import ExpiryReport
 from keeplast.survey.wording import sentences
 from keeplast.tier.metadata.metadata_store import MetadataStore
@@ -52,5 +53,5 @@ def expire_remote(
             settings=state.settings,
         )  # fmt: skip
     if ids and receipt is not None:
-        receipt(expiry_line(state.partition, topic, now_ms, report))
+        keep_line(store.facts, receipt(expiry_line(state.partition, topic, now_ms, report)))
     return report

@@ -24,6 +24,7 @@ from keeplast.log.windows import WindowBuffers, read_windows
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.receipt import Receipt, removal_line
+from keeplast.survey.kept_heads import keep_line
 from keeplast.tier.copy.importing import check_same_topic, find_other_epoch, read_lineage
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.ownership import Ownership
@@ -163,7 +164,8 @@ class StoreRemovals:
                 "segments": removal.segments, "bytes": removal.bytes, "records": removal.records,
                 "is_cleaned_by": removal.is_cleaned_by,
             }  # fmt: skip
-            receipt(removal_line(removal.partition, self._clock.now_ms(), facts))
+            line = receipt(removal_line(removal.partition, self._clock.now_ms(), facts))
+            keep_line(self._store.facts, line)
         return replace(removal, done=True)
 
 

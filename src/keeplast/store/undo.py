@@ -22,7 +22,7 @@ from keeplast.model.undo import UndoBar, UndoRefusal
 from keeplast.run.receipt import Receipt, undo_line
 from keeplast.run.undo import UndoRound
 from keeplast.run.undo_bar import erasure_bar, erasure_refusal
-from keeplast.store.commit import anchor_of
+from keeplast.survey.kept_heads import anchor_of
 from keeplast.survey.wording import undo_words
 from keeplast.tier.metadata.kept_text import ERASURES
 from keeplast.tier.metadata.metadata_store import MetadataStore
@@ -117,7 +117,7 @@ class StoreUndo:
             self._store.undo_rows.put_back(
                 state, secrets.token_hex(ID_CHARS // 2), newest.number, grace_ms=grace_ms,
                 allowed=lambda text: self._allow(partition, text),
-                anchor=anchor_of(self._store, line),
+                anchor=anchor_of(self._store.facts, line),
             )  # fmt: skip
         return _shown(state, newest, None)
 

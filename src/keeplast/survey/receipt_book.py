@@ -321,8 +321,18 @@ def read_chain(path: Path, files: FileSystem, kept: ChainHead | None = None) -> 
 
     What a crash cut off is left out.
     """
-    whole = files.read_bytes(path.resolve(), BYTES_MAX).rpartition(b"\n")[0]
-    return check_chain([line + b"\n" for line in whole.split(b"\n")] if whole else [], kept)
+    return check_chain(read_whole_lines(path, files), kept)
+
+
+def read_whole_lines(path: Path, files: FileSystem) -> list[bytes]:
+    """Return the lines of a receipt file, newlines included, without what a crash cut off."""
+    return whole_lines(files.read_bytes(path.resolve(), BYTES_MAX))
+
+
+def whole_lines(data: bytes) -> list[bytes]:
+    """Return the whole lines of ``data``, newlines included."""
+    whole = data.rpartition(b"\n")[0]
+    return [line + b"\n" for line in whole.split(b"\n")] if whole else []
 
 
 def read_entries(path: Path, files: FileSystem) -> tuple[Entry, ...]:

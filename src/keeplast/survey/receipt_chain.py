@@ -8,7 +8,8 @@ one may begin behind them, and binds the last of them.
 There is no secret in it. Whoever edits, reorders or removes lines without making all that follow
 anew is found; whoever makes them anew, or cuts the end off, is found only by a *head* that is kept
 where he cannot write: in a store's metadata, by the commit that the line tells of, or elsewhere by
-who asked ``keeplast receipt show`` for it.
+who asked ``keeplast receipt show`` for it. Who keeps heads knows of which chains: a file without a
+chain, or with another one, is as little what was kept as one whose end is missing.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keeplast.errors import InvalidError
 
-FACT_PREFIX = "receipts/"
-"""Under which a store keeps the head of each chain, by the chain's id."""
+FACT_PREFIX, HOST_PREFIX = "receipts/", "receipts-host/"
+"""Under which a store keeps the head of each chain, and who writes it, by the chain's id."""
 _HEAD = re.compile(r"([0-9a-f]{32}):([0-9]{1,18}):([0-9a-f]{64})")
 PROBLEMS_MAX = 10
+SHOWN_MAX = 3
+"""Of the chains that are kept, those that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,24 @@ class ChainHead:
                 f"head={text}"
             )
         return cls(found[1], int(found[2]), found[3])
+
+
+@dataclass(frozen=True, slots=True)
+class KeptChain:
+    """What a store, or a decision log, knows of a chain, and the host that began to write it there.
+
+    ``head`` is None where a line was written, and no commit has raised it; ``host`` where nobody
+    wrote it down.
+    """
+
+    chain_id: str
+    head: ChainHead | None
+    host: str | None = None
+
+    def __str__(self) -> str:
+        """Say whose it is, and how far it is known."""
+        host = "a host that nobody wrote down" if self.host is None else f"host {self.host}"
+        return f"{host}, to line {0 if self.head is None else self.head.number}"
 
 
 def line_hash(line: bytes) -> str:
@@ -122,7 +143,9 @@ class ChainReport:
 
     ``unchained`` lines come before it; ``missing_before`` of it lie in files that were put aside.
     ``head`` is its last line, None without a chain. ``is_tail_proven`` says that a head that was
-    kept elsewhere is in it: nothing up to that line was cut off or made anew.
+    kept elsewhere is in it: nothing up to that line was cut off or made anew. ``chain`` is what was
+    kept of this chain, ``others`` are the other ones whose heads were kept; nothing where no chains
+    were given.
     """
 
     lines: int
@@ -131,12 +154,32 @@ class ChainReport:
     head: ChainHead | None
     is_tail_proven: bool
     problems: tuple[str, ...]
+    chain: KeptChain | None = None
+    others: tuple[KeptChain, ...] = ()
 
     @property
     def sentence(self) -> str:
-        """Say what is proven."""
+        """Say what is proven, and of whose lines."""
+        found = self._proven
+        if self.chain is not None and self.chain.host is not None:
+            found += f"; written on host {self.chain.host}"
+        if self.others and not self._is_strange:
+            found += f"; not in it are the lines of {_named(self.others)}"
+        return found
+
+    @property
+    def _is_strange(self) -> bool:
+        """Say whether chains were kept, and this file has none of them."""
+        return self.chain is None and bool(self.others)
+
+    @property
+    def _proven(self) -> str:
+        if not self.lines:
+            return "it has no lines"
         if self.head is None:
             return "its lines are not chained"
+        if self._is_strange:
+            return "its chain is none of those whose heads were kept"
         if self.problems:
             return "its chain is broken"
         before = f", {self.unchained} lines before it are not chained" if self.unchained else ""
@@ -168,6 +211,10 @@ def check_chain(lines: Sequence[bytes], kept: ChainHead | None = None) -> ChainR
         elif last is None:
             missing = link.number - 1
             expected = None if before is None else line_hash(before)
+            if kept is not None and _is_next(link, kept):
+                is_proven = link.previous == kept.sha256
+                if not is_proven:
+                    problems.append(f"line {number} does not follow what was kept as head")
             if number > 1 and (link.previous != expected or link.number != 1):
                 problems.append(f"line {number} does not follow the line before it")
         elif link.chain_id != last[0].chain_id or link.number != last[0].number + 1:
@@ -186,15 +233,60 @@ def check_chain(lines: Sequence[bytes], kept: ChainHead | None = None) -> ChainR
         before = line
     head = None if last is None else head_of(last[1])
     if kept is not None and not is_proven and not any("kept as head" in each for each in problems):
-        where = (
-            "another chain"
-            if head is None or head.chain_id != kept.chain_id
-            else (f"number {head.number}")
-        )
-        problems.append(
-            f"the head that was kept, number {kept.number}, is not there: the file ends at "
-            f"{where}; lines were cut off, or it is another file"
-        )
+        is_other = head is None or head.chain_id != kept.chain_id
+        if head is not None and not is_other and kept.number <= missing:
+            why = (
+                f"the file begins behind it, at number {missing + 1}; give the file that was put "
+                "aside with it"
+            )
+        else:
+            where = "another chain" if head is None or is_other else f"number {head.number}"
+            why = f"the file ends at {where}; lines were cut off, or it is another file"
+        problems.append(f"the head that was kept, number {kept.number}, is not there: {why}")
     return ChainReport(
         len(lines), unchained, missing, head, is_proven, tuple(problems[:PROBLEMS_MAX])
     )
+
+
+def check_kept(lines: Sequence[bytes], kept: Sequence[KeptChain]) -> ChainReport:
+    """Check whole ``lines``, newlines included, by all chains of which a store knows.
+
+    A file is of one of them. Where heads were kept, one without lines, without a chain, or with a
+    chain of which nothing is known is a problem: that is what a file looks like that was emptied,
+    stripped of its links, or made anew. Where no head was kept nothing can be said of the tail.
+    """
+    found = check_chain(lines)
+    head = found.head
+    chain = None if head is None else _chain_of(kept, head.chain_id)
+    if chain is not None and chain.head is not None:
+        found = check_chain(lines, chain.head)
+    others = tuple(each for each in kept if each.head is not None and each is not chain)
+    found = replace(found, chain=chain, others=others)
+    if chain is not None or not others:
+        return found
+    if not lines:
+        what = "the file has no lines: it was emptied, or is another one"
+    elif head is None:
+        what = "no line of the file is chained: their links were taken out, or it is another one"
+    else:
+        what = f"the file's chain, {head.chain_id}, is none of them: it was made anew, or is of "
+        what += "another store"
+    problem = f"heads are kept of the lines of {_named(others)}, and {what}"
+    return replace(found, problems=(problem, *found.problems)[:PROBLEMS_MAX])
+
+
+def _chain_of(kept: Sequence[KeptChain], chain_id: str) -> KeptChain | None:
+    return next((each for each in kept if each.chain_id == chain_id), None)
+
+
+def _is_next(link: ChainLink, kept: ChainHead) -> bool:
+    return (link.chain_id, link.number) == (kept.chain_id, kept.number + 1)
+
+
+def _named(chains: Sequence[KeptChain]) -> str:
+    """Return chains in words, the longest first."""
+    by_length = sorted(chains, key=lambda e: 0 if e.head is None else e.head.number, reverse=True)
+    shown = "; ".join(str(each) for each in by_length[:SHOWN_MAX])
+    more = "" if len(chains) <= SHOWN_MAX else f"; and {len(chains) - SHOWN_MAX} more"
+    count = "1 chain" if len(chains) == 1 else f"{len(chains)} chains"
+    return f"{count} ({shown}{more})"

@@ -17,8 +17,17 @@ from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
 from keeplast.run.receipt import append_receipt, withdraw_receipt
 from keeplast.service.receipts import receipt_to
+from keeplast.survey.kept_heads import CHAINS_MAX, anchor_of, check_lines, keep_line, kept_chains
 from keeplast.survey.receipt_book import read_chain
-from keeplast.survey.receipt_chain import ChainHead, chained, check_chain, head_of, next_link
+from keeplast.survey.receipt_chain import (
+    ChainHead,
+    KeptChain,
+    chained,
+    check_chain,
+    check_kept,
+    head_of,
+    next_link,
+)
 
 FILES = LocalFiles()
 
@@ -172,3 +181,147 @@ def test_a_head_survives_as_a_fact_of_a_store() -> None:
     assert found == ChainHead.of_fact(key.removeprefix("receipts/"), text)
     assert text < ChainHead("ab" * 16, 100, "0" * 64).as_fact()[1]
     assert None is ChainHead.of_fact("ab" * 16, "")
+
+
+class Facts:
+    """Facts in memory; ``raised`` are the anchors that transactions of their own have raised."""
+
+    def __init__(self, host: str = "host-a") -> None:
+        self.host = host
+        self.values: dict[str, str] = {}
+
+    def find(self, key: str) -> str | None:
+        return self.values.get(key)
+
+    def under(self, prefix: str, most: int) -> dict[str, str]:
+        found = sorted(key for key in self.values if key.startswith(prefix))
+        return {key: self.values[key] for key in found[:most]}
+
+    def made(self, key: str, make: Callable[[], str]) -> str:
+        return self.values.setdefault(key, make())
+
+    def raise_to(self, anchor: tuple[str, str]) -> None:
+        key, text = anchor
+        self.values[key] = max(self.values[key], text)
+
+
+def lines_of(chain_id: str, count: int) -> list[bytes]:
+    lines = list[bytes]()
+    for number in range(count):
+        link = next_link(lines[-1] if lines else None, chain_id)
+        lines.append(chained(b'{"number":%d}\n' % number, link))
+    return lines
+
+
+A, B, C = "aa" * 16, "bb" * 16, "cc" * 16
+
+
+def test_a_line_without_a_chain_anchors_nothing() -> None:
+    facts = Facts()
+    assert None is anchor_of(facts, None)
+    assert None is anchor_of(facts, b'{"number":1}\n')
+    keep_line(facts, None)
+    assert {} == facts.values
+
+
+def test_a_chain_is_known_before_a_commit_raises_it_and_by_its_first_host() -> None:
+    facts, lines = Facts(), lines_of(A, 2)
+    anchor = anchor_of(facts, lines[0])
+    assert (KeptChain(A, None, "host-a"),) == kept_chains(facts)
+    assert anchor is not None
+    facts.host = "host-b"
+    keep_line(facts, lines[1])
+    facts.raise_to(anchor)
+    assert (KeptChain(A, head(lines[1]), "host-a"),) == kept_chains(facts)
+
+
+def test_a_chain_whose_host_nobody_wrote_down_is_told_so() -> None:
+    facts, lines = Facts(), lines_of(A, 1)
+    keep_line(facts, lines[0])
+    del facts.values[f"receipts-host/{A}"]
+    chain = check_lines(lambda: lines, facts)
+    assert "its chain is whole, proven up to the head that was kept" == chain.sentence
+    other = check_lines(list, facts)
+    assert "1 chain (a host that nobody wrote down, to line 1)" in other.problems[0]
+
+
+def test_a_chain_is_found_beside_those_that_are_read_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert CHAINS_MAX > 1
+    monkeypatch.setattr("keeplast.survey.kept_heads.CHAINS_MAX", 1)
+    facts, lines = Facts(), lines_of(B, 3)
+    for each in (*lines_of(A, 1), *lines):
+        keep_line(facts, each)
+    assert {A} == {each.chain_id for each in kept_chains(facts)}
+    chain = check_lines(lambda: lines, facts)
+    assert (True, (), "host-a") == (
+        chain.is_tail_proven, chain.problems, None if chain.chain is None else chain.chain.host
+    )  # fmt: skip
+
+
+def test_a_chain_of_which_no_commit_was_made_is_no_strange_one() -> None:
+    facts, lines = Facts(), lines_of(B, 1)
+    keep_line(facts, lines_of(A, 1)[0])
+    anchor_of(facts, lines[0])
+    chain = check_lines(lambda: lines, facts)
+    assert ((), False) == (chain.problems, chain.is_tail_proven)
+    assert chain.sentence.startswith("its chain is whole, tail not proven; written on host host-a")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([], "it was emptied"),
+        ([b'{"number":0}\n'], "their links were taken out"),
+        ([b"no line at all\n"], "their links were taken out"),
+        (lines_of(C, 2), f"the file's chain, {C}, is none of them"),
+    ],
+)
+def test_a_file_of_none_of_the_chains_that_were_kept_is_a_problem(
+    lines: list[bytes], words: str
+) -> None:
+    kept = [KeptChain(A, head(lines_of(A, 3)[-1]), "host-a"), KeptChain(B, None, "host-b")]
+    chain = check_kept(lines, kept)
+    assert words in chain.problems[0]
+    # Of a chain that no commit has raised nothing is missing.
+    assert "1 chain (host host-a, to line 3)" in chain.problems[0]
+    assert () == check_kept(lines_of(C, 2), kept[1:]).problems
+
+
+def test_of_many_chains_the_longest_are_named() -> None:
+    kept = [
+        KeptChain(f"{number:032x}", head(lines_of(f"{number:032x}", number)[-1]), f"h{number}")
+        for number in range(1, 6)
+    ]
+    (problem,) = check_kept([], kept).problems
+    assert "5 chains (host h5, to line 5; host h4, to line 4; host h3, to line 3; and 2 more)" in (
+        problem
+    )
+
+
+def test_a_line_that_is_written_between_two_looks_is_no_problem() -> None:
+    facts, lines = Facts(), lines_of(A, 2)
+    keep_line(facts, lines[0])
+    looks = iter([lines[:1], lines])
+
+    def read() -> list[bytes]:
+        found = next(looks)
+        if len(found) == 1:
+            keep_line(facts, lines[1])
+        return found
+
+    chain = check_lines(read, facts)
+    assert (True, ()) == (chain.is_tail_proven, chain.problems)
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 6))
+def test_a_file_is_proven_where_it_has_the_head_or_begins_at_once_behind_it(
+    kept: int, start: int, count: int
+) -> None:
+    lines = lines_of(A, 6)
+    chain = check_chain(lines[start - 1 : start - 1 + count], head(lines[kept - 1]))
+    end = min(start - 1 + count, 6)
+    is_there = count > 0 and start - 1 <= kept <= end
+    assert is_there == chain.is_tail_proven
+    assert is_there == (not chain.problems)

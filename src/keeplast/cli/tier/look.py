@@ -120,8 +120,8 @@ def verify(
     """Read every live object and check the store's invariants; changes nothing.
 
     With `--receipt` also that no line of it was changed, moved or removed, up to the last one that
-    a commit of the store has kept. With `--note` each verdict is appended to it, for the rounds
-    that what is live has come of.
+    a commit of the store has kept; where it keeps some, a file that is none of those is a problem.
+    With `--note` each verdict is appended to it, for the rounds that what is live has come of.
     """
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
     from keeplast.cli.show.output import print_result
@@ -152,6 +152,8 @@ def verify(
         document["receipt"] = {
             "sentence": chain.sentence,
             "is_tail_proven": chain.is_tail_proven,
+            "host": None if chain.chain is None else chain.chain.host,
+            "chains_elsewhere": len(chain.others),
             "problems": chain.problems,
         }
         if not as_json:
@@ -198,13 +200,8 @@ def _report(
 
 
 def _chain(opened: TieredStore, path: Path) -> ChainReport:
-    """Return what a receipt's chain proves by the head that the store has kept of it."""
+    """Return what a receipt's chain proves by the heads that the store has kept."""
     from keeplast.log.files import LocalFiles
-    from keeplast.survey.receipt_book import read_chain
-    from keeplast.survey.receipt_chain import FACT_PREFIX, ChainHead
+    from keeplast.survey.kept_heads import read_kept_chain
 
-    head = read_chain(path, LocalFiles()).head
-    if head is None:
-        return read_chain(path, LocalFiles())
-    text = opened.parts().metadata.find_fact(FACT_PREFIX + head.chain_id)
-    return read_chain(path, LocalFiles(), ChainHead.of_fact(head.chain_id, text))
+    return read_kept_chain(path, LocalFiles(), opened.parts().metadata.facts)

@@ -18,6 +18,7 @@ from keeplast.errors import ConflictError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.facts import Anchor
 from keeplast.tier.metadata.round_sums import note_round
 from keeplast.tier.metadata.row_values import json_text
 from keeplast.tier.metadata.rows import (
@@ -50,10 +51,6 @@ from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.round_days import RoundSums
 from keeplast.tier.state.routing import Route, append_route, check_routes, replace_routes
 from keeplast.tier.state.segment import RemoteSegment, is_within_lineage
-
-Anchor = tuple[str, str]
-"""A fact of the store that is there, and the text that a commit raises it to: what is written down
-of the commit elsewhere, by its hash."""
 
 
 class Commits:

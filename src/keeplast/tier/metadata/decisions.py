@@ -59,9 +59,10 @@ from keeplast.tier.metadata.decision_rows import (
     segment_texts,
     segments_of,
 )
-from keeplast.tier.metadata.facts import made_fact
+from keeplast.tier.metadata.facts import Anchor, Facts
 from keeplast.tier.metadata.folds import FoldRows
 from keeplast.tier.metadata.hold_rows import HoldRows
+from keeplast.tier.metadata.rows import raise_fact
 from keeplast.tier.metadata.store_time import StoreClock, StoreTime
 from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.objects.filters import KEY_BYTES, KEY_FACT, FilterKey
@@ -106,6 +107,11 @@ class DecisionLog:
         return StoreClock(transactions.time, self._host_clock, transactions.reading)
 
     @property
+    def facts(self) -> Facts:
+        """Return what reads and makes facts of the whole decision log."""
+        return Facts(self._transactions)
+
+    @property
     def folds(self) -> FoldRows:
         """Return what is kept of metadata topics beside the decisions: a cache."""
         return FoldRows(self._transactions)
@@ -126,11 +132,11 @@ class DecisionLog:
 
     def store_id(self) -> str:
         """Return the id of this decision log; it is made at the first question."""
-        return made_fact(self._transactions, STORE_ID, lambda: os.urandom(KEY_BYTES).hex())
+        return self.facts.made(STORE_ID, lambda: os.urandom(KEY_BYTES).hex())
 
     def filter_key(self) -> FilterKey:
         """Return the key that filters of segments hash with; it is made at the first question."""
-        made = made_fact(self._transactions, KEY_FACT, lambda: secrets.token_hex(KEY_BYTES))
+        made = self.facts.made(KEY_FACT, lambda: secrets.token_hex(KEY_BYTES))
         return FilterKey.of_fact(made)
 
     # Partitions.
@@ -236,16 +242,18 @@ class DecisionLog:
         with self._owned(held) as (connection, _):
             self._set(connection, held, **seen_columns(seen))
 
-    def advance(self, held: Attached, cleaned_to: int) -> None:
+    def advance(self, held: Attached, cleaned_to: int, anchor: Anchor | None = None) -> None:
         """Write down how far the partition is clean, where all of it was so already; never back.
 
-        ConflictError when a hold that is in force by now lies in front of that.
+        ``anchor`` is raised in the same transaction. ConflictError when a hold that is in force by
+        now lies in front of that.
         """
         with self._owned(held) as (connection, row):
             if cleaned_to > int(row["cleaned_to"]):
                 require_row_unheld(connection, row, cleaned_to, self.clock)
                 cleaned_for = max(cleaned_to, int(row["cleaned_for"]))
                 self._set(connection, held, cleaned_to=cleaned_to, cleaned_for=cleaned_for)
+            _raise(connection, anchor)
 
     def note_cleaned_for(self, held: Attached, end: int) -> None:
         """Write down how far rounds may have gone, whether or not they did; never back."""
@@ -325,11 +333,15 @@ class DecisionLog:
 
     # Decisions.
 
-    def decide(self, held: Attached, decision: Decision, cleaned_for: int | None = None) -> None:
+    def decide(
+        self, held: Attached, decision: Decision, cleaned_for: int | None = None,
+        anchor: Anchor | None = None,
+    ) -> None:  # fmt: skip
         """Write a decision down. From here on it will be published, by whoever comes.
 
         ``cleaned_for`` is where its round ends, exclusive, whose records have decided what is left;
-        None is the end of its sources. FencedError and StoppedError (paused) leave nothing.
+        None is the end of its sources. ``anchor`` is raised in the same transaction: there is no
+        decision without it. FencedError and StoppedError (paused) leave nothing.
         ConflictError when a source is one of another decision already, an output is not ours to
         decide, an earlier decision is not published, a hold that is in force by now lies in front
         of where the round ends, or the answer was lost and nothing was written.
@@ -340,6 +352,7 @@ class DecisionLog:
         try:
             with self._owned(held) as (connection, row):
                 self._check_decision(connection, held, row, decision)
+                _raise(connection, anchor)
                 require_row_unheld(connection, row, end, self.clock)
                 self._set(connection, held, cleaned_for=max(end, int(row["cleaned_for"])))
                 connection.execute(
@@ -398,11 +411,14 @@ class DecisionLog:
         with self._moving(held, decision, DecisionState.COLLECTING, *states) as (connection, _):
             _check_running(_lock(connection, held), held)
 
-    def mark_collected(self, held: Attached, decision: Decision) -> None:
-        """Write down that its sources are gone, objects and all."""
+    def mark_collected(
+        self, held: Attached, decision: Decision, anchor: Anchor | None = None
+    ) -> None:
+        """Write down that its sources are gone, objects and all; ``anchor`` as of a decision."""
         states = (DecisionState.COLLECTING, DecisionState.COLLECTED)
         with self._moving(held, decision, DecisionState.COLLECTED, *states) as (connection, values):
             values["collected_ms"] = self._transactions.time.now_ms(connection)
+            _raise(connection, anchor)
 
     def reopen(self, held: Attached, decision: Decision) -> Decision:
         """Let a decision be collected once more: the cluster has lost that it was."""
@@ -507,6 +523,11 @@ def _lock(connection: Connection, known: Attached) -> RowMapping:
     if row is None:
         raise InvalidError(f"the partition is not in the decision log. partition={known.name}")
     return row
+
+
+def _raise(connection: Connection, anchor: Anchor | None) -> None:
+    if anchor is not None:
+        raise_fact(connection, *anchor)
 
 
 def _is_held(row: RowMapping, held: Attached, holder: Holder) -> bool:

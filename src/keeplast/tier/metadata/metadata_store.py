@@ -18,7 +18,7 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.commits import Commits
-from keeplast.tier.metadata.facts import find_fact, made_fact
+from keeplast.tier.metadata.facts import Facts
 from keeplast.tier.metadata.hold_rows import HoldRows
 from keeplast.tier.metadata.inspection import Inspection
 from keeplast.tier.metadata.removals import Removals
@@ -54,6 +54,11 @@ from keeplast.tier.state.segment import SegmentState
 
 class MetadataStore(Commits):
     """The tables of one store. Safe for several threads and, by the database, several hosts."""
+
+    @property
+    def facts(self) -> Facts:
+        """Return what reads and makes facts of the whole store."""
+        return Facts(self._transactions)
 
     @property
     def inspection(self) -> Inspection:
@@ -135,11 +140,11 @@ class MetadataStore(Commits):
 
     def find_fact(self, key: str) -> str | None:
         """Return a fact of the whole store, None when it has not been made."""
-        return find_fact(self._transactions, key)
+        return self.facts.find(key)
 
     def fact(self, key: str, make: Callable[[], str]) -> str:
         """Return a fact of the whole store; ``make`` gives it the first time it is asked for."""
-        return made_fact(self._transactions, key, make)
+        return self.facts.made(key, make)
 
     def round_days(self) -> tuple[RoundDay, ...]:
         """Return what the rounds of the last month did, by partition, day and host."""

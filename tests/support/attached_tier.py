@@ -206,6 +206,9 @@ class AtOnce:
         if self.fails_at == name and len(self.swaps) >= self.swaps_before_failure:
             raise UnavailableError(f"the cluster has gone. step={name}")
 
+    def anchor(self, line: bytes | None) -> None:
+        """Keep nothing: there is no decision log."""
+
     def register(self, ids: Sequence[tuple[bytes, int]]) -> None:
         """Remember ids."""
         self._step("register")

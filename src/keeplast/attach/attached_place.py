@@ -82,6 +82,10 @@ class SwapPublisher(Protocol):
         """Return the broker that announcements are made by."""
         ...
 
+    def anchor(self, line: bytes | None) -> None:
+        """Let what is decided from here on keep that this line of a receipt was written."""
+        ...
+
     def register(self, ids: Sequence[tuple[bytes, int]]) -> None:
         """Write down fresh segment ids, each with its start offset, before they are announced."""
         ...
@@ -296,7 +300,8 @@ class AttachedPlace:
         if self._holder is None:
             return
         if self._receipt is not None:
-            self._receipt(receipt_line(round_, clean_to=self.state.cleaned_to))
+            line = receipt_line(round_, clean_to=self.state.cleaned_to)
+            self._publisher.anchor(self._receipt(line))
         staged_now = self._join_hollow(round_, result.staged)
         swaps = list(self._in_swaps(staged_now))
         is_last = result.carry is None and staged_now and any(staged_now[-1].files)

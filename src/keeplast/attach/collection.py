@@ -114,7 +114,7 @@ def collect(
         log.mark_collecting(publisher.held, decision)
         publisher.owner.check(publisher.epoch)
         if receipt is not None:
-            receipt(_line_of(decision, now_ms))
+            publisher.anchor(receipt(_line_of(decision, now_ms)))
         if filters is None:
             # What was replaced is in no round any more that could make another one of it.
             filters = filter_names(publisher.layout, publisher.name.partition)
@@ -126,7 +126,7 @@ def collect(
             [each for each in decision.sources if view.cache.find(each.id) is not None],
             RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
         )
-        log.mark_collected(publisher.held, decision)
+        publisher.mark_collected(decision)
         log.note_seen(publisher.held, view.point)
         decisions += 1
         segments += len(decision.sources)

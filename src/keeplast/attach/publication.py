@@ -46,7 +46,9 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentUpdate,
     TopicIdPartition,
 )
+from keeplast.survey.kept_heads import anchor_of
 from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.metadata.facts import Anchor
 from keeplast.tier.state.attached import (
     Attached,
     AttachedName,
@@ -78,6 +80,7 @@ class Publisher:
         self.terms = terms
         self.folds = folds
         self.owner = OwnerObject(layout, held.name, log.store_id())
+        self._anchor: Anchor | None = None
 
     @property
     def name(self) -> AttachedName:
@@ -93,6 +96,17 @@ class Publisher:
     def mark(self) -> int:
         """Return the broker id of everything that is announced at this epoch."""
         return mark_of(self.epoch)
+
+    def anchor(self, line: bytes | None) -> None:
+        """Let what is decided from here on keep that this line of a receipt was written.
+
+        None keeps nothing.
+        """
+        self._anchor = anchor_of(self.log.facts, line) or self._anchor
+
+    def mark_collected(self, decision: Decision) -> None:
+        """Write down that a decision's sources are gone, and the line that told of it."""
+        self.log.mark_collected(self.held, decision, self._anchor)
 
     def close(self) -> None:
         """Give the partition back; what was decided and not published is the next claim's."""
@@ -202,7 +216,7 @@ class Publisher:
         # What no batch holds could be decided and never published: nobody would come past it.
         encode_batch(view.metadata_topic, view.metadata_partition, batch.events)
         self.owner.check(self.epoch)
-        self.log.decide(self.held, decision, swap.cleaned_for)
+        self.log.decide(self.held, decision, swap.cleaned_for, self._anchor)
         (decided,) = [each for each in self.log.decisions(self.held) if each.id == decision.id]
         return self.publish(decided, view)
 
@@ -247,7 +261,7 @@ class Publisher:
 
     def advance(self, cleaned_to: int) -> None:
         """Write down that the partition is clean up to ``cleaned_to`` where no swap says it."""
-        self.log.advance(self.held, cleaned_to)
+        self.log.advance(self.held, cleaned_to, self._anchor)
 
     def _discard(self, segments: Sequence[OwnSegment]) -> None:
         view = self.look()

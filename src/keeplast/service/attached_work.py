@@ -14,7 +14,7 @@ What a reader must not break:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -30,6 +30,7 @@ from keeplast.clock import Clock
 from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.layouts.paced import PacedLayout
 from keeplast.errors import (
+    CommitUnknownError,
     CompactionError,
     CorruptError,
     FencedError,
@@ -71,6 +72,7 @@ from keeplast.service.snapshot import (
     PartitionFacts,
     TierTotals,
 )
+from keeplast.survey.kept_heads import keep_line
 from keeplast.survey.receipt_book import clock_notes
 from keeplast.survey.report import RoundReport, describe_error
 from keeplast.survey.request import PartitionRequest
@@ -211,9 +213,12 @@ class AttachedWork:
         A round whatever the ratio is no wish of a cluster's: attach clean --force does one.
         """
         if self._receipt is not None:
-            self._receipt(
+            line = self._receipt(
                 action_line(wish.partition, name=wish.deed, by=wish.by, now_ms=wish.at_ms)
             )
+            # Where it cannot be kept now, the next decision keeps it.
+            with suppress(UnavailableError, CommitUnknownError):
+                keep_line(self._log.facts, line)
         partition = wish.partition
         if partition is None:
             return

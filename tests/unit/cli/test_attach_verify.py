@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ from typer.testing import CliRunner
 
 from keeplast.cli.main import app
 from keeplast.log.files import LocalFiles
+from keeplast.run.receipt import append_receipt
 from keeplast.service.receipt_shelf import ReceiptShelf
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import commanded_world
 from tests.support.verified_world import VerifiedWorld
+from tests.unit.attach.test_attached_rounds import MERGING
 
 NAME = f"{PARTITION.topic}-{PARTITION.partition}"
 
@@ -136,6 +140,49 @@ def test_an_edited_receipt_is_a_check_that_is_broken(world: VerifiedWorld, tmp_p
     found = document(verify(world, "--receipt", str(receipt), "--json", expected=1))
     broken = [each["name"] for each in found["checks"] if each["verdict"] == "broken"]
     assert ["receipt"] == broken
+
+
+def stripped(line: bytes) -> bytes:
+    found = json.loads(line)
+    del found["chain"]
+    return json.dumps(found, separators=(",", ":")).encode() + b"\n"
+
+
+def test_a_receipt_is_held_against_the_heads_of_the_decision_log(
+    world: VerifiedWorld, tmp_path: Path
+) -> None:
+    path = tmp_path / "receipts.jsonl"
+    first = path.read_bytes().splitlines(keepends=True)
+    assert "proven up to the head that was kept" in verify(world, "--receipt", str(path))
+    receipt = partial(append_receipt, LocalFiles(), path)
+    world.clean(replace(MERGING, segment_bytes=30_000), margin=0, receipt=receipt)
+    whole = path.read_bytes().splitlines(keepends=True)
+    assert len(whole) > len(first)
+    assert "proven up to the head that was kept" in verify(world, "--receipt", str(path))
+    for lines, problem in (
+        (first, "lines were cut off"),
+        ([stripped(each) for each in whole], "no line of the file is chained"),
+        ([whole[-1], *whole[:-1]], "or in another order"),
+        ([*whole[:-1], whole[-1].replace(b'"wave":1', b'"wave":2', 1)], "kept as head"),
+    ):
+        path.write_bytes(b"".join(lines))
+        found = document(verify(world, "--receipt", str(path), "--json", expected=1))
+        (check,) = (each for each in found["checks"] if each["verdict"] == "broken")
+        assert ("receipt", True) == (
+            check["name"], any(problem in each["problem"] for each in check["findings"])
+        ), check  # fmt: skip
+    path.write_bytes(b"")
+    verify(world, "--receipt", str(path), expected=2)
+
+
+def test_a_receipt_of_another_decision_log_is_told(world: VerifiedWorld, tmp_path: Path) -> None:
+    path = tmp_path / "receipts.jsonl"
+    lines = [stripped(each) for each in path.read_bytes().splitlines(keepends=True)]
+    path.unlink()
+    for line in lines:
+        append_receipt(LocalFiles(), path, line)
+    found = verify(world, "--receipt", str(path), expected=1)
+    assert "its chain is none of those whose heads were kept" in " ".join(found.split())
 
 
 def test_a_note_needs_a_receipt(world: VerifiedWorld, tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from keeplast.model.partition import TopicPartition
 if TYPE_CHECKING:
     from keeplast.inspect.verdicts import VerificationReport
     from keeplast.survey.receipt_book import RoundReceipt
-    from keeplast.survey.receipt_chain import ChainReport
 
 Strict = Annotated[
     bool, typer.Option("--strict", help="Exit with 1 also when a check cannot be judged.")
@@ -36,8 +35,8 @@ ReceiptFile = Annotated[
     Path | None,
     typer.Option(
         "--receipt", metavar="FILE", show_default=False, rich_help_panel=FACTS,
-        help="A receipt file of rounds of these topics: that no line of it was changed is a check "
-        "more.",
+        help="A receipt file of rounds of these topics: that no line of it was changed, or cut "
+        "off before what the decision log has kept, is a check more.",
     ),
 ]  # fmt: skip
 
@@ -54,14 +53,6 @@ class AttachedVerifyOptions:
     note: Note = False
     memory: Memory = MEMORY_DEFAULT
     strict: Strict = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Receipt:
-    """What a receipt file has, and what its chain proves."""
-
-    rounds: tuple[RoundReceipt, ...]
-    chain: ChainReport
 
 
 @command(
@@ -85,10 +76,9 @@ def verify(options: AttachedVerifyOptions, as_json: Json = False) -> Result:
     from keeplast.errors import error_text
     from keeplast.model.verdict import Verdict
 
-    receipt = _read_receipt(options)
     code, reports, noted = DONE, [], 0
     documents: list[object] = []
-    for partition, found in _reports(options, receipt):
+    for partition, found in _reports(options):
         name = str(partition)
         if isinstance(found, Exception):
             code = max(code, error_exit_code(found))
@@ -114,28 +104,20 @@ def verify(options: AttachedVerifyOptions, as_json: Json = False) -> Result:
     return code, document
 
 
-def _read_receipt(options: AttachedVerifyOptions) -> _Receipt | None:
-    """Return what the receipt has, None without one; errors of :func:`.read_judged`."""
-    from keeplast.cli.verify_note import read_judged
-    from keeplast.log.files import LocalFiles
-    from keeplast.survey.receipt_book import read_chain
-
-    rounds = read_judged(options.receipt, notes=options.note)
-    if options.receipt is None:
-        return None
-    return _Receipt(rounds, read_chain(options.receipt, LocalFiles()))
-
-
 def _reports(
-    options: AttachedVerifyOptions, receipt: _Receipt | None
+    options: AttachedVerifyOptions,
 ) -> Iterator[tuple[TopicPartition, VerificationReport | CompactionError | OSError]]:
     """Yield what is found of each partition, or why nothing could be."""
     from keeplast.attach.verification import AttachedVerifier, AttachedVerifySettings
     from keeplast.cli.show.progress import ProgressEvents
+    from keeplast.cli.verify_note import read_judged
     from keeplast.inspect.receipt_proof import with_check
+    from keeplast.log.files import LocalFiles
     from keeplast.model.redaction import shown_url
+    from keeplast.survey.kept_heads import read_kept_chain
     from keeplast.tier.metadata.database import is_missing
 
+    rounds: tuple[RoundReceipt, ...] = read_judged(options.receipt, notes=options.note)
     memory_bytes = memory_size(options.memory)
     store = options.tier.store
     if is_missing(store):
@@ -156,19 +138,21 @@ def _reports(
             f"partitions={list(options.partitions)} topics={[each.name for each in facts.topics]}"
         )
     with options.tier.open_log() as log:
+        chain = None
+        if options.receipt is not None:
+            chain = read_kept_chain(options.receipt, LocalFiles(), log.facts)
         for topic, number in chosen:
             partition = TopicPartition(topic.name, number)
-            mine = [] if receipt is None else receipt.rounds
             with ProgressEvents(f"reading {partition}") as events:
                 verifier = AttachedVerifier(client, log, layout, events.progressed, events.planned)
                 wanted = AttachedVerifySettings(
                     topic=settings.topic_config(topic.name), memory_bytes=memory_bytes,
-                    receipts=tuple(each for each in mine if each.partition == partition),
+                    receipts=tuple(each for each in rounds if each.partition == partition),
                 )  # fmt: skip
                 found: VerificationReport | CompactionError | OSError
                 try:
                     report = verifier.verify(topic, number, wanted)
-                    found = report if receipt is None else with_check(report, receipt.chain)
+                    found = report if chain is None else with_check(report, chain)
                 except (CompactionError, OSError) as error:
                     found = error
             yield partition, found

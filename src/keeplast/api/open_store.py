@@ -7,11 +7,10 @@ of its store written on it.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 
 from keeplast.clock import Clock, SystemClock
-from keeplast.errors import InvalidError, RefusedError
+from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
 from keeplast.model.reader_wait import GroupReader
 from keeplast.model.redaction import shown_url
@@ -20,11 +19,10 @@ from keeplast.store.tiered_store import TieredStore
 from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.marks import Marks
 from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.metadata.store_name import write_name
 from keeplast.tier.metadata.stored_logs import OBJECTS, require_store
-from keeplast.tier.objects.object_store import ID_CHARS, STORE_NAME, ObjectPlace
+from keeplast.tier.objects.object_store import ObjectPlace
 from keeplast.tier.objects.stores import check_directory, lasting_url, open_objects
-
-NAME = "name"
 
 
 def open_store(
@@ -79,7 +77,7 @@ def _open_objects(
         if known is None:
             opened = open_objects(url, options)
             next(iter(opened.list("")), None)
-            _write_name(metadata, opened, url)
+            write_name(metadata, opened, url)
             known = metadata.fact(OBJECTS, lambda: url)
         else:
             check_directory(url)
@@ -90,17 +88,3 @@ def _open_objects(
         "the objects of this store are elsewhere; leave --objects out, or make another store. "
         f"given={url} found={known}"
     )
-
-
-def _write_name(metadata: MetadataStore, objects: ObjectPlace, url: str) -> None:
-    """Write the store's name on the place of its objects; RefusedError when another's is there."""
-    name = metadata.fact(NAME, lambda: secrets.token_hex(ID_CHARS // 2)).encode()
-    # Who looked first and wrote then would take a place from another who does the same.
-    objects.put_new(STORE_NAME, name)
-    found = bytes(objects.read_range(STORE_NAME, 0, ID_CHARS))
-    if found != name:
-        raise RefusedError(
-            "the objects there belong to another store, and would be collected as garbage; choose "
-            "another place, or, when that store is no more and nothing of it is needed, remove the "
-            f"object {STORE_NAME} first. objects={url}"
-        )

@@ -28,8 +28,9 @@ from keeplast.model.statement import statement_bytes
 from keeplast.service.erasure_answer import ErasureAnswer, date_words
 from keeplast.service.receipt_names import FILE_NAME, PREVIOUS_NAME
 from keeplast.signing import Signer
-from keeplast.survey.receipt_book import BYTES_MAX, RoundReceipt, read_receipts
-from keeplast.survey.receipt_chain import ChainReport, check_chain
+from keeplast.survey.kept_heads import HeadFacts, check_lines
+from keeplast.survey.receipt_book import BYTES_MAX, RoundReceipt, read_receipts, whole_lines
+from keeplast.survey.receipt_chain import ChainReport, check_chain, named_chains
 
 KIND = "keeplast erasure certificate"
 VERSION = 1
@@ -63,6 +64,11 @@ NOT_SEARCHED = (
     "what was written at searched_to or behind it",
 )
 
+WITHOUT_RECEIPTS = "the chain of receipts is not part of this statement: none was given"
+UNCHAINED = "that the receipts are as they were written: their lines are not chained"
+WITHOUT_TAIL = "that no line was cut off the end of the receipts: no head of their chain was kept"
+NOT_BOUND = "the certificate is not bound to a store id"
+UNBOUND = f"which store it is: {NOT_BOUND}"
 NOT_SEARCHED_OF_DIRECTORY = (
     "plain files at the data directory's root, beside the partitions' directories"
 )
@@ -108,8 +114,7 @@ def read_receipt_lines(files: FileSystem, paths: Sequence[Path]) -> list[bytes]:
     lines: list[bytes] = []
     for path in paths:
         if files.exists(path):
-            whole = files.read_bytes(path, BYTES_MAX).rpartition(b"\n")[0]
-            lines += [line + b"\n" for line in whole.split(b"\n")] if whole else []
+            lines += whole_lines(files.read_bytes(path, BYTES_MAX))
     return lines
 
 
@@ -119,24 +124,40 @@ def read_standing(
     rounds: Sequence[RoundReceipt],
     *,
     in_directory: bool = False,
+    facts: HeadFacts | None = None,
 ) -> ReceiptStanding:
-    """Return what receipts say; RefusedError where their chain is broken."""
-    lines = read_receipt_lines(files, paths)
-    chain = check_chain(lines) if lines else None
+    """Return what receipts say; RefusedError where their chain is broken.
+
+    With ``facts``, of a store or a decision log, also where it is none of those, or not as far as
+    those, whose heads are kept there.
+    """
+
+    def read() -> list[bytes]:
+        return read_receipt_lines(files, paths)
+
+    if facts is None:
+        lines = read()
+        chain = check_chain(lines) if lines else None
+    else:
+        chain = check_lines(read, facts)
     if chain is not None and chain.problems:
         raise RefusedError(
-            "the receipts were changed, and no certificate can rest on them; keeplast receipt show "
-            f"says where. problem={chain.problems[0]} path={paths[-1]}"
+            "the receipts were changed, or are not those of this place, and no certificate can "
+            "rest on them; keeplast receipt show, or verify with --receipt, says where. "
+            f"problem={chain.problems[0]} path={paths[-1]}"
         )
     return ReceiptStanding(chain, tuple(rounds), in_directory)
 
 
-def receipts_standing(receipt: Path | None) -> ReceiptStanding:
-    """Return what a file of receipts says, nothing without one; errors as read_standing."""
+def receipts_standing(receipt: Path | None, facts: HeadFacts) -> ReceiptStanding:
+    """Return what a file of receipts says by the heads that are kept, nothing without a file.
+
+    Errors as read_standing.
+    """
     if receipt is None:
         return ReceiptStanding(None)
     files = LocalFiles()
-    return read_standing(files, (receipt,), read_receipts(receipt, files))
+    return read_standing(files, (receipt,), read_receipts(receipt, files), facts=facts)
 
 
 def directory_place(identity: MetaProperties | None) -> CertifiedPlace:
@@ -196,6 +217,30 @@ def _where(offsets: Sequence[tuple[int, int]], beside: Sequence[str]) -> str:
     return ", ".join([*parts, *beside[:SHOWN_MAX]])
 
 
+def not_stated(place: CertifiedPlace, standing: ReceiptStanding) -> list[str]:
+    """Return what a certificate says nothing of, beside what was not searched."""
+    chain, found = standing.chain, []
+    if place.document["kind"] == STORE and place.document["store_id"] is None:
+        found.append(UNBOUND)
+    if chain is None:
+        return [*found, WITHOUT_RECEIPTS]
+    if chain.head is None:
+        found.append(UNCHAINED)
+    elif not chain.is_tail_proven:
+        found.append(WITHOUT_TAIL)
+    if chain.others:
+        found.append(f"the receipts that are elsewhere: {named_chains(chain.others)}")
+    return found
+
+
+def not_stated_in(statement: Mapping[str, Any]) -> list[str]:
+    """Return what a certificate says nothing of; one of an earlier version does not say so."""
+    if "not_stated" in statement:
+        return [str(each) for each in statement["not_stated"]]
+    found = [UNBOUND] if statement["place"]["kind"] == STORE else []
+    return found if statement["receipts"] is not None else [*found, WITHOUT_RECEIPTS]
+
+
 def make_certificate(
     request: ErasureRequest,
     answer: ErasureAnswer,
@@ -237,11 +282,14 @@ def make_certificate(
         if chain is None
         else {
             "head": None if chain.head is None else str(chain.head),
+            "host": None if chain.chain is None else chain.chain.host,
             "in_directory": standing.in_directory,
+            "is_tail_proven": chain.is_tail_proven,
             "lines": chain.lines,
             "missing_before": chain.missing_before,
             "unchained": chain.unchained,
         },
+        "not_stated": not_stated(place, standing),
         "searched": list(place.searched),
         "searched_beside": answer.searched_beside,
         "not_searched": [

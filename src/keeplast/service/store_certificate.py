@@ -1,13 +1,15 @@
 """What an erasure certificate says of a store, and how what is there now stands to one.
 
 What is live and what was replaced is searched; an object that no row of the metadata names is told
-as a problem, since nobody knows what is in it. The metadata's version only grows: a lower one is of
-metadata that was restored.
+as a problem, since nobody knows what is in it. The store is told from others by its name, which its
+metadata has drawn once: topic ids are the directory's that went in, and two stores may have the
+same. The metadata's version only grows: a lower one is of metadata that was restored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +19,7 @@ from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.workspace import Workspace
-from keeplast.service.certificate import NOT_SEARCHED, STORE, CertifiedPlace
+from keeplast.service.certificate import NOT_BOUND, NOT_SEARCHED, STORE, CertifiedPlace
 from keeplast.service.certificate_check import (
     CertificateStanding,
     PartitionStanding,
@@ -30,6 +32,7 @@ from keeplast.service.certificate_check import (
 from keeplast.service.store_erasing import remote_files, search_replaced
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
+from keeplast.tier.metadata.store_name import find_name
 
 SEARCHED_IN_STORE = (
     "every batch of every live segment named below, decompressed, up to searched_to",
@@ -47,7 +50,13 @@ def store_place(opened: TieredStore, partitions: Iterable[TopicPartition]) -> Ce
     """Return what is said of a store, before it is searched: what is found then is no older."""
     states = {each: opened.state(each) for each in partitions}
     return CertifiedPlace(
-        {"kind": STORE, "cluster_id": None, "directory_id": None, "node_id": None},
+        {
+            "kind": STORE,
+            "cluster_id": None,
+            "directory_id": None,
+            "node_id": None,
+            "store_id": find_name(opened.parts().metadata),
+        },
         SEARCHED_IN_STORE,
         (*NOT_SEARCHED, *NOT_SEARCHED_OF_STORE),
         {partition: state.topic_id for partition, state in states.items()},
@@ -65,23 +74,48 @@ def compare_store(
 ) -> tuple[PartitionStanding, ...]:
     """Compare what a store has now with a certificate; reads only.
 
+    Of a certificate without a store's id, as earlier versions made them, each standing says so.
     Without ``hasher`` nobody looks for keys, and what has changed is told as such.
     """
     entries: Sequence[Mapping[str, Any]] = statement["partitions"]
     wanted = wanted_keys(statement, hasher)
     workspace, there = Workspace(memory_bytes), set(opened.partitions())
-    kind = statement["place"]["kind"]
+    strange = _strangeness(statement, opened)
 
     def compare(entry: Mapping[str, Any], partition: TopicPartition) -> PartitionStanding:
-        if kind != STORE:
-            why = f"the certificate is about a {kind}"
-            return PartitionStanding(partition, CertificateStanding.OTHER, why)
+        if strange is not None:
+            return PartitionStanding(partition, CertificateStanding.OTHER, strange)
         if partition not in there:
             why = "there is no such partition"
             return PartitionStanding(partition, CertificateStanding.MISSING, why)
         return _compare(entry, partition, opened, wanted, workspace, progressed)
 
-    return compare_each(entries, compare)
+    found = compare_each(entries, compare)
+    if strange is not None or _store_id(statement) is not None:
+        return found
+    return tuple(replace(each, why=f"{each.why}; {NOT_BOUND}") for each in found)
+
+
+def _store_id(statement: Mapping[str, Any]) -> str | None:
+    """Return which store a certificate is about, None where it does not say."""
+    found = statement["place"].get("store_id")
+    return None if found is None else str(found)
+
+
+def _strangeness(statement: Mapping[str, Any], opened: TieredStore) -> str | None:
+    """Return why a store is not the one that a certificate is about, None when it may be."""
+    kind = statement["place"]["kind"]
+    if kind != STORE:
+        return f"the certificate is about a {kind}"
+    wanted, found = _store_id(statement), find_name(opened.parts().metadata)
+    if wanted is None or found == wanted:
+        return None
+    if found is None:
+        return (
+            f"the store has no id yet, and the certificate is about the one with {wanted}: it is "
+            "another store, or came back from a backup that is older than its id"
+        )
+    return f"another store: its id is {found}, the certificate's is {wanted}"
 
 
 def _compare(

@@ -164,7 +164,7 @@ class ChainReport:
         if self.chain is not None and self.chain.host is not None:
             found += f"; written on host {self.chain.host}"
         if self.others and not self._is_strange:
-            found += f"; not in it are the lines of {_named(self.others)}"
+            found += f"; not in it are the lines of {named_chains(self.others)}"
         return found
 
     @property
@@ -271,7 +271,7 @@ def check_kept(lines: Sequence[bytes], kept: Sequence[KeptChain]) -> ChainReport
     else:
         what = f"the file's chain, {head.chain_id}, is none of them: it was made anew, or is of "
         what += "another store"
-    problem = f"heads are kept of the lines of {_named(others)}, and {what}"
+    problem = f"heads are kept of the lines of {named_chains(others)}, and {what}"
     return replace(found, problems=(problem, *found.problems)[:PROBLEMS_MAX])
 
 
@@ -283,7 +283,7 @@ def _is_next(link: ChainLink, kept: ChainHead) -> bool:
     return (link.chain_id, link.number) == (kept.chain_id, kept.number + 1)
 
 
-def _named(chains: Sequence[KeptChain]) -> str:
+def named_chains(chains: Sequence[KeptChain]) -> str:
     """Return chains in words, the longest first."""
     by_length = sorted(chains, key=lambda e: 0 if e.head is None else e.head.number, reverse=True)
     shown = "; ".join(str(each) for each in by_length[:SHOWN_MAX])

@@ -192,6 +192,33 @@ def test_what_a_remote_tier_has_now_is_held_against_a_certificate(
     assert ("older", True) == (standing, "epoch" in why), why
 
 
+def test_receipts_of_a_certificate_are_held_against_the_heads_of_the_decision_log(
+    world: VerifiedWorld, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    path, out = tmp_path / "receipts.jsonl", tmp_path / "gone.json"
+    operator.keys.write_bytes(b"nobody\n")
+    erase(world, operator)
+    assert 0 == certify(world, operator, out, "--receipt", path).code
+    shown = ("erasure", "verify", out, "--public-key", operator.public_key)
+    statement = keeplast(*shown)["statement"]
+    assert (True, []) == (statement["receipts"]["is_tail_proven"], statement["not_stated"])
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for each in lines:
+        del each["chain"]
+    path.write_bytes(b"".join(json.dumps(each).encode() + b"\n" for each in lines))
+    second = tmp_path / "second.json"
+    refused = certify(world, operator, second, "--receipt", path)
+    assert (4, True, False) == (
+        refused.code, "no line of the file is chained" in refused.err, second.exists()
+    ), refused.err  # fmt: skip
+    # Without them it says so.
+    assert 0 == certify(world, operator, second).code
+    shown = ("erasure", "verify", second, "--public-key", operator.public_key)
+    assert ["the chain of receipts is not part of this statement: none was given"] == (
+        keeplast(*shown)["statement"]["not_stated"]
+    )
+
+
 @pytest.mark.parametrize("given", [("--storage", "local:/x"), ("--bootstrap-server", "h:1")])
 def test_a_remote_tier_is_named_whole(
     world: VerifiedWorld, operator: OperatorFiles, tmp_path: Path, given: tuple[str, str]

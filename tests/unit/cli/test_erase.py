@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import socket
+import sqlite3
 from base64 import b64encode
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +19,11 @@ from keeplast.format.partition_metadata import PartitionMetadata, encode
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.model.statement import statement_bytes
 from keeplast.model.topic_config import TopicConfig
+from keeplast.run.receipt import append_receipt
+from keeplast.service.certificate import CONTEXT
+from keeplast.signing import Signer
 from tests.support.committed_offsets import commit_offsets, home_of
 from tests.support.key_pair import OperatorFiles, write_operator_files
 from tests.support.small_log import batch, write_log
@@ -706,6 +714,218 @@ def test_a_store_is_certified_and_an_older_one_is_told_as_older(
     (tmp_path / "older.db").rename(tmp_path / "meta.db")
     older = prove(keeplast, out, operator, *hashed, "--store", store, code=1)
     assert "older" == standings(older)[0]
+
+
+def certify_store(
+    keeplast: Command, url: str, operator: OperatorFiles, out: Path, *more: object, code: int = 0
+) -> Run:
+    """Ask for the keys, do what may be done, and sign that they are gone."""
+    asked = ("--store", url, "--hash-key", operator.hash_key)
+    done = keeplast(
+        "tier", "erase", *asked, "--keys", operator.keys, "--topic", "t", "--now", "--grace-ms", 0,
+        *more,
+    )  # fmt: skip
+    assert 0 == done.code, done.err
+    return sign_store(keeplast, url, operator, out, *more, code=code)
+
+
+def sign_store(
+    keeplast: Command, url: str, operator: OperatorFiles, out: Path, *more: object, code: int = 0
+) -> Run:
+    run = keeplast(
+        "tier", "certificate", "--store", url, "--hash-key", operator.hash_key, "--sign-key",
+        operator.sign_key, "--out", out, *more, "--json",
+    )  # fmt: skip
+    assert code == run.code, run.err + run.out
+    return run
+
+
+def second_store(keeplast: Command, data: Path, tmp_path: Path) -> str:
+    """Return another store that was made of the same directory."""
+    url = f"sqlite:///{tmp_path / 'second.db'}"
+    keeplast("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects2'}")
+    assert 0 == keeplast("tier", "import", data, "--store", url, "--topic", "t").code
+    return url
+
+
+def facts_of(url: str) -> dict[str, str]:
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+        return dict(database.execute("select key, value from store"))
+
+
+def without_fact(url: str, key: str) -> None:
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+        assert 1 == database.execute("delete from store where key = ?", (key,)).rowcount
+
+
+def test_a_certificate_is_of_one_store_and_no_other_of_the_same_directory(
+    keeplast: Command, store: str, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    second = second_store(keeplast, data, tmp_path)
+    out, other_out = tmp_path / "gone.json", tmp_path / "other.json"
+    certify_store(keeplast, store, operator, out)
+    certify_store(keeplast, second, operator, other_out)
+    names = [facts_of(each)["name"] for each in (store, second)]
+    held = prove(keeplast, out, operator, "--store", store)
+    assert ({0: "same", 1: "same"}, names[0]) == (
+        standings(held), held.document["statement"]["place"]["store_id"]
+    )  # fmt: skip
+    other = prove(keeplast, out, operator, "--store", second, code=1)
+    assert {0: "other", 1: "other"} == standings(other)
+    why = f"another store: its id is {names[1]}, the certificate's is {names[0]}"
+    assert {why} == {each["why"] for each in other.document["data"]}
+    assert {0: "other", 1: "other"} == standings(
+        prove(keeplast, other_out, operator, "--store", store, code=1)
+    )
+    assert {0: "other", 1: "other"} == standings(
+        prove(keeplast, out, operator, "--data", data, code=1)
+    )
+
+
+def test_a_copy_of_a_stores_metadata_is_the_same_store_as_far_as_its_version_goes(
+    keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    out = tmp_path / "gone.json"
+    shutil.copy(tmp_path / "meta.db", tmp_path / "before.db")
+    certify_store(keeplast, store, operator, out)
+    shutil.copy(tmp_path / "meta.db", tmp_path / "copy.db")
+    copied, before = (f"sqlite:///{tmp_path / name}" for name in ("copy.db", "before.db"))
+    assert "same" == standings(prove(keeplast, out, operator, "--store", copied))[0]
+    assert "older" == standings(prove(keeplast, out, operator, "--store", before, code=1))[0]
+
+
+def test_a_store_without_an_id_is_not_the_one_of_a_certificate_until_a_commit_draws_it(
+    keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    out, unbound = tmp_path / "gone.json", tmp_path / "unbound.json"
+    certify_store(keeplast, store, operator, out)
+    without_fact(store, "name")
+    (tmp_path / "objects" / "keeplast-store").unlink()
+    found = prove(keeplast, out, operator, "--store", store, code=1)
+    assert {0: "other", 1: "other"} == standings(found)
+    assert "the store has no id yet" in found.document["data"][0]["why"]
+    # Of such a store a certificate says that it is not bound; only looking draws no id.
+    signed = sign_store(keeplast, store, operator, unbound)
+    said = "which store it is: the certificate is not bound to a store id"
+    assert said in signed.document["not_stated"]
+    assert "name" not in facts_of(store)
+    held = prove(keeplast, unbound, operator, "--store", store)
+    assert None is held.document["statement"]["place"]["store_id"]
+    assert {"every segment is as it was; the certificate is not bound to a store id"} == {
+        each["why"] for each in held.document["data"]
+    }
+    assert 0 == keeplast("tier", "clean", "--store", store, "--force").code
+    assert (tmp_path / "objects" / "keeplast-store").read_text() == facts_of(store)["name"]
+
+
+def resigned(path: Path, operator: OperatorFiles, change: Callable[[dict[str, Any]], None]) -> None:
+    """Sign a certificate anew with another statement, as an earlier version made it."""
+    statement = json.loads(path.read_bytes())["statement"]
+    change(statement)
+    signer = Signer(operator.sign_key)
+    signature = b64encode(signer.sign(CONTEXT, statement_bytes(statement))).decode()
+    path.write_bytes(
+        statement_bytes(
+            {"statement": statement, "signed_by": signer.key_id, "signature": signature}
+        )
+    )
+
+
+def test_a_certificate_of_an_earlier_version_is_read_and_told_as_not_bound(
+    keeplast: Command, store: str, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    out = tmp_path / "gone.json"
+    certify_store(keeplast, store, operator, out)
+
+    def as_before(statement: dict[str, Any]) -> None:
+        del statement["place"]["store_id"], statement["not_stated"]
+
+    resigned(out, operator, as_before)
+    held = prove(keeplast, out, operator, "--store", store)
+    assert ({0: "same", 1: "same"}, True) == (
+        standings(held),
+        all("not bound to a store id" in each["why"] for each in held.document["data"]),
+    )
+    shown = keeplast("erasure", "verify", out, "--public-key", operator.public_key)
+    assert 0 == shown.code
+    assert "not stated: which store it is: the certificate is not bound to a store id" in shown.out
+    assert "not stated: the chain of receipts is not part of this statement" in shown.out
+
+
+def test_without_receipts_a_certificate_says_that_they_are_no_part_of_it(
+    keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    out = tmp_path / "gone.json"
+    said = "the chain of receipts is not part of this statement: none was given"
+    assert [said] == certify_store(keeplast, store, operator, out).document["not_stated"]
+    statement = prove(keeplast, out, operator).document["statement"]
+    assert (None, [said]) == (statement["receipts"], statement["not_stated"])
+    shown = keeplast(
+        "tier", "certificate", "--store", store, "--hash-key", operator.hash_key, "--sign-key",
+        operator.sign_key, "--out", tmp_path / "again.json",
+    )  # fmt: skip
+    assert (0, True) == (shown.code, f"not stated: {said}" in " ".join(shown.out.split()))
+
+
+def test_receipts_of_a_certificate_are_held_against_the_heads_of_the_store(
+    keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    out, receipt = tmp_path / "gone.json", tmp_path / "receipts"
+    given = ("--receipt", receipt)
+    signed = certify_store(keeplast, store, operator, out, *given)
+    assert [] == signed.document["not_stated"]
+    statement = prove(keeplast, out, operator).document["statement"]
+    assert (True, socket.gethostname(), []) == (
+        statement["receipts"]["is_tail_proven"], statement["receipts"]["host"],
+        statement["not_stated"],
+    )  # fmt: skip
+    assert statement["rounds"]
+    whole = receipt.read_bytes().splitlines(keepends=True)
+    assert len(whole) > 1
+    bare = [json.loads(line) for line in whole]
+    for each in bare:
+        del each["chain"]
+    for lines, words in (
+        (whole[:-1], "lines were cut off"),
+        ([json.dumps(each).encode() + b"\n" for each in bare], "no line of the file is chained"),
+        ([whole[0].replace(b'"wave":1', b'"wave":2', 1), *whole[1:]], "was changed"),
+    ):
+        receipt.write_bytes(b"".join(lines))
+        again = tmp_path / "again.json"
+        refused = sign_store(keeplast, store, operator, again, *given, code=4)
+        assert (True, False) == (words in refused.err, again.exists()), refused.err
+    receipt.unlink()
+    for each in bare:
+        append_receipt(LocalFiles(), receipt, json.dumps(each).encode() + b"\n")
+    refused = sign_store(keeplast, store, operator, tmp_path / "again.json", *given, code=4)
+    assert "of another store" in refused.err
+
+
+def test_a_certificate_says_whose_receipts_are_not_in_it(
+    keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "receipts", tmp_path / "others"
+    clean = ("tier", "clean", "--store", store, "--force", "--grace-ms", 0, "--receipt", first)
+    assert 0 == keeplast(*clean).code
+    signed = certify_store(keeplast, store, operator, tmp_path / "gone.json", "--receipt", second)
+    (said,) = signed.document["not_stated"]
+    assert said.startswith("the receipts that are elsewhere: 1 chain (host ")
+
+
+def test_of_a_directorys_receipts_no_tail_is_proven_and_a_certificate_says_so(
+    keeplast: Command, certified: Path, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    statement = prove(keeplast, certified, operator).document["statement"]
+    (said,) = statement["not_stated"]
+    assert said.startswith("that no line was cut off the end of the receipts")
+    assert (False, None) == (
+        statement["receipts"]["is_tail_proven"], statement["receipts"]["host"]
+    )  # fmt: skip
+    (data / "keeplast-receipts").unlink()
+    run = certify(keeplast, data, operator, tmp_path / "second.json", "--json")
+    assert ["the chain of receipts is not part of this statement: none was given"] == (
+        run.document["not_stated"]
+    )
 
 
 def test_an_object_that_no_row_names_never_counts_as_searched(

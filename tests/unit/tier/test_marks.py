@@ -13,7 +13,8 @@ from keeplast.errors import ConflictError, RefusedError, UnavailableError
 from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.marks import Marks
 from keeplast.tier.metadata.metadata_store import MetadataStore
-from keeplast.tier.objects.object_store import MARKS, ObjectPlace
+from keeplast.tier.metadata.store_name import find_name, name_older
+from keeplast.tier.objects.object_store import MARKS, STORE_NAME, ObjectPlace
 from keeplast.tier.objects.stores import open_objects
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import NOW_MS
@@ -165,7 +166,8 @@ def test_two_hosts_of_one_store_raise_it_in_turn(place: Place) -> None:
 def test_an_object_store_that_is_away_keeps_a_commit_from_being_made(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, marks = place.open()
+    store, marks = place.open()
+    name_older(store, place.objects)
 
     def fails(key: str, data: bytes) -> bool:
         raise UnavailableError("away")
@@ -246,3 +248,43 @@ def test_a_mark_that_went_before_its_answer_was_read_is_no_other_copy(place: Pla
 
     Marks(store, Overtaken()).committing()  # type: ignore[arg-type]
     assert [2] == place.numbers
+
+
+def test_a_store_from_before_there_were_names_gets_one_with_its_next_commit(place: Place) -> None:
+    store, marks = place.open()
+    marks.beginning()
+    assert None is find_name(store)
+    marks.committing()
+    name = find_name(store)
+    assert name is not None
+    assert name.encode() == bytes(place.objects.read_range(STORE_NAME, 0, 32))
+    marks.begin_turn()
+    marks.committing()
+    assert name == find_name(store)
+
+
+def test_a_store_from_before_there_were_names_takes_no_other_stores_place(place: Place) -> None:
+    store, marks = place.open()
+    place.objects.put_new(STORE_NAME, b"f" * 32)
+    for _ in range(2):
+        marks.begin_turn()
+        with pytest.raises(RefusedError, match="belong to another store"):
+            marks.committing()
+        assert (None, []) == (find_name(store), place.numbers)
+
+
+def test_two_hosts_draw_one_name(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = place.open()[0], place.open()[0]
+    looked = MetadataStore.find_fact
+    calls: list[str] = []
+
+    def overtaken(store: MetadataStore, key: str) -> str | None:
+        found = looked(store, key)
+        if store is mine and not calls:
+            calls.append(key)
+            name_older(theirs, place.objects)
+        return found
+
+    monkeypatch.setattr(MetadataStore, "find_fact", overtaken)
+    name_older(mine, place.objects)
+    assert None is not find_name(mine) == find_name(theirs)

@@ -58,7 +58,7 @@ def certificate(
             from keeplast.service.attached_certificate import attached_place
             from keeplast.service.certificate import receipts_standing
 
-            standing = receipts_standing(receipt)
+            standing = receipts_standing(receipt, log.facts)
             found = look_at_cluster(cluster, asked.topics, log)
             place = attached_place(found.facts, found.folded, log)
             answer = search_tier(found, tier, wanted, log, keys, GRACE_MS_DEFAULT, workers)

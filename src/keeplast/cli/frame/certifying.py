@@ -59,10 +59,11 @@ def sign_certificate(
     from keeplast.cli.show.output import print_result
     from keeplast.errors import InvalidError
     from keeplast.log.files import LocalFiles
+    from keeplast.model.escapes import printable
     from keeplast.service.erasure_book import choose_one, keys_of_requests
 
     check_signing()
-    from keeplast.service.certificate import make_certificate
+    from keeplast.service.certificate import make_certificate, not_stated
     from keeplast.signing import Signer
 
     files, out = LocalFiles(), options.out
@@ -78,14 +79,17 @@ def sign_certificate(
         asked, answer, found.place, found.standing, signer, nonce=secrets.token_hex(16)
     )
     files.write_durable(out, data)
+    gaps = not_stated(found.place, found.standing)
     if not as_json:
         print_result(
             f"{out}: no record with one of {len(asked.keys)} key(s) was found in "
-            f"{len(answer.searches)} partition(s); it says what was searched, and what was not"
+            f"{len(answer.searches)} partition(s); it says what was searched, and what was not",
+            *(f"not stated: {printable(each)}" for each in gaps),
         )
     return DONE, {
         "request": asked.request_id,
         "certificate": out,
         "signed_by": signer.key_id,
+        "not_stated": gaps,
         **answer.document(),
     }

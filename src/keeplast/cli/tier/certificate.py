@@ -48,12 +48,12 @@ def certificate(
         from keeplast.service.store_certificate import store_place
         from keeplast.service.store_erasing import find_store_traces
 
-        standing = receipts_standing(receipt)
         with (
             call.opened(broker_config=broker_config) as opened,
             ProgressEvents("searching") as events,
             search_runner(workers) as runner,
         ):
+            standing = receipts_standing(receipt, opened.parts().metadata.facts)
             chosen = choose_stored(opened, asked.topics)
             place = store_place(opened, chosen)
             answer = find_store_traces(

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from keeplast.errors import ConflictError, RefusedError
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.schema import MARK
+from keeplast.tier.metadata.store_name import name_older
 from keeplast.tier.objects.object_store import MARKS, ObjectPlace
 
 LOOKS_MAX = 5
@@ -103,6 +104,7 @@ class Marks:
 
     def _advance(self) -> None:
         self._check()
+        name_older(self._store, self._objects)
         for left in reversed(range(LOOKS_MAX)):
             try:
                 made = self._store.raise_mark(_new_token())

@@ -1,0 +1,68 @@
+"""The name of a store: an id that its metadata has drawn once, written on the place of its objects.
+
+What a reader must not break: **a place has one name, and a store one**. Of two stores in one place
+each would collect the other's objects as garbage; and whatever is said of a store elsewhere, as in
+a certificate, is bound to it by this name, which a copy of its metadata has too.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from keeplast.errors import RefusedError
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.metadata.stored_logs import OBJECTS
+from keeplast.tier.objects.object_store import ID_CHARS, STORE_NAME, ObjectPlace
+
+NAME = "name"
+
+
+def find_name(store: MetadataStore) -> str | None:
+    """Return the store's name, None for one of an early version to which nothing was written since.
+
+    Reads only.
+    """
+    return store.find_fact(NAME)
+
+
+def write_name(store: MetadataStore, objects: ObjectPlace, url: str) -> None:
+    """Write the store's name on the place of its objects; RefusedError when another's is there.
+
+    The name is drawn the first time.
+    """
+    name = store.fact(NAME, lambda: secrets.token_hex(ID_CHARS // 2)).encode()
+    # Who looked first and wrote then would take a place from another who does the same.
+    objects.put_new(STORE_NAME, name)
+    found = bytes(objects.read_range(STORE_NAME, 0, ID_CHARS))
+    if found != name:
+        raise _explain_other(url)
+
+
+def name_older(store: MetadataStore, objects: ObjectPlace) -> None:
+    """Draw the name of a store that was made before places had names; nothing for one that has one.
+
+    RefusedError, and no name is drawn, where another store has the place by now.
+    """
+    if find_name(store) is not None:
+        return
+    url = store.find_fact(OBJECTS) or ""
+    # Another host may have drawn ours, and written it there, between the two looks.
+    if _is_named(objects) and find_name(store) is None:
+        raise _explain_other(url)
+    write_name(store, objects, url)
+
+
+def _is_named(objects: ObjectPlace) -> bool:
+    try:
+        objects.stat(STORE_NAME)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _explain_other(url: str) -> RefusedError:
+    return RefusedError(
+        "the objects there belong to another store, and would be collected as garbage; choose "
+        "another place, or, when that store is no more and nothing of it is needed, remove the "
+        f"object {STORE_NAME} first. objects={url}"
+    )

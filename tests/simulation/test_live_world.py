@@ -135,14 +135,12 @@ def with_the_publication_first(patch: pytest.MonkeyPatch) -> None:
             def __getattr__(self, name: str) -> Any:
                 return getattr(log, name)
 
-            def decide(
-                self, held: Attached, decision: Decision, cleaned_for: int | None = None
-            ) -> None:
+            def decide(self, held: Attached, decision: Decision, *more: Any) -> None:
                 view = publisher.look()
                 publisher.cluster.append(
                     view.metadata_topic, view.metadata_partition, batch_of(decision).events
                 )
-                log.decide(held, decision, cleaned_for)
+                log.decide(held, decision, *more)
 
         late: Any = Late()
         self.log = late

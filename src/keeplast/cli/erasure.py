@@ -308,6 +308,7 @@ def verify(
         compare_directory,
         lines_within,
         read_certificate,
+        receipts_behind,
     )
     from keeplast.signing import SignatureCheck
 
@@ -328,6 +329,7 @@ def verify(
         say(f"{error} path={file}", kind="error")
         return CHECK_FAILED, {**document, "problem": str(error)}
     within = {} if plain is None or hasher is None else lines_within(statement, hasher, plain)
+    behind = None if receipt is None else receipts_behind(statement, files, (receipt,))
     standings: Sequence[PartitionStanding] = ()
     if data is not None:
         with ProgressEvents("searching") as events:
@@ -335,10 +337,10 @@ def verify(
                 statement, data, files, hasher, receipt=receipt, progressed=events.progressed
             )
     elif live.bootstrap_server is not None and store is not None:
-        standings = _compare_tier(statement, live, store, hasher)
+        standings = _compare_tier(statement, live, store, hasher, behind)
     elif store is not None:
         standings = _compare_store(
-            statement, StoreAddress(store=store, object_options=object_options), hasher
+            statement, StoreAddress(store=store, object_options=object_options), hasher, behind
         )
     code = DONE
     outside = [line for line, is_within in within.items() if not is_within]
@@ -361,7 +363,10 @@ def verify(
 
 
 def _compare_store(
-    statement: dict[str, Any], call: StoreAddress, hasher: KeyHasher | None
+    statement: dict[str, Any],
+    call: StoreAddress,
+    hasher: KeyHasher | None,
+    behind: str | None,
 ) -> Sequence[PartitionStanding]:
     from keeplast.cli.frame.packages import check_packages
     from keeplast.cli.show.progress import ProgressEvents
@@ -370,11 +375,15 @@ def _compare_store(
     from keeplast.service.store_certificate import compare_store
 
     with call.opened(only_looks=True) as opened, ProgressEvents("searching") as events:
-        return compare_store(statement, opened, hasher, progressed=events.progressed)
+        return compare_store(statement, opened, hasher, behind=behind, progressed=events.progressed)
 
 
 def _compare_tier(
-    statement: dict[str, Any], live: LiveOptions, store: str, hasher: KeyHasher | None
+    statement: dict[str, Any],
+    live: LiveOptions,
+    store: str,
+    hasher: KeyHasher | None,
+    behind: str | None,
 ) -> Sequence[PartitionStanding]:
     from keeplast.cli.attach.erase import look_at_cluster
     from keeplast.cli.attach.options import (
@@ -402,7 +411,8 @@ def _compare_tier(
         return compare_attached(
             statement,
             LiveTier(found.client, found.facts, found.folded, log, tier.open_layout(), settings),
-            hasher, SystemClock(), progressed=events.progressed,
+            hasher, SystemClock(), behind=behind,
+            progressed=events.progressed,
         )  # fmt: skip
 
 

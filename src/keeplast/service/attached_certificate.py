@@ -110,12 +110,14 @@ def compare_attached(
     hasher: KeyHasher | None,
     clock: Clock,
     *,
+    behind: str | None = None,
     memory_bytes: int = MEMORY_BYTES_DEFAULT,
     progressed: Callable[[int], None] = lambda _: None,
 ) -> tuple[PartitionStanding, ...]:
     """Compare what a remote tier has now with a certificate; reads only.
 
-    Without ``hasher`` nobody looks for keys, and what has changed is told as such.
+    ``behind`` is why receipts do not reach the certificate's. Without ``hasher`` nobody looks for
+    keys, and what has changed is told as such.
     """
     wanted = wanted_keys(statement, hasher)
     asked = Search(wanted, clock.now_ms(), Workspace(memory_bytes), progressed)
@@ -132,7 +134,7 @@ def compare_attached(
         if entry["topic_id"] != encode_id(topic.topic_id):
             why = f"the topic was made anew: its id is {encode_id(topic.topic_id)}"
             return PartitionStanding(partition, CertificateStanding.OTHER, why)
-        return _compare(entry, tier, topic, partition, asked, clock)
+        return _compare(entry, tier, topic, partition, asked, clock, behind)
 
     return compare_each(statement["partitions"], compare)
 
@@ -154,6 +156,7 @@ def _compare(
     partition: TopicPartition,
     asked: Search,
     clock: Clock,
+    behind: str | None,
 ) -> PartitionStanding:
     number = partition.partition
     older = _older(
@@ -175,6 +178,7 @@ def _compare(
         )  # fmt: skip
     elif older is None:
         older = age(search, entry)
+    older = older or behind
     sums = {(each.name, each.size_bytes, each.sha256) for each in search.sums}
     wanted = {(e["name"], e["bytes"], e["sha256"]) for e in entry["segments_after"]}
     return judge(

@@ -217,13 +217,23 @@ def _receipts_behind(
 ) -> str | None:
     """Return why the receipts are older than those of a certificate, None when they are not."""
     receipts = statement["receipts"]
+    if receipt is None and (receipts is None or not receipts["in_directory"]):
+        return None  # they were kept elsewhere, and nobody says where
+    return receipts_behind(statement, files, receipt_paths(directory.root, receipt))
+
+
+def receipts_behind(
+    statement: Mapping[str, Any], files: FileSystem, paths: Sequence[Path]
+) -> str | None:
+    """Return why receipt files do not reach those of a certificate, None when they do.
+
+    Of a certificate that says nothing of receipts none are behind.
+    """
+    receipts = statement["receipts"]
     if receipts is None or receipts["head"] is None:
         return None
-    if receipt is None and not receipts["in_directory"]:
-        return None  # they were kept elsewhere, and nobody says where
-    lines = read_receipt_lines(files, receipt_paths(directory.root, receipt))
     kept = ChainHead.parse(str(receipts["head"]))
-    chain = check_chain(lines, kept)
+    chain = check_chain(read_receipt_lines(files, paths), kept)
     if chain.is_tail_proven:
         return None
     if chain.missing_before >= kept.number:

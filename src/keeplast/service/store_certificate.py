@@ -69,11 +69,13 @@ def compare_store(
     opened: TieredStore,
     hasher: KeyHasher | None,
     *,
+    behind: str | None = None,
     memory_bytes: int = MEMORY_BYTES_DEFAULT,
     progressed: Callable[[int], None] = lambda _: None,
 ) -> tuple[PartitionStanding, ...]:
     """Compare what a store has now with a certificate; reads only.
 
+    ``behind`` is why receipts do not reach the certificate's, None where nothing says so.
     Of a certificate without a store's id, as earlier versions made them, each standing says so.
     Without ``hasher`` nobody looks for keys, and what has changed is told as such.
     """
@@ -88,7 +90,7 @@ def compare_store(
         if partition not in there:
             why = "there is no such partition"
             return PartitionStanding(partition, CertificateStanding.MISSING, why)
-        return _compare(entry, partition, opened, wanted, workspace, progressed)
+        return _compare(entry, partition, opened, wanted, workspace, progressed, behind)
 
     found = compare_each(entries, compare)
     if strange is not None or _store_id(statement) is not None:
@@ -125,6 +127,7 @@ def _compare(
     wanted: WantedKeys,
     workspace: Workspace,
     progressed: Callable[[int], None],
+    behind: str | None,
 ) -> PartitionStanding:
     look, parts = opened.look(partition), opened.parts()
     state = look.state
@@ -144,6 +147,6 @@ def _compare(
     )  # fmt: skip
     elsewhere, _ = search_replaced(look, parts, wanted)
     return judge(
-        entry, search, [*search.beside, *elsewhere], age(search, entry),
+        entry, search, [*search.beside, *elsewhere], age(search, entry) or behind,
         partial(is_as_it_was, entry, search, files), looked_for_keys=wanted.keys is None,
     )  # fmt: skip

@@ -202,6 +202,7 @@ def test_receipts_of_a_certificate_are_held_against_the_heads_of_the_decision_lo
     shown = ("erasure", "verify", out, "--public-key", operator.public_key)
     statement = keeplast(*shown)["statement"]
     assert (True, []) == (statement["receipts"]["is_tail_proven"], statement["not_stated"])
+    assert "same" == prove(world, operator, out, "--receipt", path)[0]
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     for each in lines:
         del each["chain"]
@@ -211,6 +212,8 @@ def test_receipts_of_a_certificate_are_held_against_the_heads_of_the_decision_lo
     assert (4, True, False) == (
         refused.code, "no line of the file is chained" in refused.err, second.exists()
     ), refused.err  # fmt: skip
+    standing, why = prove(world, operator, out, "--receipt", path, expected=1)
+    assert ("older", True) == (standing, "the receipts do not reach line" in why), why
     # Without them it says so.
     assert 0 == certify(world, operator, second).code
     shown = ("erasure", "verify", second, "--public-key", operator.public_key)

@@ -880,6 +880,8 @@ def test_receipts_of_a_certificate_are_held_against_the_heads_of_the_store(
         statement["not_stated"],
     )  # fmt: skip
     assert statement["rounds"]
+    found = prove(keeplast, out, operator, "--store", store, *given)
+    assert {0: "same", 1: "same"} == standings(found)
     whole = receipt.read_bytes().splitlines(keepends=True)
     assert len(whole) > 1
     bare = [json.loads(line) for line in whole]
@@ -894,6 +896,9 @@ def test_receipts_of_a_certificate_are_held_against_the_heads_of_the_store(
         again = tmp_path / "again.json"
         refused = sign_store(keeplast, store, operator, again, *given, code=4)
         assert (True, False) == (words in refused.err, again.exists()), refused.err
+        if words != "was changed":
+            found = prove(keeplast, out, operator, "--store", store, *given, code=1)
+            assert {0: "older", 1: "older"} == standings(found)
     receipt.unlink()
     for each in bare:
         append_receipt(LocalFiles(), receipt, json.dumps(each).encode() + b"\n")

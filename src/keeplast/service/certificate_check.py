@@ -225,7 +225,7 @@ def _receipts_behind(
 def receipts_behind(
     statement: Mapping[str, Any], files: FileSystem, paths: Sequence[Path]
 ) -> str | None:
-    """Return why receipt files do not reach those of a certificate, None when they do.
+    """Return why receipt files are not, or not as far as, those of a certificate, else None.
 
     Of a certificate that says nothing of receipts none are behind.
     """
@@ -233,7 +233,11 @@ def receipts_behind(
     if receipts is None or receipts["head"] is None:
         return None
     kept = ChainHead.parse(str(receipts["head"]))
-    chain = check_chain(read_receipt_lines(files, paths), kept)
+    lines = read_receipt_lines(files, paths)
+    broken = check_chain(lines).problems
+    if broken:
+        return f"the receipts were changed since: {broken[0]}"
+    chain = check_chain(lines, kept)
     if chain.is_tail_proven:
         return None
     if chain.missing_before >= kept.number:

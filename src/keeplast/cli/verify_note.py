@@ -18,7 +18,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.verdict import Verdict
 from keeplast.run.readiness import prove_receipt
 from keeplast.run.receipt import append_receipt, verdict_line
-from keeplast.survey.receipt_book import RoundReceipt, read_receipts
+from keeplast.survey.receipt_book import RoundReceipt, read_receipts, read_whole_lines
 
 
 def prove_note(files: FileSystem, receipt: Path, partitions: Collection[Path]) -> None:
@@ -35,7 +35,8 @@ def read_judged(receipt: Path | None, *, notes: bool) -> tuple[RoundReceipt, ...
     """Return the rounds of a receipt file by which a log with an owner is judged; none without it.
 
     Called before anything is judged, which may take hours: InvalidError for a file that is none,
-    RefusedError for one to which nothing can be appended where that is to be done.
+    RefusedError for one to which nothing can be appended where that is to be done. One without
+    lines has no rounds: whether it was emptied is told by the heads that are kept.
     """
     if receipt is None:
         if notes:
@@ -48,6 +49,8 @@ def read_judged(receipt: Path | None, *, notes: bool) -> tuple[RoundReceipt, ...
         )
     if notes:
         prove_note(LocalFiles(), receipt, ())
+    elif not read_whole_lines(receipt, LocalFiles()):
+        return ()
     return read_receipts(receipt, LocalFiles())
 
 

@@ -172,7 +172,12 @@ def test_a_receipt_is_held_against_the_heads_of_the_decision_log(
             check["name"], any(problem in each["problem"] for each in check["findings"])
         ), check  # fmt: skip
     path.write_bytes(b"")
-    verify(world, "--receipt", str(path), expected=2)
+    found = document(verify(world, "--receipt", str(path), "--json", expected=1))
+    (check,) = (each for each in found["checks"] if each["verdict"] == "broken")
+    assert "it was emptied" in check["findings"][0]["problem"]
+    # Nothing was judged by it, so nothing is noted in it.
+    verify(world, "--receipt", str(path), "--note", expected=2)
+    assert b"" == path.read_bytes()
 
 
 def test_a_receipt_of_another_decision_log_is_told(world: VerifiedWorld, tmp_path: Path) -> None:

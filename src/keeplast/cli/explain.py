@@ -96,7 +96,7 @@ def explain(options: ExplainOptions, as_json: Json = False) -> Result:
     now_ms = SystemClock().now_ms() if options.now_ms is None else options.now_ms
     with ProgressEvents("searching") as events:
         answer = answer_from_directory(
-            selection, files, now_ms, asked, receipt=options.receipt,
+            selection, files, now_ms, asked, scope=options.scope, receipt=options.receipt,
             planned=events.planned, progressed=events.progressed, brokers=brokers,
         )  # fmt: skip
     for warning in answer.warnings:

@@ -170,6 +170,15 @@ class RecordBatch(BatchHeader):
         """Return the records as stored, compressed if there is a codec."""
         return self.data[HEADER_BYTES:]
 
+    def plain(self, *, limit: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
+        """Return the records as one run of bytes, decompressed; CorruptError as the codec says."""
+        try:
+            return decompress(self.codec, self.payload(), limit=limit)
+        except CorruptError as error:
+            raise CorruptError(
+                error.problem, position=self.position, expected=error.expected, found=error.found
+            ) from None
+
     def records(self, *, limit: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
         """Yield the records in offset order, control records too.
 
@@ -187,12 +196,7 @@ class RecordBatch(BatchHeader):
                 found=self.count,
             )
         codec = self.codec
-        try:
-            data = decompress(codec, self.payload(), limit=limit)
-        except CorruptError as error:
-            raise CorruptError(
-                error.problem, position=self.position, expected=error.expected, found=error.found
-            ) from None
+        data = self.plain(limit=limit)
         is_log_append_time = self.timestamp_type is TimestampType.LOG_APPEND_TIME
         at = 0
         for index in range(self.count):

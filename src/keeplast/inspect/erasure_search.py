@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.errors import CorruptError, RefusedError, UnavailableError
+from keeplast.format.batch import RecordBatch
 from keeplast.format.filename import (
     CLEANED_FOR,
     LOG,
@@ -24,6 +25,8 @@ from keeplast.format.filename import (
     parse_undo_file,
 )
 from keeplast.format.identifier import encode_id
+from keeplast.format.message_set import Batch
+from keeplast.format.record import Record
 from keeplast.inspect.key_search import (
     KeyRecord,
     Progressed,
@@ -55,6 +58,8 @@ from keeplast.rewrite.workspace import Workspace
 LOOKS_MAX = 3
 """A log whose files change while it is searched is searched so many times."""
 PIECE_BYTES = 1 << 20
+KEYS_SOUGHT_MAX = 16
+"""Of so many keys the bytes are sought in a batch before its records are taken apart."""
 NAME_BYTES_CUT = 255
 """A broker cuts the topic in the name of a directory that it disposes of, to this length."""
 
@@ -74,6 +79,23 @@ class BesideLog:
     name: str
     keys: frozenset[bytes] = frozenset()
     problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BesideNews:
+    """Who hears of a search beside a log.
+
+    ``met`` of every wanted record, with its file and batch, also where the file cannot be read to
+    its end; ``planned`` of the bytes of a file before it is read, ``progressed`` of those that
+    were. What they raise ends the search, unless it is a CorruptError or a RefusedError.
+    """
+
+    met: Callable[[Path, Batch, Record], None] = lambda path, batch, record: None
+    planned: Callable[[int], None] = lambda size_bytes: None
+    progressed: Callable[[int], None] = lambda size_bytes: None
+
+
+NOBODY_HEARS = BesideNews()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +219,10 @@ def is_marked_of(entry: PartitionEntry, topic: str) -> bool:
 
 
 def search_directories(
-    entries: Iterable[PartitionEntry], wanted: WantedKeys, files: FileSystem
+    entries: Iterable[PartitionEntry],
+    wanted: WantedKeys,
+    files: FileSystem,
+    news: BesideNews = NOBODY_HEARS,
 ) -> tuple[list[BesideLog], int]:
     """Search directories that are out of service; returns as :func:`search_marked` does."""
     found: list[BesideLog] = []
@@ -208,7 +233,7 @@ def search_directories(
         except FileNotFoundError:
             continue  # disposed of by now
         for name in names:
-            each = search_file(child_path(entry.path, name), wanted, files)
+            each = search_file(child_path(entry.path, name), wanted, files, news)
             searched += 1
             if each is not None and (each.keys or each.problem):
                 found.append(BesideLog(f"{entry.path.name}/{each.name}", each.keys, each.problem))
@@ -260,7 +285,7 @@ def _search(
         segments, keys, rankings, files, workspace, progressed, sums.passed
     ):
         records.setdefault(each.record.key or b"", []).append(each)
-    beside, searched, unknown = _search_beside(listing, tail, wanted, files)
+    beside, searched, unknown = search_beside(listing, tail, wanted, files)
     topic_id = read_topic_id(path, files)
     return PartitionSearch(
         partition, path, None if topic_id is None else encode_id(topic_id), listing, tail,
@@ -270,10 +295,19 @@ def _search(
     )  # fmt: skip
 
 
-def _search_beside(
-    listing: PartitionFiles, tail: Tail, wanted: WantedKeys, files: FileSystem
+def search_beside(
+    listing: PartitionFiles,
+    tail: Tail,
+    wanted: WantedKeys,
+    files: FileSystem,
+    news: BesideNews = NOBODY_HEARS,
+    *,
+    leaves_kept: bool = False,
 ) -> tuple[tuple[BesideLog, ...], int, tuple[str, ...]]:
-    """Return what was found beside the log, how many files were searched, and what is unknown."""
+    """Return what was found beside the log, how many files were searched, and what is unknown.
+
+    With ``leaves_kept`` what rounds have kept for ``undo`` is left to who knows until when.
+    """
     found: list[BesideLog] = []
     if listing.active.size_bytes > tail.valid_bytes and not _is_zero(
         files, listing.active.log_path, tail.valid_bytes, listing.active.size_bytes
@@ -292,7 +326,9 @@ def _search_beside(
             if name in listing.unknown and not is_ours:
                 unknown.append(name)
             continue
-        each = search_file(child_path(listing.path, name), wanted, files)
+        if leaves_kept and parse_undo_file(name) is not None:
+            continue
+        each = search_file(child_path(listing.path, name), wanted, files, news)
         searched += each is not None
         if each is not None and (each.keys or each.problem):
             found.append(each)
@@ -314,27 +350,40 @@ def _was_log(name: str) -> bool:
     return parsed.kind == LOG if parsed is not None else LOG in name
 
 
-def search_file(path: Path, wanted: WantedKeys, files: FileSystem) -> BesideLog | None:
+def search_file(
+    path: Path, wanted: WantedKeys, files: FileSystem, news: BesideNews = NOBODY_HEARS
+) -> BesideLog | None:
     """Return what a file beside a log has, None when it is gone by now."""
     keys: set[bytes] = set()
     try:
+        news.planned(files.stat(path).size_bytes)
         for batch in read_segment(files, path):
+            news.progressed(batch.size_bytes)
             # First: what says that a batch has markers alone is a bit of what the checksum is of.
             if not batch.is_valid:
                 return BesideLog(path.name, frozenset(keys), "a batch has a wrong checksum")
-            if batch.is_control:
+            if batch.is_control or _has_none(batch, wanted):
                 continue
-            keys.update(
-                record.key
-                for record in batch.records()
-                if record.key is not None and wanted.is_wanted(record.key)
-            )
+            for record in batch.records():
+                if record.key is not None and wanted.is_wanted(record.key):
+                    keys.add(record.key)
+                    news.met(path, batch, record)
     except FileNotFoundError:
         return None
     except (CorruptError, RefusedError) as error:
         problem = error.problem if isinstance(error, CorruptError) else "it is no plain file"
         return BesideLog(path.name, frozenset(keys), f"it cannot be read to its end ({problem})")
     return BesideLog(path.name, frozenset(keys))
+
+
+def _has_none(batch: Batch, wanted: WantedKeys) -> bool:
+    """Say whether the bytes of no wanted key are in a batch; False where that is not sought."""
+    if wanted.keys is None or len(wanted.keys) > KEYS_SOUGHT_MAX:
+        return False
+    if not isinstance(batch, RecordBatch) or batch.count <= 0:
+        return False
+    data = bytes(batch.plain())
+    return all(key not in data for key in wanted.keys)
 
 
 def _is_zero(files: FileSystem, path: Path, start: int, end: int) -> bool:

@@ -8,7 +8,7 @@ later, also where they have read it: they may be sent back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum, auto
 
 from keeplast.cleaner.reasons import TombstoneRemoval
@@ -39,6 +39,8 @@ class TraceKind(StrEnum):
     NO_LOOP_BOUND = auto()
     IN_REPLACED = auto()
     KEPT_FOR_UNDO = auto()
+    BESIDE_LOG = auto()
+    BESIDE_STAYS = auto()
     UNSEEN = auto()
 
 
@@ -48,13 +50,15 @@ class LastTrace:
 
     ``values_by_ms`` is the same of all but a winning tombstone, or a winning value. What lies
     elsewhere (other replicas, copies, other topics) is not meant. ``removal`` is what is known of
-    the winning tombstone of an attached partition.
+    the winning tombstone of an attached partition. ``also`` says how what lies beside the log goes,
+    where a record of the key does.
     """
 
     kind: TraceKind
     by_ms: int | None = None
     values_by_ms: int | None = None
     removal: TombstoneRemoval | None = None
+    also: str = ""
 
 
 def find_last_trace(
@@ -102,10 +106,37 @@ def behind_undo(found: LastTrace, kept_ms: int) -> LastTrace:
     """Return the bound where copies of the key are kept for undo that are gone by ``kept_ms``."""
     if found.kind is TraceKind.NOTHING_THERE:
         return LastTrace(TraceKind.KEPT_FOR_UNDO, kept_ms, kept_ms)
-    by_ms, values_by_ms = (
-        None if each is None else max(each, kept_ms) for each in (found.by_ms, found.values_by_ms)
+    return replace(
+        found, by_ms=_later(found.by_ms, kept_ms), values_by_ms=_later(found.values_by_ms, kept_ms)
     )
-    return LastTrace(found.kind, by_ms, values_by_ms)
+
+
+def behind_files(found: LastTrace, by_ms: int | None, words: str) -> LastTrace:
+    """Return the bound where files beside the log have the key, which are gone by ``by_ms``.
+
+    None where nobody knows; ``words`` say how they go. A record of the key is there until its file
+    is gone, whatever becomes of the log's.
+    """
+    if found.kind is TraceKind.NOTHING_THERE:
+        return LastTrace(TraceKind.BESIDE_LOG, by_ms, by_ms, also=words)
+    has_bound = by_ms is not None or found.kind is not TraceKind.BOUNDED
+    return replace(
+        found, kind=found.kind if has_bound else TraceKind.BESIDE_STAYS,
+        by_ms=_later(found.by_ms, by_ms), values_by_ms=_later(found.values_by_ms, by_ms),
+        also=words,
+    )  # fmt: skip
+
+
+def unless_unseen(found: LastTrace, *, is_partly_unseen: bool) -> LastTrace:
+    """Return the bound where part was not searched: nobody knows then that nothing is there."""
+    if is_partly_unseen and found.kind is TraceKind.NOTHING_THERE:
+        return LastTrace(TraceKind.UNSEEN)
+    return found
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    """Return the later of two bounds, None where one of them is not known."""
+    return None if one is None or other is None else max(one, other)
 
 
 def find_attached_trace(
@@ -166,6 +197,8 @@ _TRACES = {
         "only in segments that brokers serve no more: gone once the last of them is collected"
     ),
     TraceKind.KEPT_FOR_UNDO: "only in what rounds have kept for keeplast undo, gone by then",
+    TraceKind.BESIDE_LOG: "not in the log itself any more, but {also}",
+    TraceKind.BESIDE_STAYS: "no date: it is also {also}",
     TraceKind.UNSEEN: "no record of the key is in what was searched",
 }
 _VERDICTS = {
@@ -192,9 +225,11 @@ def trace_words(found: KeyExplanation, trace: LastTrace) -> str:
     removal = "" if trace.removal is None else removal_words(trace.removal)
     if removal and trace.kind is TraceKind.TOMBSTONE_STAYS:
         return f"{removal} (its tombstone wins)"
-    return _TRACES[trace.kind].format(
-        offset=None if winner is None else winner.record.offset, removal=removal
+    words = _TRACES[trace.kind].format(
+        offset=None if winner is None else winner.record.offset, removal=removal, also=trace.also
     )
+    has_more = bool(trace.also) and "{also}" not in _TRACES[trace.kind]
+    return f"{words}; also {trace.also}" if has_more else words
 
 
 def reason_words(fate: Fate) -> str:

@@ -8,15 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from keeplast.config.choice import ALL_PARTITIONS, PartitionChoice
 from keeplast.config.selection import Selection
 from keeplast.errors import CompactionError, StoppedError
+from keeplast.inspect.beside_copies import find_beside_copies
+from keeplast.inspect.erasure_search import marked_of
 from keeplast.inspect.explain import AskedKey, explain_key, rankings_of
 from keeplast.inspect.undo_copies import find_undo_copies
+from keeplast.log.data_directory import PartitionEntry
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
 from keeplast.rewrite.workspace import Workspace
-from keeplast.service.explained import ExplainedPartition, KeyAnswer
+from keeplast.service.erasing import OUT_OF_SERVICE_WORDS, out_of_service
+from keeplast.service.explained import ExplainedPartition, KeyAnswer, OutOfService
 from keeplast.service.status import read_round_receipts
 from keeplast.service.status_words import erased_sentence
 from keeplast.service.trace_bounds import TraceBounds
@@ -30,19 +35,21 @@ def answer_from_directory(
     now_ms: int,
     asked: AskedKey,
     *,
+    scope: PartitionChoice = ALL_PARTITIONS,
     receipt: Path | None = None,
     memory_bytes: int = MEMORY_BYTES_DEFAULT,
     planned: Callable[[int], None] = lambda _: None,
     progressed: Callable[[int], None] = lambda _: None,
     brokers: GroupReader | None = None,
 ) -> KeyAnswer:
-    """Explain a key in each chosen partition.
+    """Explain a key in each chosen partition, and find it in what lies beside their logs.
 
-    ``receipt`` None are the receipts that a loop keeps in the directory. ``planned`` and
-    ``progressed`` hear of the bytes that are read; what they raise ends the search, a StoppedError
-    at the least. A partition that cannot be read is among the faults; where an offset was asked
-    about, its error is raised. ``brokers`` tell what consumer groups have committed, None where
-    files do.
+    ``scope`` is what ``selection`` was made by: directories out of service whose partition is not
+    here are searched within it. ``receipt`` None are the receipts that a loop keeps in the
+    directory. ``planned`` and ``progressed`` hear of the bytes that are read; what they raise ends
+    the search, a StoppedError at the least. A partition that cannot be read is among the faults;
+    where an offset was asked about, its error is raised. ``brokers`` tell what consumer groups have
+    committed, None where files do.
     """
     asked.require_one(len(selection.partitions))
     root = selection.directory.root
@@ -51,6 +58,7 @@ def answer_from_directory(
     planned(sum(bounds.look.sizes[each.partition] for each in selection.partitions))
     request, workspace = CleanRequest((), rolls_idle=True), Workspace(memory_bytes)
     groups = GroupOffsets(files, brokers)
+    marked = [each for each in selection.directory.partitions if each.mark is not None]
     parts: list[ExplainedPartition] = []
     faults: list[tuple[TopicPartition, Exception]] = []
     for each in selection.partitions:
@@ -63,6 +71,10 @@ def answer_from_directory(
                 retention_ms=found.topic.undo_retention_ms,
                 values_bytes_max=asked.values_bytes_max, planned=planned, progressed=progressed,
             )  # fmt: skip
+            beside = find_beside_copies(
+                each.path, marked_of(marked, each.partition), found.key, files,
+                values_bytes_max=asked.values_bytes_max, planned=planned, progressed=progressed,
+            )  # fmt: skip
         except StoppedError:
             raise
         except (CompactionError, OSError) as error:
@@ -71,18 +83,59 @@ def answer_from_directory(
             faults.append((each.partition, error))
             continue
         erased = bounds.erased_by(each.partition)
+        unseen = (*kept.unseen, *beside.unseen, *_unlisted(selection))
         parts.append(
             ExplainedPartition(
                 found,
-                bounds.last_trace(found, kept.found),
+                bounds.last_trace(found, kept.found, beside.names, is_partly_unseen=bool(unseen)),
                 "nobody knows" if erased is None else erased_sentence(erased, now_ms),
                 [receipt for receipt in receipts if receipt.partition == each.partition],
                 kept=kept.found,
-                unseen=kept.unseen,
+                unseen=unseen,
+                beside=beside.found,
             )
         )
     left_out = tuple(
         (TopicPartition(each.topic, each.partition), each.rounds[-1].reason or f"see {root}")
         for each in selection.decided
     )
-    return KeyAnswer(asked.key, tuple(parts), tuple(faults), left_out, bounds.look.warnings)
+    left: list[OutOfService] = []
+    key = parts[0].found.key if asked.key is None and parts else asked.key
+    for partition, entries in _out_of_service(selection, scope).items():
+        if key is None:
+            break  # No record was found at the offset: nobody knows what to look for.
+        try:
+            copies = find_beside_copies(
+                None, entries, key, files, values_bytes_max=asked.values_bytes_max,
+                planned=planned, progressed=progressed,
+            )  # fmt: skip
+        except StoppedError:
+            raise
+        except (CompactionError, OSError) as error:
+            faults.append((partition, error))
+            continue
+        if copies.found or copies.unseen:
+            left.append(OutOfService(partition, copies, OUT_OF_SERVICE_WORDS))
+    return KeyAnswer(
+        asked.key, tuple(parts), tuple(faults), left_out, bounds.look.warnings, tuple(left)
+    )
+
+
+def _unlisted(selection: Selection) -> tuple[str, ...]:
+    """Say what is not seen of a partition that was named by its own directory."""
+    if not selection.directory.is_single:
+        return ()
+    return (
+        "directories beside this one that a broker disposes of, moves or has set aside: give the "
+        "data directory",
+    )
+
+
+def _out_of_service(
+    selection: Selection, scope: PartitionChoice
+) -> dict[TopicPartition, list[PartitionEntry]]:
+    """Return the directories out of service, within ``scope``, whose partition is not here."""
+    if selection.directory.is_single:
+        return {}
+    found = out_of_service(selection.directory, frozenset(scope.topics) or None)
+    return {partition: its for partition, its in found.items() if scope.includes(partition)}

@@ -239,7 +239,7 @@ def find_traces(
         LeftBeside(
             partition, partial(search_directories, entries, files=files), OUT_OF_SERVICE_WORDS
         )
-        for partition, entries in _out_of_service(directory, keys.chosen_topics).items()
+        for partition, entries in out_of_service(directory, keys.chosen_topics).items()
     ]
     return search_logs(
         logs, bounds, now_ms, keys, memory_bytes=memory_bytes, progressed=progressed,
@@ -366,7 +366,7 @@ def _with_beside(
     )
 
 
-def _out_of_service(
+def out_of_service(
     directory: DataDirectory, topics: frozenset[str] | None
 ) -> dict[TopicPartition, list[PartitionEntry]]:
     """Return the directories out of service of partitions that have no other one here.

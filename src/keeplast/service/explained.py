@@ -14,6 +14,7 @@ from keeplast.cleaner.reasons import ActiveLimit
 from keeplast.clock import time_text
 from keeplast.errors import error_text
 from keeplast.format.record import Record
+from keeplast.inspect.beside_copies import BesideCopies, BesideCopy
 from keeplast.inspect.explain import FoundRecord, KeyExplanation
 from keeplast.inspect.key_search import KeyRecord
 from keeplast.inspect.log_rows import bytes_row
@@ -40,8 +41,9 @@ class ExplainedPartition:
 
     ``erased_by`` says when what is overwritten now is gone, in words. ``receipts`` are the rounds
     of the partition that are known; ``copies`` lie in replaced segments, ``kept`` in
-    what rounds have kept for undo. ``unseen`` says what of the partition was not searched,
-    ``left_out`` how many segments, of how many bytes, filters say that the key is not in.
+    what rounds have kept for undo, ``beside`` in files beside the log. ``unseen`` says what of the
+    partition was not searched, ``left_out`` how many segments, of how many bytes, filters say that
+    the key is not in.
     """
 
     found: KeyExplanation
@@ -52,11 +54,12 @@ class ExplainedPartition:
     unseen: Sequence[str] = ()
     kept: Sequence[UndoCopy] = ()
     left_out: tuple[int, int] = (0, 0)
+    beside: Sequence[BesideCopy] = ()
 
     @property
     def has_any(self) -> bool:
         """Say whether a record of the key was found anywhere."""
-        return bool(self.found.records or self.copies or self.kept)
+        return bool(self.found.records or self.copies or self.kept or self.beside)
 
     @property
     def name(self) -> str:
@@ -65,11 +68,29 @@ class ExplainedPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class OutOfService:
+    """A partition that has no log here, of which directories out of service are left.
+
+    ``copies`` are the records of the key in them, ``words`` say how those go.
+    """
+
+    partition: TopicPartition
+    copies: BesideCopies
+    words: str
+
+    @property
+    def name(self) -> str:
+        """Return the partition as it is printed."""
+        return printable(str(self.partition))
+
+
+@dataclass(frozen=True, slots=True)
 class KeyAnswer:
     """What is known of a key; ``key`` is None where an offset asked about it.
 
     ``faults`` are partitions that could not be read, ``left_out`` those that are not searched, each
-    with why; ``warnings`` are about their settings.
+    with why; ``warnings`` are about their settings. ``out_of_service`` are partitions without a log
+    of which a record of the key, or what nobody could search, is left.
     """
 
     key: bytes | None
@@ -77,6 +98,7 @@ class KeyAnswer:
     faults: tuple[tuple[TopicPartition, Exception], ...] = ()
     left_out: tuple[tuple[TopicPartition, str], ...] = ()
     warnings: tuple[str, ...] = ()
+    out_of_service: tuple[OutOfService, ...] = ()
 
     def document(
         self, *, values: bool, fault_text: Callable[[Exception], str] = error_text
@@ -99,6 +121,18 @@ class KeyAnswer:
             "left_out": [
                 {"topic": partition.topic, "partition": partition.partition, "why": why}
                 for partition, why in self.left_out
+            ],
+            "out_of_service": [
+                {
+                    "topic": each.partition.topic,
+                    "partition": each.partition.partition,
+                    "why": each.words,
+                    "not_searched": list(each.copies.unseen),
+                    "replaced_copies": [
+                        _beside_document(copy, values=values) for copy in each.copies.found
+                    ],
+                }
+                for each in self.out_of_service
             ],
         }
 
@@ -124,7 +158,10 @@ def summary_line(answer: KeyAnswer) -> str:
     count = sum(len(each.found.records) for each in parts)
     copies = sum(len(each.copies) for each in parts)
     kept = sum(len(each.kept) for each in parts)
+    beside = sum(len(each.beside) for each in parts)
+    beside += sum(len(each.copies.found) for each in answer.out_of_service)
     more = f", {copies} more in replaced segments" if copies else ""
+    more += f", {beside} more in files beside the log" if beside else ""
     more += f", {kept} more kept for undo" if kept else ""
     missing = f"; {unread}" if unread else ""
     return (
@@ -180,6 +217,7 @@ def answer_lines(each: ExplainedPartition) -> list[str]:
         )
         for copy in each.copies
     ]
+    lines += _beside_lines(each.name, each.beside)
     lines += _kept_lines(each)
     lines += left_out_lines(each)
     lines += unseen_lines(each)
@@ -193,16 +231,39 @@ def _kept_lines(each: ExplainedPartition) -> list[str]:
         rounds.setdefault((copy.round, copy.until_ms), []).append(copy.record.offset)
     lines = []
     for (name, until_ms), offsets in rounds.items():
-        shown = ", ".join(map(str, offsets[:OFFSETS_SHOWN]))
-        more = f" and {len(offsets) - OFFSETS_SHOWN} more" if offsets[OFFSETS_SHOWN:] else ""
         when = "no list names it, so that it goes with the next look of run"
         if until_ms is not None:
             when = f"until {time_text(until_ms)}"
         lines.append(
-            f"{each.name}: offset{'s' * (len(offsets) > 1)} {shown}{more} also in what round "
-            f"{name} has kept for undo, {when}"
+            f"{each.name}: {_offsets_words(offsets)} also in what round {name} has kept for undo, "
+            f"{when}"
         )
     return lines
+
+
+def _offsets_words(offsets: Sequence[int]) -> str:
+    """Name offsets, the first ones alone where they are many."""
+    shown = ", ".join(map(str, offsets[:OFFSETS_SHOWN]))
+    more = f" and {len(offsets) - OFFSETS_SHOWN} more" if offsets[OFFSETS_SHOWN:] else ""
+    return f"offset{'s' * (len(offsets) > 1)} {shown}{more}"
+
+
+def _beside_lines(name: str, copies: Sequence[BesideCopy]) -> list[str]:
+    """Say which offsets are in which file beside the log, a line each."""
+    by_file: dict[str, list[int]] = {}
+    for copy in copies:
+        by_file.setdefault(copy.file, []).append(copy.record.offset)
+    return [
+        f"{name}: {_offsets_words(offsets)} also in {file}, which is no part of the log"
+        for file, offsets in by_file.items()
+    ]
+
+
+def out_of_service_lines(each: OutOfService) -> list[str]:
+    """Say what is left of a partition that has no log here, and how it goes."""
+    lines = [f"{line} ({each.words})" for line in _beside_lines(each.name, each.copies.found)]
+    lines += [f"{each.name}: not searched: {words}" for words in each.copies.unseen]
+    return [printable(line) for line in lines]
 
 
 def trace_line(each: ExplainedPartition) -> str:
@@ -275,12 +336,16 @@ def _partition_document(each: ExplainedPartition, *, values: bool) -> dict[str, 
         "left_out_by_filters": {"segments": each.left_out[0], "bytes": each.left_out[1]},
         "records": [_record_document(found, e, values=values) for e in found.records],
         "replaced_copies": [
-            {
-                **_header_document(copy.record, values=values),
-                "segment_id": copy.segment_id,
-                "collected_from_ms": copy.collected_ms,
-            }
-            for copy in each.copies
+            *(
+                {
+                    **_header_document(copy.record, values=values),
+                    "file": None,
+                    "segment_id": copy.segment_id,
+                    "collected_from_ms": copy.collected_ms,
+                }
+                for copy in each.copies
+            ),
+            *(_beside_document(copy, values=values) for copy in each.beside),
         ],
         "kept_for_undo": [
             {
@@ -303,17 +368,37 @@ def _partition_document(each: ExplainedPartition, *, values: bool) -> dict[str, 
 
 
 def _header_document(record: KeyRecord, *, values: bool) -> dict[str, Any]:
-    value: Record = record.record
     return {
-        "offset": record.offset,
-        "segment": record.segment,
-        "position": record.position,
-        "timestamp": value.timestamp,
-        "is_tombstone": record.is_tombstone,
-        "value_bytes": None if value.value is None else len(value.value),
-        **({"value": bytes_row(value.value)} if values else {}),
+        **_value_document(record.record, record.segment, record.position, values=values),
         "outcome": record.outcome.name.lower(),
         "delete_horizon_ms": record.horizon_ms,
+    }
+
+
+def _beside_document(copy: BesideCopy, *, values: bool) -> dict[str, Any]:
+    """Return the document of a record beside the log: no segment has it, and no clock takes it."""
+    return {
+        **_value_document(copy.record, None, copy.position, values=values),
+        # A file alone does not tell how a transaction ended.
+        "outcome": None if copy.in_transaction else TransactionOutcome.COMMITTED.name.lower(),
+        "delete_horizon_ms": copy.horizon_ms,
+        "file": copy.file,
+        "segment_id": None,
+        "collected_from_ms": None,
+    }
+
+
+def _value_document(
+    record: Record, segment: int | None, position: int, *, values: bool
+) -> dict[str, Any]:
+    return {
+        "offset": record.offset,
+        "segment": segment,
+        "position": position,
+        "timestamp": record.timestamp,
+        "is_tombstone": record.value is None,
+        "value_bytes": None if record.value is None else len(record.value),
+        **({"value": bytes_row(record.value)} if values else {}),
     }
 
 

@@ -8,7 +8,13 @@ from keeplast.cleaner.erasure import find_turn_ms
 from keeplast.config.selection import Selection
 from keeplast.format.filename import parse_segment_file, parse_undo_file
 from keeplast.inspect.explain import KeyExplanation
-from keeplast.inspect.traces import LastTrace, behind_undo, find_last_trace
+from keeplast.inspect.traces import (
+    LastTrace,
+    behind_files,
+    behind_undo,
+    find_last_trace,
+    unless_unseen,
+)
 from keeplast.inspect.undo_copies import UndoCopy
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
@@ -19,8 +25,8 @@ from keeplast.service.status import ErasedBy, find_last_rounds
 from keeplast.survey.receipt_book import RoundReceipt
 
 BESIDE_WORDS = (
-    "in files beside the log: what was staged goes with the next clean, run or start of a broker, "
-    "what is kept for undo when its time is over"
+    "in files beside the log: what was staged or replaced goes with the next clean, run or start "
+    "of a broker, what is kept for undo when its time is over"
 )
 STRANGE_WORDS = (
     "in files beside the log that no round removes: a directory out of service goes when a broker, "
@@ -66,18 +72,30 @@ class TraceBounds:
         erased = self.erased_by(partition)
         return "no date while it cannot be looked at" if erased is None else erased.why
 
-    def last_trace(self, found: KeyExplanation, kept: Sequence[UndoCopy] = ()) -> LastTrace:
-        """Return by when the last record of the key is gone from its log, and what is ``kept``."""
+    def last_trace(
+        self,
+        found: KeyExplanation,
+        kept: Sequence[UndoCopy] = (),
+        beside: Sequence[str] = (),
+        *,
+        is_partly_unseen: bool = False,
+    ) -> LastTrace:
+        """Return by when the last record of the key is gone from its log, and what is ``kept``.
+
+        ``beside`` are files that have the key and are no part of the log.
+        """
         undo_ms = found.topic.undo_retention_ms
         trace = find_last_trace(
             found, erased_by_ms=self.erased_by_ms(found.partition), turn_ms=self._turn_ms,
             has_expired_rounds=self._has_expired_rounds,
             kept_ms=undo_ms + self._turn_ms if undo_ms else 0,
         )  # fmt: skip
-        if not kept:
-            return trace
-        last_ms = max(each.until_ms or 0 for each in kept)
-        return behind_undo(trace, max(last_ms, found.now_ms) + self._turn_ms)
+        if beside:
+            trace = behind_files(trace, *self.beside_trace(found.partition, beside))
+        if kept:
+            last_ms = max(each.until_ms or 0 for each in kept)
+            trace = behind_undo(trace, max(last_ms, found.now_ms) + self._turn_ms)
+        return unless_unseen(trace, is_partly_unseen=is_partly_unseen)
 
     def beside_trace(
         self, partition: TopicPartition, names: Sequence[str]

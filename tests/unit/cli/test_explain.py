@@ -10,11 +10,13 @@ import pytest
 
 import keeplast as package
 from keeplast.format import checkpoint
+from keeplast.format.batch import encode_batch
+from keeplast.format.record import Record
 from keeplast.log.append import NewRecord
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from tests.support.log_builder import START_MS, LogBuilder, text
-from tests.support.small_log import write_log
+from tests.support.small_log import batch, write_log
 from tests.unit.cli.conftest import Run
 
 Command = Callable[..., Run]
@@ -235,3 +237,136 @@ def test_a_store_has_live_records_and_those_of_replaced_segments(
     assert [(324, "wins")] == [(each["offset"], each["fate"]) for each in part["records"]]
     assert {*told, 324} == {each["offset"] for each in part["replaced_copies"]}
     assert "replaced segment" in keeplast("tier", "explain", "order-041", "--store", url).out
+
+
+BASE = f"{0:020d}"
+
+
+def copies(document: dict[str, Any], number: int = 0) -> list[tuple[str, int]]:
+    return [
+        (each["file"], each["offset"]) for each in document["partitions"][number]["replaced_copies"]
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{BASE}.log.deleted",
+        f"{BASE}.log.cleaned",
+        f"{BASE}.log.swap",
+        f"{BASE}.log.abc.deleted",
+        "keeplast-copy.log",
+    ],
+)
+def test_what_is_replaced_and_not_gone_yet_is_searched(
+    keeplast: Command, data_dir: Path, name: str
+) -> None:
+    """As ``erase`` searches it: whoever reads the disk can read it."""
+    gone = batch(0, b"gone", b"1") + batch(1, b"other", b"2") + batch(2, b"gone", None)
+    (data_dir / "t-0" / name).write_bytes(gone)
+    document = explained(keeplast, data_dir, "gone", "--partition", 0, "--values")
+    (part,) = document["partitions"]
+    assert ([], []) == (part["records"], part["not_searched"])
+    assert [(name, 0), (name, 2)] == copies(document)
+    first, second = part["replaced_copies"]
+    assert {"text": "1", "size_bytes": 1} == first["value"]
+    assert (False, True) == (first["is_tombstone"], second["is_tombstone"])
+    assert "committed" == first["outcome"]
+    assert "beside_log" == part["last_trace"]["kind"]
+    assert "in files beside the log" in part["last_trace"]["why"]
+    run = keeplast("explain", data_dir, "gone", "--config", "cleanup.policy=compact", "--topic=t")
+    assert "0 records in 1 of 2 partitions, 2 more in files beside the log" in run.out
+    assert f"t-0: offsets 0, 2 also in {name}, which is no part of the log" in run.out
+
+
+@pytest.mark.parametrize("mark", ["delete", "stray", "future"])
+def test_what_a_broker_disposes_of_is_searched(
+    keeplast: Command, data_dir: Path, mark: str
+) -> None:
+    marked = f"t-1.{'a' * 32}-{mark}"
+    write_log(data_dir, marked, {5: [(b"1", b"x")]})
+    document = explained(keeplast, data_dir, "1")
+    assert [(f"{marked}/{5:020d}.log", 5)] == copies(document, 1)
+    trace = document["partitions"][1]["last_trace"]
+    assert "a directory out of service goes when a broker, or somebody" in trace["why"]
+    assert trace["by_ms"] is None
+
+
+def test_what_is_left_of_a_partition_that_is_not_here_is_searched(
+    keeplast: Command, data_dir: Path
+) -> None:
+    marked = f"t-7.{'a' * 32}-delete"
+    write_log(data_dir, marked, {5: [(b"gone", b"x")]})
+    (left,) = explained(keeplast, data_dir, "gone")["out_of_service"]
+    assert ("t", 7, []) == (left["topic"], left["partition"], left["not_searched"])
+    assert [f"{marked}/{5:020d}.log"] == [each["file"] for each in left["replaced_copies"]]
+    assert [] == explained(keeplast, data_dir, "gone", "--partition", 0)["out_of_service"]
+    assert [] == explained(keeplast, data_dir, "nowhere")["out_of_service"]
+    run = keeplast("explain", data_dir, "gone", "--config", "cleanup.policy=compact", "--topic=t")
+    assert "1 more in files beside the log" in run.out
+    assert f"t-7: offset 5 also in {marked}/{5:020d}.log" in run.out
+
+
+def test_a_bound_waits_for_what_lies_beside_the_log(keeplast: Command, tmp_path: Path) -> None:
+    """A trace is there until its file is gone, whatever becomes of the log's records."""
+    log = LogBuilder(tmp_path / "t-1", TopicConfig(segment_bytes=1 << 20))
+    for value in (b"a", None):
+        log.append(NewRecord(b"1", value, timestamp_ms=START_MS))
+    log.close()
+    lag = ("--config", f"max.compaction.lag.ms={DAY_MS}")
+    rounds = ("--config", "log.cleaner.expired.rounds=true")
+
+    def trace() -> dict[str, Any]:
+        (part,) = explained(keeplast, tmp_path, "1", *lag, *rounds)["partitions"]
+        return dict(part["last_trace"])
+
+    before = trace()
+    assert ("bounded", True) == (before["kind"], before["by_ms"] is not None)
+    (tmp_path / "t-1" / f"{BASE}.log.deleted").write_bytes(batch(0, b"1", b"x"))
+    with_staged = trace()
+    assert ("bounded", before["by_ms"]) == (with_staged["kind"], with_staged["by_ms"])
+    assert "also in files beside the log" in with_staged["why"]
+    # Nobody knows by when somebody removes what no broker gave its name.
+    (tmp_path / "t-1" / "mine.log").write_bytes(batch(0, b"1", b"x"))
+    assert ("beside_stays", None) == (trace()["kind"], trace()["by_ms"])
+    assert "no date: " in trace()["why"]
+
+
+def test_what_cannot_be_read_to_its_end_is_told_with_what_was_found_before(
+    keeplast: Command, data_dir: Path
+) -> None:
+    name = f"{BASE}.log.abc.deleted"
+    path = data_dir / "t-0" / name
+    path.write_bytes(batch(0, b"gone", b"1") + batch(1, b"gone", b"2")[:-3])
+    document = explained(keeplast, data_dir, "gone", "--partition", 0)
+    assert [(name, 0)] == copies(document)
+    (said,) = document["partitions"][0]["not_searched"]
+    assert said.startswith(f"{name}: it cannot be read to its end")
+    path.write_bytes(batch(0, b"gone", b"1")[:-1] + b"?")
+    document = explained(keeplast, data_dir, "gone", "--partition", 0)
+    assert [f"{name}: a batch has a wrong checksum"] == document["partitions"][0]["not_searched"]
+    # Nobody can say that it is not there.
+    assert "unseen" == document["partitions"][0]["last_trace"]["kind"]
+    assert document["partitions"][0]["last_trace"]["by_ms"] is None
+
+
+def test_a_copy_of_an_open_transaction_has_no_outcome(keeplast: Command, data_dir: Path) -> None:
+    data = encode_batch(
+        [Record(0, START_MS, b"gone", b"1")], producer_id=7, producer_epoch=0, base_sequence=0,
+        is_transactional=True,
+    )  # fmt: skip
+    (data_dir / "t-0" / f"{BASE}.log.deleted").write_bytes(data)
+    (copy,) = explained(keeplast, data_dir, "gone", "--partition", 0)["partitions"][0][
+        "replaced_copies"
+    ]
+    assert copy["outcome"] is None
+
+
+def test_a_partition_that_is_named_alone_does_not_hide_what_is_beside_it(
+    keeplast: Command, data_dir: Path
+) -> None:
+    run = keeplast("explain", data_dir / "t-0", "3", "--config", "cleanup.policy=compact", "--json")
+    (part,) = run.document["partitions"]
+    (said,) = part["not_searched"]
+    assert "give the data directory" in said
+    assert "unseen" == part["last_trace"]["kind"]

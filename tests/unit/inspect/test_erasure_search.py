@@ -10,12 +10,23 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import UnavailableError
-from keeplast.inspect.erasure_search import PartitionSearch, WantedKeys, search_partition
+from keeplast.format.batch import encode_batch
+from keeplast.format.compression import Codec
+from keeplast.format.record import Record
+from keeplast.inspect.erasure_search import (
+    KEYS_SOUGHT_MAX,
+    BesideLog,
+    PartitionSearch,
+    WantedKeys,
+    search_file,
+    search_partition,
+)
 from keeplast.inspect.explain import rankings_of
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
+from tests.support.legacy_sets import encode_message
 from tests.support.small_log import batch, write_log
 
 KEY, OTHER = b"anna", b"other"
@@ -58,6 +69,35 @@ def test_a_log_whose_files_are_replaced_meanwhile_is_searched_again(log: Path) -
     for each in found.sums:
         data = (log / each.name).read_bytes()
         assert (len(data), hashlib.sha256(data).hexdigest()) == (each.size_bytes, each.sha256)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_key_beside_the_log_is_found_whatever_its_batch_is(
+    tmp_path: Path, codec: Codec, is_alone: bool
+) -> None:
+    """The bytes of few keys are sought before records are taken apart; a value's do not count."""
+    path = tmp_path / "0.log"
+    more = () if is_alone else tuple(b"x%d" % number for number in range(KEYS_SOUGHT_MAX))
+    records = [Record(0, 1, b"anna", b"ben"), Record(1, 1, b"", b"v"), Record(2, 1, None, b"cora")]
+    path.write_bytes(encode_batch(records, codec=codec))
+
+    def found(key: bytes) -> frozenset[bytes]:
+        keys = frozenset((key, *more))
+        each = search_file(path, WantedKeys(keys.__contains__, keys), LocalFiles())
+        assert each is not None
+        assert each.problem is None
+        return each.keys
+
+    assert [{b"anna"}, set(), {b""}, set()] == [found(e) for e in (b"anna", b"ben", b"", b"cora")]
+
+
+def test_a_key_beside_the_log_is_found_in_messages_of_old_formats(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    path.write_bytes(encode_message(magic=1, offset=0, timestamp=1, key=b"anna", value=b"1"))
+    keys = frozenset((b"anna",))
+    each = search_file(path, WantedKeys(keys.__contains__, keys), LocalFiles())
+    assert BesideLog("0.log", keys) == each
 
 
 def test_a_log_that_changes_all_the_time_has_no_answer(log: Path) -> None:

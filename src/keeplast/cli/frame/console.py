@@ -316,7 +316,7 @@ def directory_finder(
         chosen = PartitionChoice(topics=(topic,), partitions=numbers)
         selection = select_partitions(data_dir, files, chosen, settings)
         return answer_from_directory(
-            selection, files, now_ms, asked, memory_bytes=MEMORY_BYTES,
+            selection, files, now_ms, asked, scope=chosen, memory_bytes=MEMORY_BYTES,
             planned=planned, progressed=progressed, brokers=brokers,
         )  # fmt: skip
 

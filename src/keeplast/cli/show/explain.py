@@ -17,6 +17,7 @@ from keeplast.service.explained import (
     fate_words,
     kind_words,
     left_out_lines,
+    out_of_service_lines,
     receipt_lines,
     summary_line,
     unseen_lines,
@@ -41,6 +42,8 @@ def render_explained(answer: KeyAnswer, *, values: bool) -> list[RenderableType]
                 *receipt_lines(each),
             )
             shown += [Text(line) for line in lines]
+    for left in answer.out_of_service:
+        shown += [Text(line) for line in out_of_service_lines(left)]
     return shown
 
 

@@ -20,6 +20,7 @@ from keeplast.service.explained import (
     answer_lines,
     fate_words,
     kind_words,
+    out_of_service_lines,
     summary_line,
     trace_line,
     unseen_lines,
@@ -100,6 +101,7 @@ def found_key(answer: KeyAnswer, now_ms: int, *, values: bool) -> FoundKey:
     problems += [
         line for each in answer.parts if each not in holding for line in unseen_lines(each)
     ]
+    problems += [line for each in answer.out_of_service for line in out_of_service_lines(each)]
     return FoundKey(
         summary_line(answer), tuple(shown), tuple(without[:NOTHING_MAX]),
         max(len(without) - NOTHING_MAX, 0), tuple(problems[:NOTHING_MAX]),

@@ -33,7 +33,7 @@ from tests.support.console_site import (
     searches_in,
 )
 from tests.support.manual_clock import ManualClock
-from tests.support.small_log import write_log
+from tests.support.small_log import batch, write_log
 from tests.support.waiting import wait_until
 
 SECRET = "customer-17@example.org"
@@ -129,6 +129,31 @@ def test_the_page_has_every_record_with_its_fate_and_no_value(keys: Site, root: 
     assert "never while its value wins" in text
     assert '"3"' not in text
     assert '"3"' in told(keys, values="shown")
+
+
+def test_what_lies_beside_the_logs_is_told_as_explain_tells_it(keys: Site, root: Path) -> None:
+    gone = batch(0, b"gone", b"1")
+    (root / "orders-0" / f"{0:020d}.log.deleted").write_bytes(gone)
+    (root / "orders-1" / f"{0:020d}.log.abc.deleted").write_bytes(gone + gone[:-1])
+    write_log(root, f"orders-9.{'a' * 32}-delete", {5: [(b"gone", b"x")]})
+    document = explained(root, "gone")
+    assert document == asked(keys, "/keys.json", key="gone").json()
+    assert [1, 1] == [len(each["replaced_copies"]) for each in document["partitions"]]
+    assert [1] == [len(each["replaced_copies"]) for each in document["out_of_service"]]
+    text = told(keys, key="gone")
+    assert f"offset 0 also in {0:020d}.log.deleted, which is no part of the log" in text
+    assert "not searched: 00000000000000000000.log.abc.deleted: it cannot be read to its" in text
+    assert f"orders-9: offset 5 also in orders-9.{'a' * 32}-delete/{5:020d}.log" in text
+
+
+def test_what_lies_beside_a_log_counts_for_the_budget(source: FixedSource, root: Path) -> None:
+    path = root / "orders-0" / f"{0:020d}.log.deleted"
+    limits = SearchLimits(bytes_max=sum(e.stat().st_size for e in root.glob("orders-*/*.log")))
+    site = Site(source, searches=searches_in(root, limits))
+    site.enter(VIEWER)
+    assert 200 == asked(site).status_code
+    path.write_bytes(batch(0, b"gone", b"x" * limits.bytes_max))
+    assert "more than the" in asked(site).text
 
 
 def test_a_key_that_is_nowhere_is_told(keys: Site) -> None:

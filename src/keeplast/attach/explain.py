@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from keeplast.attach.attached_files import AttachedFiles, AttachedRecipe
 from keeplast.attach.attached_place import NOBODY, AttachedPlace, AttachedState
@@ -47,11 +48,13 @@ from keeplast.inspect.explain import (
     KeyExplanation,
     LookedLog,
     explain_looked,
+    key_of,
     rankings_of,
 )
 from keeplast.inspect.fates import Fate, FoundLog, Outlook
 from keeplast.inspect.key_rounds import RecordVerdict
 from keeplast.inspect.key_search import Progressed, SearchedSegment, find_key_records
+from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import SegmentFiles, list_partition
 from keeplast.model.hold import Hold, in_force
 from keeplast.model.partition import TopicPartition
@@ -59,6 +62,8 @@ from keeplast.model.segment import SegmentSummary
 from keeplast.rewrite.workspace import Workspace
 from keeplast.run.round_state import PartitionRun
 from keeplast.store.explain import ReplacedCopy
+from keeplast.store.key_filters import without_absent
+from keeplast.tier.objects.filters import FilterKey, SegmentBytes
 from keeplast.tier.state.attached import Decision as SwapDecision
 
 ON_BROKERS = (
@@ -94,12 +99,15 @@ class AttachedExplanation:
     """A key in one partition: in what is served, and in ``copies`` that brokers read no more.
 
     ``unseen`` says what was not searched; ``is_partly_unseen`` that offsets of the log are in it.
+    Of ``left_out`` segments, ``left_out_bytes`` in all, filters say that the key is in none.
     """
 
     found: KeyExplanation
     copies: tuple[ReplacedCopy, ...]
     unseen: tuple[str, ...]
     is_partly_unseen: bool
+    left_out: int = 0
+    left_out_bytes: int = 0
 
 
 def explain_attached(
@@ -112,10 +120,14 @@ def explain_attached(
     progressed: Progressed,
     *,
     grace_ms: int,
+    filter_key: FilterKey | None = None,
+    planned: Progressed = lambda _: None,
 ) -> AttachedExplanation:
     """Explain a key in what brokers serve of a partition, and find it in what they hide.
 
-    ``grace_ms`` is how long whoever collects lets replaced segments lie. Errors as for
+    ``grace_ms`` is how long whoever collects lets replaced segments lie. Segments whose filters say
+    that the key is not in them are not read; ``filter_key`` None asks none. ``planned`` hears of
+    the bytes that will be read then, ``progressed`` of those that were. Errors as for
     :func:`~keeplast.inspect.explain.explain_key`; ConflictError when a served segment is gone
     meanwhile.
     """
@@ -127,17 +139,48 @@ def explain_attached(
         )
     effective, looked = looked_at
     with served_there(log.partition):
-        found = with_removal(explain_looked(looked, asked, workspace, progressed), log.removal)
+        key = key_of(looked, asked)
+    hidden = [
+        (segment, start, *file_of(layout, segment)) for segment, start in _not_read(log, effective)
+    ]
+
+    def narrowed(
+        segments: Sequence[SearchedSegment], remote: Sequence[RemoteLogSegment], path: Path,
+        files: FileSystem,
+    ) -> list[SearchedSegment]:  # fmt: skip
+        if filter_key is None:
+            return list(segments)
+        named = {
+            each.start_offset: SegmentBytes(each.id.segment_id.hex(), each.size_bytes, None)
+            for each in remote
+        }
+        return without_absent(segments, named, path, files, key, filter_key, progressed)
+
+    served = narrowed(looked.segments, effective.segments, looked.path, looked.files)
+    replaced = [
+        (segment, files, narrowed(
+            [SearchedSegment(listed, segment.size_bytes, start)], [segment], files.path, files
+        ))
+        for segment, start, files, listed in hidden
+    ]  # fmt: skip
+    every = [*served, *(each for _, _, its in replaced for each in its)]
+    planned(sum(each.valid_bytes for each in every if not each.lacks_key))
+    with served_there(log.partition):
+        found = with_removal(
+            explain_looked(
+                replace(looked, segments=served), replace(asked, key=key, offset=None), workspace,
+                progressed,
+            ),
+            log.removal,
+        )  # fmt: skip
     copies: list[ReplacedCopy] = []
     unread: list[str] = []
     times = collected_times(log.decisions, grace_ms)
-    for segment, start in _not_read(log, effective):
+    for segment, files, its in replaced:
         name = encode_id(segment.id.segment_id)
-        files, listed = file_of(layout, segment)
         try:
             records = find_key_records(
-                [SearchedSegment(listed, segment.size_bytes, start)], found.key,
-                rankings_of(wish.topic, asked.header), files, workspace, progressed,
+                its, key, rankings_of(wish.topic, asked.header), files, workspace, progressed,
                 asked.values_bytes_max,
             )  # fmt: skip
         except FileNotFoundError:
@@ -147,9 +190,11 @@ def explain_attached(
             continue
         copies += [ReplacedCopy(each, name, times.get(segment.id)) for each in records]
     ranges = unseen_ranges(log.ends, effective)
+    left_out = [each for each in every if each.lacks_key]
     return AttachedExplanation(
-        found, tuple(copies), (*ranges, *unread, ON_BROKERS), bool(ranges or unread)
-    )
+        found, tuple(copies), (*ranges, *unread, ON_BROKERS), bool(ranges or unread),
+        len(left_out), sum(each.valid_bytes for each in left_out),
+    )  # fmt: skip
 
 
 def with_removal(found: KeyExplanation, dates: RemovalDates | None) -> KeyExplanation:

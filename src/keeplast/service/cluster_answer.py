@@ -56,10 +56,10 @@ def answer_from_cluster(
 ) -> KeyAnswer:
     """Explain a key in each of ``chosen`` that keeplast is to compact and that has segments.
 
-    ``known`` is the fold of the metadata topic. Without a decision ``log`` all counts as dirty, and
-    nobody knows when replaced segments go. ``planned`` and ``progressed`` hear of the bytes that
-    are read; what they raise ends the search. A partition that cannot be read is among the faults;
-    where an offset was asked about, its error is raised.
+    ``known`` is the fold of the metadata topic. Without a decision ``log`` all counts as dirty,
+    nobody knows when replaced segments go, and no filter is asked. ``planned`` and ``progressed``
+    hear of the bytes that are read; what they raise ends the search. A partition that cannot be
+    read is among the faults; where an offset was asked about, its error is raised.
     """
     asked.require_one(len(chosen))
     workspace, groups = Workspace(memory_bytes), BrokerGroups(cluster)
@@ -82,7 +82,6 @@ def answer_from_cluster(
                     cluster, groups, facts, known, log, settings, topic, number, clock.now_ms()
                 )
             )
-    planned(sum(each.size_bytes for remote, _ in found for each in remote.copied))
     pace = removal_pace(
         settings.cleaner_config(), (remote.cache for remote, _ in found), grace_ms
     )  # fmt: skip
@@ -91,12 +90,15 @@ def answer_from_cluster(
         (dated(remote, facts, wish.topic, pace, now_ms, has_log=log is not None), wish)
         for remote, wish in found
     ]
+    # Nothing is written: without a key nobody has made a filter.
+    filter_key = None if log is None else log.find_filter_key()
     parts = []
     for remote, wish in found:
         try:
             told = explain_attached(
-                layout, remote, wish, clock, asked, workspace, progressed, grace_ms=grace_ms
-            )
+                layout, remote, wish, clock, asked, workspace, progressed, grace_ms=grace_ms,
+                filter_key=filter_key, planned=planned,
+            )  # fmt: skip
         except StoppedError:
             raise
         except (CompactionError, OSError) as error:
@@ -111,7 +113,7 @@ def answer_from_cluster(
             ExplainedPartition(
                 told.found, trace, _erased_words(remote, grace_ms, has_log=log is not None),
                 [each for each in receipts if each.partition == remote.partition], told.copies,
-                told.unseen,
+                told.unseen, left_out=(told.left_out, told.left_out_bytes),
             )
         )  # fmt: skip
     return KeyAnswer(asked.key, tuple(parts), tuple(faults), tuple(left_out))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from keeplast.format.filename import LOG
 from keeplast.inspect.explain import (
     AskedKey,
     KeyExplanation,
@@ -28,7 +29,7 @@ from keeplast.store.look import RemoteLook
 from keeplast.store.readers import StoredReaders
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
-from keeplast.tier.objects.filters import FilterKey
+from keeplast.tier.objects.filters import FilterKey, SegmentBytes
 from keeplast.tier.objects.object_store import ObjectStore, topic_ids_of
 from keeplast.tier.objects.round_files import RoundFiles
 from keeplast.tier.state.segment import RemoteSegment
@@ -100,7 +101,11 @@ def explain_stored(
     ) -> Sequence[SearchedSegment]:
         if filter_key is None:
             return searched
-        return without_absent(searched, remote, files, key, filter_key, progressed)
+        named = {
+            each.base_offset: SegmentBytes(each.segment_id, each.size_bytes, each.files[LOG].crc32c)
+            for each in remote
+        }
+        return without_absent(searched, named, files.path, files, key, filter_key, progressed)
 
     looked = replace(looked, segments=narrowed(looked.segments, segments, remote))
     # Listed where there is any at all.

@@ -1,15 +1,16 @@
-"""Which segments of a store one key is not in, as their filters say.
+"""Which segments of a store, or of a remote tier, one key is not in, as their filters say.
 
 A filter has every key of its segment: a round that took it for one that lacks a key would leave a
 superseded record. It is believed where it is whole, under this store's key, and about the very
-bytes that the metadata names; anything else is no filter, and the segment is read. What is proven
-by reading (``erase``, certificates, ``verify``) asks none.
+bytes that metadata, or the cluster, names; anything else is no filter, and the segment is read.
+What is proven by reading (``erase``, certificates, ``verify``) asks none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -17,9 +18,8 @@ from keeplast.cleaner.skipping import has_no_events
 from keeplast.columns.filters import find_any
 from keeplast.columns.hashing import hash_of
 from keeplast.errors import CorruptError
-from keeplast.format.filename import LOG
 from keeplast.inspect.key_search import SearchedSegment
-from keeplast.log.files import reading
+from keeplast.log.files import FileSystem, reading
 from keeplast.tier.objects.filters import (
     FILTER_BYTES_MAX,
     HEAD_BYTES,
@@ -28,42 +28,42 @@ from keeplast.tier.objects.filters import (
     decode_head,
     decode_words,
 )
-from keeplast.tier.objects.round_files import RoundFiles, filter_file
-from keeplast.tier.state.segment import RemoteSegment
+from keeplast.tier.objects.round_files import filter_file
 
 
 def without_absent(
     segments: Sequence[SearchedSegment],
-    remote: Sequence[RemoteSegment],
-    files: RoundFiles,
+    named: Mapping[int, SegmentBytes],
+    directory: Path,
+    files: FileSystem,
     key: bytes,
     filter_key: FilterKey,
     progressed: Callable[[int], None],
 ) -> list[SearchedSegment]:
-    """Return ``segments`` with what the filters of ``remote``, which they are, say of ``key``.
+    """Return ``segments`` with what their filters, beside them in ``directory``, say of ``key``.
 
-    ``progressed`` hears of the bytes of filters that were read. OSError when the store fails.
+    ``named`` has by base offset which bytes they are. ``progressed`` hears of the bytes of filters
+    that were read. OSError when the store fails.
     """
-    by_base = {each.base_offset: each for each in remote}
     found = []
     for each in segments:
-        segment = by_base.get(each.files.base_offset)
-        if segment is not None:
-            each = _asked(each, segment, files, key, filter_key, progressed)
+        of = named.get(each.files.base_offset)
+        if of is not None:
+            path = directory / filter_file(each.files.base_offset)
+            each = _asked(each, of, path, files, key, filter_key, progressed)
         found.append(each)
     return found
 
 
 def _asked(
     searched: SearchedSegment,
-    segment: RemoteSegment,
-    files: RoundFiles,
+    of: SegmentBytes,
+    path: Path,
+    files: FileSystem,
     key: bytes,
     filter_key: FilterKey,
     progressed: Callable[[int], None],
 ) -> SearchedSegment:
-    path = files.path / filter_file(segment.base_offset)
-    of = SegmentBytes(segment.segment_id, segment.size_bytes, segment.files[LOG].crc32c)
     read_bytes = 0
     try:
         with reading(files, path) as handle:

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from keeplast.attach.outputs import filter_name
+from keeplast.cleaner.skipping import SegmentContents
 from keeplast.cli.attach.options import (
     ClusterOptions,
     TierOptions,
@@ -23,6 +26,7 @@ from keeplast.cluster.layouts.paced import PaceLimits, RequestPace
 from keeplast.errors import InvalidError, StoppedError
 from keeplast.service.console.found_key import found_key
 from keeplast.service.console.searches import KeySearches, SearchLimits
+from keeplast.tier.objects.filters import SegmentBytes, encode_filter
 from tests.support.attached_world import PARTITION, START_MS
 from tests.support.commanded_world import commanded_world
 from tests.support.manual_clock import ManualClock
@@ -95,6 +99,23 @@ def test_a_script_reads_the_document_of_explain(world: VerifiedWorld) -> None:
         explain(world, "--offset", str(winner["offset"]), "--partition", "0", "--json")
     )
     assert part["records"][0]["offset"] == asked["partitions"][0]["records"][0]["offset"]
+
+
+def test_segments_without_the_key_by_their_filters_are_counted_where_the_store_is_known(
+    world: VerifiedWorld,
+) -> None:
+    key, served = world.world.log().filter_key(), world.tier.served()
+    for each in served:
+        of = SegmentBytes(each.id.segment_id.hex(), each.size_bytes, None)
+        contents = SegmentContents(0, 0, 0, None, 1, 0, (), False)
+        content = encode_filter(of, key, contents, np.zeros(0, np.uint64), 0.01)
+        assert world.tier.layout.put_new(filter_name(each.id), content)
+    (part,) = document(explain(world, "nobody", "--json"))["partitions"]
+    left_out = {"segments": len(served), "bytes": sum(each.size_bytes for each in served)}
+    assert left_out == part["left_out_by_filters"]
+    assert "in which the key is not, by their filters" in explain(world, "nobody")
+    (part,) = document(explain(world, "nobody", "--json", store=False))["partitions"]
+    assert {"segments": 0, "bytes": 0} == part["left_out_by_filters"]
 
 
 def test_with_which_round_a_tombstone_goes_is_told_or_why_with_none(world: VerifiedWorld) -> None:

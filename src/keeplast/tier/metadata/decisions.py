@@ -139,6 +139,11 @@ class DecisionLog:
         made = self.facts.made(KEY_FACT, lambda: secrets.token_hex(KEY_BYTES))
         return FilterKey.of_fact(made)
 
+    def find_filter_key(self) -> FilterKey | None:
+        """Return the same key, None when nobody has asked yet; for who writes nothing."""
+        found = self.facts.find(KEY_FACT)
+        return None if found is None else FilterKey.of_fact(found)
+
     # Partitions.
 
     def partitions(self, cluster_id: str) -> tuple[Attached, ...]:

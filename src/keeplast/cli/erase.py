@@ -22,10 +22,12 @@ from keeplast.cli.frame.erasing import (
 )
 from keeplast.cli.frame.options import RunnerOptions, SettingOptions
 from keeplast.cli.frame.parameters import FACTS, ROUND, SCOPE, DataDir, Json, NowMs
+from keeplast.cli.frame.readers import ReaderOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keeplast.cluster.group_offsets import BrokerGroups
     from keeplast.config.selection import Selection
     from keeplast.log.files import FileSystem
     from keeplast.model.erasure_request import ErasureRequest
@@ -67,6 +69,7 @@ class EraseOptions:
     topics: Topics = ()
     now: Now = False
     settings: SettingOptions
+    readers: ReaderOptions
     now_ms: NowMs = None
     receipt: Receipts = None
     workers: RunnerOptions
@@ -85,11 +88,12 @@ def erase(options: EraseOptions, as_json: Json = False) -> Result:
     """
     about = options.about
     check_call(about, now=options.now)
+    brokers = options.readers.brokers()
     shelf, own = shelves_of(options.data_dir, about.requests)
     asked = asked_keys(about, options.topics, shelf)
     files, selection = _select(options, asked)
     return erase_keys(
-        about, asked, shelf, _DirectoryEraser(options, selection, files, asked.keys),
+        about, asked, shelf, _DirectoryEraser(options, selection, files, asked.keys, brokers),
         now=options.now, as_json=as_json, kept=partial(_name_in, own, shelf),
     )  # fmt: skip
 
@@ -102,6 +106,7 @@ class _DirectoryEraser:
     selection: Selection
     files: FileSystem
     keys: ErasureKeys
+    brokers: BrokerGroups | None
 
     def find(self) -> ErasureAnswer:
         """Search logs, and what lies beside them; takes no lock."""
@@ -117,13 +122,14 @@ class _DirectoryEraser:
             return find_traces(
                 self.selection, self.files, SystemClock().now_ms() if given is None else given,
                 self.keys, planned=events.planned, progressed=events.progressed, runner=runner,
+                brokers=self.brokers,
             )  # fmt: skip
 
     def act(self, answer: ErasureAnswer) -> Acted:
         """Do rounds; nothing that a round may not do is done."""
         from keeplast.cli.frame.verdict import report_errors, report_exit_code
 
-        report, stopped = _clean(self.options, self.selection, answer)
+        report, stopped = _clean(self.options, self.selection, answer, self.brokers)
         code = max(report_exit_code(report), stopped)
         return Acted(code, tuple(report_errors(report)), {"rounds": report.partitions})
 
@@ -236,7 +242,10 @@ def select_topics(
 
 
 def _clean(
-    options: EraseOptions, selection: Selection, answer: ErasureAnswer
+    options: EraseOptions,
+    selection: Selection,
+    answer: ErasureAnswer,
+    brokers: BrokerGroups | None,
 ) -> tuple[CleanReport, int]:
     """Do rounds of the partitions in which a key is; nothing that a round may not do is done.
 
@@ -268,7 +277,11 @@ def _clean(
         with (
             ProgressEvents("cleaning") as events,
             wiring.open_coordinator(
-                workers.chosen_runner, master=workers.master, cores=workers.cores, events=events
+                workers.chosen_runner,
+                master=workers.master,
+                cores=workers.cores,
+                events=events,
+                brokers=brokers,
             ) as coordinator,
             StopSignals(coordinator.stop) as signals,
         ):

@@ -31,11 +31,12 @@ from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.files import FileSystem
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import GroupReader
 from keeplast.read.transaction_outcomes import TransactionOutcome
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.erasure_answer import ErasedKey, ErasureAnswer, ErasureKeys, KeyPlace
 from keeplast.service.trace_bounds import TraceBounds
-from keeplast.survey.group_offsets import ReaderOffsets
+from keeplast.survey.group_offsets import ReaderOffsets, ask_ahead
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 
@@ -216,14 +217,16 @@ def find_traces(
     planned: Callable[[int], None] = lambda _: None,
     progressed: Callable[[int], None] = lambda _: None,
     runner: SearchRunner | None = None,
+    brokers: GroupReader | None = None,
 ) -> ErasureAnswer:
     """Search the chosen partitions of a data directory; takes no lock and writes nothing.
 
-    With ``runner`` its tasks read the logs, each of them one. A partition that cannot be searched
-    is among the faults. ``planned`` and ``progressed`` hear of the bytes that are read; what they
-    raise ends the search, a StoppedError at the least.
+    With ``runner`` its tasks read the logs, each of them one. ``brokers`` tell what consumer groups
+    have committed, None where files do. A partition that cannot be searched is among the faults.
+    ``planned`` and ``progressed`` hear of the bytes that are read; what they raise ends the search,
+    a StoppedError at the least.
     """
-    bounds = TraceBounds(selection, files, now_ms)
+    bounds = TraceBounds(selection, files, now_ms, brokers=brokers)
     planned(sum(bounds.look.sizes[each.partition] for each in selection.partitions))
     directory = selection.directory
     marked = [each for each in directory.partitions if each.mark is not None]
@@ -232,6 +235,7 @@ def find_traces(
             each, files, CleanRequest((), rolls_idle=True),
             partial(load_checkpoints, files, each.path.parent),
             partial(search_directories, marked_of(marked, each.partition), files=files),
+            ask_ahead(brokers, each, files, now_ms),
         )
         for each in selection.partitions
     ]  # fmt: skip

@@ -48,7 +48,13 @@ from keeplast.log.partition_log import PartitionFiles, find_tail, list_partition
 from keeplast.log.topic_id import read_topic_id
 from keeplast.log.windows import Window, WindowBuffers, read_windows
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import Absence, GroupReader, ReaderWait, WaitedGroup
+from keeplast.model.reader_wait import (
+    Absence,
+    GroupReader,
+    ReaderWait,
+    WaitedGroup,
+    nobody_asked,
+)
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.request import PartitionRequest
 
@@ -365,6 +371,44 @@ def _put(changes: dict[CommitKey, Change], more: Iterable[tuple[CommitKey, Chang
     for key, change in more:
         if key not in changes or changes[key][0] < change[0]:
             changes[key] = change
+
+
+@dataclass(frozen=True, slots=True)
+class ToldReaders:
+    """What brokers have told of one partition's groups: :class:`ReaderOffsets` that can be sent."""
+
+    told: tuple[WaitedGroup, ...]
+
+    def waited(
+        self,
+        partition: PartitionRequest,
+        groups: Sequence[str],
+        checkpoints: Checkpoints,
+        log_end: int,
+        now_ms: int,
+    ) -> tuple[WaitedGroup, ...]:
+        """Return what was told, whatever is asked."""
+        return self.told
+
+
+def ask_ahead(
+    brokers: GroupReader | None, partition: PartitionRequest, files: FileSystem, now_ms: int
+) -> ToldReaders | None:
+    """Ask ``brokers`` of whom a partition's tombstones wait for, before a task looks at its log.
+
+    None where nobody is asked: the task reads the directory's own files. A log whose topic id
+    cannot be read has read nothing, as nobody knows of which one; whoever looks at it will say so.
+    """
+    if brokers is None:
+        return None
+    groups = partition.topic.tombstones_wait_for_groups
+    if not groups or partition.partition.topic in INTERNAL_TOPICS:
+        return ToldReaders(())
+    try:
+        topic_id = read_topic_id(partition.path, files)
+    except OSError:
+        return ToldReaders(nobody_asked(groups))
+    return ToldReaders(brokers.waited(partition.partition, groups, topic_id, now_ms))
 
 
 def find_wait(

@@ -101,7 +101,7 @@ _ABSENCES = {
     Absence.BEYOND_END: "has committed an offset beyond the log end, which is another log's",
     Absence.NOT_TOLD: "counts as not there yet: {problem}",
     Absence.NOBODY_ASKED: "counts as not there yet: nobody was asked; keeplast tier status, "
-    "clean, explain and run ask brokers, with --bootstrap-server HOST:PORT",
+    "clean, explain, erase and run ask brokers, with --bootstrap-server HOST:PORT",
 }
 _TOMBSTONES_STAY = {
     r.TombstonesStay.RANKS: "never at this rate: by compaction.strategy records rank by more than "

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from keeplast.clock import SystemClock
+from keeplast.cluster.facts import TopicEnds
 from keeplast.format.partition_metadata import PartitionMetadata, encode
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
@@ -27,12 +28,14 @@ from keeplast.signing import Signer
 from tests.support.committed_offsets import commit_offsets, home_of
 from tests.support.key_pair import OperatorFiles, write_operator_files
 from tests.support.small_log import batch, write_log
+from tests.support.told_groups import ToldGroups
 from tests.support.travelling import Travelling
 from tests.unit.cli.conftest import Run
 
 Command = Callable[..., Run]
 ANNA, BEN, CORA = b"anna-4711", b"ben-4712", b"cora-4713"
 FILLER = b"filler"
+NOW = 1_800_000_000_000
 STAGED = f"{0:020d}.log.abc.deleted"
 CONTROL_BYTE, CONTROL_BIT = 22, 0x20
 """Where a batch's header says that it has markers alone (formats.md 1.1)."""
@@ -208,6 +211,82 @@ def test_readers_that_are_waited_for_keep_the_tombstone_and_it_has_its_date(
         assert offsets == [each["offsets"] for each in anna["places"] if each["offsets"]]
         for each in anna["places"]:
             assert not each["offsets"] or each["may_go_from_ms"] > found["now_ms"]
+
+
+def brokers_tell(
+    monkeypatch: pytest.MonkeyPatch, read_to: int | None, topic_id: bytes = b"i" * 16
+) -> list[str]:
+    """Let brokers say how far the group g has read t-0; returns whom and what was asked."""
+    partition = TopicPartition("t", 0)
+    cluster = ToldGroups(
+        {"t": TopicEnds(topic_id, {0: 100, 1: 100})},
+        {"g": {} if read_to is None else {partition: read_to}},
+    )
+
+    def connect(address: str, settings: object) -> ToldGroups:
+        cluster.asked.append(address)
+        return cluster
+
+    monkeypatch.setattr("keeplast.cluster.client.ClusterClient", connect)
+    return cluster.asked
+
+
+WAITS = (
+    "--config", "tombstones.wait.for.groups=g", "--config", "tombstones.wait.max.ms=1h",
+    "--bootstrap-server", "host:9092",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("read_to", "offsets"), [(2, [[2]]), (3, []), (None, [[2]])], ids=["not yet", "read", "nobody"]
+)
+def test_rounds_and_dates_go_by_what_brokers_say(
+    keeplast: Command,
+    data: Path,
+    operator: OperatorFiles,
+    monkeypatch: pytest.MonkeyPatch,
+    read_to: int | None,
+    offsets: list[list[int]],
+) -> None:
+    """What lies in the directory's own files does not count then."""
+    commit_offsets(data, "g", {TopicPartition("t", 0): 3 if read_to != 3 else 0})
+    asked = brokers_tell(monkeypatch, read_to)
+    before = erase(keeplast, data, operator, "--json", "--dry-run", *WAITS).document
+    assert ["host:9092", "t", "g"] == asked[:3]
+    found = erase(keeplast, data, operator, "--now", "--json", *WAITS).document
+    (anna,) = found["keys"]
+    assert offsets == [each["offsets"] for each in anna["places"] if each["offsets"]]
+    for each in anna["places"]:
+        assert not each["offsets"] or each["may_go_from_ms"] > found["now_ms"]
+    words = before["keys"][0]["places"][0]["why"]
+    assert (read_to != 3) == ("group g" in words)
+
+
+def test_brokers_of_another_topic_of_the_name_let_nothing_go(
+    keeplast: Command, data: Path, operator: OperatorFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (data / "t-0" / "partition.metadata").write_bytes(encode(PartitionMetadata(b"o" * 16)))
+    brokers_tell(monkeypatch, 3)
+    (anna,) = erase(keeplast, data, operator, "--now", "--json", *WAITS).document["keys"]
+    assert [[2]] == [each["offsets"] for each in anna["places"] if each["offsets"]]
+
+
+def test_a_connection_that_nobody_makes_is_a_usage_error(
+    keeplast: Command, data: Path, operator: OperatorFiles
+) -> None:
+    run = erase(keeplast, data, operator, "--command-config", "client.properties", code=2)
+    assert "add --bootstrap-server" in " ".join(run.err.split())
+
+
+def test_what_is_sent_to_a_task_has_what_brokers_told(
+    keeplast: Command, data: Path, operator: OperatorFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers_tell(monkeypatch, 2)
+    here = erase(keeplast, data, operator, "--json", "--now-ms", NOW, *WAITS).document
+    with monkeypatch.context() as patched:
+        patched.setattr("keeplast.cli.erase.search_runner", lambda _: nullcontext(Travelling()))
+        there = erase(keeplast, data, operator, "--json", "--now-ms", NOW, *WAITS).document
+    assert here["keys"] == there["keys"]
 
 
 def test_what_lies_below_the_log_start_goes_before_a_round_could_keep_it(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -25,6 +26,7 @@ from keeplast.service.store_answer import answer_from_store
 from keeplast.service.store_erasing import find_store_traces
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.report import RoundReport
+from tests.support.key_pair import write_operator_files
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import DAY_MS, NOW_MS, PARTITION, one, write_partition
 from tests.support.told_groups import ToldGroups
@@ -177,18 +179,43 @@ def test_a_file_for_a_connection_that_nobody_makes_is_refused(store: Store) -> N
     assert "add --bootstrap-server" in " ".join(result.output.split())
 
 
-@pytest.mark.parametrize("command", ["clean", "status", "explain", "run"])
+@pytest.mark.parametrize("command", ["clean", "status", "explain", "run", "erase"])
 def test_every_command_of_a_store_asks_the_brokers_that_are_named(
-    store: Store, command: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     store.opened.__exit__(None, None, None)
     monkeypatch.setattr("keeplast.cluster.client.ClusterClient", lambda *_: store.cluster)
     given = ["tier", command, "--store", store.url, "--bootstrap-server", "host:9092", "--json"]
+    operator = write_operator_files(tmp_path / "apart", [b"a"])
     more = {"explain": ["a"], "run": ["--once", "--owner", "me"], "clean": ["--owner", "me"]}
     more["run"] += ["--config", "log.cleaner.expired.rounds=true"]
+    erase = ["--keys", str(operator.keys), "--hash-key", str(operator.hash_key), "--owner", "me"]
+    more |= {"erase": [*erase, "--topic", PARTITION.topic, "--now"]}
     result = CliRunner().invoke(app, [*given, *more.get(command, [])])
     assert 0 == result.exit_code, result.output
     assert [PARTITION.topic, "g"] == store.cluster.asked[:2]
+
+
+def test_the_rounds_of_erase_ask_the_brokers_that_are_named(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store.opened.__exit__(None, None, None)
+    monkeypatch.setattr("keeplast.cluster.client.ClusterClient", lambda *_: store.cluster)
+    told = []
+
+    def noted(*args: Any, brokers: BrokerGroups | None, **more: Any) -> TieredStore:
+        told.append(brokers)
+        return open_store(*args, brokers=brokers, **more)
+
+    monkeypatch.setattr("keeplast.api.open_store.open_store", noted)
+    operator = write_operator_files(tmp_path / "apart", [b"a"])
+    given = ["tier", "erase", "--store", store.url, "--keys", str(operator.keys), "--owner", "me"]
+    given += ["--hash-key", str(operator.hash_key), "--topic", PARTITION.topic, "--now"]
+    result = CliRunner().invoke(app, [*given, "--bootstrap-server", "host:9092"])
+    assert 0 == result.exit_code, result.output
+    # To search, for each of two rounds, to search again; all of them ask the same.
+    assert (4, 1) == (len(told), len({id(each) for each in told}))
+    assert None not in told
 
 
 @pytest.mark.parametrize(
@@ -197,7 +224,8 @@ def test_every_command_of_a_store_asks_the_brokers_that_are_named(
         (True, "group g has read up to offset 1"),
         (
             False,
-            "keeplast tier status, clean, explain and run ask brokers, with --bootstrap-server",
+            "keeplast tier status, clean, explain, erase and run ask brokers, with "
+            "--bootstrap-server",
         ),
     ],
 )

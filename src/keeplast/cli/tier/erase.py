@@ -23,9 +23,11 @@ from keeplast.cli.frame.erasing import (
 )
 from keeplast.cli.frame.options import RunnerOptions
 from keeplast.cli.frame.parameters import ROUND, BrokerConfig, Json, NowMs, Receipt
+from keeplast.cli.frame.readers import ReaderOptions
 from keeplast.cli.tier.options import GraceOptions, OwnedCall, broker_settings
 
 if TYPE_CHECKING:
+    from keeplast.cluster.group_offsets import BrokerGroups
     from keeplast.model.erasure_request import ErasureRequest
     from keeplast.model.partition import TopicPartition
     from keeplast.service.erasure_answer import ErasureAnswer
@@ -52,6 +54,7 @@ def erase(
     about: KeyOptions,
     grace: GraceOptions,
     workers: RunnerOptions,
+    readers: ReaderOptions,
     now: Now = False,
     broker_config: BrokerConfig = None,
     receipt: Receipt = None,
@@ -73,6 +76,7 @@ def erase(
             f"--partition={list(call.scope.partitions)}"
         )
     check_call(about, now=now)
+    brokers = readers.brokers()
     check_packages()
     from keeplast.service.erasure_book import name_elsewhere
 
@@ -87,7 +91,7 @@ def erase(
                 name_elsewhere(own, requests)
 
         asked = asked_keys(about, call.scope.topics, shelf)
-        eraser = _StoreEraser(call, grace, workers, asked, broker_config, receipt, now_ms)
+        eraser = _StoreEraser(call, grace, workers, asked, broker_config, receipt, now_ms, brokers)
         return erase_keys(about, asked, shelf, eraser, now=now, as_json=as_json, kept=kept)
 
 
@@ -102,6 +106,7 @@ class _StoreEraser:
     broker_config: Path | None
     receipt: Path | None
     now_ms: int | None
+    brokers: BrokerGroups | None
 
     def find(self) -> ErasureAnswer:
         """Search live segments and replaced ones."""
@@ -111,7 +116,7 @@ class _StoreEraser:
         from keeplast.service.store_erasing import find_store_traces
 
         with (
-            self.call.opened(broker_config=self.broker_config) as opened,
+            self.call.opened(broker_config=self.broker_config, brokers=self.brokers) as opened,
             ProgressEvents("searching") as events,
             search_runner(self.workers) as runner,
         ):
@@ -164,7 +169,7 @@ def _clean(
     left = list(partitions)
     for number in range(ROUNDS_OF_NOW):
         # Each by itself: one remembers what it has examined, and dates of that moment with it.
-        with call.opened(broker_config=eraser.broker_config) as opened:
+        with call.opened(broker_config=eraser.broker_config, brokers=eraser.brokers) as opened:
             for each in tuple(left):
                 try:
                     opened.clean(

@@ -33,9 +33,9 @@ from keeplast.service.attached_erasing import find_attached_traces
 from keeplast.service.certificate import ReceiptStanding, make_certificate
 from keeplast.service.certificate_check import read_certificate
 from keeplast.service.cluster_answer import AskedCluster
-from keeplast.service.erasing import SearchRunner
 from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.erasure_book import FileShelf, add_request, keys_of_file, keys_of_requests
+from keeplast.service.search_tasks import SearchRunner
 from keeplast.signing import SignatureCheck, Signer
 from tests.support.attached_world import PARTITION
 from tests.support.key_pair import write_operator_files

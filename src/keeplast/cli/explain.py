@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.erasing import search_runner
 from keeplast.cli.frame.keys import KEY_WORDS, parse_key
-from keeplast.cli.frame.options import ScopeOptions, SettingOptions
+from keeplast.cli.frame.options import RunnerOptions, ScopeOptions, SettingOptions
 from keeplast.cli.frame.parameters import FACTS, DataDir, Json, NowMs, ObjectOptions
 from keeplast.cli.frame.places import recipe_for
 from keeplast.cli.frame.readers import ReaderOptions
@@ -62,6 +63,7 @@ class ExplainOptions:
     scope: ScopeOptions
     settings: SettingOptions
     readers: ReaderOptions
+    workers: RunnerOptions
     now_ms: NowMs = None
     receipt: Receipts = None
     object_options: ObjectOptions = ()
@@ -76,7 +78,7 @@ def explain(options: ExplainOptions, as_json: Json = False) -> Result:
 
     All partitions of the chosen topics are searched, the active segments too. A record goes at
     the earliest at the time shown; a round must then be due. Reads each log once, without the
-    directory's lock, and writes nothing.
+    directory's lock, and writes nothing. With --master tasks of Spark do, one a partition.
     """
     from keeplast.cli.frame.exit_codes import DONE, error_exit_code
     from keeplast.cli.show.explain import render_explained
@@ -89,15 +91,17 @@ def explain(options: ExplainOptions, as_json: Json = False) -> Result:
 
     asked = asked_key(options.key, options.offset, options.header)
     brokers = options.readers.brokers()
-    files = recipe_for((options.data_dir,), options.object_options).open()
+    recipe = recipe_for((options.data_dir,), options.object_options)
+    files = recipe.open()
     selection = select_partitions(options.data_dir, files, options.scope, options.settings)
     for warning in selection.warnings:
         say(warning, kind="warning")
     now_ms = SystemClock().now_ms() if options.now_ms is None else options.now_ms
-    with ProgressEvents("searching") as events:
+    with ProgressEvents("searching") as events, search_runner(options.workers) as runner:
         answer = answer_from_directory(
             selection, files, now_ms, asked, scope=options.scope, receipt=options.receipt,
             planned=events.planned, progressed=events.progressed, brokers=brokers,
+            runner=runner, recipe=recipe,
         )  # fmt: skip
     for warning in answer.warnings:
         say(warning, kind="warning")

@@ -6,9 +6,10 @@ Cluster, decision log and objects are only read: nothing is claimed and nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from keeplast.attach.explain import RemoteLog, explain_attached
+from keeplast.attach.explain import AttachedExplanation, RemoteLog, explain_attached
 from keeplast.attach.round import RoundWish, clean_to, margin_of
 from keeplast.clock import Clock, time_text
 from keeplast.cluster.facts import ClusterFacts, TopicFacts
@@ -18,7 +19,6 @@ from keeplast.cluster.live_cluster import MetadataReader
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
 from keeplast.cluster.status import name_of
 from keeplast.config.settings import Settings
-from keeplast.errors import CompactionError, StoppedError
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.traces import find_attached_trace
 from keeplast.model.duration import duration_text
@@ -26,15 +26,47 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import ToldGroups
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.explained import ExplainedPartition, KeyAnswer
+from keeplast.service.search_tasks import SearchRunner, ask_each
 from keeplast.service.tombstone_dates import dated, removal_pace
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.objects.filters import FilterKey
 from keeplast.tier.state.attached import AttachedName
 
 
 class AskedCluster(MetadataReader, GroupCluster, Protocol):
     """A live cluster that tells of its remote tier, and of consumer groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedLog:
+    """A partition of a live cluster's remote tier with the question to it."""
+
+    layout: RemoteLayout
+    remote: RemoteLog
+    wish: RoundWish
+    clock: Clock
+    asked: AskedKey
+    grace_ms: int
+    filter_key: FilterKey | None
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Return which one it is."""
+        return self.remote.partition
+
+    def ask(
+        self,
+        workspace: Workspace,
+        planned: Callable[[int], None],
+        progressed: Callable[[int], None],
+    ) -> AttachedExplanation:
+        """Search what brokers serve, and what they hide."""
+        return explain_attached(
+            self.layout, self.remote, self.wish, self.clock, self.asked, workspace, progressed,
+            grace_ms=self.grace_ms, filter_key=self.filter_key, planned=planned,
+        )  # fmt: skip
 
 
 def answer_from_cluster(
@@ -53,16 +85,18 @@ def answer_from_cluster(
     memory_bytes: int = MEMORY_BYTES_DEFAULT,
     planned: Callable[[int], None] = lambda _: None,
     progressed: Callable[[int], None] = lambda _: None,
+    runner: SearchRunner | None = None,
 ) -> KeyAnswer:
     """Explain a key in each of ``chosen`` that keeplast is to compact and that has segments.
 
     ``known`` is the fold of the metadata topic. Without a decision ``log`` all counts as dirty,
     nobody knows when replaced segments go, and no filter is asked. ``planned`` and ``progressed``
     hear of the bytes that are read; what they raise ends the search. A partition that cannot be
-    read is among the faults; where an offset was asked about, its error is raised.
+    read is among the faults; where an offset was asked about, its error is raised. With ``runner``
+    its tasks read the objects, each those of one partition.
     """
     asked.require_one(len(chosen))
-    workspace, groups = Workspace(memory_bytes), BrokerGroups(cluster)
+    groups = BrokerGroups(cluster)
     faults: list[tuple[TopicPartition, Exception]] = []
     left_out: list[tuple[TopicPartition, str]] = []
     found: list[tuple[RemoteLog, RoundWish]] = []
@@ -92,19 +126,20 @@ def answer_from_cluster(
     ]
     # Nothing is written: without a key nobody has made a filter.
     filter_key = None if log is None else log.find_filter_key()
+    if runner is not None:
+        planned(sum(each.size_bytes for remote, _ in found for each in remote.copied))
+    logs = [
+        _AskedLog(layout, remote, wish, clock, asked, grace_ms, filter_key)
+        for remote, wish in found
+    ]
     parts = []
-    for remote, wish in found:
-        try:
-            told = explain_attached(
-                layout, remote, wish, clock, asked, workspace, progressed, grace_ms=grace_ms,
-                filter_key=filter_key, planned=planned,
-            )  # fmt: skip
-        except StoppedError:
-            raise
-        except (CompactionError, OSError) as error:
+    for (partition, told), (remote, _) in zip(
+        ask_each(logs, _AskedLog.ask, memory_bytes, planned, progressed, runner), found, strict=True
+    ):
+        if isinstance(told, Exception):
             if asked.offset is not None:
-                raise
-            faults.append((remote.partition, error))
+                raise told
+            faults.append((partition, told))
             continue
         trace = find_attached_trace(
             told.found, replaced=len(told.copies), is_partly_unseen=told.is_partly_unseen

@@ -6,27 +6,84 @@ Each chosen log is read once, without the directory's lock; nothing is written.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.config.choice import ALL_PARTITIONS, PartitionChoice
 from keeplast.config.selection import Selection
 from keeplast.errors import CompactionError, StoppedError
-from keeplast.inspect.beside_copies import find_beside_copies
+from keeplast.inspect.beside_copies import BesideCopies, find_beside_copies
 from keeplast.inspect.erasure_search import marked_of
-from keeplast.inspect.explain import AskedKey, explain_key, rankings_of
-from keeplast.inspect.undo_copies import find_undo_copies
+from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key, rankings_of
+from keeplast.inspect.undo_copies import UndoCopies, find_undo_copies
 from keeplast.log.data_directory import PartitionEntry
-from keeplast.log.files import FileSystem
+from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
 from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.erasing import OUT_OF_SERVICE_WORDS, out_of_service
 from keeplast.service.explained import ExplainedPartition, KeyAnswer, OutOfService
+from keeplast.service.search_tasks import SearchRunner, ask_each
 from keeplast.service.status import read_round_receipts
 from keeplast.service.status_words import erased_sentence
 from keeplast.service.trace_bounds import TraceBounds
-from keeplast.survey.group_offsets import GroupOffsets
-from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest
+from keeplast.survey.group_offsets import GroupOffsets, ReaderOffsets, ask_ahead
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
+
+ON_DISK = LocalRecipe()
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundInLog:
+    """What there is of a key in one partition directory, and in those ``marked`` of it."""
+
+    found: KeyExplanation
+    kept: UndoCopies
+    beside: BesideCopies
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedLog:
+    """A partition directory with the question to it.
+
+    ``opened`` gives the files, ``groups`` tell of those that tombstones wait for, None where the
+    directory's own files do.
+    """
+
+    log: PartitionRequest
+    marked: tuple[PartitionEntry, ...]
+    asked: AskedKey
+    now_ms: int
+    opened: Callable[[], FileSystem]
+    groups: ReaderOffsets | None
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Return which one it is."""
+        return self.log.partition
+
+    def ask(
+        self,
+        workspace: Workspace,
+        planned: Callable[[int], None],
+        progressed: Callable[[int], None],
+    ) -> _FoundInLog:
+        """Search the log, and then what lies beside it."""
+        log, files, asked = self.log, self.opened(), self.asked
+        found = explain_key(
+            log, CleanRequest((), rolls_idle=True), files, self.now_ms, asked, workspace,
+            progressed, groups=self.groups,
+        )  # fmt: skip
+        kept = find_undo_copies(
+            log.path, found.key, rankings_of(found.topic, asked.header), files, workspace,
+            retention_ms=found.topic.undo_retention_ms, values_bytes_max=asked.values_bytes_max,
+            planned=planned, progressed=progressed,
+        )  # fmt: skip
+        beside = find_beside_copies(
+            log.path, self.marked, found.key, files, values_bytes_max=asked.values_bytes_max,
+            planned=planned, progressed=progressed,
+        )  # fmt: skip
+        return _FoundInLog(found, kept, beside)
 
 
 def answer_from_directory(
@@ -41,6 +98,8 @@ def answer_from_directory(
     planned: Callable[[int], None] = lambda _: None,
     progressed: Callable[[int], None] = lambda _: None,
     brokers: GroupReader | None = None,
+    runner: SearchRunner | None = None,
+    recipe: FilesRecipe = ON_DISK,
 ) -> KeyAnswer:
     """Explain a key in each chosen partition, and find it in what lies beside their logs.
 
@@ -50,46 +109,45 @@ def answer_from_directory(
     the search, a StoppedError at the least. A partition that cannot be read is among the faults;
     where an offset was asked about, its error is raised. ``brokers`` tell what consumer groups have
     committed, None where files do.
+
+    With ``runner`` its tasks read the logs and what lies beside them, each those of one partition;
+    they open their files by ``recipe``. What is left of partitions without a log is read here.
     """
     asked.require_one(len(selection.partitions))
     root = selection.directory.root
     receipts = read_round_receipts(files, root, receipt)
     bounds = TraceBounds(selection, files, now_ms, receipts, brokers)
     planned(sum(bounds.look.sizes[each.partition] for each in selection.partitions))
-    request, workspace = CleanRequest((), rolls_idle=True), Workspace(memory_bytes)
     groups = GroupOffsets(files, brokers)
     marked = [each for each in selection.directory.partitions if each.mark is not None]
+    logs = [
+        _AskedLog(
+            each, marked_of(marked, each.partition), asked, now_ms,
+            (lambda: files) if runner is None else recipe.open,
+            groups if runner is None else ask_ahead(brokers, each, files, now_ms),
+        )
+        for each in selection.partitions
+    ]  # fmt: skip
     parts: list[ExplainedPartition] = []
     faults: list[tuple[TopicPartition, Exception]] = []
-    for each in selection.partitions:
-        try:
-            found = explain_key(
-                each, request, files, now_ms, asked, workspace, progressed, groups=groups
-            )
-            kept = find_undo_copies(
-                each.path, found.key, rankings_of(found.topic, asked.header), files, workspace,
-                retention_ms=found.topic.undo_retention_ms,
-                values_bytes_max=asked.values_bytes_max, planned=planned, progressed=progressed,
-            )  # fmt: skip
-            beside = find_beside_copies(
-                each.path, marked_of(marked, each.partition), found.key, files,
-                values_bytes_max=asked.values_bytes_max, planned=planned, progressed=progressed,
-            )  # fmt: skip
-        except StoppedError:
-            raise
-        except (CompactionError, OSError) as error:
+    roots = (root,) if recipe.is_on_disk(root) else ()
+    for partition, told in ask_each(
+        logs, _AskedLog.ask, memory_bytes, planned, progressed, runner, roots
+    ):
+        if isinstance(told, Exception):
             if asked.offset is not None:
-                raise
-            faults.append((each.partition, error))
+                raise told
+            faults.append((partition, told))
             continue
-        erased = bounds.erased_by(each.partition)
+        found, kept, beside = told.found, told.kept, told.beside
+        erased = bounds.erased_by(partition)
         unseen = (*kept.unseen, *beside.unseen, *_unlisted(selection))
         parts.append(
             ExplainedPartition(
                 found,
                 bounds.last_trace(found, kept.found, beside.names, is_partly_unseen=bool(unseen)),
                 "nobody knows" if erased is None else erased_sentence(erased, now_ms),
-                [receipt for receipt in receipts if receipt.partition == each.partition],
+                [receipt for receipt in receipts if receipt.partition == partition],
                 kept=kept.found,
                 unseen=unseen,
                 beside=beside.found,

@@ -5,7 +5,7 @@ A place says how its logs are opened, what lies beside them, and by when traces 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from keeplast.model.reader_wait import GroupReader
 from keeplast.read.transaction_outcomes import TransactionOutcome
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.erasure_answer import ErasedKey, ErasureAnswer, ErasureKeys, KeyPlace
+from keeplast.service.search_tasks import Progressed, SearchRunner, ask_each
 from keeplast.service.trace_bounds import TraceBounds
 from keeplast.survey.group_offsets import ReaderOffsets, ask_ahead
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
@@ -75,10 +76,6 @@ class SearchedLog:
     searched_beside: int = 0
     beside_words: str | None = None
     unseen: tuple[str, ...] = ()
-
-
-Searched = tuple[TopicPartition, SearchedLog | Exception]
-"""What a search of one partition came to."""
 
 
 class SearchableLog(Protocol):
@@ -159,21 +156,6 @@ class LeftBeside:
         return SearchedLog(
             None, beside=tuple(found), searched_beside=count, beside_words=self.words
         )
-
-
-class SearchRunner(Protocol):
-    """Who searches several logs at once, on other hosts too: a runner of Spark."""
-
-    def each(
-        self,
-        work: Callable[[SearchableLog, Callable[[int], None]], Searched],
-        items: Sequence[SearchableLog],
-        progressed: Callable[[int], None],
-        roots: Iterable[Path] = (),
-        names: Sequence[object] = (),
-    ) -> Iterator[Searched]:
-        """Yield ``work`` of every item; every host must see ``roots``, ``names`` are shown."""
-        ...
 
 
 class TraceDates(Protocol):
@@ -280,13 +262,9 @@ def search_logs(
     unseen: list[tuple[TopicPartition, str]] = []
     clean_to: dict[TopicPartition, int | None] = {}
     searched_beside = 0
-    chosen, here = list(logs), beside_here or {}
-    if runner is None:
-        results = _search_all(chosen, keys, now_ms, memory_bytes, progressed)
-    else:
-        work = partial(_search_alone, keys, now_ms, memory_bytes)
-        names = [each.partition for each in chosen]
-        results = runner.each(work, chosen, progressed, roots, names)
+    here = beside_here or {}
+    search = partial(_search, keys, now_ms)
+    results = ask_each(list(logs), search, memory_bytes, lambda _: None, progressed, runner, roots)
     for partition, found in sorted(results, key=lambda each: each[0]):
         if not isinstance(found, Exception) and partition in here:
             found = _with_beside(found, here[partition], keys.wanted())
@@ -316,38 +294,16 @@ def search_logs(
     )  # fmt: skip
 
 
-def _search_all(
-    logs: Iterable[SearchableLog],
+def _search(
     keys: ErasureKeys,
     now_ms: int,
-    memory_bytes: int,
-    progressed: Callable[[int], None],
-) -> Iterator[Searched]:
-    """Search one log after the other, in one workspace."""
-    asked = Search(keys.wanted(), now_ms, Workspace(memory_bytes), progressed)
-    for each in logs:
-        yield _search_log(each, asked)
-
-
-def _search_alone(
-    keys: ErasureKeys,
-    now_ms: int,
-    memory_bytes: int,
     log: SearchableLog,
-    progressed: Callable[[int], None],
-) -> Searched:
-    """Search one log in a task."""
-    return _search_log(log, Search(keys.wanted(), now_ms, Workspace(memory_bytes), progressed))
-
-
-def _search_log(log: SearchableLog, asked: Search) -> Searched:
-    """Search a log; the result carries every fault but a stop."""
-    try:
-        return log.partition, log.search(asked)
-    except StoppedError:
-        raise
-    except (CompactionError, OSError) as error:
-        return log.partition, error
+    workspace: Workspace,
+    planned: Progressed,
+    progressed: Progressed,
+) -> SearchedLog:
+    """Search one log for ``keys`` as of ``now_ms``; how much that is has been told before."""
+    return log.search(Search(keys.wanted(), now_ms, workspace, progressed))
 
 
 def nothing_beside(wanted: WantedKeys) -> tuple[list[BesideLog], int]:

@@ -7,21 +7,66 @@ filters; nothing is held and nothing changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.traces import behind_undo, find_last_trace
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import GroupReader, ToldGroups
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.explained import ExplainedPartition, KeyAnswer
+from keeplast.service.search_tasks import SearchRunner, ask_each
 from keeplast.service.status import ErasedBy
 from keeplast.service.status_words import erased_sentence
 from keeplast.service.tier_pace import tier_pace
-from keeplast.store.explain import explain_stored
+from keeplast.store.explain import StoredKey, explain_stored
+from keeplast.store.look import RemoteLook
+from keeplast.store.readers import StoredReaders
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.objects.filters import KEY_FACT, FilterKey
+from keeplast.tier.objects.object_store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedLog:
+    """A partition of a store with the question to it; ``brokers`` were asked before."""
+
+    look: RemoteLook
+    objects: ObjectStore
+    asked: AskedKey
+    now_ms: int
+    filter_key: FilterKey | None
+    brokers: GroupReader | None
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Return which one it is."""
+        return self.look.state.partition
+
+    def ask(
+        self,
+        workspace: Workspace,
+        planned: Callable[[int], None],
+        progressed: Callable[[int], None],
+    ) -> StoredKey:
+        """Search live segments and replaced ones."""
+        return explain_stored(
+            self.look, self.objects, self.asked, self.now_ms, workspace,
+            filter_key=self.filter_key, planned=planned, progressed=progressed,
+            brokers=self.brokers,
+        )  # fmt: skip
+
+
+def _told(look: RemoteLook, brokers: GroupReader | None, now_ms: int) -> GroupReader | None:
+    """Return what brokers tell of whom a partition waits for; None where nobody is asked."""
+    if brokers is None:
+        return None
+    state = look.state
+    wait = StoredReaders(state.topic_id, brokers).wait(state.partition, look.topic, now_ms)
+    return ToldGroups(() if wait is None else wait.groups)
 
 
 def answer_from_store(
@@ -35,27 +80,35 @@ def answer_from_store(
     memory_bytes: int = MEMORY_BYTES_DEFAULT,
     planned: Callable[[int], None] = lambda _: None,
     progressed: Callable[[int], None] = lambda _: None,
+    runner: SearchRunner | None = None,
 ) -> KeyAnswer:
     """Explain a key in each of ``partitions`` that is compacted and has segments.
 
     ``planned`` and ``progressed`` hear of the bytes that are read; what they raise ends the search.
-    The first partition that cannot be read ends it too, with its error.
+    The first partition that cannot be read ends it too, with its error. With ``runner`` its tasks
+    read the segments, each those of one partition.
     """
     looks = [opened.look(each) for each in partitions]
     looks = [each for each in looks if each.topic.is_compacted and each.state.routes]
     asked.require_one(len(looks))
-    workspace = Workspace(memory_bytes)
     pace = tier_pace(cleaner, [each.state.effective_bytes() for each in looks])
     stores = opened.parts()
     fact = stores.metadata.find_fact(KEY_FACT)
     filter_key = None if fact is None else FilterKey.of_fact(fact)
+    if runner is not None:
+        planned(sum(each.state.effective_bytes() for each in looks))
+    logs = [
+        _AskedLog(
+            each, stores.objects, asked, now_ms, filter_key, _told(each, opened.brokers, now_ms)
+        )
+        for each in looks
+    ]
     parts = []
-    for look in looks:
-        partition = look.state.partition
-        stored = explain_stored(
-            look, stores.objects, asked, now_ms, workspace, filter_key=filter_key, planned=planned,
-            progressed=progressed, brokers=opened.brokers,
-        )  # fmt: skip
+    for (partition, stored), look in zip(
+        ask_each(logs, _AskedLog.ask, memory_bytes, planned, progressed, runner), looks, strict=True
+    ):
+        if isinstance(stored, Exception):
+            raise stored
         found = stored.found
         bound = opened.erased_by(partition, pace)
         trace = find_last_trace(

@@ -21,11 +21,11 @@ from keeplast.service.erasing import (
     FileLog,
     LeftBeside,
     SearchableLog,
-    SearchRunner,
     nothing_beside,
     search_logs,
 )
 from keeplast.service.erasure_answer import TOMBSTONE_WORDS, ErasureAnswer, ErasureKeys
+from keeplast.service.search_tasks import SearchRunner
 from keeplast.service.tier_pace import tier_pace
 from keeplast.store.erasure import TierErasure, TierPace
 from keeplast.store.look import RemoteLook

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from keeplast.tier.objects.filters import SegmentBytes, encode_filter
 from tests.support.attached_world import PARTITION, START_MS
 from tests.support.commanded_world import commanded_world
 from tests.support.manual_clock import ManualClock
+from tests.support.travelling import Travelling
 from tests.support.verified_world import VerifiedWorld
 
 NAME = f"{PARTITION.topic}-{PARTITION.partition}"
@@ -116,6 +118,26 @@ def test_segments_without_the_key_by_their_filters_are_counted_where_the_store_i
     assert "in which the key is not, by their filters" in explain(world, "nobody")
     (part,) = document(explain(world, "nobody", "--json", store=False))["partitions"]
     assert {"segments": 0, "bytes": 0} == part["left_out_by_filters"]
+
+
+def test_tasks_find_what_this_process_finds(
+    world: VerifiedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> list[Any]:
+        names = ("replaced_copies", "winners", "not_searched", "last_trace", "bound")
+        (part,) = document(explain(world, KEPT, "--values", "--json"))["partitions"]
+        # A timeline begins now, by the machine's clock.
+        records = [{**each, "timeline": None} for each in part["records"]]
+        return [records, *(part[name] for name in names)]
+
+    here, travelling = told(), Travelling()
+    assert here[0]
+    assert here[1]
+    monkeypatch.setattr(
+        "keeplast.cli.attach.explain.search_runner", lambda workers: nullcontext(travelling)
+    )
+    assert here == told()
+    assert travelling.items
 
 
 def test_with_which_round_a_tombstone_goes_is_told_or_why_with_none(world: VerifiedWorld) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import keeplast as package
+from keeplast.cluster.facts import TopicEnds
 from keeplast.format import checkpoint
 from keeplast.format.batch import encode_batch
 from keeplast.format.record import Record
@@ -17,6 +19,8 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from tests.support.log_builder import START_MS, LogBuilder, text
 from tests.support.small_log import batch, write_log
+from tests.support.told_groups import ToldGroups
+from tests.support.travelling import Travelling
 from tests.unit.cli.conftest import Run
 
 Command = Callable[..., Run]
@@ -370,3 +374,78 @@ def test_a_partition_that_is_named_alone_does_not_hide_what_is_beside_it(
     (said,) = part["not_searched"]
     assert "give the data directory" in said
     assert "unseen" == part["last_trace"]["kind"]
+
+
+def test_what_a_task_finds_is_what_this_process_finds(
+    keeplast: Command, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of what lies beside a log, of a log that cannot be read, and of values."""
+    (data_dir / "t-1" / f"{BASE}.log.deleted").write_bytes(batch(0, b"1", b"x"))
+    write_log(data_dir, f"t-7.{'a' * 32}-delete", {5: [(b"1", b"x")]})
+    log = write_log(data_dir, "t-2", {0: [(b"1", b"x")], 1: [(b"1", b"y")]})
+    (log / f"{BASE}.log").write_bytes(batch(0, b"1", b"x")[:-1] + b"?")
+    here = explained(keeplast, data_dir, "1", "--values", code=3)
+    assert [2] == [each["partition"] for each in here["errors"]]
+    assert [(f"{BASE}.log.deleted", 0)] == copies(here, 1)
+    travelling = Travelling()
+    monkeypatch.setattr(
+        "keeplast.cli.explain.search_runner", lambda workers: nullcontext(travelling)
+    )
+    assert here == explained(keeplast, data_dir, "1", "--values", code=3)
+    assert 3 == travelling.items
+    told = explained(keeplast, data_dir, "--offset", 0, "--partition", 1)
+    assert {"text": "1", "size_bytes": 1} == told["key"]
+
+
+def test_a_task_has_what_brokers_told(
+    keeplast: Command, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = ToldGroups({"t": TopicEnds(b"i" * 16, {0: 9, 1: 9})}, {"g": {}})
+    monkeypatch.setattr("keeplast.cluster.client.ClusterClient", lambda *_: cluster)
+    waits = (
+        "--config", "tombstones.wait.for.groups=g", "--bootstrap-server", "host:9092",
+        "--partition", 1,
+    )  # fmt: skip
+    here = explained(keeplast, data_dir, "1", *waits)
+    assert "g" in cluster.asked
+    assert "group g" in here["partitions"][0]["records"][1]["timeline"][0]["why"]
+    monkeypatch.setattr(
+        "keeplast.cli.explain.search_runner", lambda workers: nullcontext(Travelling())
+    )
+    assert here == explained(keeplast, data_dir, "1", *waits)
+
+
+def test_tasks_search_a_store_as_this_process_does(
+    keeplast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    keeplast("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
+    keeplast("tier", "import", SAMPLE, "--store", url, "--topic", "orders")
+    assert 0 == keeplast("tier", "clean", "--store", url, "--force").code
+    asked = ("tier", "explain", "order-041", "--store", url, "--now-ms", START_MS, "--json")
+
+    def told() -> dict[str, Any]:
+        (part,) = keeplast(*asked).document["partitions"]
+        # By the store's own clock.
+        part["last_trace"].pop("values_by_ms")
+        return dict(part)
+
+    here, travelling = told(), Travelling()
+    assert here["replaced_copies"]
+    monkeypatch.setattr(
+        "keeplast.cli.tier.explain.search_runner", lambda workers: nullcontext(travelling)
+    )
+    assert here == told()
+    assert 1 == travelling.items
+
+
+@pytest.mark.parametrize("command", [("explain", "nowhere"), ("tier", "explain")])
+def test_a_master_of_no_runner_is_a_usage_error(
+    keeplast: Command, data_dir: Path, command: tuple[str, ...]
+) -> None:
+    url = f"sqlite:///{data_dir.parent / 'meta.db'}"
+    keeplast("tier", "init", "--store", url, "--objects", f"file://{data_dir.parent / 'objects'}")
+    at = ("--store", url) if command[0] == "tier" else ("--topic", "t")
+    name = command if command[0] == "tier" else ("explain", data_dir)
+    run = keeplast(*name, "1", *at, "--runner", "local", "--master", "local[2]")
+    assert (2, True) == (run.code, "--master" in run.err)

@@ -21,6 +21,8 @@ from keeplast.cli.attach.options import (
 from keeplast.cli.attach.upkeep import GraceMs
 from keeplast.cli.explain import Header, Key, Offset, Values, asked_key
 from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.erasing import search_runner
+from keeplast.cli.frame.options import RunnerOptions
 from keeplast.cli.frame.parameters import FACTS, Json
 from keeplast.errors import InvalidError, RefusedError
 
@@ -59,6 +61,7 @@ class AttachedExplainOptions:
     values: Values = False
     header: Header = None
     grace_ms: GraceMs = None
+    workers: RunnerOptions
     receipt: Receipts = None
 
 
@@ -106,11 +109,11 @@ def explain(options: AttachedExplainOptions, as_json: Json = False) -> Result:
         folded = fold(client, facts, facts.metadata_topic, log)
         folded.require_sound()
         settings = options.wanted.settings_of(facts.topics)
-        with ProgressEvents("searching") as events:
+        with ProgressEvents("searching") as events, search_runner(options.workers) as runner:
             answer = answer_from_cluster(
                 client, facts, folded.cache, log, layout, settings, chosen, SystemClock(), asked,
                 grace_ms=grace_ms, receipts=receipts, planned=events.planned,
-                progressed=events.progressed,
+                progressed=events.progressed, runner=runner,
             )  # fmt: skip
     for partition, reason in answer.left_out:
         say(f"{partition} is not searched: {reason}", kind="note")

@@ -21,9 +21,9 @@ from keeplast.cli.frame.parameters import SCOPE
 
 if TYPE_CHECKING:
     from keeplast.model.erasure_request import ErasureRequest
-    from keeplast.service.erasing import SearchRunner
     from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
     from keeplast.service.erasure_book import RequestShelf
+    from keeplast.service.search_tasks import SearchRunner
 
 ROUNDS_OF_NOW = 2
 """The first takes what is overwritten and dates tombstones, the second those whose date is past."""

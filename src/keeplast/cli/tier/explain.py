@@ -9,6 +9,8 @@ import typer
 
 from keeplast.cli.explain import Header, Key, Offset, Values, asked_key
 from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.erasing import search_runner
+from keeplast.cli.frame.options import RunnerOptions
 from keeplast.cli.frame.parameters import FACTS, BrokerConfig, Json, NowMs
 from keeplast.cli.frame.readers import ReaderOptions
 from keeplast.cli.tier.options import StoreCall, broker_settings
@@ -31,6 +33,7 @@ Receipts = Annotated[
 def explain(
     call: StoreCall,
     readers: ReaderOptions,
+    workers: RunnerOptions,
     key: Key = None,
     offset: Offset = None,
     values: Values = False,
@@ -64,11 +67,12 @@ def explain(
     with (
         call.opened(broker_config=broker_config, brokers=brokers, only_looks=True) as opened,
         ProgressEvents("searching") as events,
+        search_runner(workers) as runner,
     ):
         cleaner = cleaner_config({}, cluster=broker_settings(broker_config))
         answer = answer_from_store(
             opened, call.chosen(opened), cleaner, now_ms, asked, receipts=receipts,
-            planned=events.planned, progressed=events.progressed,
+            planned=events.planned, progressed=events.progressed, runner=runner,
         )  # fmt: skip
     if not as_json:
         print_result(*render_explained(answer, values=values))

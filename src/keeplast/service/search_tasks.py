@@ -1,0 +1,102 @@
+"""Questions to several logs at once: in this process, one after the other, or by tasks, one a log.
+
+The rule that a reader must not break: what is searched for is sent to the tasks, and comes back
+with what was found; it stands in no name that a runner shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from keeplast.errors import CompactionError, StoppedError
+from keeplast.model.partition import TopicPartition
+from keeplast.rewrite.workspace import Workspace
+
+Progressed = Callable[[int], None]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Found = TypeVar("Found")
+
+
+class SearchRunner(Protocol):
+    """Who searches several logs at once, on other hosts too: a runner of Spark."""
+
+    def each(
+        self,
+        work: Callable[[Item, Progressed], Result],
+        items: Sequence[Item],
+        progressed: Progressed,
+        roots: Iterable[Path] = (),
+        names: Sequence[object] = (),
+    ) -> Iterator[Result]:
+        """Yield ``work`` of every item; every host must see ``roots``, ``names`` are shown."""
+        ...
+
+
+class AskableLog(Protocol):
+    """A log that can be asked; where a task does, it is sent there."""
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Return which one it is."""
+        ...
+
+
+Log = TypeVar("Log", bound=AskableLog)
+Ask = Callable[[Log, Workspace, Progressed, Progressed], Found]
+"""Asks one log; hears of bytes that will be read, and of those that were."""
+
+
+def ask_each(
+    logs: Sequence[Log],
+    ask: Ask[Log, Found],
+    memory_bytes: int,
+    planned: Progressed,
+    progressed: Progressed,
+    runner: SearchRunner | None = None,
+    roots: Iterable[Path] = (),
+) -> Iterator[tuple[TopicPartition, Found | Exception]]:
+    """Yield what each log answers, or why it cannot, in the order of ``logs``.
+
+    With ``runner`` its tasks ask, which see ``roots``, and tell only of what they have read;
+    ``ask``, with all that it holds, is sent to them once, and to each its log. What ``planned`` and
+    ``progressed`` raise ends it, a StoppedError at the least.
+    """
+    if runner is None:
+        workspace = Workspace(memory_bytes)
+        for each in logs:
+            yield each.partition, _asked(ask, each, workspace, planned, progressed)
+        return
+    work: Callable[[tuple[int, Log], Progressed], tuple[int, Found | Exception]]
+    work = partial(_ask_alone, ask, memory_bytes)
+    names = [each.partition for each in logs]
+    found = dict(runner.each(work, list(enumerate(logs)), progressed, roots, names))
+    for number, name in enumerate(names):
+        yield name, found[number]
+
+
+def _ask_alone(
+    ask: Ask[Log, Found], memory_bytes: int, numbered: tuple[int, Log], progressed: Progressed
+) -> tuple[int, Found | Exception]:
+    """Ask one log in a task."""
+    number, log = numbered
+    return number, _asked(ask, log, Workspace(memory_bytes), lambda _: None, progressed)
+
+
+def _asked(
+    ask: Ask[Log, Found],
+    log: Log,
+    workspace: Workspace,
+    planned: Progressed,
+    progressed: Progressed,
+) -> Found | Exception:
+    """Ask a log; the result carries every fault but a stop."""
+    try:
+        return ask(log, workspace, planned, progressed)
+    except StoppedError:
+        raise
+    except (CompactionError, OSError) as error:
+        return error

@@ -40,7 +40,7 @@ class AskedCluster(MetadataReader, GroupCluster, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _AskedLog:
+class _AskedRemote:
     """A partition of a live cluster's remote tier with the question to it."""
 
     layout: RemoteLayout
@@ -129,12 +129,14 @@ def answer_from_cluster(
     if runner is not None:
         planned(sum(each.size_bytes for remote, _ in found for each in remote.copied))
     logs = [
-        _AskedLog(layout, remote, wish, clock, asked, grace_ms, filter_key)
+        _AskedRemote(layout, remote, wish, clock, asked, grace_ms, filter_key)
         for remote, wish in found
     ]
     parts = []
     for (partition, told), (remote, _) in zip(
-        ask_each(logs, _AskedLog.ask, memory_bytes, planned, progressed, runner), found, strict=True
+        ask_each(logs, _AskedRemote.ask, memory_bytes, planned, progressed, runner),
+        found,
+        strict=True,
     ):
         if isinstance(told, Exception):
             if asked.offset is not None:

@@ -43,7 +43,7 @@ class _FoundInLog:
 
 
 @dataclass(frozen=True, slots=True)
-class _AskedLog:
+class _AskedDirectory:
     """A partition directory with the question to it.
 
     ``opened`` gives the files, ``groups`` tell of those that tombstones wait for, None where the
@@ -121,7 +121,7 @@ def answer_from_directory(
     groups = GroupOffsets(files, brokers)
     marked = [each for each in selection.directory.partitions if each.mark is not None]
     logs = [
-        _AskedLog(
+        _AskedDirectory(
             each, marked_of(marked, each.partition), asked, now_ms,
             (lambda: files) if runner is None else recipe.open,
             groups if runner is None else ask_ahead(brokers, each, files, now_ms),
@@ -132,7 +132,7 @@ def answer_from_directory(
     faults: list[tuple[TopicPartition, Exception]] = []
     roots = (root,) if recipe.is_on_disk(root) else ()
     for partition, told in ask_each(
-        logs, _AskedLog.ask, memory_bytes, planned, progressed, runner, roots
+        logs, _AskedDirectory.ask, memory_bytes, planned, progressed, runner, roots
     ):
         if isinstance(told, Exception):
             if asked.offset is not None:

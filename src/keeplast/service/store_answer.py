@@ -31,7 +31,7 @@ from keeplast.tier.objects.object_store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
-class _AskedLog:
+class _AskedStored:
     """A partition of a store with the question to it; ``brokers`` were asked before."""
 
     look: RemoteLook
@@ -98,14 +98,16 @@ def answer_from_store(
     if runner is not None:
         planned(sum(each.state.effective_bytes() for each in looks))
     logs = [
-        _AskedLog(
+        _AskedStored(
             each, stores.objects, asked, now_ms, filter_key, _told(each, opened.brokers, now_ms)
         )
         for each in looks
     ]
     parts = []
     for (partition, stored), look in zip(
-        ask_each(logs, _AskedLog.ask, memory_bytes, planned, progressed, runner), looks, strict=True
+        ask_each(logs, _AskedStored.ask, memory_bytes, planned, progressed, runner),
+        looks,
+        strict=True,
     ):
         if isinstance(stored, Exception):
             raise stored

@@ -138,13 +138,14 @@ class LogBuilder:
         ``rolls`` False puts them into the active segment even where a broker would roll.
         """
         for batch in read_batches(data):
-            aborted = None
-            if isinstance(batch, RecordBatch):
-                aborted = self._producers.add(batch)
             # The segment looks only at fields that batches of every magic have.
             appended = cast(RecordBatch, batch)
             if rolls and self._active.must_roll(appended, self.now_ms):
+                # As a broker does it: the snapshot of a roll knows nothing of what it is for.
                 self.roll(batch.base_offset)
+            aborted = None
+            if isinstance(batch, RecordBatch):
+                aborted = self._producers.add(batch)
             self._active.append(appended, aborted)
             self.log_end = batch.last_offset + 1
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from keeplast.api.attached_state import attached_state
     from keeplast.api.configured_log import open_log
     from keeplast.api.explain import explain, explain_keys
+    from keeplast.api.exported_state import exported_state
     from keeplast.api.live_state import LiveRecord, LiveState
     from keeplast.api.open_log import OpenLog, Segment, clean, plan
     from keeplast.api.open_store import open_store
@@ -78,6 +79,7 @@ __all__ = [
     "cleaner_config",
     "explain",
     "explain_keys",
+    "exported_state",
     "kept_rounds",
     "open_log",
     "open_store",
@@ -94,6 +96,7 @@ _HOMES = {
     "keeplast.api.attached_state": ("attached_state",),
     "keeplast.api.configured_log": ("open_log",),
     "keeplast.api.explain": ("explain", "explain_keys"),
+    "keeplast.api.exported_state": ("exported_state",),
     "keeplast.api.live_state": ("LiveRecord", "LiveState"),
     "keeplast.config.log_source": ("register",),
     "keeplast.config.mapping": ("cleaner_config", "topic_config"),

@@ -319,14 +319,20 @@ class _FaultyShow:
     fault: Fault
 
     def __call__(
-        self, part: StatePart, winners: Winners, target: Path, progressed: Progressed
+        self,
+        part: StatePart,
+        winners: Winners,
+        target: Path,
+        progressed: Progressed,
+        *,
+        tombstones: bool,
     ) -> ExportedFile:
         def telling(read_bytes: int) -> None:
             progressed(read_bytes)
             self.fault.at(Stage.SHOW, Moment.DURING)
 
         self.fault.at(Stage.SHOW, Moment.BEFORE)
-        result = export_part(part, winners, target, telling)
+        result = export_part(part, winners, target, telling, tombstones=tombstones)
         self.fault.at(Stage.SHOW, Moment.AFTER)
         return result
 

@@ -11,7 +11,7 @@ consumer that reads committed records only; which of them were aborted is not kn
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from keeplast.errors import InvalidError
@@ -74,26 +74,60 @@ class LiveState(Mapping[tuple[int, bytes], LiveRecord]):
         rebalance, and changes nothing; nor does one without a key, which is in no state.
         InvalidError for a negative partition or offset.
         """
-        if partition < 0 or offset < 0:
-            raise InvalidError(
-                "partitions and offsets are not negative; give the record as the consumer has it. "
-                f"partition={partition} offset={offset}"
-            )
+        _require_place(partition, offset)
         if offset < self._next.get(partition, 0):
             return False
         self._next[partition] = offset + 1
         if key is None:
             return False
-        record = LiveRecord(
-            partition, offset, timestamp_ms, key, value, self._version(timestamp_ms, headers or ())
-        )
-        place = partition, key
+        record = self.record(
+            partition=partition, offset=offset, timestamp_ms=timestamp_ms, key=key, value=value,
+            headers=headers,
+        )  # fmt: skip
+        return self._hold(record)
+
+    def begin(self, partition: int, position: int, records: Iterable[LiveRecord]) -> None:
+        """Take a partition's state of elsewhere, which reading at ``position`` goes on from.
+
+        ``records`` are what :meth:`record` makes of it: of each key the record that wins, where
+        versions rank tombstones too, and in any order. Some may lie at or behind ``position``:
+        where a transaction was in flight, what comes there is read again, and what was in flight
+        for the first time. :func:`keeplast.exported_state` begins with an export by this.
+        InvalidError where something of the partition was taken before, and for a negative number.
+        """
+        _require_place(partition, position)
+        if partition in self._next:
+            raise InvalidError(
+                "records of this partition were taken already; begin with a state that is empty. "
+                f"partition={partition} position={self._next[partition]}"
+            )
+        for record in records:
+            self._hold(record)
+        self._next[partition] = position
+
+    def record(
+        self,
+        *,
+        partition: int,
+        offset: int,
+        timestamp_ms: int,
+        key: bytes,
+        value: bytes | None,
+        headers: Sequence[tuple[str | bytes, bytes | None]] | None = None,
+    ) -> LiveRecord:
+        """Return a record with the version that it ranks by here, and take nothing."""
+        version = self._version(timestamp_ms, headers or ())
+        return LiveRecord(partition, offset, timestamp_ms, key, value, version)
+
+    def _hold(self, record: LiveRecord) -> bool:
+        """Let a record be what its key stands for unless another one outranks it."""
+        place = record.partition, record.key
         known = self._records.get(place) or self._tombstones.get(place)
         if known is not None and _rank(record) < _rank(known):
             return False
         self._records.pop(place, None)
         self._tombstones.pop(place, None)
-        if value is not None:
+        if record.value is not None:
             self._records[place] = record
         elif self._strategy is not Strategy.OFFSET:
             # What comes later may be older than this, and must not bring the key back.
@@ -140,6 +174,14 @@ class LiveState(Mapping[tuple[int, bytes], LiveRecord]):
                     for name, value in headers
                 ]
                 return header_version(named, self._header)
+
+
+def _require_place(partition: int, offset: int) -> None:
+    if partition < 0 or offset < 0:
+        raise InvalidError(
+            "partitions and offsets are not negative; give the record as the consumer has it. "
+            f"partition={partition} offset={offset}"
+        )
 
 
 def _rank(record: LiveRecord) -> tuple[bool, int, int]:

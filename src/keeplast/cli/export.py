@@ -55,6 +55,15 @@ Keep = Annotated[
         help="How many versions stay, the new one among them; with --incremental. Default: 2.",
     ),
 ]
+Tombstones = Annotated[
+    bool,
+    typer.Option(
+        "--tombstones",
+        help="Write what deletes a key too, as a row without a value: what a live consumer needs "
+        "to go on from the export where records rank by version. With --incremental every "
+        "partition is read as a whole then.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,7 @@ class ExportOptions:
     overwrite: Overwrite = False
     incremental: Incremental = False
     keep: Keep = None
+    tombstones: Tombstones = False
     workers: RunnerOptions
     task_memory: TaskMemory = TASK_MEMORY_DEFAULT
 
@@ -117,6 +127,7 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
             task_memory_bytes=task_memory_bytes,
             names_all=options.source.names_all,
             versions=versions,
+            tombstones=options.tombstones,
         )
     if versions is not None:
         versions.settle(done.target, options.keep or KEPT_DEFAULT)

@@ -78,17 +78,17 @@ NO_TIMESTAMP_TYPE = -1
 CREATE_TIME = 0
 APPEND_TIME = 1
 
-_MICROS_MAX = (1 << 63) - 1
-_MILLIS_MAX = _MICROS_MAX // 1000
+MICROS_MAX = (1 << 63) - 1
+_MILLIS_MAX = MICROS_MAX // 1000
 
 
 @inline
 def _micros(millis):
     """Return microseconds; what lies beyond their range becomes its end."""
     if millis > _MILLIS_MAX:
-        return np.int64(_MICROS_MAX)
+        return np.int64(MICROS_MAX)
     if millis < -_MILLIS_MAX:
-        return np.int64(-_MICROS_MAX)
+        return np.int64(-MICROS_MAX)
     return millis * 1000
 
 

@@ -7,6 +7,7 @@
     DIR/orders/partition=1/part-00001.parquet  where the partition was cut
     DIR/_offsets.json                          {"orders": {"0": 339, "1": 17}}
     DIR/_ending_offsets.json                   the same, where an end was asked for
+    DIR/_state.json                            how records ranked, and whether tombstones are rows
 
 The rules:
 
@@ -44,10 +45,17 @@ from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.shape import Shape
 from keeplast.model.topic_config import TopicConfig
+from keeplast.pipeline.export_facts import (
+    ENDS_FILE,
+    OFFSETS_FILE,
+    STATE_FILE,
+    encode_facts,
+)
 from keeplast.pipeline.export_place import ExportPlace, sweep_killed
 from keeplast.pipeline.export_plan import ExportedState, choose_cuts, parts_of_state
 from keeplast.pipeline.export_tasks import ExportedFile, ExportTask, export_part, export_partition
 from keeplast.pipeline.increment import (
+    BASE_FILE,
     BasePartition,
     Carrier,
     VersionPlace,
@@ -63,9 +71,6 @@ from keeplast.read.state_end import require_uncleaned
 from keeplast.read.state_parts import StatePart
 from keeplast.rewrite.runner import Progressed
 from keeplast.survey.request import TASK_MEMORY_BYTES_DEFAULT
-
-OFFSETS_FILE = "_offsets.json"
-ENDS_FILE = "_ending_offsets.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +196,14 @@ def export_state(
     task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT,
     names_all: bool = False,
     versions: VersionPlace | None = None,
+    tombstones: bool = False,
 ) -> Export:
     """Write the state of what ``options`` choose to the directory ``target``.
 
     ``partitions`` empty means all numbers. With ``names_all`` each must have an end of its own.
     ``topic_config`` says how a topic's records rank.
     With ``versions`` it is the next one of these, and goes on with the rows of the last.
+    With ``tombstones`` what deletes its key is a row too, without a value.
     ``task_memory_bytes`` is what the keys of a task that shares its memory with no other may take.
     Raises InvalidError for what names nothing, RefusedError when ``target`` is in the way, and the
     error of the first partition that cannot be read; ``target`` is then as it was.
@@ -212,11 +219,14 @@ def export_state(
     clock = SystemClock()
     last = None if versions is None else versions.last()
     logs = Logs(options)
-    carrier = None if last is None else Carrier(last, logs.recipe.open(), clock, events.noted)
+    carrier = None
+    if last is not None:
+        carrier = Carrier(last, logs.recipe.open(), clock, events.noted, tombstones)
     looked_ms = clock.now_ms()
     jobs = _jobs(
-        logs, options, staging, topic_config, partitions, ground, carrier, names_all=names_all
-    )
+        logs, options, staging, topic_config, partitions, ground, carrier, names_all=names_all,
+        tombstones=tombstones,
+    )  # fmt: skip
     for sentence in _sentences(jobs):
         events.noted(sentence)
     events.planned(sum(job.read_bytes for job in jobs))
@@ -232,6 +242,8 @@ def export_state(
         for name, offsets in written_down.items():
             document = json.dumps(offsets, indent=1) + "\n"
             files.write_durable(staging / name, document.encode())
+        topics = {job.partition.topic: job.state.topic for job in jobs}
+        files.write_durable(staging / STATE_FILE, encode_facts(topics, tombstones=tombstones))
         if versions is not None:
             known = logs.recipe.open()
             bases = {job.partition: job.base(looked_ms, known) for job in jobs}
@@ -295,13 +307,16 @@ class _Job:
         view, carried = self.state.view, self.task.carried
         if carried is None:
             return 2 * view.size_bytes
-        behind = self.state.wanted.end_offset - carried.end_offset
+        behind = self.state.wanted.end_offset - carried.resume_offset
         return 3 * view.size_bytes * behind // max(view.log_end - view.log_start, 1)
 
     def base(self, looked_ms: int, files: FileSystem) -> BasePartition:
         """Return what the next export has to know."""
         state = self.state
-        return base_of(state.view, state.topic, state.resume_offset, looked_ms, files)
+        return base_of(
+            state.view, state.topic, state.wanted.end_offset, state.resume_offset, looked_ms, files,
+            tombstones=self.task.tombstones,
+        )  # fmt: skip
 
     def exported(self, written: Mapping[TopicPartition, list[ExportedFile]]) -> ExportedPartition:
         """Return what became of it."""
@@ -314,7 +329,7 @@ class _Job:
             sum(each.size_bytes for each in its),
             self.choice,
             max(1, len(self.parts)),
-            None if self.task.carried is None else self.task.carried.end_offset,
+            None if self.task.carried is None else self.task.carried.resume_offset,
         )
 
 
@@ -328,6 +343,7 @@ def _jobs(
     carrier: Carrier | None,
     *,
     names_all: bool,
+    tombstones: bool,
 ) -> list[_Job]:
     chosen = [e for e in logs.entries if not partitions or e.partition.partition in partitions]
     for number in partitions:
@@ -342,8 +358,11 @@ def _jobs(
     states, ended = [], []
     for entry in sorted(chosen, key=lambda each: each.partition):
         topic = entry.partition.topic
-        if topic in (OFFSETS_FILE, ENDS_FILE):
-            raise RefusedError(f"a topic's name is that of the offsets' file. topic={topic}")
+        if topic in (OFFSETS_FILE, ENDS_FILE, STATE_FILE, BASE_FILE):
+            raise RefusedError(
+                "a topic's name is that of a file of the export; leave the topic out, with --topic "
+                f"for the others. topic={topic}"
+            )
         view = logs.look(entry)
         first, end = logs.range_of(view)
         is_earlier = end < logs.latest_of(view)
@@ -361,14 +380,18 @@ def _jobs(
         place = staging / view.partition.topic / f"partition={view.partition.partition}"
         carried = None
         if carrier is not None:
-            carried = carrier.carried_over(view, state.topic, wanted.end_offset)
-        read = wanted if carried is None else replace(wanted, first_offset=carried.end_offset)
+            carried = carrier.carried_over(
+                view, state.topic, wanted.end_offset, state.resume_offset
+            )
+        read = wanted if carried is None else replace(wanted, first_offset=carried.resume_offset)
         split = Split(
             view.partition, view.path, read, view.size_bytes, segments=ended[number],
             decided_before=state.decided_before,
         )  # fmt: skip
         recipe = logs.recipe_for(view.partition)
-        task = ExportTask(split, state.topic, place, options.memory_bytes, recipe, carried)
+        task = ExportTask(
+            split, state.topic, place, options.memory_bytes, recipe, carried, tombstones
+        )
         parts: tuple[StatePart, ...] = ()
         if carried is None and choice.shape is not Shape.PARTITION:
             parts = parts_of_state(
@@ -398,10 +421,11 @@ def _write(
     """Have everything written; raises the first error that is heard of."""
     whole = [job.task for job in jobs if not job.parts]
     parts = [part for job in jobs for part in job.parts]
-    targets = {part.state.number: job.task.target for job in jobs for part in job.parts}
+    tasks = {part.state.number: job.task for job in jobs for part in job.parts}
 
     def show(part: StatePart, winners: Winners, progressed: Progressed) -> ExportedFile:
-        return export_part(part, winners, targets[part.state.number], progressed)
+        task = tasks[part.state.number]
+        return export_part(part, winners, task.target, progressed, tombstones=task.tombstones)
 
     written: dict[TopicPartition, list[ExportedFile]] = {}
     for file in chain(
@@ -439,7 +463,7 @@ def _require_same_logs(jobs: Sequence[_Job], files: FileSystem, carrier: Carrier
         require_uncleaned(job.task.split, files, SystemClock())
         if carrier is None or job.task.carried is None:
             continue
-        why = carrier.still_not(job.partition, view, job.state.topic, end)
+        why = carrier.still_not(job.partition, view, job.state.topic, end, job.state.resume_offset)
         if why is not None:
             raise ConflictError(
                 f"the log changed while its state was continued; export it again. path={view.path} "

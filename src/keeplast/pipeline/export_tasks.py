@@ -44,8 +44,9 @@ BATCH_ROWS = 1 << 16
 class ExportTask:
     """One partition's state, and the directory that it is written to, which is there.
 
-    ``files`` is how the log is opened. With rows that are ``carried`` over from an earlier state,
-    the split is what lies behind the end of that.
+    ``files`` is how the log is opened. With ``tombstones`` what deletes its key is a row too, and
+    nothing is carried over. With rows that are ``carried`` over from an earlier state, the split is
+    what lies behind the end of that.
     """
 
     split: Split
@@ -54,6 +55,7 @@ class ExportTask:
     memory_bytes: int
     files: FilesRecipe = field(default_factory=LocalRecipe)
     carried: CarriedOver | None = None
+    tombstones: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def export_partition(task: ExportTask, progressed: Progressed) -> ExportedFile:
             return _continue(task, task.carried, progressed)
         found = read_state(
             task.split, ALL, task.topic, task.files.open(), SystemClock(),
-            Workspace(task.memory_bytes), progressed,
+            Workspace(task.memory_bytes), progressed, deletes=task.tombstones,
         )  # fmt: skip
         return _write(_batches(found, partition), partition, task.target, 0)
     except (CompactionError, OSError) as error:
@@ -82,10 +84,16 @@ def export_partition(task: ExportTask, progressed: Progressed) -> ExportedFile:
 
 
 def export_part(
-    part: StatePart, winners: Winners, target: Path, progressed: Progressed
+    part: StatePart,
+    winners: Winners,
+    target: Path,
+    progressed: Progressed,
+    *,
+    tombstones: bool = False,
 ) -> ExportedFile:
     """Write what of a partition's state lies in a part; the result carries every fault.
 
+    With ``tombstones`` what deletes its key is a row too.
     A part without winners leaves no file, but for the first one: a partition has at least one.
     """
     partition = part.split.partition
@@ -93,7 +101,7 @@ def export_part(
         if part.number and not len(winners):
             progressed(part.split.size_bytes)
             return ExportedFile(partition)
-        found = part.show(winners, progressed)
+        found = part.show(winners, progressed, deletes=tombstones)
         return _write(_batches(found, partition), partition, target, part.number)
     except (CompactionError, OSError) as error:
         return ExportedFile(partition, error=error)

@@ -11,10 +11,11 @@ The rules:
 1. A version gets its name when it is whole and on disk, and only then does ``current`` lead to it;
    a run that was killed leaves the last version as it was.
 2. Rows of the last version are carried over where nothing but what lies behind its end can have
-   changed them: the topic ranks by offset and is the same, the leader epochs say that the log was
-   not cut below that end, and no record behind it can have been taken away by a cleaner before it
-   was seen. A tombstone that was is the danger; none goes within ``delete.retention.ms``. Wherever
-   that is not certain, the partition is read as a whole, and the reason is told.
+   changed them: the topic ranks by offset and is the same, as it was for the last version; the
+   leader epochs say that the log was not cut below that end, and no record behind it can have been
+   taken away by a cleaner before it was seen. A tombstone that was is the danger; none goes within
+   ``delete.retention.ms``. Wherever that is not certain, the partition is read as a whole, and the
+   reason is told. So it is where tombstones are rows: any of those may be gone from the log by now.
 3. So a version equals what a full export gives at the same offsets, row by row.
 """
 
@@ -46,33 +47,40 @@ BASE_BYTES_MAX = 64 << 20
 KEPT_DEFAULT = 2
 
 _NUMBER = re.compile(r"[0-9]{8}")
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class BasePartition:
     """What an export knew of a partition: ``end_offset`` is exclusive, ``epochs`` are those below.
 
-    ``looked_ms`` is when it looked at the log, and ``tombstones_ms`` how long tombstones stayed.
+    ``resume_offset`` is from where on to read behind it: rows at or above it are there all the
+    same, where a transaction was in flight at the end. ``looked_ms`` is when it looked at the log,
+    ``tombstones_ms`` how long tombstones stayed. ``strategy`` is how its records ranked, and
+    ``tombstones`` whether those that delete are rows.
     """
 
     end_offset: int
+    resume_offset: int
     log_start: int
     topic_id: str | None
     epochs: tuple[tuple[int, int], ...]
     looked_ms: int
     tombstones_ms: int
+    strategy: str
+    tombstones: bool
 
 
 @dataclass(frozen=True, slots=True)
 class CarriedOver:
     """The rows of the last version that may go on: ``files`` in the order of their offsets.
 
-    What lies at or above ``log_start`` of it stays, but for keys that come again behind it.
+    What lies at or above ``log_start`` of it stays, but for keys that come again from
+    ``resume_offset`` on.
     """
 
     files: tuple[Path, ...]
-    end_offset: int
+    resume_offset: int
     log_start: int
 
 
@@ -113,6 +121,9 @@ class VersionPlace:
         base = path / BASE_FILE
         try:
             found = json.loads(self._files.read_bytes(base, BASE_BYTES_MAX))
+            if found["format"] == 1:
+                # Of an earlier version, which did not say all that carrying rows over asks for.
+                return Version(path, {})
             if found["format"] != _FORMAT:
                 raise ValueError(f"format {found['format']}")
             return Version(path, {_partition(each): _base(each) for each in found["partitions"]})
@@ -150,22 +161,31 @@ def _partition(document: Mapping[str, Any]) -> TopicPartition:
 def _base(document: Mapping[str, Any]) -> BasePartition:
     topic_id = document["topic_id"]
     return BasePartition(
-        int(document["end_offset"]), int(document["log_start"]),
+        int(document["end_offset"]), int(document["resume_offset"]), int(document["log_start"]),
         None if topic_id is None else str(topic_id),
         tuple((int(epoch), int(start)) for epoch, start in document["epochs"]),
         int(document["looked_ms"]), int(document["tombstones_ms"]),
+        str(document["strategy"]), bool(document["tombstones"]),
     )  # fmt: skip
 
 
 def base_of(
-    view: LogView, topic: TopicConfig, end_offset: int, looked_ms: int, files: FileSystem
+    view: LogView,
+    topic: TopicConfig,
+    end_offset: int,
+    resume_offset: int,
+    looked_ms: int,
+    files: FileSystem,
+    *,
+    tombstones: bool,
 ) -> BasePartition:
     """Return what the next export has to know of a partition whose state ends at ``end_offset``."""
     epochs = read_leader_epochs(files, view.path)
     return BasePartition(
-        end_offset, view.log_start, None if view.topic_id is None else view.topic_id.hex(),
+        end_offset, resume_offset, view.log_start,
+        None if view.topic_id is None else view.topic_id.hex(),
         tuple((each.epoch, each.start_offset) for each in epochs if each.start_offset < end_offset),
-        looked_ms, topic.delete_retention_ms,
+        looked_ms, topic.delete_retention_ms, topic.strategy.value, tombstones,
     )  # fmt: skip
 
 
@@ -183,49 +203,66 @@ def write_bases(
 
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """Says what of the last version goes over to the next one."""
+    """Says what of the last version goes over to the next one, whose rows may be ``tombstones``."""
 
     last: Version
     files: FileSystem
     clock: Clock
     told: Callable[[str], None]
+    tombstones: bool = False
 
-    def carried_over(self, view: LogView, topic: TopicConfig, end: int) -> CarriedOver | None:
-        """Return the rows that go on where the state ends at ``end``; None reads all of the log."""
+    def carried_over(
+        self, view: LogView, topic: TopicConfig, end: int, resume: int
+    ) -> CarriedOver | None:
+        """Return the rows that go on where the state ends at ``end``; None reads all of the log.
+
+        ``resume`` is from where on to read behind that.
+        """
         base = self.last.partitions.get(view.partition)
         if base is None:
             return None
-        why = self.why_not(base, view, topic, end)
+        why = self.why_not(base, view, topic, end, resume)
         if why is not None:
             self.told(f"{view.partition} is read as a whole: {why}")
             return None
         place = self.last.path / view.partition.topic / f"partition={view.partition.partition}"
         found = tuple(sorted(place.glob("part-*.parquet")))
-        return CarriedOver(found, base.end_offset, view.log_start) if found else None
+        return CarriedOver(found, base.resume_offset, view.log_start) if found else None
 
     def still_not(
-        self, partition: TopicPartition, view: LogView, topic: TopicConfig, end: int
+        self, partition: TopicPartition, view: LogView, topic: TopicConfig, end: int, resume: int
     ) -> str | None:
         """Return why the rows that were carried over cannot be by now, None where they can."""
-        return self.why_not(self.last.partitions[partition], view, topic, end)
+        return self.why_not(self.last.partitions[partition], view, topic, end, resume)
 
     def why_not(
-        self, base: BasePartition, view: LogView, topic: TopicConfig, end: int
+        self, base: BasePartition, view: LogView, topic: TopicConfig, end: int, resume: int
     ) -> str | None:
         """Return why the log has to be read as a whole, None where it need not be."""
         if topic.strategy is not Strategy.OFFSET:
             return "its records rank by version, and what came earlier may outrank what comes"
+        if base.strategy != topic.strategy.value:
+            return "its records ranked otherwise when the last export was made"
+        if self.tombstones or base.tombstones:
+            return (
+                "tombstones are rows of this export or of the last, and go when the log is cleaned"
+            )
         if base.topic_id != (None if view.topic_id is None else view.topic_id.hex()):
             return "the topic was made anew"
-        if not view.log_start <= base.end_offset <= end:
+        if not view.log_start <= base.resume_offset:
             return "the log does not have the offset where the last export ended"
+        if base.end_offset > end or base.resume_offset > resume:
+            # What was final at the last end, and is a row of it, need not be at this one.
+            return (
+                "the last export is of a later point, or has transactions that are in flight here"
+            )
         if not _is_same_lineage(base, read_leader_epochs(self.files, view.path)):
             return "the leader epochs do not say that the log is the same below the last export"
         kept_ms = min(base.tombstones_ms, topic.delete_retention_ms)
         if 0 <= self.clock.now_ms() - base.looked_ms < kept_ms:
             return None
         missing = first_missing(
-            view.partition, view.path, base.end_offset, end, self.files, self.clock
+            view.partition, view.path, base.resume_offset, end, self.files, self.clock
         )
         if missing is None:
             return None

@@ -61,10 +61,12 @@ def read_state(
     progressed: Progressed | None = None,
     *,
     key_bytes_max: int | None = None,
+    deletes: bool = False,
 ) -> Iterator[RecordColumns]:
     """Yield the winners among the records of ``split`` that have a value, in offset order.
 
-    They rank as ``topic`` says. Of those, only what ``shown`` wants; it does not change who wins.
+    With ``deletes`` also those without. They rank as ``topic`` says. Of those, only what ``shown``
+    wants; it does not change who wins.
     A key map needs 24 to 36 bytes a key of what is shown, 32 to 48 where versions rank, and the
     offsets of winners 8 more. Where it would grow beyond ``key_bytes_max`` the state comes in
     several rounds, each of which reads the rest of the log once more.
@@ -79,7 +81,7 @@ def read_state(
     at = wanted.first_offset
     while at < wanted.end_offset:
         winners, reached = reader.winners_from(at, wanted.end_offset, key_bytes_max)
-        yield from reader.show(winners, wanted.between(at, reached))
+        yield from reader.show(winners, wanted.between(at, reached), deletes=deletes)
         at = reached
     require_uncleaned(split, files, clock)
 

@@ -73,9 +73,14 @@ class StatePart:
             Workspace(state.memory_bytes), progressed,
         )  # fmt: skip
 
-    def show(self, winners: Winners, progressed: Progressed) -> Iterator[RecordColumns]:
-        """Yield the records at ``winners`` that have a value, in offset order."""
-        return self.reader(progressed).show(winners, self.split.wanted)
+    def show(
+        self, winners: Winners, progressed: Progressed, *, deletes: bool = False
+    ) -> Iterator[RecordColumns]:
+        """Yield the records at ``winners`` that have a value, in offset order.
+
+        With ``deletes`` also those without.
+        """
+        return self.reader(progressed).show(winners, self.split.wanted, deletes=deletes)
 
 
 @dataclass(frozen=True, slots=True)

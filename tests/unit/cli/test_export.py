@@ -58,6 +58,7 @@ def test_each_topic_is_a_directory_of_partitions(data: Path, tmp_path: Path) -> 
     files = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
     assert files == [
         "_offsets.json",
+        "_state.json",
         "t/partition=0/part-00000.parquet",
         "u/partition=0/part-00000.parquet",
         "u/partition=1/part-00000.parquet",
@@ -121,7 +122,7 @@ def test_what_is_in_the_way_is_replaced_only_on_request(data: Path, tmp_path: Pa
     assert 4 == refused.exit_code
     assert "--overwrite" in refused.stderr
     assert 0 == run(data, target, "--overwrite", "--topic", "u").exit_code
-    assert ["_offsets.json", "u"] == sorted(path.name for path in target.iterdir())
+    assert ["_offsets.json", "_state.json", "u"] == sorted(path.name for path in target.iterdir())
     assert ["data", "state"] == sorted(path.name for path in tmp_path.iterdir())
 
 
@@ -182,7 +183,7 @@ def test_an_export_is_replaced_where_a_link_leads(data: Path, tmp_path: Path) ->
     assert 0 == run(data, place / "state").exit_code
     link.symlink_to(place / "state")
     assert 0 == run(data, link, "--overwrite", "--topic", "u").exit_code
-    assert ["_offsets.json", "u"] == sorted(path.name for path in link.iterdir())
+    assert ["_offsets.json", "_state.json", "u"] == sorted(path.name for path in link.iterdir())
     assert link.is_symlink()
     assert ["state"] == [path.name for path in place.iterdir()]
 

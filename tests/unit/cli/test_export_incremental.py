@@ -14,6 +14,7 @@ from keeplast.cli.main import app
 from keeplast.format import leader_epoch
 from keeplast.format.filename import LEADER_EPOCH_CHECKPOINT
 from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.log.append import NewRecord
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import SMALL_SEGMENTS
 
@@ -46,7 +47,7 @@ def continued(log: LogBuilder, target: Path, *more: str) -> int | None:
     return carried_to
 
 
-def state(target: Path) -> dict[bytes, bytes]:
+def state(target: Path) -> dict[bytes, bytes | None]:
     table = pq.read_table(target / "current/t/partition=0", partitioning=None)
     return {row["key"]: row["value"] for row in table.to_pylist()}
 
@@ -113,6 +114,86 @@ def test_rows_below_the_log_start_go(log: LogBuilder, tmp_path: Path) -> None:
     assert state(target) == {b"2": b"1"}
 
 
+def test_a_version_of_an_earlier_keeplast_is_not_carried_over(
+    log: LogBuilder, tmp_path: Path
+) -> None:
+    target = tmp_path / "state"
+    continued(log, target)
+    base = target / "versions/00000001/_base.json"
+    base.write_text('{"format":1,"partitions":[{"topic":"t","partition":0,"end_offset":2}]}')
+    assert continued(log, target) is None
+    assert continued(log, target) == 2
+
+
+def test_rows_that_ranked_otherwise_are_not_carried_over(log: LogBuilder, tmp_path: Path) -> None:
+    target = tmp_path / "state"
+    log.append(NewRecord(b"1", b"older", 5), NewRecord(b"1", b"late", 3))
+    continued(log, target, "--config", "compaction.strategy=timestamp")
+    assert state(target)[b"1"] != b"late"
+    done = export(log, target, "--incremental")
+    assert "t-0 is read as a whole: its records ranked otherwise" in done.stderr
+    assert state(target)[b"1"] == b"late"
+
+
+def test_tombstones_are_never_carried_over(log: LogBuilder, tmp_path: Path) -> None:
+    target = tmp_path / "state"
+    log.tombstone(1)
+    assert continued(log, target) is None
+    assert continued(log, target, "--tombstones") is None
+    assert state(target) == {b"2": b"1", b"1": None}
+    done = export(log, target, "--incremental")
+    assert "t-0 is read as a whole: tombstones are rows" in done.stderr
+    assert state(target) == {b"2": b"1"}
+    assert continued(log, target) == 3
+
+
+def test_a_last_export_of_a_later_point_is_not_carried_over(
+    log: LogBuilder, tmp_path: Path
+) -> None:
+    target = tmp_path / "state"
+    log.record(1, 5)
+    assert continued(log, target) is None
+    assert continued(log, target, "--ending-offsets", '{"t":{"0":2}}') is None
+    assert state(target) == {b"1": b"1", b"2": b"1"}
+    assert continued(log, target) == 2
+    assert state(target) == {b"2": b"1", b"1": b"5"}
+
+
+def test_what_was_in_flight_at_a_point_is_not_in_a_state_as_of_it(
+    log: LogBuilder, tmp_path: Path
+) -> None:
+    target = tmp_path / "state"
+    writer, open_one = log.producer(7), log.producer(8)
+    writer.send_records(NewRecord(b"3", b"1"))
+    open_one.send_records(NewRecord(b"4", b"1"))
+    writer.commit()
+    # The log ends for readers at 3, where the other begins; of 2 the marker lies behind that.
+    assert continued(log, target) is None
+    assert state(target) == {b"1": b"1", b"2": b"1", b"3": b"1"}
+    open_one.commit()
+    assert continued(log, target, "--ending-offsets", '{"t":{"0":4}}') is None
+    assert state(target) == {b"1": b"1", b"2": b"1"}
+    # That of a point goes on where the first begins that was in flight there.
+    assert continued(log, target) == 2
+    assert state(target) == {b"1": b"1", b"2": b"1", b"3": b"1", b"4": b"1"}
+
+
+def test_a_log_that_was_cut_below_the_end_of_a_point_is_read_as_a_whole(
+    log: LogBuilder, tmp_path: Path
+) -> None:
+    target = tmp_path / "state"
+    writer = log.producer(7)
+    writer.send_records(NewRecord(b"3", b"1"))
+    log.record(4, 1)
+    writer.commit()
+    # Rows up to 4, to be gone on from 2, where the transaction begins.
+    assert continued(log, target, "--ending-offsets", '{"t":{"0":4}}') is None
+    assert state(target) == {b"1": b"1", b"2": b"1", b"4": b"1"}
+    lead(log, [LeaderEpoch(0, 0), LeaderEpoch(4, 3)])
+    done = export(log, target, "--incremental")
+    assert "t-0 is read as a whole: the leader epochs do not say" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -148,7 +229,7 @@ def test_nothing_is_added_to_what_is_something_else(
 
 
 @pytest.mark.parametrize(
-    "damage", ["", "{}", '{"format":2,"partitions":[]}', '{"format":1,"partitions":[{}]}', None]
+    "damage", ["", "{}", '{"format":3,"partitions":[]}', '{"format":2,"partitions":[{}]}', None]
 )
 def test_a_damaged_last_version_is_not_continued(
     log: LogBuilder, tmp_path: Path, damage: str | None

@@ -1,0 +1,117 @@
+"""Reads finished exports again: their rows, one partition after the other, in bounded memory.
+
+The rule: an export is opened once. Where ``current`` of incremental exports leads is looked at
+then, so that rows and offsets are of one version however many follow meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from keeplast.columns.arrow_columns import MICROS_MAX
+from keeplast.errors import CorruptError, InvalidError
+from keeplast.log.files import LocalFiles
+from keeplast.model.offsets import NO_TIMESTAMP
+from keeplast.pipeline.export_facts import (
+    FACTS_BYTES_MAX,
+    OFFSETS_FILE,
+    STATE_FILE,
+    ExportFacts,
+    decode_facts,
+    decode_offsets,
+)
+from keeplast.pipeline.export_tasks import BATCH_ROWS
+from keeplast.pipeline.increment import CURRENT
+
+_READ = ("offset", "timestamp", "key", "value", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedRow:
+    """A row of an export; ``timestamp_ms`` is -1 without one, ``value`` None of a tombstone.
+
+    ``is_time_cut`` says that the record's timestamp lies beyond what Parquet's column holds.
+    """
+
+    offset: int
+    timestamp_ms: int
+    key: bytes
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    is_time_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedTopic:
+    """One topic of a finished export: ``offsets`` are where to go on, by partition.
+
+    ``facts`` None where an earlier version wrote it, which said nothing of itself.
+    """
+
+    place: Path
+    name: str
+    offsets: dict[int, int]
+    facts: ExportFacts | None
+
+    def rows(self, partition: int) -> Iterator[ExportedRow]:
+        """Yield the rows of a partition; CorruptError for what is no file of an export."""
+        directory = self.place / self.name / f"partition={partition}"
+        paths = sorted(directory.glob("part-*.parquet"))
+        if not paths:
+            raise CorruptError("no file of this partition is there; export again").located(
+                str(directory)
+            )
+        for path in paths:
+            try:
+                with pq.ParquetFile(path) as file:
+                    for batch in file.iter_batches(BATCH_ROWS, columns=list(_READ)):
+                        yield from _rows(batch)
+            except (pa.ArrowException, KeyError, TypeError) as error:
+                raise CorruptError(f"not a file of an export; export again: {error}").located(
+                    str(path)
+                ) from error
+
+
+def open_export(directory: Path, topic: str) -> ExportedTopic:
+    """Return one topic of the export in ``directory``, or of the newest version there.
+
+    InvalidError where no export is, or none of the topic; CorruptError where it is damaged.
+    """
+    files = LocalFiles()
+    place = directory.resolve()
+    if not files.exists(place / OFFSETS_FILE) and (place / CURRENT).is_symlink():
+        place = (place / CURRENT).resolve()
+    if not files.exists(place / OFFSETS_FILE):
+        raise InvalidError(
+            "no finished export is there; give the directory that keeplast export --to made. "
+            f"path={directory}"
+        )
+    path = place / OFFSETS_FILE
+    try:
+        offsets = decode_offsets(files.read_bytes(path, FACTS_BYTES_MAX), topic)
+        path, facts = place / STATE_FILE, None
+        if files.exists(path):
+            facts = decode_facts(files.read_bytes(path, FACTS_BYTES_MAX))
+    except CorruptError as error:
+        raise error.located(str(path)) from error
+    if not offsets:
+        raise InvalidError(f"the export has no such topic. topic={topic} path={place}")
+    return ExportedTopic(place, topic, offsets, facts)
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[ExportedRow]:
+    micros = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    rows: list[dict[str, Any]] = batch.drop_columns(["timestamp"]).to_pylist()
+    for row, at in zip(rows, micros, strict=True):
+        headers = tuple((each["key"], each["value"]) for each in row["headers"] or ())
+        at_ms = NO_TIMESTAMP if at is None else at // 1000
+        is_cut = at is not None and abs(at) >= MICROS_MAX
+        if row["offset"] is None or row["key"] is None:
+            raise TypeError("a row without an offset or a key")
+        yield ExportedRow(row["offset"], at_ms, row["key"], row["value"], headers, is_cut)

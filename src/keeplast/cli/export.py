@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -112,13 +113,14 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
     check_target(target, LocalFiles(), source, overwrite=options.overwrite)
     say_start(workers.chosen_runner)
     with (
+        nullcontext() if versions is None else versions.held(),
         found.named(),
         ProgressEvents("exporting") as events,
         open_runner(workers.chosen_runner, master=workers.master, cores=workers.cores) as opened,
     ):
         done = export_state(
             source,
-            target,
+            target if versions is None else versions.next(),
             opened,
             events,
             topic_config=found.topic_config,
@@ -129,8 +131,8 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
             versions=versions,
             tombstones=options.tombstones,
         )
-    if versions is not None:
-        versions.settle(done.target, options.keep or KEPT_DEFAULT)
+        if versions is not None:
+            versions.settle(done.target, options.keep or KEPT_DEFAULT)
     if not as_json:
         about = "" if point.words is None else f", {point.words}"
         print_result(

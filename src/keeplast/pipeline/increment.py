@@ -9,7 +9,9 @@
 The rules:
 
 1. A version gets its name when it is whole and on disk, and only then does ``current`` lead to it;
-   a run that was killed leaves the last version as it was.
+   a run that was killed leaves the last version as it was. An older one loses its name before its
+   files go. One export at a time adds versions; what killed ones have left goes with the next
+   (:meth:`VersionPlace.held`).
 2. Rows of the last version are carried over where nothing but what lies behind its end can have
    changed them: the topic ranks by offset and is the same, as it was for the last version; the
    leader epochs say that the log was not cut below that end, and no record behind it can have been
@@ -21,11 +23,13 @@ The rules:
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,10 +37,12 @@ from typing import Any
 from keeplast.clock import Clock
 from keeplast.errors import CorruptError, RefusedError
 from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.log.lock import has_name
 from keeplast.log.log_start import read_leader_epochs
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
+from keeplast.pipeline.export_place import sweep_killed
 from keeplast.read.log_view import LogView
 from keeplast.read.state_end import first_missing
 
@@ -47,6 +53,8 @@ BASE_BYTES_MAX = 64 << 20
 KEPT_DEFAULT = 2
 
 _NUMBER = re.compile(r"[0-9]{8}")
+_HIDDEN = re.compile(r"\.([0-9]{8})\.")
+_REMOVED = re.compile(r"\.[0-9]{8}\.removed")
 _FORMAT = 2
 
 
@@ -112,6 +120,66 @@ class VersionPlace:
                 f"choose another place. --to={self._target}"
             )
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other exports from adding a version meanwhile; removes what killed ones have left.
+
+        RefusedError while another one is at it. Of a first export that fails nothing is left.
+        """
+        is_new = not self._files.exists(self._target)
+        self._files.make_directory(self._target / VERSIONS)
+        if is_new:
+            self._files.fsync_directory(self._target.parent)
+        fd = os.open(self._target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RefusedError(
+                    "another export --incremental is adding a version; run this one when it is "
+                    f"over. --to={self._target}"
+                ) from error
+            except OSError:
+                # Where there are no locks nobody gets one; a name is still given once.
+                pass
+            if not has_name(fd, self._target):
+                raise RefusedError(
+                    "another export --incremental to the same place has failed meanwhile; run this "
+                    f"one again. --to={self._target}"
+                )
+            self._sweep()
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    (self._target / VERSIONS).rmdir()
+                    if is_new:
+                        self._target.rmdir()
+        finally:
+            os.close(fd)
+
+    def _sweep(self) -> None:
+        """Remove what exports that were killed have left, as their lock is ours now."""
+        versions, link = self._target / VERSIONS, self._target / CURRENT
+        for name in os.listdir(versions):
+            if (hidden := _HIDDEN.match(name)) is not None:
+                sweep_killed(versions / hidden[1])
+            if _REMOVED.fullmatch(name):
+                shutil.rmtree(versions / name)
+        if link.is_symlink():
+            # Whole as they are, nothing ever led to them, and they would count as versions to keep.
+            counts = Path(os.readlink(link)).name
+            later = [each for each in self._numbers() if f"{each:08d}" > counts]
+            for number in later if _NUMBER.fullmatch(counts) else ():
+                self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        """Remove a version, which is there until then as a whole."""
+        path = self._target / VERSIONS / f"{number:08d}"
+        hidden = path.with_name(f".{path.name}.removed")
+        self._files.rename(path, hidden)
+        shutil.rmtree(hidden)
+
     def last(self) -> Version | None:
         """Return the version that counts; CorruptError when it cannot be told what it is."""
         link = self._target / CURRENT
@@ -138,7 +206,10 @@ class VersionPlace:
         return self._target / VERSIONS / f"{max(self._numbers(), default=0) + 1:08d}"
 
     def settle(self, version: Path, kept: int) -> None:
-        """Let ``current`` lead to a finished version, and remove all but the newest ``kept``."""
+        """Let ``current`` lead to a finished version, and remove all but the newest ``kept``.
+
+        Within :meth:`held`, as what comes before it.
+        """
         link = self._target / _NEXT
         link.unlink(missing_ok=True)
         link.symlink_to(Path(VERSIONS) / version.name)
@@ -146,7 +217,7 @@ class VersionPlace:
         self._files.fsync_directory(self._target)
         older = sorted(number for number in self._numbers() if number < int(version.name))
         for number in older[: max(0, len(older) - kept + 1)]:
-            shutil.rmtree(self._target / VERSIONS / f"{number:08d}")
+            self._remove(number)
 
     def _numbers(self) -> list[int]:
         versions = self._target / VERSIONS

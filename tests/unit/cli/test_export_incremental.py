@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from keeplast.format import leader_epoch
 from keeplast.format.filename import LEADER_EPOCH_CHECKPOINT
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.append import NewRecord
+from keeplast.pipeline.increment import VersionPlace
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import SMALL_SEGMENTS
 
@@ -245,3 +248,76 @@ def test_a_damaged_last_version_is_not_continued(
     assert done.exit_code == 3
     assert "_base.json" in done.stderr
     assert versions(target) == ["00000001"]
+
+
+def test_one_export_at_a_time_adds_versions(log: LogBuilder, tmp_path: Path) -> None:
+    target = tmp_path / "state"
+    continued(log, target)
+    with VersionPlace(target).held():
+        done = export(log, target, "--incremental")
+        assert done.exit_code == 4
+        assert "another export --incremental is adding a version" in done.stderr
+    assert versions(target) == ["00000001"]
+    assert continued(log, target) == 2
+
+
+def test_a_first_export_that_fails_leaves_nothing(log: LogBuilder, tmp_path: Path) -> None:
+    target = tmp_path / "made" / "state"
+    done = export(log, target, "--incremental", "--partition", "7")
+    assert done.exit_code == 2
+    assert not target.exists()
+
+
+def test_what_no_reader_was_ever_led_to_goes(log: LogBuilder, tmp_path: Path) -> None:
+    target = tmp_path / "state"
+    continued(log, target)
+    place = target / "versions"
+    shutil.copytree(place / "00000001", place / "00000002")
+    for left in (".00000002.0123abcd.lock", ".00000001.89abcdef.lock"):
+        (place / left).touch()
+    (place / ".00000000.removed").mkdir()
+    (place / "mine").mkdir()
+    assert continued(log, target) == 2
+    assert versions(target) == ["00000001", "00000002", "mine"]
+
+
+@pytest.mark.parametrize("leads_to", ["elsewhere", "versions/1", "versions/00000001x"])
+def test_a_link_that_leads_to_no_version_removes_none(
+    log: LogBuilder, tmp_path: Path, leads_to: str
+) -> None:
+    target = tmp_path / "state"
+    continued(log, target)
+    (target / "current").unlink()
+    (target / "current").symlink_to(leads_to)
+    assert export(log, target, "--incremental").exit_code == 3
+    assert versions(target) == ["00000001"]
+
+
+def test_all_of_a_version_is_on_disk_before_current_leads_to_it(
+    log: LogBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[tuple[int, int]] = set()
+    fsync, settle = os.fsync, VersionPlace.settle
+    found: list[int] = []
+
+    def noted(fd: int) -> None:
+        status = os.fstat(fd)
+        synced.add((status.st_dev, status.st_ino))
+        fsync(fd)
+
+    def looked(place: VersionPlace, version: Path, kept: int) -> None:
+        paths = [version.parent, version, *version.rglob("*")]
+        found.append(len(paths))
+        for path in paths:
+            assert (path.stat().st_dev, path.stat().st_ino) in synced, path
+        settle(place, version, kept)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(VersionPlace, "settle", looked)
+    target = tmp_path / "made" / "state"
+    continued(log, target)
+    log.record(3, 1)
+    continued(log, target)
+    # Nothing came since: a link.
+    continued(log, target)
+    assert [8, 8, 8] == found

@@ -97,6 +97,7 @@ def apply(
     use. The next round cleans the log again: keep it away first, with keeplast hold or by the
     settings. With --round a call that was cut off may be made again: what came back stays.
     """
+    from keeplast.cli.show.progress import ProgressEvents
     from keeplast.clock import SystemClock
     from keeplast.log.lock import locked
     from keeplast.run.undoing import undo_each
@@ -108,11 +109,12 @@ def apply(
         line_to = receipt
         if not dry_run and receipt is None:
             line_to = receipts_file(files, directory.root)
-        done = undo_each(
-            files, entries, SystemClock(), rounds=named, receipt=line_to, writes=not dry_run,
-            told=teller(hold, dry_run=dry_run, is_named=bool(named), as_json=as_json),
-            warned=_warn,
-        )  # fmt: skip
+        with ProgressEvents("comparing") as events:
+            done = undo_each(
+                files, entries, SystemClock(), rounds=named, receipt=line_to, writes=not dry_run,
+                told=teller(hold, dry_run=dry_run, is_named=bool(named), as_json=as_json),
+                warned=events.warned, events=events,
+            )  # fmt: skip
         undone = _undone_before(files, directory, receipt) if done.missing else {}
     document = {"path": directory.root, "dry_run": dry_run}
     return end_of_undo(done, undone, "keeplast undo list", document)

@@ -65,6 +65,7 @@ from keeplast.model.undo import (
     above_log_start,
 )
 from keeplast.run.commit import settled
+from keeplast.run.events import Events, NoEvents
 from keeplast.run.receipt import append_receipt, undo_line, withdraw_receipt
 from keeplast.run.removal import remove_files
 from keeplast.run.shield import shielded
@@ -197,12 +198,15 @@ def undo_newest(
     now_ms: int,
     writes: bool = True,
     warned: Callable[[str], None],
+    events: Events | None = None,
 ) -> UndoRound | None:
     """Undo the newest round of which something is kept; None where nothing is.
 
     One of which nothing is in the log is only forgotten, and says so. ``writes`` False finds out
-    whether it can be done. RefusedError when it cannot; CorruptError, OSError.
+    whether it can be done. ``events`` hear of the bytes that are compared. RefusedError when it
+    cannot be done; CorruptError, OSError.
     """
+    heard = NoEvents() if events is None else events
     path = entry.path
     check_understood(path, files)
     book = read_book(files, entry.path.parent / REQUESTS_NAME)
@@ -222,7 +226,9 @@ def undo_newest(
         if writes:
             drop_rounds(files, path, ())  # what an interrupted undo, or drop, had still to remove
         return None
-    found = _look(files, entry, kept, rounds[-1], crc=partial(file_crc32c, files), is_newest=True)
+    crc = partial(file_crc32c, files, progressed=heard.progressed)
+    heard.planned(_compared_bytes(rounds[-1]))
+    found = _look(files, entry, kept, rounds[-1], crc=crc, is_newest=True)
     if found.refusal is not None:
         raise RefusedError(
             f"the round cannot be undone: {undo_words(found.refusal)}; what it has kept goes in "
@@ -262,6 +268,14 @@ def _look(
     else:
         refusal = _refusal(files, entry, kept, found, crc)
     return replace(found, refusal=refusal)
+
+
+def _compared_bytes(waves: Sequence[KeptWave]) -> int:
+    """Return how much of a round is read where all of it can be put back: outputs, and copies."""
+    groups = [group for wave in waves for group in wave.groups]
+    read = [each for group in groups for each in group.outputs]
+    read += [each for group in groups if not group.is_left_alone for each in group.sources]
+    return sum(each.size_bytes for each in read if each.crc32c is not None)
 
 
 def _is_all_gone(waves: Sequence[KeptWave], groups: Sequence[KeptGroup]) -> bool:
@@ -349,13 +363,16 @@ def _fits(live: SegmentFiles, wanted: KeptSegment, crc: Crc | None, read: dict[i
     return read[live.base_offset] == wanted.crc32c
 
 
-def file_crc32c(files: FileSystem, path: Path) -> int:
-    """Return the CRC-32C of a whole file."""
+def file_crc32c(
+    files: FileSystem, path: Path, progressed: Callable[[int], None] = lambda count: None
+) -> int:
+    """Return the CRC-32C of a whole file; ``progressed`` hears of its bytes."""
     found, position, buffer = 0, 0, memoryview(bytearray(READ_BYTES))
     with reading(files, path) as handle:
         while count := handle.pread_into(buffer, position):
             found = crc32c(buffer[:count], found)
             position += count
+            progressed(count)
     return found
 
 

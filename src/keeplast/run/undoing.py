@@ -18,6 +18,7 @@ from keeplast.log.data_directory import PartitionEntry
 from keeplast.log.files import FileSystem
 from keeplast.log.undo_files import read_kept
 from keeplast.model.partition import TopicPartition
+from keeplast.run.events import Events
 from keeplast.run.readiness import prove_receipt
 from keeplast.run.undo import UndoRound, undo_newest
 
@@ -69,16 +70,17 @@ def undo_each(
     writes: bool = True,
     told: Told = lambda partition, done: None,
     warned: Callable[[str], None],
+    events: Events | None = None,
 ) -> UndoReport:
     """Undo rounds of partitions of a directory, as :func:`undo_partitions` says.
 
     ``receipt`` takes a line of each, before anything of it comes back: RefusedError where none can
-    be appended.
+    be appended. ``events`` hear, round by round, how much is compared and how far that is.
     """
     if writes and receipt is not None:
         prove_receipt(files, receipt, [entry.path for entry in entries])
     place = _Directory(
-        files, {entry.partition: entry for entry in entries}, clock, receipt, writes, warned
+        files, {entry.partition: entry for entry in entries}, clock, receipt, writes, warned, events
     )
     return undo_partitions(place, list(place.entries), rounds=rounds, told=told)
 
@@ -149,6 +151,7 @@ class _Directory:
     receipt: Path | None
     writes: bool
     warned: Callable[[str], None]
+    events: Events | None
 
     def names(self, partition: TopicPartition) -> list[str]:
         kept = read_kept(self.files, self.entries[partition].path)
@@ -157,5 +160,5 @@ class _Directory:
     def undo_newest(self, partition: TopicPartition, named: str | None) -> UndoRound | None:
         return undo_newest(
             self.files, self.entries[partition], receipt=self.receipt, now_ms=self.clock.now_ms(),
-            writes=self.writes, warned=self.warned,
+            writes=self.writes, warned=self.warned, events=self.events,
         )  # fmt: skip

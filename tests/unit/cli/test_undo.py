@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import keeplast
@@ -337,3 +339,22 @@ def test_what_was_kept_and_is_damaged_is_not_searched_and_ends_no_answer(data: P
     (partition,) = json.loads(told.stdout)["partitions"]
     assert "kept for undo" in partition["not_searched"][0]
     assert partition["records"]
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_terminal_shows_how_far_the_comparison_is(
+    data: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    clean(data)
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, highlight=False)
+    monkeypatch.setattr("keeplast.cli.show.progress.stderr_console", lambda: console)
+    done = run("undo", "apply", data, *more)
+    assert 0 == done.exit_code, done.output
+    assert "comparing" in screen.getvalue()
+
+
+def test_elsewhere_nothing_but_the_result_is_said(data: Path) -> None:
+    clean(data)
+    done = run("undo", "apply", data)
+    assert (0, "") == (done.exit_code, done.stderr)

@@ -26,10 +26,12 @@ from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.undo_files import read_kept
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
 from keeplast.model.shape import Shape
 from keeplast.model.topic_config import TopicConfig
 from keeplast.model.verdict import Verdict
 from keeplast.run.delete_records import delete_records
+from keeplast.run.events import NoEvents, RoundWork
 from keeplast.run.room import RESERVE_BYTES_MIN
 from keeplast.run.undo import UndoRound, drop_kept, find_undo, undo_newest
 from keeplast.survey.receipt_book import read_chain, read_entries, read_receipts, rounds_of
@@ -518,3 +520,32 @@ def test_no_history_of_writes_rounds_and_undos_loses_anything(
             assert undo(root) is None
     log.close()
     assert len(stack) == len(read_kept(FILES, root / str(PARTITION)).rounds())
+
+
+class _Heard(NoEvents):
+    """Adds up what is planned and what is read."""
+
+    def __init__(self) -> None:
+        self.planned_bytes = 0
+        self.read_bytes: list[int] = []
+
+    def planned(self, total_bytes: int, work: RoundWork | None = None) -> None:
+        self.planned_bytes += total_bytes
+
+    def progressed(self, read_bytes: int, partition: TopicPartition | None = None) -> None:
+        assert self.planned_bytes
+        self.read_bytes.append(read_bytes)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_what_is_compared_is_told_before_and_while_it_is_read(root: Path, writes: bool) -> None:
+    clean(root)
+    heard = _Heard()
+    (entry,) = open_data_directory(root, FILES).partitions
+    done = undo_newest(
+        FILES, entry, receipt=None, now_ms=NOW_MS, writes=writes, warned=pytest.fail, events=heard
+    )
+    assert done is not None
+    assert len(heard.read_bytes) > 1
+    assert heard.planned_bytes == sum(heard.read_bytes)
+    assert heard.planned_bytes > done.bytes

@@ -59,7 +59,8 @@ NOT_SEARCHED = (
     "backups and snapshots, of files, volumes and databases",
     "other topics and clusters",
     "values and headers of records with other keys",
-    "exports, and what consumers have read and kept",
+    "exports, those of keeplast and the earlier versions that they keep among them, and what "
+    "consumers have read and kept",
     "temporary files, swapped memory, and blocks of disks that are free now",
     "what was written at searched_to or behind it",
 )

@@ -273,6 +273,7 @@ def test_a_certificate_is_refused_while_a_trace_is_there_and_says_what_it_is_abo
         part["topic_id"], part["metadata_version"], part["metadata_offset"], part["searched_to"]
     )  # fmt: skip
     said = " ".join(statement["not_searched"])
+    assert "exports, those of keeplast" in said
     assert "brokers' local logs" in said
     assert f"offsets {newest.end_offset + 1} to " in said
 

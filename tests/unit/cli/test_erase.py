@@ -179,6 +179,7 @@ def test_now_does_what_may_be_done_and_a_certificate_says_so(
     assert before != after
     assert statement["rounds"]
     assert "backups" in " ".join(statement["not_searched"])
+    assert any(each.startswith("exports, those of keeplast") for each in statement["not_searched"])
     assert statement["receipts"]["head"]
     held = prove(keeplast, certified, operator, "--hash-key", operator.hash_key, "--data", data)
     assert {0: "same", 1: "same"} == standings(held)
@@ -799,6 +800,7 @@ def test_a_store_is_certified_and_an_older_one_is_told_as_older(
     held = prove(keeplast, out, operator, *hashed, "--store", store)
     assert {0: "same", 1: "same"} == standings(held)
     assert "the metadata database" in " ".join(held.document["statement"]["not_searched"])
+    assert "exports, those of keeplast" in " ".join(held.document["statement"]["not_searched"])
     assert {0: "other", 1: "other"} == standings(
         prove(keeplast, out, operator, "--data", tmp_path, code=1)
     )

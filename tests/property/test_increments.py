@@ -193,6 +193,7 @@ class Exports:
         if after != before or not kill.is_dead:
             assert rows_of(full.target / "t/partition=0") == after
         self.kills += kill.is_dead
+        self.made += not kill.is_dead
         return kill.operations
 
     def state(self) -> list[tuple[int, bytes, bytes]] | None:

@@ -94,7 +94,7 @@ def test_both_runners_write_the_same_files(
         {str(path.relative_to(each)): path.read_bytes() for path in each.rglob("*.*")}
         for each in (local, on_spark)
     ]
-    assert 2 == len(contents[0])
+    assert 3 == len(contents[0])
     assert contents[0] == contents[1]
     assert ["read t-0"] == told
 
@@ -104,13 +104,19 @@ def run(data: Path, target: Path, *more: str) -> Any:
     return CliRunner().invoke(app, arguments)
 
 
-@pytest.mark.parametrize("strategy", ["offset", "timestamp"])
+@pytest.mark.parametrize(
+    ("strategy", "more"), [("offset", []), ("timestamp", []), ("timestamp", ["--tombstones"])]
+)
 def test_keys_that_fit_no_task_go_to_buckets(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, strategy: str
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: str,
+    more: list[str],
 ) -> None:
     data = tmp_path / "data"
     directory = write_mixed_log(data)
-    config = ["--config", f"compaction.strategy={strategy}"]
+    config = ["--config", f"compaction.strategy={strategy}", *more]
     whole = run(data, tmp_path / "whole", "--runner", "local", *config)
     assert 0 == whole.exit_code, whole.output
     monkeypatch.setattr(export_plan, "PART_BYTES_MIN", 1)
@@ -126,6 +132,7 @@ def test_keys_that_fit_no_task_go_to_buckets(
     rows = [row for path in sorted(several.iterdir()) for row in pq.read_table(path).to_pylist()]
     assert pq.read_table(one / "part-00000.parquet").to_pylist() == rows
     assert how["records"] == len(rows) > 0
+    assert bool(more) == any(row["value"] is None for row in rows)
 
     log = directory / f"{10:020d}.log"
     damaged = bytearray(log.read_bytes())

@@ -147,6 +147,7 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
         "offsets": done.offsets(),
         "ending_offsets": done.ending_offsets(),
         "as_of": point.document,
+        "tombstones": options.tombstones,
     }
 
 

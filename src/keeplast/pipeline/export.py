@@ -421,11 +421,12 @@ def _write(
     """Have everything written; raises the first error that is heard of."""
     whole = [job.task for job in jobs if not job.parts]
     parts = [part for job in jobs for part in job.parts]
-    tasks = {part.state.number: job.task for job in jobs for part in job.parts}
+    targets = {part.state.number: job.task.target for job in jobs for part in job.parts}
+    tombstones = any(job.task.tombstones for job in jobs)
 
     def show(part: StatePart, winners: Winners, progressed: Progressed) -> ExportedFile:
-        task = tasks[part.state.number]
-        return export_part(part, winners, task.target, progressed, tombstones=task.tombstones)
+        target = targets[part.state.number]
+        return export_part(part, winners, target, progressed, tombstones=tombstones)
 
     written: dict[TopicPartition, list[ExportedFile]] = {}
     for file in chain(

@@ -72,17 +72,17 @@ class Directory:
     def options(self, given: dict[str, str]) -> SourceOptions:
         return read_options({"path": str(self.directory.parent), **given}, is_streaming=False)
 
-    def latest(self) -> int:
-        return view_of(self.directory).last_stable
+    def point(self, fifths: int) -> int:
+        """Return an offset between where the log begins and its latest, in fifths of the way."""
+        log_start = noted_log_start(LocalFiles(), self.directory)
+        return log_start + (view_of(self.directory).last_stable - log_start) * fifths // FIFTHS
 
     def clean(self, topic: TopicConfig) -> None:
         clean_at(self.directory, NOW_MS + 10**12, topic=topic)
 
     def lose(self, fifths: int, *, removes: bool) -> None:
         """Let the log begin later, by DeleteRecords, and with ``removes`` without its segments."""
-        files, latest = LocalFiles(), self.latest()
-        log_start = noted_log_start(files, self.directory)
-        log_start += (latest - log_start) * fifths // FIFTHS
+        files, log_start = LocalFiles(), self.point(fifths)
         raise_log_start(files, self.directory, PARTITION, log_start, is_compacted=True)
         bases = [int(path.stem) for path in self.directory.glob(f"*{LOG}")]
         if removes:
@@ -111,8 +111,10 @@ class Store:
         recipe = LogDirectoryRecipe(ROOT, (shown_log(tiered.state, tiered.objects),))
         return read_options({"path": str(ROOT), **given}, is_streaming=False).of(recipe)
 
-    def latest(self) -> int:
-        return self.copied().state.remote_end
+    def point(self, fifths: int) -> int:
+        """Return an offset between where the log begins and its end in the store."""
+        state = self.copied().state
+        return state.log_start + (state.remote_end - state.log_start) * fifths // FIFTHS
 
     def clean(self, topic: TopicConfig) -> None:
         tiered = self.copied()
@@ -122,9 +124,8 @@ class Store:
 
     def lose(self, fifths: int, *, removes: bool) -> None:
         """Let the log begin later; what lies wholly in front of that always goes."""
-        tiered = self.copied()
+        log_start, tiered = self.point(fifths), self.copied()
         state = tiered.state
-        log_start = state.log_start + (state.remote_end - state.log_start) * fifths // FIFTHS
         if state.routes:
             expire_remote(
                 tiered.store, state, COMPACT, tiered.clock.now_ms(), grace_ms=0,
@@ -149,8 +150,7 @@ class Exports:
         """Continue, and have the same rows as a full export; as of a point, or of the latest."""
         given = {}
         if fifths is not None:
-            end = self.source.latest() * fifths // FIFTHS
-            given["endingOffsets"] = json.dumps({"t": {"0": end}})
+            given["endingOffsets"] = json.dumps({"t": {"0": self.source.point(fifths)}})
         self.attempts += 1
         try:
             full = self._export(self.full / str(self.attempts), None, given)

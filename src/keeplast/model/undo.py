@@ -91,6 +91,12 @@ class KeptWave:
     groups: tuple[KeptGroup, ...]
     cleaned_for: int | None = None
 
+    def compared_bytes(self) -> int:
+        """Return how much is read where all of it can be put back: what is in place, and copies."""
+        read = [each for group in self.groups for each in group.outputs]
+        read += [s for group in self.groups if not group.is_left_alone for s in group.sources]
+        return sum(each.size_bytes for each in read if each.crc32c is not None)
+
     def is_over(self, now_ms: int, retention_ms: int) -> bool:
         """Say whether it is no longer to be kept, by what was set then and what is set now.
 

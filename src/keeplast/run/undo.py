@@ -227,7 +227,7 @@ def undo_newest(
             drop_rounds(files, path, ())  # what an interrupted undo, or drop, had still to remove
         return None
     crc = partial(file_crc32c, files, progressed=heard.progressed)
-    heard.planned(_compared_bytes(rounds[-1]))
+    heard.planned(sum(wave.compared_bytes() for wave in rounds[-1]))
     found = _look(files, entry, kept, rounds[-1], crc=crc, is_newest=True)
     if found.refusal is not None:
         raise RefusedError(
@@ -268,14 +268,6 @@ def _look(
     else:
         refusal = _refusal(files, entry, kept, found, crc)
     return replace(found, refusal=refusal)
-
-
-def _compared_bytes(waves: Sequence[KeptWave]) -> int:
-    """Return how much of a round is read where all of it can be put back: outputs, and copies."""
-    groups = [group for wave in waves for group in wave.groups]
-    read = [each for group in groups for each in group.outputs]
-    read += [each for group in groups if not group.is_left_alone for each in group.sources]
-    return sum(each.size_bytes for each in read if each.crc32c is not None)
 
 
 def _is_all_gone(waves: Sequence[KeptWave], groups: Sequence[KeptGroup]) -> bool:

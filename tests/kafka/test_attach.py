@@ -31,6 +31,7 @@ from keeplast.cluster.facts import METADATA_TOPIC, TopicFacts
 from keeplast.cluster.live_cluster import MetadataValue
 from keeplast.cluster.metadata_log import fold_metadata
 from keeplast.cluster.status import name_of, partition_status
+from keeplast.cluster.tested_releases import SETTINGS
 from keeplast.format.identifier import decode_id, encode_id
 from keeplast.format.murmur2 import metadata_partition
 from keeplast.format.remote_log_metadata import (
@@ -220,9 +221,19 @@ def test_status_adds_up(broker: Broker) -> None:
 def test_both_topics_may_be_attached_and_a_topic_that_is_not_there_is_told(broker: Broker) -> None:
     document = attach(broker, "check")
     assert [TOPIC, OTHER] == document["topics"]
-    assert [] == [each for each in document["findings"] if each["severity"] == "refuses"]
+    assert [("patch-release", "warns")] == [
+        (each["rule"], each["severity"]) for each in document["findings"]
+    ]
     told = attach(broker, "check", "--topic", "nowhere", expected=2)
     assert "no such topic" in told["error"]["message"]
+
+
+def test_a_release_is_known_by_the_settings_that_it_tells_of(broker: Broker) -> None:
+    (found,) = ClusterClient(broker.address).read_facts([TOPIC]).brokers
+    known = SETTINGS[broker.version]
+    assert set() == known - found.settings.keys()
+    assert set() == found.unset - known
+    assert {"rsm.config.dir"} < found.settings.keys() - known - found.unset
 
 
 @pytest.mark.parametrize(

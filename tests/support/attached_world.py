@@ -42,6 +42,7 @@ from keeplast.cluster.layouts.layout import (
 )
 from keeplast.cluster.live_cluster import LiveCluster, MetadataEnd, MetadataValue, encode_batch
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
+from keeplast.cluster.tested_releases import SETTINGS as TESTED_SETTINGS
 from keeplast.errors import CommitUnknownError, InvalidError, RefusedError
 from keeplast.format import leader_epoch, offset_index, producer_snapshot, time_index
 from keeplast.format.batch import decode_header
@@ -82,6 +83,7 @@ METADATA_SETTINGS: dict[str, str | None] = {
     "unclean.leader.election.enable": "false", "min.insync.replicas": "2",
 }  # fmt: skip
 BROKER_SETTINGS: dict[str, str | None] = {
+    **dict.fromkeys(TESTED_SETTINGS["4.3.0"]),
     "remote.log.storage.system.enable": "true",
     "remote.log.metadata.manager.class.name": METADATA_MANAGER,
     "remote.log.storage.manager.class.name": LOCAL_STORAGE,

@@ -24,8 +24,8 @@ from keeplast.cluster.live_cluster import BATCH_BYTES_NEEDED
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
 from keeplast.cluster.rights import Right
 from keeplast.cluster.status import is_compactors
+from keeplast.cluster.tested_releases import TESTED_VERSIONS, find_untested
 
-TESTED_VERSIONS = ("3.9.1", "4.3.0")
 METADATA_MANAGER = (
     "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
 )
@@ -63,6 +63,14 @@ def check_cluster(facts: ClusterFacts, address: str) -> Iterator[AttachFinding]:
     """Yield what stands in the way of every topic: brokers, and the metadata topic's settings."""
     for broker in facts.brokers:
         yield from _check_broker(broker, accepts_untested=facts.accepts_untested)
+    if any(find_untested(each) is None for each in facts.brokers):
+        yield AttachFinding(
+            "patch-release", Severity.WARNS, None,
+            f"tested are {' and '.join(TESTED_VERSIONS)}. By their settings brokers are of such a "
+            "release; which patch release of it, no broker tells a client",
+            "look at each broker's package, or at version in its JMX bean kafka.server:"
+            "type=app-info; of another patch release, read what it changed in tiered storage first",
+        )  # fmt: skip
     if any(each.settings.get(STORAGE_SETTING) == AIVEN_STORAGE for each in facts.brokers):
         # No listing has such parts, and no call of our client reads a bucket's rules.
         yield AttachFinding(
@@ -272,13 +280,12 @@ def _check_broker(broker: BrokerFacts, *, accepts_untested: bool) -> Iterator[At
             "storage-manager", None,
             f"{who} stores segments with {storage}; known are {', '.join(STORAGE_MANAGERS)}",
         )  # fmt: skip
-    # 4.x has no such setting, and no broker tells a client its release.
-    protocol = settings.get("inter.broker.protocol.version")
-    if protocol is not None and not protocol.startswith("3.9"):
+    untested = find_untested(broker)
+    if untested is not None:
         yield AttachFinding(
             "broker-version", Severity.WARNS if accepts_untested else Severity.REFUSES, None,
-            f"{who} speaks {protocol}; tested are {' and '.join(TESTED_VERSIONS)}. What it makes "
-            "of a swap is not known: records may be lost for good",
+            f"{who} {untested}; tested are {' and '.join(TESTED_VERSIONS)}. What it makes of a "
+            "swap is not known: records may be lost for good",
             "update the brokers, or take the risk with --accept-untested",
         )  # fmt: skip
 

@@ -130,7 +130,8 @@ class ClusterClient:
                 f"no such topic in the cluster. topics={sorted({*absent} & {*topics})}"
             )
         cluster = self._future("the cluster", self._admin.describe_cluster())
-        brokers = self._settings_of("BROKER", [str(each.id) for each in cluster.nodes])
+        unset: dict[str, frozenset[str]] = {}
+        brokers = self._settings_of("BROKER", [str(each.id) for each in cluster.nodes], unset)
         asked = {*(topics or listing.topics), METADATA_TOPIC} & set(listing.topics)
         settings = self._settings_of("TOPIC", sorted(asked))
         # A cluster has thousands of topics, of which few are tiered.
@@ -139,7 +140,10 @@ class ClusterClient:
         found = {each.name: each for each in self._topics(sorted(described), settings)}
         return ClusterFacts(
             cluster.cluster_id,
-            tuple(BrokerFacts(int(name), values) for name, values in sorted(brokers.items())),
+            tuple(
+                BrokerFacts(int(name), values, unset[name])
+                for name, values in sorted(brokers.items())
+            ),
             tuple(found[name] for name in sorted(wanted)),
             found.get(METADATA_TOPIC), self._accepts_untested,
         )  # fmt: skip
@@ -454,7 +458,10 @@ class ClusterClient:
                 settings[name],
             )
 
-    def _settings_of(self, kind: str, names: Iterable[str]) -> dict[str, Settings]:
+    def _settings_of(
+        self, kind: str, names: Iterable[str], unset: dict[str, frozenset[str]] | None = None
+    ) -> dict[str, Settings]:
+        """Return settings by name of what has them; ``unset`` is told which nobody has set."""
         from confluent_kafka.admin import ConfigEntry, ConfigResource
 
         resources = [ConfigResource(ConfigResource.Type[kind], name) for name in names]
@@ -468,6 +475,10 @@ class ClusterClient:
             right = _BROKERS if kind == "BROKER" else Right("DescribeConfigs", each.name)
             entries = self._future(f"the settings of {kind.lower()} {each.name}", answer, right)
             found[each.name] = {name: entry.value for name, entry in entries.items()}
+            if unset is not None:
+                unset[each.name] = frozenset(
+                    name for name, entry in entries.items() if entry.is_default
+                )
         return found
 
     def _future(self, what: str, answer: Future[Answer], right: Right | None = None) -> Answer:

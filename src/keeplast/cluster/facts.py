@@ -13,10 +13,11 @@ Settings = Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """A broker, and its settings."""
+    """A broker, and its settings; ``unset`` names those that nobody has set: its release's own."""
 
     broker_id: int
     settings: Settings
+    unset: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from keeplast.cluster.facts import (
     TopicFacts,
 )
 from keeplast.cluster.rights import Right
+from keeplast.cluster.tested_releases import PROTOCOL, SETTINGS
 
 ADDRESS = "broker:9092"
 COMPACT, BOTH = frozenset({"compact"}), frozenset({"compact", "delete"})
@@ -58,11 +59,12 @@ METADATA = TopicFacts(
         "min.insync.replicas": "2",
     },
 )
-BROKER = {
+BROKER_OF_THE_TIER: dict[str, str | None] = {
     "remote.log.storage.system.enable": "true",
     "remote.log.metadata.manager.class.name": METADATA_MANAGER,
     "remote.log.storage.manager.class.name": AIVEN_STORAGE,
 }
+BROKER = {**dict.fromkeys(SETTINGS["4.3.0"]), **BROKER_OF_THE_TIER}
 CLUSTER = ClusterFacts(
     "cluster", tuple(BrokerFacts(each, BROKER) for each in (1, 2, 3)), (TOPIC,), METADATA
 )
@@ -70,6 +72,14 @@ CLUSTER = ClusterFacts(
 
 def changed(topic: TopicFacts, key: str, value: str | None) -> TopicFacts:
     return replace(topic, settings={**topic.settings, key: value})
+
+
+def of_brokers(
+    *settings: dict[str, str | None], unset: frozenset[str] = frozenset()
+) -> ClusterFacts:
+    """Return the cluster with brokers that have ``settings``."""
+    brokers = tuple(BrokerFacts(at, each, unset) for at, each in enumerate(settings, start=1))
+    return replace(CLUSTER, brokers=brokers)
 
 
 def refusals(found: list[AttachFinding]) -> list[str]:
@@ -82,11 +92,17 @@ def test_a_topic_as_it_should_be_has_no_finding() -> None:
 
 
 def test_uploads_that_nobody_ended_are_warned_of_once_where_brokers_use_object_storage() -> None:
-    (found,) = check_cluster(CLUSTER, ADDRESS)
+    _, found = check_cluster(CLUSTER, ADDRESS)
     assert ("unended-uploads", Severity.WARNS, None) == (found.rule, found.severity, found.topic)
     local = {**BROKER, "remote.log.storage.manager.class.name": LOCAL_STORAGE}
-    brokers = tuple(replace(each, settings=local) for each in CLUSTER.brokers)
-    assert [] == list(check_cluster(replace(CLUSTER, brokers=brokers), ADDRESS))
+    (found,) = check_cluster(of_brokers(local), ADDRESS)
+    assert "patch-release" == found.rule
+
+
+def test_that_no_broker_tells_its_patch_release_is_told_once() -> None:
+    found, _ = check_cluster(CLUSTER, ADDRESS)
+    assert ("patch-release", Severity.WARNS, None) == (found.rule, found.severity, found.topic)
+    assert "tested are 3.9.1 and 4.3.0" in found.words
 
 
 @pytest.mark.parametrize(
@@ -195,8 +211,8 @@ def test_without_a_metadata_topic_there_is_no_remote_tier() -> None:
         ("remote.log.metadata.manager.class.name", "org.example.Mine", ["metadata-manager"]),
         ("remote.log.storage.manager.class.name", "org.example.Mine", ["storage-manager"]),
         ("remote.log.storage.manager.class.name", LOCAL_STORAGE, []),
-        ("inter.broker.protocol.version", "3.6-IV2", ["broker-version"]),
-        ("inter.broker.protocol.version", "3.9-IV0", []),
+        # A line that an upgrade left behind; a broker of 4.3 has no such setting.
+        ("inter.broker.protocol.version", "3.6-IV2", []),
     ],
 )
 def test_each_broker_has_what_was_tested(key: str, value: str, rules: list[str]) -> None:
@@ -207,8 +223,53 @@ def test_each_broker_has_what_was_tested(key: str, value: str, rules: list[str])
     assert all("broker 2" in each.words for each in found if each.rule in rules)
 
 
+OLD: dict[str, str | None] = {
+    **BROKER_OF_THE_TIER, **dict.fromkeys(SETTINGS["3.9.1"] - BROKER_OF_THE_TIER.keys()),
+}  # fmt: skip
+
+
+def test_a_broker_before_4_0_is_one_of_3_9_by_what_it_speaks_and_has() -> None:
+    assert [] == refusals(list(check_cluster(of_brokers({**OLD, PROTOCOL: "3.9-IV0"}), ADDRESS)))
+    (protocol,) = refused_of(of_brokers({**OLD, PROTOCOL: "3.8-IV0"}))
+    assert "broker 1 speaks 3.8-IV0; tested are 3.9.1 and 4.3.0." in protocol.words
+    # A broker of 4.1, say, in whose file the line was left.
+    lacking = {name: value for name, value in OLD.items() if not name.startswith("zookeeper.")}
+    (left,) = refused_of(of_brokers({**lacking, PROTOCOL: "3.9-IV0"}))
+    assert (
+        "lacks settings that 3.9.1 has (zookeeper.clientCnxnSocket, zookeeper.connect, "
+        in left.words
+    )
+
+
+def test_a_broker_of_another_4_x_is_told_by_its_settings_and_refused() -> None:
+    # 4.3.0 was the first release with these, 4.2.0 has all the others.
+    new = ("follower.fetch.last.tiered.offset.enable", "cordoned.log.dirs")
+    earlier = {name: value for name, value in BROKER.items() if name not in new}
+    (older,) = refused_of(of_brokers(BROKER, earlier))
+    assert "broker-version" == older.rule
+    assert (
+        "broker 2 lacks settings that 4.3.0 has (cordoned.log.dirs, "
+        "follower.fetch.last.tiered.offset.enable): it is an older release"
+    ) in older.words
+    later = {**BROKER, "remote.log.compaction.enable": "false"}
+    (newer,) = refused_of(of_brokers(later, unset=frozenset({"remote.log.compaction.enable"})))
+    assert "has settings that 4.3.0 has not (remote.log.compaction.enable)" in newer.words
+    # One that somebody has set is a plugin's, or nobody's: it tells nothing of the release.
+    assert [] == refused_of(of_brokers(later))
+
+
+def test_brokers_of_no_tested_release_are_not_told_to_be_of_one() -> None:
+    assert "patch-release" not in [
+        each.rule for each in check_cluster(of_brokers(BROKER_OF_THE_TIER), ADDRESS)
+    ]
+
+
+def refused_of(cluster: ClusterFacts) -> list[AttachFinding]:
+    return [each for each in check_cluster(cluster, ADDRESS) if each.severity is Severity.REFUSES]
+
+
 def test_a_release_that_was_not_tested_is_a_risk_that_somebody_may_take() -> None:
-    odd = BrokerFacts(2, {**BROKER, "inter.broker.protocol.version": "3.6-IV2"})
+    odd = BrokerFacts(2, {**OLD, PROTOCOL: "3.6-IV2"})
     cluster = replace(CLUSTER, brokers=(CLUSTER.brokers[0], odd), accepts_untested=True)
     found = [each for each in check_cluster(cluster, ADDRESS) if each.rule == "broker-version"]
     assert [Severity.WARNS] == [each.severity for each in found]

@@ -1,0 +1,248 @@
+"""Which release brokers are of, as far as a client is told: by the names of their settings.
+
+No broker tells its release. What it does tell is every setting that it has, and each release so far
+has some that the one before it did not. The rule: **a broker whose settings are not exactly those
+of a tested release is of one that was not tested**: an older or newer one, or somebody's own build.
+A patch release changes none, and cannot be told from its neighbours.
+
+Pure. The names are those that brokers of 3.9.1 and 4.3.0 tell (``DescribeConfigs``); those are held
+against the brokers of the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from keeplast.cluster.facts import BrokerFacts
+
+PROTOCOL = "inter.broker.protocol.version"
+"""Brokers before 4.0 have it: what they speak to each other, which an upgrade raises last."""
+NAMES_SHOWN = 3
+
+_BOTH = """
+    advertised.listeners alter.config.policy.class.name
+    alter.log.dirs.replication.quota.window.num
+    alter.log.dirs.replication.quota.window.size.seconds authorizer.class.name
+    auto.create.topics.enable auto.leader.rebalance.enable background.threads
+    broker.heartbeat.interval.ms broker.id broker.rack broker.session.timeout.ms
+    client.quota.callback.class compression.gzip.level compression.lz4.level compression.type
+    compression.zstd.level connection.failed.authentication.delay.ms connections.max.idle.ms
+    connections.max.reauth.ms controlled.shutdown.enable controller.listener.names
+    controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
+    controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms
+    controller.quorum.fetch.timeout.ms controller.quorum.request.timeout.ms
+    controller.quorum.retry.backoff.ms controller.quorum.voters controller.quota.window.num
+    controller.quota.window.size.seconds controller.socket.timeout.ms
+    create.topic.policy.class.name default.replication.factor
+    delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms
+    delegation.token.max.lifetime.ms delegation.token.secret.key
+    delete.records.purgatory.purge.interval.requests delete.topic.enable early.start.listeners
+    fetch.max.bytes fetch.purgatory.purge.interval.requests group.consumer.assignors
+    group.consumer.heartbeat.interval.ms group.consumer.max.heartbeat.interval.ms
+    group.consumer.max.session.timeout.ms group.consumer.max.size
+    group.consumer.min.heartbeat.interval.ms group.consumer.min.session.timeout.ms
+    group.consumer.session.timeout.ms group.coordinator.append.linger.ms
+    group.coordinator.rebalance.protocols group.coordinator.threads
+    group.initial.rebalance.delay.ms group.max.session.timeout.ms group.max.size
+    group.min.session.timeout.ms group.share.delivery.count.limit
+    group.share.heartbeat.interval.ms group.share.max.heartbeat.interval.ms
+    group.share.max.record.lock.duration.ms group.share.max.session.timeout.ms
+    group.share.max.size group.share.min.heartbeat.interval.ms
+    group.share.min.record.lock.duration.ms group.share.min.session.timeout.ms
+    group.share.partition.max.record.locks group.share.record.lock.duration.ms
+    group.share.session.timeout.ms initial.broker.registration.timeout.ms
+    inter.broker.listener.name kafka.metrics.polling.interval.secs kafka.metrics.reporters
+    leader.imbalance.check.interval.seconds listener.security.protocol.map listeners
+    log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms
+    log.cleaner.enable log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size
+    log.cleaner.io.max.bytes.per.second log.cleaner.max.compaction.lag.ms
+    log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms log.cleaner.threads
+    log.cleanup.policy log.dir log.dir.failure.timeout.ms log.dirs log.flush.interval.messages
+    log.flush.interval.ms log.flush.offset.checkpoint.interval.ms
+    log.flush.scheduler.interval.ms log.flush.start.offset.checkpoint.interval.ms
+    log.index.interval.bytes log.index.size.max.bytes log.local.retention.bytes
+    log.local.retention.ms log.message.timestamp.after.max.ms
+    log.message.timestamp.before.max.ms log.message.timestamp.type log.preallocate
+    log.retention.bytes log.retention.check.interval.ms log.retention.hours
+    log.retention.minutes log.retention.ms log.roll.hours log.roll.jitter.hours
+    log.roll.jitter.ms log.roll.ms log.segment.bytes log.segment.delete.delay.ms
+    max.connection.creation.rate max.connections max.connections.per.ip
+    max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots
+    max.request.partition.size.limit message.max.bytes metadata.log.dir
+    metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms
+    metadata.log.segment.bytes metadata.log.segment.ms metadata.max.idle.interval.ms
+    metadata.max.retention.bytes metadata.max.retention.ms metric.reporters metrics.num.samples
+    metrics.recording.level metrics.sample.window.ms min.insync.replicas node.id num.io.threads
+    num.network.threads num.partitions num.recovery.threads.per.data.dir
+    num.replica.alter.log.dirs.threads num.replica.fetchers offset.metadata.max.bytes
+    offsets.commit.timeout.ms offsets.load.buffer.size offsets.retention.check.interval.ms
+    offsets.retention.minutes offsets.topic.compression.codec offsets.topic.num.partitions
+    offsets.topic.replication.factor offsets.topic.segment.bytes principal.builder.class
+    process.roles producer.id.expiration.ms producer.purgatory.purge.interval.requests
+    queued.max.request.bytes queued.max.requests quota.window.num quota.window.size.seconds
+    remote.fetch.max.wait.ms remote.log.index.file.cache.total.size.bytes
+    remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
+    remote.log.manager.copy.quota.window.num remote.log.manager.copy.quota.window.size.seconds
+    remote.log.manager.expiration.thread.pool.size remote.log.manager.fetch.max.bytes.per.second
+    remote.log.manager.fetch.quota.window.num remote.log.manager.fetch.quota.window.size.seconds
+    remote.log.manager.task.interval.ms remote.log.manager.thread.pool.size
+    remote.log.metadata.custom.metadata.max.bytes remote.log.metadata.manager.class.name
+    remote.log.metadata.manager.class.path remote.log.metadata.manager.impl.prefix
+    remote.log.metadata.manager.listener.name remote.log.reader.max.pending.tasks
+    remote.log.reader.threads remote.log.storage.manager.class.name
+    remote.log.storage.manager.class.path remote.log.storage.manager.impl.prefix
+    remote.log.storage.system.enable replica.fetch.backoff.ms replica.fetch.max.bytes
+    replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
+    replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms replica.selector.class
+    replica.socket.receive.buffer.bytes replica.socket.timeout.ms replication.quota.window.num
+    replication.quota.window.size.seconds request.timeout.ms sasl.client.callback.handler.class
+    sasl.enabled.mechanisms sasl.jaas.config sasl.kerberos.kinit.cmd
+    sasl.kerberos.min.time.before.relogin sasl.kerberos.principal.to.local.rules
+    sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter
+    sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class sasl.login.class
+    sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+    sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor
+    sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms
+    sasl.mechanism.controller.protocol sasl.mechanism.inter.broker.protocol
+    sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience
+    sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
+    sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
+    sasl.oauthbearer.token.endpoint.url sasl.server.callback.handler.class
+    sasl.server.max.receive.size security.inter.broker.protocol security.providers
+    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
+    socket.listen.backlog.size socket.receive.buffer.bytes socket.request.max.bytes
+    socket.send.buffer.bytes ssl.allow.dn.changes ssl.allow.san.changes ssl.cipher.suites
+    ssl.client.auth ssl.enabled.protocols ssl.endpoint.identification.algorithm
+    ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm
+    ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location ssl.keystore.password
+    ssl.keystore.type ssl.principal.mapping.rules ssl.protocol ssl.provider
+    ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
+    ssl.truststore.location ssl.truststore.password ssl.truststore.type telemetry.max.bytes
+    transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
+    transaction.partition.verification.enable
+    transaction.remove.expired.transaction.cleanup.interval.ms
+    transaction.state.log.load.buffer.size transaction.state.log.min.isr
+    transaction.state.log.num.partitions transaction.state.log.replication.factor
+    transaction.state.log.segment.bytes transactional.id.expiration.ms
+    unclean.leader.election.enable
+"""
+_ONLY_3_9 = """
+    auto.include.jmx.reporter broker.id.generation.enable control.plane.listener.name
+    controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms
+    delegation.token.master.key eligible.leader.replicas.enable group.share.max.groups
+    inter.broker.protocol.version leader.imbalance.per.broker.percentage
+    log.message.downconversion.enable log.message.format.version
+    log.message.timestamp.difference.max.ms offsets.commit.required.acks
+    password.encoder.cipher.algorithm password.encoder.iterations password.encoder.key.length
+    password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret
+    reserved.broker.max.id zookeeper.clientCnxnSocket zookeeper.connect
+    zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests
+    zookeeper.metadata.migration.enable zookeeper.session.timeout.ms zookeeper.set.acl
+    zookeeper.ssl.cipher.suites zookeeper.ssl.client.enable zookeeper.ssl.crl.enable
+    zookeeper.ssl.enabled.protocols zookeeper.ssl.endpoint.identification.algorithm
+    zookeeper.ssl.keystore.location zookeeper.ssl.keystore.password zookeeper.ssl.keystore.type
+    zookeeper.ssl.ocsp.enable zookeeper.ssl.protocol zookeeper.ssl.truststore.location
+    zookeeper.ssl.truststore.password zookeeper.ssl.truststore.type
+"""
+_ONLY_4_3 = """
+    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
+    config.providers controller.quorum.auto.join.enable controller.quorum.fetch.max.bytes
+    controller.quorum.fetch.snapshot.max.bytes cordoned.log.dirs
+    follower.fetch.last.tiered.offset.enable group.consumer.assignment.interval.ms
+    group.consumer.max.assignment.interval.ms group.consumer.migration.policy
+    group.consumer.min.assignment.interval.ms group.coordinator.background.threads
+    group.coordinator.cached.buffer.max.bytes group.share.assignment.interval.ms
+    group.share.assignors group.share.max.assignment.interval.ms
+    group.share.max.delivery.count.limit group.share.max.partition.max.record.locks
+    group.share.max.share.sessions group.share.min.assignment.interval.ms
+    group.share.min.delivery.count.limit group.share.min.partition.max.record.locks
+    group.streams.assignment.interval.ms group.streams.heartbeat.interval.ms
+    group.streams.initial.rebalance.delay.ms group.streams.max.assignment.interval.ms
+    group.streams.max.heartbeat.interval.ms group.streams.max.session.timeout.ms
+    group.streams.max.size group.streams.max.standby.replicas
+    group.streams.min.assignment.interval.ms group.streams.min.heartbeat.interval.ms
+    group.streams.min.session.timeout.ms group.streams.num.standby.replicas
+    group.streams.session.timeout.ms remote.list.offsets.request.timeout.ms
+    remote.log.manager.follower.thread.pool.size sasl.oauthbearer.assertion.algorithm
+    sasl.oauthbearer.assertion.claim.aud sasl.oauthbearer.assertion.claim.exp.seconds
+    sasl.oauthbearer.assertion.claim.iss sasl.oauthbearer.assertion.claim.jti.include
+    sasl.oauthbearer.assertion.claim.nbf.seconds sasl.oauthbearer.assertion.claim.sub
+    sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.private.key.file
+    sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.template.file
+    sasl.oauthbearer.client.credentials.client.id
+    sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.jwt.retriever.class
+    sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
+    share.coordinator.append.linger.ms share.coordinator.cached.buffer.max.bytes
+    share.coordinator.load.buffer.size share.coordinator.snapshot.update.records.per.snapshot
+    share.coordinator.state.topic.compression.codec share.coordinator.state.topic.min.isr
+    share.coordinator.state.topic.num.partitions
+    share.coordinator.state.topic.replication.factor share.coordinator.state.topic.segment.bytes
+    share.coordinator.threads share.coordinator.write.timeout.ms
+    share.fetch.purgatory.purge.interval.requests transaction.two.phase.commit.enable
+"""
+
+SETTINGS: Mapping[str, frozenset[str]] = {
+    "3.9.1": frozenset((_BOTH + _ONLY_3_9).split()),
+    "4.3.0": frozenset((_BOTH + _ONLY_4_3).split()),
+}
+"""What brokers of a tested release tell of, by release."""
+TESTED_VERSIONS = tuple(SETTINGS)
+
+
+@dataclass(frozen=True, slots=True)
+class UntestedRelease:
+    """Why a broker is of no tested release: what it speaks, lacks, or has besides.
+
+    ``nearest`` is the tested release that it is like, by :data:`PROTOCOL`.
+    """
+
+    nearest: str
+    protocol: str | None
+    lacks: tuple[str, ...]
+    has_besides: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return it in words that follow "broker 1 "."""
+        if self.protocol is not None:
+            return f"speaks {self.protocol}"
+        if self.lacks:
+            return (
+                f"lacks settings that {self.nearest} has ({_some(self.lacks)}): it is an older "
+                "release, or somebody's own build"
+            )
+        return (
+            f"has settings that {self.nearest} has not ({_some(self.has_besides)}): it is a newer "
+            "release, or somebody's own build"
+        )
+
+
+def find_untested(broker: BrokerFacts) -> UntestedRelease | None:
+    """Return why ``broker`` is of no tested release, None when its settings are those of one."""
+    if _difference(broker, "4.3.0") == ((), ()):
+        # It has no protocol setting of its own: a line that an upgrade left says nothing.
+        return None
+    protocol = broker.settings.get(PROTOCOL)
+    if protocol is not None and not protocol.startswith("3.9"):
+        return UntestedRelease("3.9.1", protocol, (), ())
+    nearest = "4.3.0" if protocol is None else "3.9.1"
+    lacks, besides = _difference(broker, nearest)
+    return UntestedRelease(nearest, None, lacks, besides) if lacks or besides else None
+
+
+def _difference(broker: BrokerFacts, version: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what ``broker`` lacks of a release's settings, and what it has of itself besides.
+
+    What somebody has set may be a plugin's, or a mistake: only what nobody has set is the broker's.
+    """
+    names = SETTINGS[version]
+    return (
+        tuple(sorted(names - broker.settings.keys())), tuple(sorted(broker.unset - names)),
+    )  # fmt: skip
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

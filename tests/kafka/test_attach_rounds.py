@@ -16,6 +16,7 @@ from confluent_kafka import KafkaException, Producer
 from keeplast.attach.round import RoundWish
 from keeplast.errors import RefusedError
 from keeplast.model.keyless import Keyless
+from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from tests.kafka.broker import VERSIONS, Broker
 from tests.kafka.java_consumer import as_shown, read_with_java
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.kafka
 STATES, TRANSACTIONS = "states", "transactions"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 START_MS = 1_700_000_000_000
+NO_VERSION = -(1 << 63)
 STARTS = 21
 TOPIC = TopicConfig(
     cleanup_policy=frozenset({"compact"}), segment_bytes=40_000, min_cleanable_dirty_ratio=0.0
@@ -251,6 +253,60 @@ def test_a_restart_and_a_crash_of_the_broker_change_nothing(
             assert before[topic] == read_both(broker, topic)
     errors = [each for each in broker.lines("ERROR") if "can not be transitioned" in each]
     assert [] == errors
+
+
+def rank(record: Got, strategy: Strategy) -> tuple[int, int]:
+    """Return by what a record of :func:`fill_ranked` stays."""
+    if strategy is Strategy.TIMESTAMP:
+        return record.timestamp, record.offset
+    found = [value for name, value in record.headers if name == "ver" and value is not None]
+    return int.from_bytes(found[-1], "big", signed=True) if found else NO_VERSION, record.offset
+
+
+def fill_ranked(broker: Broker, topic: str) -> None:
+    """Send records whose versions and timestamps go other ways than their offsets."""
+    dice = random.Random(5)
+    for codec in CODECS:
+        producer = Producer(
+            {"bootstrap.servers": broker.address, "compression.type": codec, "batch.size": 3000}
+        )
+        for _ in range(400):
+            version = dice.randrange(-50, 5000).to_bytes(8, "big", signed=True)
+            producer.produce(
+                topic, key=b"k%d" % dice.randrange(60), partition=0,
+                value=None if dice.random() < 0.1 else dice.randbytes(80),
+                headers=[("ver", version)] if dice.random() < 0.8 else [],
+                timestamp=START_MS + dice.randrange(1_000_000),
+            )  # fmt: skip
+        assert 0 == producer.flush(60)
+
+
+@pytest.mark.parametrize("strategy", [Strategy.TIMESTAMP, Strategy.HEADER])
+def test_a_live_topic_is_compacted_by_timestamp_and_by_header(
+    broker: Broker, compactor: LiveCompactor, strategy: Strategy
+) -> None:
+    """KIP-280, which no broker has: what is read is the greatest rank of each key, twice over."""
+    topic = f"by-{strategy}"
+    create(broker, topic, 1)
+    name = "ver" if strategy is Strategy.HEADER else None
+    ranked = replace(WISH, topic=replace(TOPIC, strategy=strategy, strategy_header=name))
+    for _ in range(2):
+        fill_ranked(broker, topic)
+        wait_until_remote(broker, compactor, topic)
+        before = consume(broker.address, topic)
+        end = compactor.clean(topic, ranked).end_offset or 0
+        best: dict[bytes | None, tuple[int, int]] = {}
+        for each in before:
+            if each.offset < end:
+                best[each.key] = max(rank(each, strategy), best.get(each.key, (NO_VERSION, -1)))
+        expected = [
+            each for each in before if each.offset >= end or best[each.key] == rank(each, strategy)
+        ]
+        assert len(expected) < len(before)
+        assert expected != by_key_law(before, end)
+        assert expected == consume(broker.address, topic)
+        assert compactor.collect(topic).segments
+        assert expected == consume(broker.address, topic)
 
 
 def test_what_the_check_refuses_no_round_touches(broker: Broker, compactor: LiveCompactor) -> None:

@@ -105,10 +105,14 @@ class VerifiedWorld:
     """A log directory, copied as its leader would, and who compacts and judges it."""
 
     def __init__(
-        self, root: Path, directory: Path, lineage: Iterable[Any], *, left: int = 0
-    ) -> None:
-        """Copy the closed segments of ``directory``, but for the last ``left`` ones."""
-        self.world = AttachedWorld(root, segments=0)
+        self, root: Path, directory: Path, lineage: Iterable[Any], *, left: int = 0,
+        url: str | None = None,
+    ) -> None:  # fmt: skip
+        """Copy the closed segments of ``directory``, but for the last ``left`` ones.
+
+        ``url`` is the decision log's; a SQLite file below ``root`` without one.
+        """
+        self.world = AttachedWorld(root, segments=0, url=url)
         self.directory = directory
         self.cluster = self.world.cluster
         self.tier = _Told(

@@ -41,6 +41,7 @@ from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.attached_tier import PARTITION, AtOnce, AttachedTier
 from tests.support.log_builder import START_MS, LogBuilder
 from tests.support.manual_clock import ManualClock
+from tests.support.versioned_log import version_bytes
 
 TOPIC = TopicConfig(
     cleanup_policy=frozenset({"compact"}), segment_bytes=4000, index_interval_bytes=256
@@ -50,12 +51,14 @@ LINEAGE = (LeaderEpoch(0, 0), LeaderEpoch(2, 130), LeaderEpoch(5, 300))
 
 
 def write_history(
-    root: Path, *, seed: int = 1, count: int = 400, keyless: bool = False, ends_early: bool = False
-) -> Path:
+    root: Path, *, seed: int = 1, count: int = 400, keyless: bool = False, ends_early: bool = False,
+    versions: bool = False,
+) -> Path:  # fmt: skip
     """Write batches of every codec by plain and transactional producers, with offsets left out.
 
     With ``ends_early`` the last offsets of segments are among those, as a broker's cleaner leaves
-    it, and a leader epoch may begin there.
+    it, and a leader epoch may begin there. With ``versions`` records have them in headers, not in
+    the order of the log, and some in a form that is none.
     """
     dice = random.Random(seed)
     log = LogBuilder(root / "t-0", TOPIC)
@@ -69,6 +72,7 @@ def write_history(
                 None if keyless and dice.random() < 0.1 else b"k%d" % dice.randrange(30),
                 None if dice.random() < 0.15 else b"v%d" % number + b"x" * dice.randrange(40),
                 log.now_ms,
+                _versions(dice, number) if versions else (),
             )
             for n in range(dice.randrange(1, 6))
         ]  # fmt: skip
@@ -93,6 +97,25 @@ def write_history(
     log.roll()
     log.close()
     return log.directory
+
+
+def _versions(dice: random.Random, number: int) -> tuple[tuple[bytes, bytes | None], ...]:
+    """Return headers of a record: a version that may be any older one, several, or none."""
+    one, other = (version_bytes(dice.randrange(-3, number + 1)) for _ in range(2))
+    return dice.choice(
+        [
+            ((b"ver", one),), ((b"ver", one),), ((b"other", b"x"), (b"ver", one)),
+            ((b"ver", other), (b"ver", one)), ((b"ver", other), (b"ver", b"short")),
+            ((b"Ver", one),), ((b"ver", None),), (),
+        ]
+    )  # fmt: skip
+
+
+def version_of(record: Record) -> int | None:
+    """Return what a record's last header ``ver`` says, None when it is no number of 8 bytes."""
+    found = [value for name, value in record.headers if name == b"ver"]
+    value = found[-1] if found else None
+    return None if value is None or len(value) != 8 else int.from_bytes(value, "big", signed=True)
 
 
 class World:
@@ -308,6 +331,68 @@ def test_a_late_record_loses_by_timestamp(tmp_path: Path) -> None:
         if each.offset >= done or best[each.key or b""] == (each.timestamp, each.offset)
     ]
     assert expected == world.tier.read().records()
+
+
+BY_HEADER = replace(MERGING, strategy=Strategy.HEADER, strategy_header="ver")
+
+
+def by_versions(records: Sequence[Record], end: int) -> list[Record]:
+    """Return what stays: below ``end`` of each key the greatest version, the later of two equal."""
+    best: dict[bytes, tuple[bool, int, int]] = {}
+
+    def rank(each: Record) -> tuple[bool, int, int]:
+        version = version_of(each)
+        return version is not None, version or 0, each.offset
+
+    for each in records:
+        if each.offset < end and each.key is not None:
+            best[each.key] = max(rank(each), best.get(each.key, rank(each)))
+    return [each for each in records if each.offset >= end or best[each.key or b""] == rank(each)]
+
+
+@pytest.mark.parametrize("shape", [None, *Shape])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_record_stays_by_the_version_in_its_header_and_not_by_its_place(
+    tmp_path: Path, seed: int, shape: Shape | None
+) -> None:
+    """KIP-280: without a version, or with one that is no number, it ranks below all that have."""
+    world = World(tmp_path, seed=seed, versions=True)
+    before, segments = world.tier.read().records(), world.tier.served()
+    done = world.clean(BY_HEADER, cores=2, shape=shape).end_offset or 0
+    expected = by_versions(before, done)
+    assert expected != by_key_law(before, done)
+    assert expected == world.tier.read().records()
+    check_servable(world, segments, done)
+    # Some winner lies before a later record of its key, which went.
+    last = {each.key: each.offset for each in before if each.offset < done}
+    assert any(each.offset < last[each.key] for each in expected if each.offset < done)
+    assert len(world.tier.served()) < len(segments)
+
+
+def test_what_an_earlier_round_kept_by_its_version_stays_above_a_later_record(
+    tmp_path: Path,
+) -> None:
+    """The second round ranks what is clean against what is new, though it has a lower offset."""
+    world = World(tmp_path, seed=3, count=500, versions=True)
+    before = world.tier.read().records()
+    first = world.clean(BY_HEADER, margin=40_000).end_offset or 0
+    done = world.clean(BY_HEADER).end_offset or 0
+    assert 0 < first < done
+    kept = by_versions(before, done)
+    assert kept == world.tier.read().records()
+    late = {each.key for each in before if first <= each.offset < done}
+    assert any(each.offset < first and each.key in late for each in kept)
+    world.publisher.collect()
+    assert kept == world.tier.read().records()
+
+
+def test_without_versions_a_round_by_header_leaves_what_one_by_offset_leaves(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    before = world.tier.read().records()
+    done = world.clean(BY_HEADER).end_offset or 0
+    assert by_key_law(before, done) == world.tier.read().records()
 
 
 @pytest.mark.parametrize("step", ["register", "announce", "decide"])

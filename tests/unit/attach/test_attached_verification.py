@@ -90,6 +90,22 @@ def test_it_holds_by_the_strategy_of_the_rounds(world: VerifiedWorld, strategy: 
     assert Verdict.HOLDS is report.verdict, report
 
 
+def test_it_holds_by_the_header_of_the_rounds_and_is_broken_by_any_other(tmp_path: Path) -> None:
+    world = VerifiedWorld(tmp_path, write_history(tmp_path / "logs", versions=True), LINEAGE)
+    try:
+        by_header = replace(MERGING, strategy=Strategy.HEADER, strategy_header="ver")
+        # What is raw ranks, too: the less there is of it, the more is told by what was compacted.
+        world.clean(by_header, margin=1)
+        report = world.verify(by_header)
+        assert Verdict.HOLDS is report.verdict, report
+        assert ["removed"] == broken(world.verify(MERGING))
+        assert ["removed"] == broken(world.verify(replace(by_header, strategy_header="other")))
+        world.collect()
+        assert Verdict.HOLDS is world.verify(by_header).verdict
+    finally:
+        world.close()
+
+
 def test_a_tombstone_or_marker_that_was_due_is_no_fault_and_one_that_was_not_is_told(
     world: VerifiedWorld,
 ) -> None:

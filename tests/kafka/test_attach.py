@@ -248,6 +248,7 @@ def test_a_release_is_known_by_the_settings_that_it_tells_of(broker: Broker) -> 
 def test_a_setting_that_would_lose_data_is_refused(
     broker: Broker, key: str, value: str, rule: str
 ) -> None:
+    """R3."""
     alter(broker, OTHER, key, value)
     try:
         document = attach(broker, "check", "--topic", OTHER, expected=1)
@@ -258,7 +259,22 @@ def test_a_setting_that_would_lose_data_is_refused(
     assert found["remedy"].startswith("kafka-configs.sh --bootstrap-server 127.0.0.1:")
 
 
+def test_a_topic_that_is_copied_no_more_is_refused(broker: Broker) -> None:
+    """AT-28: brokers allow it only where both retentions are the same."""
+    alter(broker, OTHER, "local.retention.bytes", "-2")
+    alter(broker, OTHER, "remote.log.copy.disable", "true")
+    try:
+        document = attach(broker, "check", "--topic", OTHER, expected=1)
+    finally:
+        alter(broker, OTHER, "remote.log.copy.disable", None)
+        alter(broker, OTHER, "local.retention.bytes", "1")
+    (found,) = [each for each in document["findings"] if each["severity"] == "refuses"]
+    assert ("copy-disabled", OTHER) == (found["rule"], found["topic"])
+    assert found["remedy"].endswith("--add-config remote.log.copy.disable=false")
+
+
 def test_what_expires_may_be_attached_when_it_is_to_expire(broker: Broker, tmp_path: Path) -> None:
+    """AT-37."""
     config = tmp_path / "wanted.toml"
     config.write_text(f'[topic."{OTHER}"]\n"cleanup.policy" = "compact,delete"\n')
     alter(broker, OTHER, "retention.ms", "604800000")
@@ -304,7 +320,7 @@ def test_what_another_compactor_announced_is_told_and_refused(broker: Broker) ->
 
 
 def test_a_record_that_ends_brokers_readers_is_told_with_its_offset(broker: Broker) -> None:
-    """Last: nobody can take it back."""
+    """AT-22. Last: nobody can take it back."""
     client = ClusterClient(broker.address)
     topic, metadata = facts_of(client, OTHER)
     where = metadata_partition(topic.topic_id, 0, metadata.partition_count)
@@ -317,6 +333,29 @@ def test_a_record_that_ends_brokers_readers_is_told_with_its_offset(broker: Brok
     refused = attach(broker, "status", "--topic", OTHER, expected=4)
     assert f"offset={held.end}" in refused["error"]["message"]
     assert encode_id(topic.topic_id) not in refused["error"]["message"]
+
+
+def test_a_marker_of_a_transaction_is_told_with_its_offset(broker: Broker) -> None:
+    """AT-21. Behind the last: nobody can take it back either."""
+    client = ClusterClient(broker.address)
+    topic, metadata = facts_of(client, OTHER)
+    name = RemoteLogSegmentId(name_of(topic, 0), bytes(16))
+    update = RemoteLogSegmentUpdate(
+        id=name, broker_id=1, event_timestamp_ms=0, custom_metadata=None,
+        state=RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+    )  # fmt: skip
+    where = (metadata_partition(topic.topic_id, 0, metadata.partition_count) + 1) % PARTITIONS
+    producer = Producer(
+        {"bootstrap.servers": broker.address, "transactional.id": "somebody", "acks": "all"}
+    )
+    producer.init_transactions(WAIT_SECONDS)
+    held = client.read_ranges(metadata)[where]
+    producer.begin_transaction()
+    producer.produce(METADATA_TOPIC, value=encode(update), partition=where)
+    producer.commit_transaction(WAIT_SECONDS)
+    (fault,) = fold_metadata(client, metadata, [where]).faults
+    assert (where, held.end + 1) == (fault.partition, fault.offset)
+    assert "an offset without a record" in fault.problem
 
 
 def send(broker: Broker, topic: TopicFacts, metadata: TopicFacts, value: bytes | None) -> None:

@@ -294,7 +294,7 @@ def test_a_broker_that_is_killed_in_a_round_and_comes_back_serves_the_same(world
 def test_a_compactor_that_sees_only_some_brokers_goes_on_with_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C3, R-5: who leads what it writes to is frozen when it decides, and wakes up later."""
+    """C3, R-5, AT-29: who leads what it writes to is frozen when it decides, and wakes up later."""
     brokers, compactor = world.brokers, world.compactor(FROZEN)
     alone = ClusterClient(brokers.brokers[1].address)
     brokers.freeze(1)

@@ -177,7 +177,7 @@ def compacted(acknowledged: Acknowledged, partition: int, start: int = 0) -> int
 def test_readers_get_the_same_when_a_round_is_killed(
     broker: Broker, acknowledged: Acknowledged, step: Step
 ) -> None:
-    """AT-2 to AT-5, C1 to C3: before anybody repairs it, and when the next round has."""
+    """AT-2, AT-3, AT-4, AT-5, C1 to C3: before anybody repairs it, and when the next round has."""
     partition = ROUND_STEPS.index(step)
     kill(cleaning(broker, partition), step)
     if step in (Step.PUBLISHED, Step.SETTLED):

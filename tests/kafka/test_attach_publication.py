@@ -460,7 +460,7 @@ def test_a_batch_to_a_cluster_that_is_away_is_unknown_and_not_there_later(
 def test_a_decision_log_that_is_lost_is_made_again_from_what_brokers_read(
     broker: Broker, log: DecisionLog
 ) -> None:
-    """The old one is refused from then on; a swap that waited is collected after a new grace."""
+    """AT-30: the old one is refused from then on; a swap that waited goes after a new grace."""
     expected = read(broker, "left")
     publisher = claimed(broker, log, "left")
     decision = publisher.decide_and_publish(swap_of(publisher, sources_of(publisher)[:2]))
@@ -503,7 +503,7 @@ def test_a_look_that_goes_on_from_a_kept_fold_says_what_brokers_know(
 def test_what_a_topic_that_is_gone_has_left_is_told_and_removed(
     broker: Broker, log: DecisionLog
 ) -> None:
-    """Brokers remove what they knew of; asked by name they say that there is no such topic."""
+    """AT-26: brokers remove what they knew of; asked by name they say that there is none."""
     publisher = claimed(broker, log, "rivals", takes_over=True)
     repair(publisher)
     partition, layout = publisher.name.partition, publisher.layout
@@ -534,3 +534,24 @@ def test_what_a_topic_that_is_gone_has_left_is_told_and_removed(
     assert row["is_detached"]
     assert [] == list(layout.list(partition))
     assert client.read_topic_ids({"rivals"}) == {}
+
+
+def test_a_topic_that_is_made_again_is_another_one(broker: Broker, log: DecisionLog) -> None:
+    """AT-27: the name is all that it has of the one that was deleted."""
+    cluster_id = ClusterClient(broker.address).read_cluster_id()
+    before = log.partitions(cluster_id)
+    create(broker, "rivals", 1)
+    fill(broker, "rivals", 0, RECORDS)
+    wait_until_remote(broker, "rivals")
+    expected = read(broker, "rivals")
+    publisher = claimed(broker, log, "rivals")
+    assert publisher.name not in {each.name for each in before}
+    assert 1 == publisher.epoch
+    publisher.decide_and_publish(swap_of(publisher, sources_of(publisher)[:2]))
+    publisher.close()
+    assert expected == read(broker, "rivals")
+    options = (*storage(broker), "--topic", "rivals", "--grace-ms", "0")
+    rows = command(broker, "collect", *options)["partitions"]
+    assert 2 == sum(each.get("collected_segments", 0) for each in rows)
+    assert expected == read(broker, "rivals")
+    assert set(before) < set(log.partitions(cluster_id))

@@ -309,6 +309,59 @@ def test_a_live_topic_is_compacted_by_timestamp_and_by_header(
         assert expected == consume(broker.address, topic)
 
 
+@pytest.mark.parametrize("is_detached", [False, True])
+def test_brokers_alone_expire_what_was_compacted(
+    broker: Broker, compactor: LiveCompactor, is_detached: bool
+) -> None:
+    """R2: with its sources where those wait; of a topic that was given up they go on copying."""
+    topic = f"expiring-{is_detached}".lower()
+    create(broker, topic, 1)
+    fill_ranked(broker, topic)
+    wait_until_remote(broker, compactor, topic)
+    end = compactor.clean(topic, WISH).end_offset or 0
+    assert compactor.status(topic).compacted.count
+    if is_detached:
+        places = (
+            "--store", f"sqlite:///{broker.root / 'meta.db'}",
+            "--storage", f"local:{broker.root / 'remote'}",
+        )  # fmt: skip
+        (row,) = attach(broker, "detach", "--topic", topic, *places, "--grace-ms", "0")[
+            "partitions"
+        ]
+        assert row["is_detached"]
+        assert 0 == compactor.status(topic).deleting.count
+    else:
+        assert compactor.status(topic).deleting.count
+    before = consume(broker.address, topic)
+    producer = Producer({"bootstrap.servers": broker.address, "batch.size": 3000})
+    for number in range(1000):
+        producer.produce(topic, key=b"k%d" % (number % 60), value=b"new" * 30, partition=0)
+    assert 0 == producer.flush(60)
+    wait_until_remote(broker, compactor, topic)
+    read = consume(broker.address, topic)
+    assert before == read[: len(before)]
+    fresh = read[len(before) :]
+    assert 1000 == len(fresh)
+    # What was produced first has timestamps of years ago, what came later those of now.
+    alter(broker, topic, "retention.ms", "604800000")
+
+    def is_expired() -> bool:
+        found = compactor.status(topic)
+        left = found.compacted.count + found.deleting.count + found.hidden.count
+        return found.log.start >= end and not left
+
+    wait_until(is_expired, told=lambda: str(compactor.status(topic)))
+    start = compactor.status(topic).log.start
+    kept = consume(broker.address, topic, start=start)
+    assert [each for each in read if each.offset >= start] == kept
+    assert fresh == kept[-len(fresh) :]
+    served = compactor.status(topic).served.count
+    folders = [each for each in (broker.root / "remote").rglob(f"{topic}-0-*") if each.is_dir()]
+    assert served == sum(len(list(each.glob("*.log"))) for each in folders)
+    errors = [each for each in broker.lines("ERROR") if topic in each]
+    assert [] == errors
+
+
 def test_what_the_check_refuses_no_round_touches(broker: Broker, compactor: LiveCompactor) -> None:
     before = compactor.status(STATES)
     alter(broker, STATES, "retention.bytes", "1000000000")

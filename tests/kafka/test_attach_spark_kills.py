@@ -93,7 +93,7 @@ def test_readers_get_the_same_when_the_driver_is_killed(
     broker: Broker, acknowledged: Acknowledged, spark: Cluster, step: Step, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """AT-2 to AT-5, AT-34: two attempts have written, and one of them is decided at most."""
+    """AT-2, AT-3, AT-4, AT-5, AT-34: two attempts have written, and one is decided at most."""
     partition = STEPS.index(step)
     with monkeypatch.context() as patch:
         fault = slow_task(tmp_path / "fault", patch)

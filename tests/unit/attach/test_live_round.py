@@ -1,22 +1,25 @@
-"""A round begins by removing what an earlier one wrote and never announced, and nothing else."""
+"""How a round begins: what an earlier one never announced goes, and a hole is found or closed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from keeplast.attach.collection import collect
 from keeplast.attach.outputs import BEGUN, work_name
 from keeplast.attach.round import RoundWish, clean_attached
+from keeplast.cleaner.reasons import NothingBelow, SourcesEnd, SourcesLimit
 from keeplast.clock import SystemClock
-from keeplast.errors import FencedError
+from keeplast.errors import CorruptError, FencedError
 from keeplast.format.remote_log_metadata import RemoteLogSegmentState
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
-from tests.support.attached_world import AttachedWorld, log_of
+from tests.support.attached_world import AttachedWorld, log_of, moved
 
 WISH = RoundWish(topic=TopicConfig(cleanup_policy=frozenset({"compact"})), margin_bytes=1 << 40)
 """A round that has nothing to clean: all lies in the margin."""
@@ -29,12 +32,12 @@ def world(tmp_path: Path) -> Iterator[AttachedWorld]:
     made.close()
 
 
-def clean(world: AttachedWorld) -> RoundReport:
+def clean(world: AttachedWorld, wish: RoundWish = WISH) -> RoundReport:
     """Do a round as whoever comes next."""
     clock = SystemClock()
     with LocalRunner(1, clock=clock) as runner:
         return clean_attached(
-            world.claim(), WISH, lambda _: nullcontext(runner), clock, progressed=lambda _: None
+            world.claim(), wish, lambda _: nullcontext(runner), clock, progressed=lambda _: None
         )
 
 
@@ -71,3 +74,72 @@ def test_who_was_overtaken_removes_nothing(world: AttachedWorld) -> None:
             overtaken, WISH, lambda _: nullcontext(runner), clock, progressed=lambda _: None
         )
     assert left.id.segment_id in world.tier.segments
+
+
+GRACE_MS = 1000
+NO_MARGIN = replace(WISH, margin_bytes=0, force=True)
+
+
+def test_past_a_hole_nothing_is_decided_and_nothing_of_it_deleted(tmp_path: Path) -> None:
+    """AT-10: somebody has brokers let go of an output, and its sources are on their way out."""
+    world = AttachedWorld(tmp_path, segments=6)
+    publisher = world.claim()
+    publisher.decide_and_publish(world.swap(publisher, 0, 2))
+    behind = publisher.decide_and_publish(world.swap(publisher, 1, 3))
+    publisher.close()
+    (output,) = behind.outputs
+    world.cluster.tell(moved(output, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+    assert [(20, 39)] == world.cluster.cache().holes(0)
+    objects, told = set(world.tier.segments), len(world.cluster.values)
+    decisions = world.log().decisions(publisher.held)
+    report = clean(world, NO_MARGIN)
+    # Only [0, 19], which is clean, lies before the hole: [40, 59] behind it is left alone.
+    assert report.skipped, report
+    assert (decisions, told) == (
+        world.log().decisions(publisher.held), len(world.cluster.values),
+    )  # fmt: skip
+    world.clock.advance(GRACE_MS)
+    with pytest.raises(CorruptError, match="brokers serve nothing for offsets"):
+        collect(world.claim(), GRACE_MS)
+    assert {each.id.segment_id for each in behind.sources} <= set(world.tier.segments)
+    assert objects - set(world.tier.segments) == {
+        each.id.segment_id for each in decisions[0].sources
+    }
+    world.close()
+
+
+def test_at_a_hole_at_the_log_start_nothing_begins(tmp_path: Path) -> None:
+    """AT-10: nothing is deleted either."""
+    world = AttachedWorld(tmp_path, segments=4)
+    publisher = world.claim()
+    (output,) = publisher.decide_and_publish(world.swap(publisher, 0, 2)).outputs
+    publisher.close()
+    world.cluster.tell(moved(output, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+    objects, told = set(world.tier.segments), len(world.cluster.values)
+    report = clean(world, NO_MARGIN)
+    assert NothingBelow(SourcesLimit(0, SourcesEnd.HOLE)) == report.cause
+    world.clock.advance(GRACE_MS)
+    with pytest.raises(CorruptError, match="brokers serve nothing for offsets"):
+        collect(world.claim(), GRACE_MS)
+    assert (objects, told) == (set(world.tier.segments), len(world.cluster.values))
+    world.close()
+
+
+def test_a_copy_that_comes_late_over_an_output_hides_nothing_for_good(tmp_path: Path) -> None:
+    """AT-10: brokers are told again of the output that they had in its place."""
+    world = AttachedWorld(tmp_path, segments=4)
+    late = world.segment(0, 9, log := log_of(range(10), 9))
+    world.tier.put(late, log)
+    world.cluster.tell(late)
+    publisher = world.claim()
+    (output,) = publisher.decide_and_publish(world.swap(publisher, 0, 2)).outputs
+    publisher.close()
+    world.cluster.tell(moved(late, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+    assert [(10, 19)] == world.cluster.cache().holes(0)
+    clean(world)
+    world.require_readable()
+    assert output.id in {each.id for each in world.served()}
+    world.clock.advance(GRACE_MS)
+    assert 1 == collect(world.claim(), GRACE_MS).decisions
+    world.require_readable()
+    world.close()

@@ -23,8 +23,9 @@ def clean(options: AttachedCleanOptions, as_json: Json = False) -> Result:
     """Do one round for each partition of tiered topics, in the remote tier, under live brokers.
 
     Brokers go on serving the topic; what they serve changes at once, and what was replaced stays
-    until `attach collect`. Refused is what `attach check` refuses, before anything is written and
-    before each decision. The newest segments stay as brokers copied them.
+    until `attach collect`. What `attach check` refuses of brokers, topic and metadata topic is
+    refused before anything is written and before each decision; what it refuses of the remote tier
+    ends the round where it lies. The newest segments stay as brokers copied them.
     """
     from keeplast.cli.attach.rounds import clean_topics
 

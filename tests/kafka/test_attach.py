@@ -353,9 +353,13 @@ def test_a_marker_of_a_transaction_is_told_with_its_offset(broker: Broker) -> No
     producer.begin_transaction()
     producer.produce(METADATA_TOPIC, value=encode(update), partition=where)
     producer.commit_transaction(WAIT_SECONDS)
+    # Who commits is answered before the marker is written.
+    wait_until(
+        lambda: client.read_ranges(metadata)[where].end == held.end + 2, told=lambda: "no marker"
+    )
     (fault,) = fold_metadata(client, metadata, [where]).faults
     assert (where, held.end + 1) == (fault.partition, fault.offset)
-    assert "an offset without a record" in fault.problem
+    assert "a transaction's marker" in fault.problem
 
 
 def send(broker: Broker, topic: TopicFacts, metadata: TopicFacts, value: bytes | None) -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from keeplast.api.open_log import OpenLog
+from keeplast.attach.shown_logs import find_shown_topics
 from keeplast.cluster.layouts.aiven import AivenLayout
 from keeplast.cluster.layouts.open import open_layout
 from keeplast.errors import RefusedError
@@ -24,6 +26,8 @@ from keeplast.model.verdict import Verdict
 from keeplast.pipeline.runner import SparkRunner
 from keeplast.tier.objects.stores import ObstoreObjects, open_tree
 from tests.services.conftest import S3
+from tests.spark.test_attached_on_spark import CLUSTER as LOOKED_AT
+from tests.spark.test_attached_on_spark import source_of
 from tests.support.plugin_tier import Variant, move_to
 from tests.support.plugin_vectors import unpack_vectors
 from tests.support.spark_cluster import SETTINGS as CLUSTER
@@ -142,6 +146,20 @@ def test_a_round_on_threads_goes_from_the_owner_object_to_verify(
             world.world.claim(world.world.log("another.db"))
 
 
+def read_state(world: VerifiedWorld, session: SparkSession) -> None:
+    """Have tasks read what is served as a table: its plan is written down, too."""
+    cluster = world.cluster
+    recipe = find_shown_topics(
+        cluster, cluster.read_facts(), world.world.log(), world.tier.layout, lambda each: True, "c"
+    )
+    session.dataSource.register(source_of(recipe))
+    logs = session.read.format("kafka-log-looked-at").options(**LOOKED_AT).load()
+    found = {bytes(row.key): bytes(row.value) for row in logs.select("key", "value").collect()}
+    end = world.tier.served()[-1].end_offset + 1
+    expected = OpenLog(world.directory).state(MERGING, end_offset=end)
+    assert {key: each.value for key, each in expected.items()} == found
+
+
 def test_executors_go_to_the_bucket_themselves_and_spark_writes_no_secret_down(
     new_bucket: NewBucket, new_database: Callable[[], str], tmp_path: Path, s3_server: S3,
 ) -> None:  # fmt: skip
@@ -156,17 +174,20 @@ def test_executors_go_to_the_bucket_themselves_and_spark_writes_no_secret_down(
     with pytest.MonkeyPatch.context() as patch, standalone_cluster(scratch) as cluster:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         with session_settings(settings), SparkRunner(cluster.master) as runner:
-            for shape in (Shape.PARTITION, Shape.BROADCAST, Shape.BUCKET):
+            for shape in (Shape.PARTITION, Shape.BUCKET):
                 bucket = new_bucket()
                 with attached(tmp_path / shape, bucket, new_database()) as world:
                     compact(world, bucket, runner=runner, shape=shape)
-            session = SparkSession.getActiveSession()
-            assert session is not None
-            conf = session.sparkContext.getConf().getAll()
-            assert [] == [each for each in conf if secret in each[1]]
+                    session = SparkSession.getActiveSession()
+                    assert session is not None
+                    if shape is Shape.BUCKET:
+                        read_state(world, session)
+                    conf = session.sparkContext.getConf().getAll()
+                    assert [] == [each for each in conf if secret in each[1]]
     told = [each for each in events.rglob("*") if each.is_file()]
     written = b"".join(each.read_bytes() for each in told)
-    assert 3 <= written.count(b"SparkListenerTaskEnd")
+    assert 2 <= written.count(b"SparkListenerTaskEnd")
     assert b"SparkListenerEnvironmentUpdate" in written
+    assert b"SparkListenerSQLExecutionStart" in written
     everything = [*told, *(each for each in scratch.rglob("*") if each.is_file())]
     assert [] == [each for each in everything if secret.encode() in each.read_bytes()]

@@ -360,6 +360,12 @@ def test_brokers_alone_expire_what_was_compacted(
     assert served == sum(len(list(each.glob("*.log"))) for each in folders)
     errors = [each for each in broker.lines("ERROR") if topic in each]
     assert [] == errors
+    if not is_detached:
+        # Who goes on finds that its swap is settled, and what it kept beside it goes.
+        alter(broker, topic, "retention.ms", "-1")
+        compactor.clean(topic, WISH)
+        compactor.collect(topic)
+        assert fresh[-1] == consume(broker.address, topic, start=start)[-1]
 
 
 def test_what_the_check_refuses_no_round_touches(broker: Broker, compactor: LiveCompactor) -> None:

@@ -137,7 +137,7 @@ def _reports(
             "no such partition of a tiered topic; correct --topic and --partition. "
             f"partitions={list(options.partitions)} topics={[each.name for each in facts.topics]}"
         )
-    with options.tier.open_log() as log:
+    with options.tier.open_log(only_looks=True) as log:
         chain = None
         if options.receipt is not None:
             chain = read_kept_chain(options.receipt, LocalFiles(), log.facts)

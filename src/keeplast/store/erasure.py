@@ -86,6 +86,38 @@ class TierErasure:
         return basis_words(self.basis)
 
 
+@dataclass(frozen=True, slots=True)
+class TierEligibility:
+    """What a bound rests on before any pace: it stays while the log and its metadata do.
+
+    ``by_ms`` is when the last round is due by what was copied and what is only local, None with
+    what is missing as the ``basis``. ``newest_ms`` is the largest timestamp, -1 of no record.
+    """
+
+    by_ms: int | None
+    basis: ErasureBasis
+    rounds_max: int = 1
+    newest_ms: int = -1
+
+    def bounded(self, topic: TopicConfig, pace: TierPace, now_ms: int) -> TierErasure:
+        """Return the bound at ``now_ms`` for hosts of this ``pace``."""
+        if self.by_ms is None:
+            return TierErasure(None, None, self.basis)
+        eligible = max(self.by_ms, now_ms)
+        rounds_ms = self.rounds_max * pace.pass_ms
+        leader = eligible + rounds_ms + pace.left_ms(topic.undo_retention_ms) + pace.pass_ms
+        if not pace.has_followers:
+            return TierErasure(leader, eligible, self.basis)
+        if topic.max_compaction_lag_ms >= INT64_MAX:
+            missing = ErasureBasis(BasisKind.NO_MAX_LAG_OF_FOLLOWERS)
+            return TierErasure(None, eligible, missing)
+        lag = max(
+            topic.max_compaction_lag_ms, topic.min_compaction_lag_ms, topic.segment_age_max_ms
+        )
+        follower = max(now_ms, self.newest_ms) + lag + 1 + rounds_ms
+        return TierErasure(max(leader, follower), eligible, self.basis)
+
+
 def find_tier_erasure(
     state: PartitionState,
     objects: ObjectStore,
@@ -102,41 +134,48 @@ def find_tier_erasure(
 
     ``high_watermark`` None is where the local log ends.
     """
+    found = find_tier_eligibility(
+        state, objects, files, directory, topic, now_ms,
+        timestamp_ahead_max_ms=timestamp_ahead_max_ms, high_watermark=high_watermark,
+    )  # fmt: skip
+    return found.bounded(topic, pace, now_ms)
 
+
+def find_tier_eligibility(
+    state: PartitionState,
+    objects: ObjectStore,
+    files: FileSystem,
+    directory: Path | None,
+    topic: TopicConfig,
+    now_ms: int,
+    *,
+    timestamp_ahead_max_ms: int,
+    high_watermark: int | None = None,
+) -> TierEligibility:
+    """Return by when the last round is due; arguments as of :func:`find_tier_erasure`."""
     if state.uncleanable_reason is not None:
-        return TierErasure(None, None, ErasureBasis(BasisKind.SET_ASIDE))
+        return TierEligibility(None, ErasureBasis(BasisKind.SET_ASIDE))
     due = partial(_due, state, topic, now_ms, timestamp_ahead_max_ms)
     segments = tuple(state.segments[route.segment_id] for route in state.routes)
     parts: list[Eligibility] = []
-    local: tuple[PartitionFiles, Tail] | None = None
+    stamps = [-1, *(segment.max_timestamp_ms for segment in segments)]
     if segments:
         remote = RoundFiles(objects, state.partition, state.topic_id, segments)
         parts.append(due(remote, remote.path, remote.end))
     if directory is not None:
         listing = list_partition(directory, files, if_empty=noted_log_start(files, directory))
         tail = find_tail(listing, files)
-        local = listing, tail
+        stamps += _local_stamps(listing, tail, files, topic)
         if tail.log_end > state.remote_end:
             watermark = tail.log_end if high_watermark is None else high_watermark
             parts.append(due(files, directory, watermark))
     missing = next((part for part in parts if part.by_ms is None), None)
     if missing is not None:
-        return TierErasure(None, None, missing.basis)
+        return TierEligibility(None, missing.basis)
     empty = Eligibility(now_ms, ErasureBasis(BasisKind.EMPTY))
     last = max(parts, key=lambda part: part.by_ms or 0, default=empty)
-    eligible = max(last.by_ms or 0, now_ms)
-    rounds_ms = max((part.rounds_max for part in parts), default=1) * pace.pass_ms
-    leader = eligible + rounds_ms + pace.left_ms(topic.undo_retention_ms) + pace.pass_ms
-    if not pace.has_followers:
-        return TierErasure(leader, eligible, last.basis)
-    if topic.max_compaction_lag_ms >= INT64_MAX:
-        return TierErasure(None, eligible, ErasureBasis(BasisKind.NO_MAX_LAG_OF_FOLLOWERS))
-    stamps = [segment.max_timestamp_ms for segment in segments]
-    if local is not None:
-        stamps += _local_stamps(*local, files, topic)
-    lag = max(topic.max_compaction_lag_ms, topic.min_compaction_lag_ms, topic.segment_age_max_ms)
-    follower = max(now_ms, *stamps) + lag + 1 + rounds_ms
-    return TierErasure(max(leader, follower), eligible, last.basis)
+    rounds_max = max((part.rounds_max for part in parts), default=1)
+    return TierEligibility(last.by_ms, last.basis, rounds_max, max(stamps))
 
 
 def _due(

@@ -87,11 +87,14 @@ class RemoteLook:
 
 
 class FirstTimestamps:
-    """The first timestamp of each segment that was asked for, by segment id."""
+    """The first timestamp of each segment that was asked for, by segment id.
 
-    def __init__(self, objects: ObjectStore) -> None:
+    ``known`` are those that somebody keeps from one opening of a store to the next.
+    """
+
+    def __init__(self, objects: ObjectStore, known: dict[str, int | None] | None = None) -> None:
         self._objects = objects
-        self._known: dict[str, int | None] = {}
+        self._known: dict[str, int | None] = {} if known is None else known
 
     def of(self, state: PartitionState, segment: RemoteSegment) -> int | None:
         """Return the maximum timestamp of the segment's first batch, None when it has none."""

@@ -43,7 +43,12 @@ from keeplast.store.directory import (
     find_replicated_ms,
     follow_log_start,
 )
-from keeplast.store.erasure import TierErasure, TierPace, find_tier_erasure
+from keeplast.store.erasure import (
+    TierEligibility,
+    TierErasure,
+    TierPace,
+    find_tier_eligibility,
+)
 from keeplast.store.expiry import expire_remote
 from keeplast.store.holds import StoreHolds
 from keeplast.store.horizons import RemoteHorizons
@@ -181,9 +186,14 @@ class TieredStore:
         been copied yet counts. Reads what segments say of their tombstones.
         """
         state = self._store.load(partition)
+        found = self.eligibility(state, local)
+        return found.bounded(self.topic_for(state), pace, self._clock.now_ms())
+
+    def eligibility(self, state: PartitionState, local: Path | None = None) -> TierEligibility:
+        """Return what such a bound rests on, of a partition with this ``state``."""
         found = None if local is None or not self._files.exists(local) else local
-        return find_tier_erasure(
-            state, self._objects, self._files, found, self.topic_for(state), pace,
+        return find_tier_eligibility(
+            state, self._objects, self._files, found, self.topic_for(state),
             self._clock.now_ms(), timestamp_ahead_max_ms=INT64_MAX,
         )  # fmt: skip
 

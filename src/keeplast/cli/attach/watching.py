@@ -75,12 +75,13 @@ def attached_watcher(
         folded = fold_metadata(client, facts.metadata_topic, chosen)
         folded.require_sound()
         ranges = {topic.name: client.read_ranges(topic) for topic in facts.topics}
+        settings = wanted.settings_of(facts.topics)
         with _opened(store) as log:
             found = attached_report(
-                facts, ranges, folded, log, None, wanted.settings_of(facts.topics), groups, clock,
+                facts, ranges, folded, log, None, settings, groups, clock,
                 cluster.bootstrap_server, numbers=partitions,
             )  # fmt: skip
-        return Looked(attached=found, now_ms=clock.now_ms())
+        return Looked(attached=found, settings=settings, now_ms=clock.now_ms())
 
     place = f"{cluster.bootstrap_server}"
     if store is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import BrokerConfig, Json, Note
 from keeplast.cli.frame.readers import ReaderOptions
-from keeplast.cli.tier.options import StoreCall
+from keeplast.cli.tier.options import StoreCall, local_places
 
 if TYPE_CHECKING:
     from keeplast.inspect.verdicts import VerificationReport
@@ -71,7 +70,7 @@ def status(
     from keeplast.service.documents import store_document
 
     erasures = {}
-    places, brokers = _places(local), readers.brokers()
+    places, brokers = local_places(local), readers.brokers()
     with call.opened(broker_config=broker_config, brokers=brokers, only_looks=True) as opened:
         found = [opened.status(each, places(each)) for each in call.chosen(opened)]
         given_up = [each for each in opened.forgotten() if call.scope.includes(each)]
@@ -89,25 +88,6 @@ def status(
             *given_up_lines(given_up),
         )  # fmt: skip
     return 0, store_document(found, given_up, erasures)
-
-
-def _places(local: Path | None) -> Callable[[TopicPartition], Path | None]:
-    """Return where the host has a partition, None for one that it has not.
-
-    InvalidError when ``local`` is no data directory.
-    """
-    from keeplast.log.data_directory import open_data_directory
-    from keeplast.log.files import LocalFiles
-
-    if local is None:
-        return lambda partition: None
-    directory = open_data_directory(local, LocalFiles())
-
-    def place(partition: TopicPartition) -> Path | None:
-        entry = directory.find(partition)
-        return None if entry is None else entry.path
-
-    return place
 
 
 @command(

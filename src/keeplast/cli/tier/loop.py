@@ -101,8 +101,11 @@ def _watched(
     live = LiveTierProgress(lines, clock, control)
     sources, asked = options.settings, options.console
     watcher = stack.enter_context(
-        store_watcher(options.call, sources.broker_config, clock, options.receipt, brokers)
-    )
+        store_watcher(
+            options.call, sources.broker_config, clock, options.receipt, brokers,
+            local=options.data_dir, sources=sources,
+        )
+    )  # fmt: skip
     feed = LoopFeed(live, control, gauges, LocalFiles(), watcher.shelf, store=watcher)
     server = stack.enter_context(
         console_served(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -308,6 +308,20 @@ class TierRunOptions:
     receipt: Receipt = None
     metrics: MetricsOptions
     console: ConsoleOptions
+
+
+def local_places(local: Path | None) -> Callable[[TopicPartition], Path | None]:
+    """Return where a host with this data directory has a partition, None for one that it has not.
+
+    InvalidError when ``local`` is no data directory.
+    """
+    from keeplast.log.data_directory import open_data_directory
+    from keeplast.log.files import LocalFiles
+
+    if local is None:
+        return lambda partition: None
+    entries = open_data_directory(local, LocalFiles()).partitions
+    return {each.partition: each.path for each in entries if each.mark is None}.get
 
 
 def broker_settings(path: Path | None) -> Mapping[str, str]:

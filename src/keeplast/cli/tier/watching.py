@@ -1,5 +1,6 @@
-"""What a console is shown of a store: its metadata, read again and again; its objects are read only
-when a key is looked for, or somebody asks for batch headers.
+"""What a console is shown of a store: its metadata, read again and again; of its objects the times
+of segments of logs that have changed, and more only when a key is looked for, or somebody asks for
+batch headers.
 """
 
 from __future__ import annotations
@@ -7,19 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from keeplast.cli.tier.options import StoreCall, broker_settings
+from keeplast.cli.tier.options import StoreCall, broker_settings, local_places
 from keeplast.clock import Clock
+from keeplast.config.choice import USUAL_SOURCES, SettingSources
 from keeplast.config.mapping import cleaner_config
-from keeplast.errors import InvalidError
+from keeplast.config.sources import read_spoken_settings
+from keeplast.errors import CompactionError, InvalidError
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.header_scan import LogHeaders
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
+from keeplast.model.topic_config import CleanerConfig
 from keeplast.service.console.searches import MEMORY_BYTES, HeaderScanner, KeyFinder
 from keeplast.service.console.view import Looked, Watcher
 from keeplast.service.explained import KeyAnswer
 from keeplast.service.receipt_shelf import ReceiptShelf
+from keeplast.service.store_outlook import StoreOutlooks
+from keeplast.service.tier_pace import tier_pace
+from keeplast.store.status import TierStatus
+from keeplast.store.tiered_store import TieredStore
 
 
 def store_watcher(
@@ -28,24 +36,44 @@ def store_watcher(
     clock: Clock,
     receipt: Path | None = None,
     brokers: GroupReader | None = None,
+    *,
+    local: Path | None = None,
+    sources: SettingSources = USUAL_SOURCES,
 ) -> Watcher:
     """Return what looks at the chosen partitions of a store; each look opens it and closes it.
 
     ``receipt`` is the file that a loop appends its receipts to, ``brokers`` who tell of groups.
+    ``local`` is the data directory of a host, whose logs are shown beside, InvalidError for none;
+    ``sources`` say what bounds rounds.
     """
-    files = LocalFiles()
+    files, outlooks = LocalFiles(), StoreOutlooks()
+    local_places(local)
 
     def look() -> Looked:
+        places = local_places(local)
         with call.opened(broker_config=broker_config, brokers=brokers, only_looks=True) as opened:
             found = [each for each in opened.partitions() if call.scope.includes(each)]
             given_up = [each for each in opened.forgotten() if call.scope.includes(each)]
-            tiers = tuple(opened.status(each) for each in found)
+            tiers = tuple(_status(opened, each, places(each)) for each in found)
+            pace = tier_pace(CleanerConfig(), [each.remote_bytes for each in tiers])
             days = tuple(e for e in opened.round_days() if call.scope.includes(e.partition))
             return Looked(
-                tiers=tiers, given_up=tuple(given_up), round_days=days, now_ms=clock.now_ms()
-            )
+                tiers=tiers, given_up=tuple(given_up), round_days=days,
+                outlooks=outlooks.find(opened, found, pace, places),
+                settings=read_spoken_settings(files, sources), now_ms=clock.now_ms(),
+            )  # fmt: skip
 
     return Watcher(call.shown, look, clock, files, ReceiptShelf(files, receipt))
+
+
+def _status(opened: TieredStore, partition: TopicPartition, place: Path | None) -> TierStatus:
+    """Return a status; a local log that cannot be read, as while its broker rolls, is left out."""
+    try:
+        return opened.status(partition, place)
+    except (CompactionError, OSError):
+        if place is None:
+            raise
+        return opened.status(partition)
 
 
 def store_finder(

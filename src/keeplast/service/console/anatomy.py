@@ -22,6 +22,7 @@ from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.console.pages import (
     Entry,
     Row,
+    holes_words,
     queue_places,
     row_of,
     twin_of,
@@ -32,9 +33,10 @@ from keeplast.service.console.strip import (
     StripMark,
     StripPart,
     attached_parts,
+    brokers_line,
     by_segment,
     hidden_parts,
-    local_strip,
+    in_tier,
     log_parts,
     marks_of,
     tier_parts,
@@ -43,8 +45,14 @@ from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import PartitionFacts
-from keeplast.service.status import PartitionStatus
-from keeplast.service.status_words import detail_lines, hold_lines, told_words
+from keeplast.service.status import ErasedBy, PartitionStatus
+from keeplast.service.status_words import (
+    detail_lines,
+    erased_sentence,
+    hold_lines,
+    told_words,
+)
+from keeplast.store.erasure import TierErasure
 from keeplast.store.status import TierStatus
 from keeplast.survey.wording import wait_words
 
@@ -58,7 +66,8 @@ KEPT_SOURCE = "kept with the partition"
 class LogAnatomy:
     """All that is shown of one log.
 
-    ``local`` is the second line of a tier's strip, ``hidden`` that of an attached partition's.
+    ``local`` is the second line of a tier's strip, which ``strip`` has the first of then;
+    ``hidden`` and ``brokers`` are further lines of an attached partition's.
     """
 
     row: Row
@@ -69,8 +78,10 @@ class LogAnatomy:
     local: tuple[StripPart, ...]
     hidden: tuple[StripPart, ...]
     hidden_twin: str
+    brokers: tuple[StripPart, ...]
     marks: tuple[StripMark, ...]
     rounds: tuple[ReceiptLine, ...]
+    rounds_left: int
     settings: tuple[SettingRow, ...]
     problems: tuple[str, ...]
     facts: PartitionFacts | None
@@ -102,6 +113,7 @@ def log_page(
     )
     settings, problems = _settings(view, entry)
     local: tuple[StripPart, ...] = ()
+    brokers: tuple[StripPart, ...] = ()
     hidden: tuple[SegmentPart, ...] = ()
     if isinstance(entry, PartitionStatus):
         parts, offsets = _directory_parts(entry)
@@ -113,6 +125,7 @@ def log_page(
         if entry.remote.remote_end is not None:
             offsets.append(("remote end", entry.remote.remote_end + 1))
         lines = [*_attached_lines(entry, now_ms), *_outlook_lines(view, entry)]
+        brokers = brokers_line(entry)
     else:
         parts = tier_parts(entry)
         offsets = [
@@ -121,15 +134,19 @@ def log_page(
             ("cleanable to", entry.cleanable_to),
             ("remote end", entry.remote_end),
         ]
-        lines = _tier_lines(entry, now_ms)
-        local = local_strip(parts, is_local=True)
+        if entry.local_bytes is not None:
+            offsets.append(("log end", entry.log_end))
+            local = in_tier(parts, is_local=True)
+        lines = _tier_lines(view, entry, now_ms)
     saves = saving_words(entry, facts, rounds)
     every = (*parts, *hidden)
     return LogAnatomy(
         row, (*([saves] if saves else ()), *lines), every[:SEGMENTS_MAX],
-        max(len(every) - SEGMENTS_MAX, 0), by_segment(parts), local, by_segment(hidden),
-        twin_of(hidden) if hidden else "", marks_of(parts, offsets),
-        tuple(reversed(rounds))[:ROUNDS_MAX], settings, problems, facts,
+        max(len(every) - SEGMENTS_MAX, 0),
+        in_tier(parts, is_local=False) if local else by_segment(parts), local,
+        by_segment(hidden), twin_of(hidden) if hidden else "", brokers, marks_of(parts, offsets),
+        tuple(reversed(rounds))[:ROUNDS_MAX], max(len(rounds) - ROUNDS_MAX, 0), settings,
+        problems, facts,
     )  # fmt: skip
 
 
@@ -208,10 +225,7 @@ def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
         if found.count:
             lines.append(f"{words}: {format_counted(found.count, 'segment')}, "
                          f"{format_bytes(found.bytes)}")  # fmt: skip
-    lines += [
-        f"nothing serves offsets {first} to {last}; who reads them is sent elsewhere, or stops"
-        for first, last in remote.holes
-    ]
+    lines += holes_words(entry)
     if attached is None:
         return [*lines, "nobody compacts it, as far as is asked here: name the decision log "
                         "with --store"]  # fmt: skip
@@ -257,12 +271,19 @@ def _outlook_lines(view: ConsoleView, entry: AttachedStatus) -> list[str]:
     ]
 
 
-def _tier_lines(status: TierStatus, now_ms: int) -> list[str]:
-    lines = [
+def _tier_lines(view: ConsoleView, status: TierStatus, now_ms: int) -> list[str]:
+    outlook = view.outlooks.get(status.partition)
+    erased = None if outlook is None else outlook.erased
+    lines = [] if erased is None else [f"old values: {_erased_words(erased, now_ms)}"]
+    lines += [
         f"owner: {status.owner or 'nobody'}, epoch {status.leader_epoch}",
         f"in object storage: {format_bytes(status.remote_bytes)}, "
         f"{len(status.segments)} segments, offsets {status.log_start} to {status.remote_end}",
     ]
+    if status.local_bytes is not None:
+        lines.append(
+            f"on this host: {format_bytes(status.local_bytes)}, up to offset {status.log_end}"
+        )
     if status.orphans:
         lines.append(
             f"in grace: {format_counted(status.orphans, 'replaced segment')}, "
@@ -284,14 +305,26 @@ def _tier_lines(status: TierStatus, now_ms: int) -> list[str]:
     return lines + hold_lines(status.holds, now_ms)
 
 
-def _settings(view: ConsoleView, entry: Entry) -> tuple[tuple[SettingRow, ...], tuple[str, ...]]:
-    """Return the settings that count, a store's as they are kept with the partition."""
-    topic, root = entry.partition.topic, Path()
-    settings: Settings | None = view.settings
+def _erased_words(found: TierErasure, now_ms: int) -> str:
+    bound = ErasedBy(found.by_ms, found.eligible_by_ms, found.basis)
+    words = erased_sentence(bound, now_ms, loop="keeplast tier run")
+    return words if found.by_ms is None else f"erased by {words}"
+
+
+def settings_of(view: ConsoleView, entry: Entry) -> Settings | None:
+    """Return the settings that count for a partition, a store's as they are kept with it.
+
+    None where nobody knows them.
+    """
     if isinstance(entry, TierStatus):
-        settings = Settings([Layer(KEPT_SOURCE, topics={topic: entry.settings})])
-    elif view.status is not None:
-        root = view.status.root
+        topic = entry.partition.topic
+        return Settings([Layer(KEPT_SOURCE, topics={topic: entry.settings})])
+    return view.settings
+
+
+def _settings(view: ConsoleView, entry: Entry) -> tuple[tuple[SettingRow, ...], tuple[str, ...]]:
+    settings, topic = settings_of(view, entry), entry.partition.topic
+    root = Path() if view.status is None else view.status.root
     if settings is None:
         return (), ()
     return setting_rows(settings, topic, root), tuple(settings.problems(topic))

@@ -29,6 +29,7 @@ from keeplast.service.documents import (
     PARTITIONS,
     headers_document,
     status_document,
+    store_head,
     tier_document,
 )
 from keeplast.service.status_words import stage_lines
@@ -81,7 +82,7 @@ class Counting:
         return HTMLResponse(await self._rendering.in_turn(make))
 
     async def document(self, request: Request) -> Response:
-        """Return the document of ``keeplast status --json --tombstones headers``.
+        """Return the document of ``keeplast status --json --tombstones headers``, and ``headers``.
 
         Of a store it is that of ``keeplast tier status --json``, of an attached topic that of
         ``keeplast attach status --json``, with what headers tell.
@@ -91,7 +92,7 @@ class Counting:
         def make() -> str:
             if isinstance(entry, TierStatus):
                 told = tier_document(entry) | headers_document(found)
-                return document_text({PARTITIONS: [told]})
+                return document_text({PARTITIONS: [told], **store_head(view.given_up)})
             if isinstance(entry, AttachedStatus):
                 assert view.attached is not None
                 document = view.attached.as_document([entry.partition])
@@ -100,7 +101,10 @@ class Counting:
             assert view.status is not None
             assert entry.log is not None
             counted = replace(entry, log=replace(entry.log, stages=found.stages))
-            return document_text(status_document(replace(view.status, partitions=(counted,))))
+            document = status_document(replace(view.status, partitions=(counted,)))
+            (told,) = document[PARTITIONS]
+            told["headers"] = headers_document(found)["headers"]
+            return document_text(document)
 
         return await self._rendering.json(make)
 

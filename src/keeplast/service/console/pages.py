@@ -17,6 +17,7 @@ from keeplast.cleaner.selection import Choice
 from keeplast.clock import time_text
 from keeplast.inspect.status import LogStatus
 from keeplast.model.duration import precise_duration_text, precise_relative_text
+from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_counted
 from keeplast.service.attached_outlook import PartitionOutlook
@@ -31,12 +32,15 @@ from keeplast.service.console.strip import (
     log_parts,
     tier_parts,
     zone_bytes,
+    zones_in_tier,
 )
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import LiveProgress
+from keeplast.service.set_aside import read_stored_mark
 from keeplast.service.snapshot import PartitionCondition, PartitionFacts
-from keeplast.service.status import PartitionStatus
+from keeplast.service.status import PartitionStatus, State
 from keeplast.service.status_words import above_words
+from keeplast.store.erasure import TierErasure
 from keeplast.store.status import TierStatus
 from keeplast.survey.wording import decision_words
 
@@ -47,14 +51,24 @@ MOMENT_MS = 2000
 """What is nearer is now: the script that counts on counts seconds."""
 
 REMEDIES = {
+    "holes": "keeplast attach verify names what is missing; restore it from a backup of the remote "
+    "tier, or let the log start move beyond it",
     "set aside": "restore the file from a replica or a backup: it is tried again when its files "
-    "change, or at the next start with run --retry",
+    "change, or when somebody asks for it",
     "unreadable": "look at the reason; nothing is known of the log",
     "failing": "nothing, unless it goes on: it is tried again by itself",
     "retrying": "nothing, unless it goes on: it is tried again by itself",
     "refused": "the reason says what to set",
     "owned elsewhere": "nothing: its owner cleans it",
 }
+"""What helps, by the states in which something is wrong, or somebody else's."""
+NEED = (
+    "holes", "set aside", "unreadable", "failing", "retrying", "refused", "overdue", "eligible",
+    "expired", "dirty", "paused", "not due", "held back", "not attached", "owned elsewhere",
+    "clean", "not compacted",
+)  # fmt: skip
+"""States of a store and of a live cluster, the most urgent first."""
+_RANK = {state: rank for rank, state in enumerate(NEED)}
 
 T = TypeVar("T")
 
@@ -71,7 +85,8 @@ class ShownTime:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One partition in the overview; ``hidden`` is what brokers of a live cluster do not serve.
+    """One partition in the overview; ``hidden`` is what brokers of a live cluster do not serve,
+    ``local`` what of a store's lies on a host, beside what ``strip`` has of objects.
 
     ``deadline_of``, ``erased_of`` and ``last_of`` say which offsets the time above them is about.
     ``next_words`` say why the last round did not do what is due, and what will. ``badge`` stands
@@ -85,6 +100,7 @@ class Row:
     twin: str = ""
     hidden: tuple[StripPart, ...] = ()
     hidden_twin: str = ""
+    local: tuple[StripPart, ...] = ()
     ratio: str = ""
     size: str = ""
     cleanable: str = ""
@@ -156,11 +172,20 @@ def brief(reason: str) -> str:
     """
     if _VALUES.search(reason) is None:
         return reason
-    path, position = _PATH.search(reason), _POSITION.search(reason)
-    where = [] if path is None else [path[1].rpartition("/")[2]]
-    where += [] if position is None else [f"at byte {position[1]}"]
+    path, position = place_in(reason)
+    where = [] if path is None else [path.rpartition("/")[2]]
+    where += [] if position is None else [f"at byte {position}"]
     sentence = sentence_of(reason)
     return f"{sentence}: {' '.join(where)}" if where else sentence
+
+
+def place_in(reason: str) -> tuple[str | None, int | None]:
+    """Return the file that an error's values name, or the object, and the position in it."""
+    path, position = _PATH.search(reason), _POSITION.search(reason)
+    return (
+        None if path is None else path[1].rstrip(),
+        None if position is None else int(position[1]),
+    )
 
 
 def sentence_of(reason: str) -> str:
@@ -199,23 +224,68 @@ def entries(view: ConsoleView) -> tuple[Entry, ...]:
     """Return all partitions, the most urgent first."""
     if view.status is not None:
         return view.status.partitions
-    found: tuple[TierStatus | AttachedStatus, ...] = view.tiers
-    if view.attached is not None:
-        found = view.attached.partitions
-    return tuple(sorted(found, key=lambda each: (-each.ratio, each.partition)))
+    facts = _facts_by_partition(view)
+
+    def need(each: Entry) -> tuple[int, int, float, TopicPartition]:
+        rank = _RANK.get(state_of(view, each, facts.get(each.partition)), len(_RANK))
+        deadline_ms = _deadline_ms(view, each, facts.get(each.partition))
+        by_ms = INT64_MAX if deadline_ms is None else deadline_ms
+        return rank, by_ms, -_ratio(each), each.partition
+
+    return tuple(sorted(_unordered(view), key=need))
 
 
-def state_of(entry: Entry, facts: PartitionFacts | None = None) -> str:
-    """Return the state of a partition in a word or two."""
+def _unordered(view: ConsoleView) -> tuple[TierStatus, ...] | tuple[AttachedStatus, ...]:
+    return view.tiers if view.attached is None else view.attached.partitions
+
+
+def state_of(view: ConsoleView, entry: Entry, facts: PartitionFacts | None = None) -> str:
+    """Return the state of a partition in a word or two; ``facts`` are the loop's, where one runs.
+
+    What is wrong comes first, whoever says so; else the loop's word counts, in which only what an
+    outlook knows better is made more exact.
+    """
     if isinstance(entry, PartitionStatus):
         return entry.state.value
-    if facts is not None:
-        return facts.state.value
     if isinstance(entry, AttachedStatus):
-        return attached_state(entry)
-    if entry.uncleanable_reason:
-        return PartitionCondition.SET_ASIDE.value
-    return "dirty" if entry.cleanable_bytes else "clean"
+        ahead = attached_state(view, entry)
+        if ahead == "holes" or facts is None:
+            return ahead
+    else:
+        ahead = _stored_state(view, entry)
+        if facts is None:
+            return ahead
+    if facts.state is PartitionCondition.ELIGIBLE:
+        late = facts.figures is not None and facts.figures.compaction_delay_ms
+        return State.OVERDUE.value if late else facts.state.value
+    if facts.state is PartitionCondition.NOT_DUE:
+        return ahead if ahead in _IDLE else facts.state.value
+    is_late = facts.state is PartitionCondition.ELSEWHERE and ahead in _URGENT
+    return ahead if is_late else facts.state.value
+
+
+_IDLE = (State.CLEAN.value, State.HELD_BACK.value, State.NOT_COMPACTED.value)
+_URGENT = (State.OVERDUE.value, State.SET_ASIDE.value)
+
+
+def _stored_state(view: ConsoleView, entry: TierStatus) -> str:
+    outlook = view.outlooks.get(entry.partition)
+    if entry.uncleanable_reason is not None:
+        return State.SET_ASIDE.value
+    if outlook is not None and outlook.state is not None:
+        return outlook.state.value
+    return "dirty" if entry.cleanable_bytes else State.CLEAN.value
+
+
+def _stored_reason(view: ConsoleView, entry: TierStatus, facts: PartitionFacts | None) -> str:
+    """Say why a partition of a store is in its state, whoever owns it."""
+    outlook = view.outlooks.get(entry.partition)
+    if facts is not None and facts.state is not PartitionCondition.ELSEWHERE:
+        return facts.reason
+    if entry.uncleanable_reason is not None:
+        return read_stored_mark(entry.partition, entry.uncleanable_reason, 0).reason
+    ahead = "" if outlook is None else outlook.reason
+    return "; ".join(each for each in (ahead, "" if facts is None else facts.reason) if each)
 
 
 def _facts_by_partition(view: ConsoleView) -> dict[TopicPartition, PartitionFacts]:
@@ -224,7 +294,7 @@ def _facts_by_partition(view: ConsoleView) -> dict[TopicPartition, PartitionFact
     return {each.partition: each for each in view.snapshot.partitions}
 
 
-def attached_state(entry: AttachedStatus) -> str:
+def attached_state(view: ConsoleView, entry: AttachedStatus) -> str:
     """Return the state of an attached partition where no loop says it."""
     if entry.remote.holes:
         return "holes"
@@ -232,7 +302,28 @@ def attached_state(entry: AttachedStatus) -> str:
         return "not attached"
     if entry.attached is not None and entry.attached.paused_ms is not None:
         return "paused"
-    return "dirty" if entry.dirty_bytes else "clean"
+    outlook = outlook_of(view, entry)
+    if outlook is None or outlook.error is not None or outlook.is_due is None:
+        return "dirty" if entry.dirty_bytes else State.CLEAN.value
+    figures = outlook.figures
+    if outlook.is_due:
+        is_late = figures is not None and figures.compaction_delay_ms
+        return State.OVERDUE.value if is_late else State.ELIGIBLE.value
+    is_clean = figures is not None and not figures.cleanable.cleanable_bytes
+    return State.CLEAN.value if is_clean and not entry.dirty_bytes else State.NOT_DUE.value
+
+
+def _deadline_ms(view: ConsoleView, entry: Entry, facts: PartitionFacts | None) -> int | None:
+    """Return by when a round is due at the latest, None when nobody knows."""
+    if isinstance(entry, PartitionStatus):
+        return None if entry.log is None else entry.log.deadline_ms
+    if facts is not None and facts.figures is not None:
+        return facts.figures.overdue_from_ms
+    if isinstance(entry, AttachedStatus):
+        ahead = outlook_of(view, entry)
+        return None if ahead is None else ahead.deadline_ms
+    outlook = view.outlooks.get(entry.partition)
+    return None if outlook is None else outlook.deadline_ms
 
 
 def outlook_of(view: ConsoleView, entry: AttachedStatus) -> PartitionOutlook | None:
@@ -240,15 +331,29 @@ def outlook_of(view: ConsoleView, entry: AttachedStatus) -> PartitionOutlook | N
     return None if view.attached is None else view.attached.outlooks.get(entry.partition)
 
 
+def reason_of(view: ConsoleView, entry: Entry, facts: PartitionFacts | None) -> str:
+    """Return why a partition is in its state."""
+    if isinstance(entry, PartitionStatus):
+        return entry.reason
+    if isinstance(entry, AttachedStatus):
+        return attached_reason(entry, facts, outlook_of(view, entry))
+    return _stored_reason(view, entry, facts)
+
+
+def holes_words(entry: AttachedStatus) -> list[str]:
+    """Return what nothing serves of an attached partition, a sentence each."""
+    return [
+        f"nothing serves offsets {first} to {last}; who reads them is sent elsewhere, or stops"
+        for first, last in entry.remote.holes
+    ]
+
+
 def attached_reason(
     entry: AttachedStatus, facts: PartitionFacts | None, outlook: PartitionOutlook | None
 ) -> str:
     """Say why an attached partition is in its state."""
     if entry.remote.holes:
-        first, last = entry.remote.holes[0]
-        return (
-            f"nothing serves offsets {first} to {last}; who reads them is sent elsewhere, or stops"
-        )
+        return holes_words(entry)[0]
     if facts is not None:
         return facts.reason
     if not entry.is_attached:
@@ -278,7 +383,7 @@ def chosen(view: ConsoleView, query: Query, live: LiveProgress | None = None) ->
         each
         for each in entries(view)
         if (not wanted or wanted in str(each.partition).casefold())
-        and (not query.state or shown_state(each, facts, at_work) == query.state)
+        and (not query.state or shown_state(view, each, facts, at_work) == query.state)
     ]
     if query.sort:
         found.sort(key=_SORTS[query.sort])
@@ -288,16 +393,18 @@ def chosen(view: ConsoleView, query: Query, live: LiveProgress | None = None) ->
 def state_counts(view: ConsoleView, live: LiveProgress | None = None) -> list[tuple[str, int]]:
     """Return how many partitions are shown in each state, in the order of need."""
     facts, at_work = _facts_by_partition(view), _at_work(live)
-    return list(Counter(shown_state(each, facts, at_work) for each in entries(view)).items())
+    found = Counter(shown_state(view, each, facts, at_work) for each in entries(view))
+    return list(found.items())
 
 
 def shown_state(
+    view: ConsoleView,
     each: Entry,
     facts: Mapping[TopicPartition, PartitionFacts],
     at_work: Mapping[TopicPartition, str],
 ) -> str:
     """Return the state of a partition in the words of its badge, without the per cent."""
-    return at_work.get(each.partition) or state_of(each, facts.get(each.partition))
+    return at_work.get(each.partition) or state_of(view, each, facts.get(each.partition))
 
 
 def _at_work(live: LiveProgress | None) -> dict[TopicPartition, str]:
@@ -371,32 +478,47 @@ def row_of(
     if isinstance(each, PartitionStatus):
         return _directory_row(each, now_ms, place)
     if isinstance(each, AttachedStatus):
-        return _attached_row(each, facts, outlook_of(view, each))
+        return _attached_row(view, each, now_ms, facts)
     parts = tier_parts(each)
-    reason = each.uncleanable_reason or ("" if facts is None else facts.reason)
     days = [day for day in view.round_days if day.partition == each.partition]
     last = max(days, key=lambda day: day.sums.last_ms, default=None)
+    outlook = view.outlooks.get(each.partition)
+    erased, why = _stored_erased(None if outlook is None else outlook.erased, now_ms)
+    has_local = each.local_bytes is not None
     return Row(
-        each.partition, state_of(each, facts), reason, by_zone(parts), twin_of(parts),
+        each.partition, state_of(view, each, facts), _stored_reason(view, each, facts),
+        zones_in_tier(parts, is_local=False) if has_local else by_zone(parts), twin_of(parts),
+        local=zones_in_tier(parts, is_local=True) if has_local else (),
         ratio=f"{each.ratio:.3f}", size=format_bytes(each.remote_bytes),
         cleanable=format_bytes(each.cleanable_bytes),
+        deadline=moment(_deadline_ms(view, each, facts), now_ms), erased=erased, erased_why=why,
         last=moment(None if last is None else last.sums.last_ms, now_ms),
         last_of="" if last is None else f"on {last.host}",
     )  # fmt: skip
 
 
+def _stored_erased(erased: TierErasure | None, now_ms: int) -> tuple[ShownTime, str]:
+    if erased is None:
+        return ShownTime(""), ""
+    if erased.by_ms is None:
+        return ShownTime("no date"), erased.why
+    return moment(erased.by_ms, now_ms), erased.why
+
+
 def _attached_row(
-    each: AttachedStatus, facts: PartitionFacts | None, outlook: PartitionOutlook | None
+    view: ConsoleView, each: AttachedStatus, now_ms: int, facts: PartitionFacts | None
 ) -> Row:
+    outlook = outlook_of(view, each)
     parts, hidden = attached_parts(each), hidden_parts(each)
     figures = None if outlook is None else outlook.figures
     figures = figures if facts is None else facts.figures
     dirty = each.dirty_bytes if figures is None else figures.cleanable.cleanable_bytes
     ratio = each.ratio if figures is None else figures.cleanable.ratio
     return Row(
-        each.partition, state_of(each, facts), attached_reason(each, facts, outlook),
+        each.partition, state_of(view, each, facts), attached_reason(each, facts, outlook),
         by_zone(parts), twin_of(parts), by_zone(hidden), twin_of(hidden) if hidden else "",
         ratio=f"{ratio:.3f}", size=format_bytes(each.size_bytes), cleanable=format_bytes(dirty),
+        deadline=moment(_deadline_ms(view, each, facts), now_ms),
         erased_why="" if outlook is None else _old_words(outlook),
     )  # fmt: skip
 
@@ -496,4 +618,5 @@ def _size(entry: Entry) -> int:
 
 def find_entry(view: ConsoleView, partition: TopicPartition) -> Entry | None:
     """Return a partition of the view, None when it has no such."""
-    return next((each for each in entries(view) if each.partition == partition), None)
+    found = _unordered(view) if view.status is None else view.status.partitions
+    return next((each for each in found if each.partition == partition), None)

@@ -32,7 +32,7 @@ from keeplast.service.documents import (
     tier_document,
 )
 from keeplast.service.metrics import CleanerCollector, exposition
-from keeplast.service.receipt_shelf import ACTION
+from keeplast.service.receipt_shelf import ACTION, LINES_MAX
 from keeplast.service.status import PartitionStatus
 from keeplast.store.status import TierStatus
 
@@ -98,9 +98,11 @@ class Reading:
             return self._rendering.page(
                 "work.html", request, view, query=query, queue=queue[: work.QUEUE_MAX],
                 queue_left=max(len(queue) - work.QUEUE_MAX, 0),
-                troubles=work.troubles(view, now_ms), growth=work.growth_of(view),
+                troubles=work.troubles(view), since=lambda each: work.since(each, now_ms),
+                growth=work.growth_of(view), due=work.due_lines(view),
                 budgets=work.budgets(view), caps=work.cap_lines(view),
                 found=pages.paged(work.receipts_found(view, query), query.page),
+                receipts_held=LINES_MAX if len(view.receipts) >= LINES_MAX else None,
             )  # fmt: skip
 
         return await self._rendering.html(make)
@@ -136,9 +138,11 @@ class Reading:
 
         def make() -> str:
             view = self._source.view()
-            if view.settings is None or pages.find_entry(view, partition) is None:
+            entry = pages.find_entry(view, partition)
+            settings = None if entry is None else anatomy.settings_of(view, entry)
+            if settings is None:
                 raise unknown(partition)
-            return document_text(settings_document(view.settings, partition.topic))
+            return document_text(settings_document(settings, partition.topic))
 
         return await self._rendering.json(make)
 
@@ -164,7 +168,7 @@ class Reading:
                     "queue": list(pages.upcoming(view, self._source.live)),
                     "partitions": [facts_document(each) for each in snapshot.partitions],
                 }
-            return document_text(document)
+            return document_text(document | work.work_document(view))
 
         return await self._rendering.json(make)
 

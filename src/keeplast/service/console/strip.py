@@ -1,14 +1,18 @@
 """A log drawn to scale as parts of a strip: where each begins, how wide it is, which zone it is in.
 
 Lengths are bytes, in thousandths of the strip; what is there gets :data:`PART_MIN` at least, so
-that none disappears. Every part has a name and words beside its colour. Pure.
+that none disappears, as long as all that is widened for it takes no more than :data:`WIDENED_MAX`:
+with more of them each gets less. So **nothing stands further than** that **from its place**, and a
+mark stands where the drawn parts show its offset. Every part has a name and words beside its
+colour. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 
 from keeplast.cleaner.reasons import (
     BoundNote,
@@ -20,12 +24,14 @@ from keeplast.cleaner.reasons import (
     WatermarkLimit,
 )
 from keeplast.inspect.status import LogStatus
-from keeplast.model.size import format_bytes
+from keeplast.model.size import format_bytes, format_counted
 from keeplast.service.attached_status import AttachedStatus
 from keeplast.store.status import Place, RegionName, TierStatus
 
 WIDTH = 1000
 PART_MIN = 4
+WIDENED_MAX = 50
+"""So much of a strip goes to what would be narrower than can be seen."""
 PARTS_MAX = 200
 """A strip of more segments is drawn by zones."""
 
@@ -39,6 +45,7 @@ class Zone(StrEnum):
     UNSTABLE = "unstable"
     ACTIVE = "active"
     HIDDEN = "hidden"
+    BROKERS = "on brokers alone"
 
 
 _REGIONS = {
@@ -174,28 +181,106 @@ def zone_bytes(parts: Sequence[SegmentPart]) -> dict[Zone, int]:
 
 def by_zone(parts: Sequence[SegmentPart]) -> tuple[StripPart, ...]:
     """Return a strip of one part a zone."""
-    sizes = zone_bytes(parts)
-    starts = {zone: min(each.start for each in parts if each.zone is zone) for zone in sizes}
-    return _laid(
-        [(zone, size, f"{zone.value} {format_bytes(size)}", starts[zone])
-         for zone, size in sizes.items()]
-    )  # fmt: skip
+    return _drawn([each for each in _grouped(parts, _zone_of) if _bytes_of(each)], _zone_words)
 
 
 def by_segment(parts: Sequence[SegmentPart]) -> tuple[StripPart, ...]:
-    """Return a strip of one part a segment; by zones when there are too many."""
-    if len(parts) > PARTS_MAX:
-        return by_zone(parts)
-    return _laid([(each.zone, each.size_bytes, part_words(each), each.start) for each in parts])
+    """Return a strip of one part a segment; by zones and tiers when there are too many."""
+    return _drawn(_shown_groups(parts), _group_words)
 
 
-def local_strip(parts: Sequence[SegmentPart], *, is_local: bool) -> tuple[StripPart, ...]:
-    """Return the second line of a tier's strip: what lies in one tier, at its place in the log."""
+def in_tier(parts: Sequence[SegmentPart], *, is_local: bool) -> tuple[StripPart, ...]:
+    """Return one of two lines of a tier's strip: what lies in one tier, at its place in the log."""
     wanted = (Place.LOCAL, Place.BOTH) if is_local else (Place.REMOTE, Place.BOTH)
-    drawn = by_segment(parts)
-    if len(drawn) != len(parts):
-        return drawn
-    return tuple(shape for shape, part in zip(drawn, parts, strict=True) if part.place in wanted)
+    return _of_places(_shown_groups(parts), wanted, _group_words)
+
+
+def zones_in_tier(parts: Sequence[SegmentPart], *, is_local: bool) -> tuple[StripPart, ...]:
+    """Return the same by zones."""
+    wanted = (Place.LOCAL, Place.BOTH) if is_local else (Place.REMOTE, Place.BOTH)
+    return _of_places(_grouped(parts, _zone_and_place_of), wanted, _zone_words)
+
+
+def brokers_line(status: AttachedStatus) -> tuple[StripPart, ...]:
+    """Return the line of what only brokers have of an attached partition, empty where nothing is.
+
+    Nobody told how many bytes that is: the line is the log from its start to its end by offsets.
+    """
+    log, remote_end = status.remote.log, status.remote.remote_end
+    begin = log.start if remote_end is None else max(remote_end + 1, log.start)
+    if begin >= log.end:
+        return ()
+    x = round(WIDTH * (begin - log.start) / (log.end - log.start), 1)
+    width = round(max(WIDTH - x, PART_MIN), 1)
+    words = f"{Zone.BROKERS.value}: offsets {begin} to {log.end}"
+    return (StripPart(Zone.BROKERS, min(x, float(WIDTH - PART_MIN)), width, words, begin),)
+
+
+def _zone_of(part: SegmentPart) -> tuple[int, int]:
+    return list(Zone).index(part.zone), 0
+
+
+def _zone_and_place_of(part: SegmentPart) -> tuple[int, int]:
+    """Return what parts of one zone in one tier have in common, in the order of offsets."""
+    places = [each.value for each in Place]
+    return list(Zone).index(part.zone), places.index(part.place) if part.place in places else 0
+
+
+Group = tuple[SegmentPart, ...]
+
+
+def _shown_groups(parts: Sequence[SegmentPart]) -> list[Group]:
+    """Return what is drawn as one part each."""
+    if len(parts) > PARTS_MAX:
+        return _grouped(parts, _zone_and_place_of)
+    return [(each,) for each in parts]
+
+
+def _grouped(
+    parts: Sequence[SegmentPart], key: Callable[[SegmentPart], tuple[int, int]]
+) -> list[Group]:
+    # Zones ascend with offsets; a log whose do not is drawn zone after zone, and so bounded too.
+    return [tuple(its) for _, its in groupby(sorted(parts, key=key), key)]
+
+
+def _bytes_of(group: Group) -> int:
+    return sum(part.size_bytes for part in group)
+
+
+def _drawn(groups: Sequence[Group], words: Callable[[Group], str]) -> tuple[StripPart, ...]:
+    return tuple(
+        StripPart(group[0].zone, round(x, 1), round(width, 1), words(group), group[0].start)
+        for group, (x, width) in zip(
+            groups, _laid([_bytes_of(each) for each in groups]), strict=True
+        )
+    )
+
+
+def _zone_words(group: Group) -> str:
+    return f"{group[0].zone.value} {format_bytes(_bytes_of(group))}"
+
+
+def _group_words(group: Group) -> str:
+    if len(group) == 1:
+        return part_words(group[0])
+    size = _bytes_of(group)
+    places = {part.place for part in group}
+    (where,) = places if len(places) == 1 else (None,)
+    return (
+        f"{group[0].zone.value}: {format_counted(len(group), 'segment')}, offsets "
+        f"{group[0].start} to {max(part.end for part in group)}, {format_bytes(size)}"
+        + ("" if where is None else f", {where}")
+    )
+
+
+def _of_places(
+    groups: Sequence[Group], wanted: Sequence[Place], words: Callable[[Group], str]
+) -> tuple[StripPart, ...]:
+    return tuple(
+        shape
+        for shape, group in zip(_drawn(groups, words), groups, strict=True)
+        if group[0].place in wanted
+    )
 
 
 def part_words(part: SegmentPart) -> str:
@@ -210,27 +295,49 @@ def part_words(part: SegmentPart) -> str:
 def marks_of(
     parts: Sequence[SegmentPart], offsets: Sequence[tuple[str, int]]
 ) -> tuple[StripMark, ...]:
-    """Return where labelled offsets stand in the strip of ``parts``."""
-    shapes = _laid([(each.zone, each.size_bytes, "", each.start) for each in parts])
-    return tuple(StripMark(label, offset, _x(parts, shapes, offset)) for label, offset in offsets)
+    """Return where labelled offsets stand in the strip of ``parts``, as :func:`by_segment` draws
+    it: by the bytes below them, of the segment that holds one by its offsets.
+    """
+    groups = _shown_groups(parts)
+    laid = _laid([_bytes_of(each) for each in groups])
+    return tuple(StripMark(label, offset, _x(groups, laid, offset)) for label, offset in offsets)
 
 
-def _x(parts: Sequence[SegmentPart], shapes: Sequence[StripPart], offset: int) -> float:
-    for part, shape in zip(parts, shapes, strict=True):
-        if offset < part.end:
-            inside = max(offset - part.start, 0) / max(part.end - part.start, 1)
-            return round(shape.x + inside * shape.width, 1)
+def _x(groups: Sequence[Group], laid: Sequence[tuple[float, float]], offset: int) -> float:
+    for group, (x, width) in zip(groups, laid, strict=True):
+        if all(offset >= part.end for part in group):
+            continue
+        size = _bytes_of(group)
+        below = 0.0
+        for part in group:
+            if offset < part.end:
+                share = max(offset - part.start, 0) / max(part.end - part.start, 1)
+                inside = below + share * part.size_bytes
+                return round(x + width * (inside / size if size else share), 1)
+            below += part.size_bytes
     return float(WIDTH)
 
 
-def _laid(found: Sequence[tuple[Zone, int, str, int]]) -> tuple[StripPart, ...]:
-    """Return parts side by side that fill the strip."""
-    least = min(PART_MIN, WIDTH / max(len(found), 1))
-    total = sum(size for _, size, _, _ in found) or 1
-    widths = [max(size * WIDTH / total, least) for _, size, _, _ in found]
-    scale, x = WIDTH / (sum(widths) or 1), 0.0
-    parts = []
-    for (zone, _, words, start), width in zip(found, widths, strict=True):
-        parts.append(StripPart(zone, round(x, 1), round(width * scale, 1), words, start))
-        x += width * scale
-    return tuple(parts)
+def _laid(sizes: Sequence[int]) -> list[tuple[float, float]]:
+    """Return where parts of these sizes begin side by side, and how wide they are.
+
+    They fill the strip. Those that would be narrower than can be seen are widened, all of them
+    together to :data:`WIDENED_MAX` at most, and the others give it up in proportion.
+    """
+    total = sum(sizes)
+    if not total:
+        return [(WIDTH * at / len(sizes), WIDTH / len(sizes)) for at in range(len(sizes))]
+    widths = [size * WIDTH / total for size in sizes]
+    narrow = [each for each in widths if each < PART_MIN]
+    if narrow:
+        least = min(PART_MIN, WIDENED_MAX / len(narrow))
+        widened = [max(each, least) for each in widths]
+        gained = sum(widened) - WIDTH
+        wide = sum(each for each in widths if each > least)
+        # Who gives nothing below the least keeps all narrower than can be seen in sight.
+        widths = [each if each <= least else each - gained * each / wide for each in widened]
+    found, x = [], 0.0
+    for width in widths:
+        found.append((x, width))
+        x += width
+    return found

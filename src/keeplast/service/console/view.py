@@ -8,8 +8,8 @@ the last one at once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from keeplast.clock import Clock
@@ -26,6 +26,7 @@ from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine, ReceiptShelf
 from keeplast.service.snapshot import PartitionFacts, Snapshot
 from keeplast.service.status import DirectoryStatus
+from keeplast.service.store_outlook import StoreOutlook
 from keeplast.store.status import TierStatus
 from keeplast.tier.state.round_days import RoundDay
 
@@ -39,9 +40,10 @@ class ConsoleView:
     """Everything known of one place at ``now_ms``.
 
     ``status`` is of a data directory, ``tiers`` of a store, where ``given_up`` are partitions of
-    which objects are left and ``round_days`` what every host's rounds did, ``attached`` of a live
-    cluster. ``snapshot`` is the loop's, None where
-    nothing runs. ``problem`` is why the last look failed; the rest is then older. ``serial`` tells
+    which objects are left, ``round_days`` what every host's rounds did and ``outlooks`` what comes
+    next, ``attached`` of a live cluster. ``settings`` are those of all of it. ``snapshot`` is the
+    loop's, None where nothing runs. ``problem`` is why the last look failed; the rest is then
+    older. ``serial`` tells
     one view from the next.
     """
 
@@ -52,6 +54,7 @@ class ConsoleView:
     given_up: tuple[TopicPartition, ...] = ()
     attached: AttachedReport | None = None
     round_days: tuple[RoundDay, ...] = ()
+    outlooks: Mapping[TopicPartition, StoreOutlook] = field(default_factory=dict)
     settings: Settings | None = None
     snapshot: Snapshot | None = None
     receipts: tuple[ReceiptLine, ...] = ()
@@ -95,13 +98,18 @@ class ViewSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What one look found: of a directory, of a store, or of a live cluster."""
+    """What one look found: of a directory, of a store, or of a live cluster.
+
+    ``settings`` are those that counted, where no directory's look has them.
+    """
 
     directory: DirectoryLook | None = None
     tiers: tuple[TierStatus, ...] = ()
     given_up: tuple[TopicPartition, ...] = ()
     attached: AttachedReport | None = None
     round_days: tuple[RoundDay, ...] = ()
+    outlooks: Mapping[TopicPartition, StoreOutlook] = field(default_factory=dict)
+    settings: Settings | None = None
     now_ms: int = 0
 
 
@@ -192,7 +200,8 @@ class Watcher:
             looked.given_up,
             looked.attached,
             looked.round_days,
-            None if found is None else found.settings,
+            looked.outlooks,
+            looked.settings if found is None else found.settings,
             receipts=self.shelf.lines(),
             unreadable_receipts=self.shelf.unreadable,
             serial=self._view.serial + 1,

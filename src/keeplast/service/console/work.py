@@ -5,7 +5,9 @@ Texts are as they are; the template escapes them. A page is bounded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from keeplast.clock import time_text
 from keeplast.model.duration import duration_text
@@ -14,19 +16,27 @@ from keeplast.model.size import format_bytes, format_count, format_counted
 from keeplast.service.console.anatomy import SettingRow, setting_rows
 from keeplast.service.console.pages import (
     REMEDIES,
+    ROWS,
     Query,
     ShownTime,
     brief,
+    entries,
     log_url,
     moment,
+    place_in,
+    reason_of,
     sentence_of,
+    state_of,
 )
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.receipt_shelf import ReceiptLine
-from keeplast.service.snapshot import AttachedTotals
+from keeplast.service.snapshot import AttachedTotals, PartitionCondition, PartitionFacts
+from keeplast.service.status import PartitionStatus, State
+from keeplast.store.status import TierStatus
 from keeplast.tier.state.round_days import RoundSums
 
 QUEUE_MAX = 50
+DUE = (State.OVERDUE.value, State.ELIGIBLE.value, State.EXPIRED.value)
 DAYS = 30
 DAY_MS = 86_400_000
 BUDGET_KEYS = (
@@ -38,13 +48,16 @@ BUDGET_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A partition that is set aside, fails or is refused: what is wrong, where, what helps."""
+    """A partition that is set aside, fails, is refused or has a hole: what is wrong, where, what
+    helps; ``path`` and ``position`` are None where the error names none.
+    """
 
     partition: TopicPartition
     state: str
     reason: str
-    where: str
-    since: ShownTime
+    path: str | None
+    position: int | None
+    since_ms: int | None
     remedy: str
 
     @property
@@ -53,38 +66,90 @@ class Trouble:
         return log_url(self.partition)
 
     @property
+    def where(self) -> str:
+        """Return file and position in words, empty where none is known."""
+        at = "" if self.position is None else f"at byte {self.position}"
+        return " ".join(each for each in (self.path or "", at) if each)
+
+    @property
     def short_reason(self) -> str:
         """Return the reason without the values that an error ends with, but for where it is."""
         return sentence_of(self.reason) if self.where else brief(self.reason)
 
+    def as_document(self) -> dict[str, Any]:
+        """Return what the document says of it."""
+        return {
+            "topic": self.partition.topic, "partition": self.partition.partition,
+            "state": self.state, "reason": self.reason, "path": self.path,
+            "position": self.position, "since_ms": self.since_ms, "remedy": self.remedy,
+        }  # fmt: skip
 
-def troubles(view: ConsoleView, now_ms: int) -> list[Trouble]:
-    """Return what needs attention, the most urgent first; ages count from ``now_ms``."""
-    found = []
+
+def troubles(view: ConsoleView) -> list[Trouble]:
+    """Return what needs attention, the most urgent first; whose it is elsewhere, its owner's."""
     if view.status is not None:
-        for each in view.status.partitions:
-            if each.state.value not in REMEDIES:
-                continue
-            mark = each.set_aside or each.failing
-            where = "" if mark is None or mark.path is None else mark.path
-            if mark is not None and mark.position is not None:
-                where += f" at byte {mark.position}"
-            # It may have been set aside by the turn that this look began.
-            since = (
-                ShownTime("") if mark is None else moment(mark.since_ms, max(now_ms, mark.since_ms))
-            )
-            state = each.state.value
-            found.append(Trouble(each.partition, state, each.reason, where, since, REMEDIES[state]))
-    elif view.snapshot is not None:
-        found = [
-            Trouble(
-                each.partition, each.state.value, each.reason, "",
-                moment(each.set_aside_since_ms, now_ms), REMEDIES[each.state.value],
-            )
-            for each in view.snapshot.partitions
-            if each.state.value in REMEDIES
-        ]  # fmt: skip
+        return [_directory_trouble(each) for each in view.status.partitions
+                if each.state.value in REMEDIES]  # fmt: skip
+    facts = {} if view.snapshot is None else {e.partition: e for e in view.snapshot.partitions}
+    found, known = [], set()
+    for each in entries(view):
+        known.add(each.partition)
+        its = facts.get(each.partition)
+        state = state_of(view, each, its)
+        if state in REMEDIES and state != PartitionCondition.ELSEWHERE:
+            found.append(_trouble(each.partition, state, reason_of(view, each, its), its))
+    # What a loop cannot even look at, the watcher beside it may not have.
+    for partition, told in facts.items():
+        state = told.state.value
+        if partition not in known and state in REMEDIES and state != PartitionCondition.ELSEWHERE:
+            found.append(_trouble(partition, state, told.reason, told))
     return found
+
+
+def _directory_trouble(each: PartitionStatus) -> Trouble:
+    mark, state = each.set_aside or each.failing, each.state.value
+    return Trouble(
+        each.partition, state, each.reason, None if mark is None else mark.path,
+        None if mark is None else mark.position, None if mark is None else mark.since_ms,
+        REMEDIES[state],
+    )  # fmt: skip
+
+
+def _trouble(
+    partition: TopicPartition, state: str, reason: str, facts: PartitionFacts | None
+) -> Trouble:
+    path, position = place_in(reason)
+    since_ms = None if facts is None else facts.set_aside_since_ms
+    return Trouble(partition, state, reason, path, position, since_ms, REMEDIES[state])
+
+
+@dataclass(frozen=True, slots=True)
+class DueLine:
+    """A partition of which a round is worth it, whoever does it: ``owner`` is empty of nobody."""
+
+    partition: TopicPartition
+    state: str
+    reason: str
+    owner: str = ""
+
+
+def due_lines(view: ConsoleView) -> list[DueLine]:
+    """Return what is due or overdue, on every host, the most urgent first."""
+    facts = {} if view.snapshot is None else {e.partition: e for e in view.snapshot.partitions}
+    found = []
+    for each in entries(view):
+        its = None if view.status is not None else facts.get(each.partition)
+        state = state_of(view, each, its)
+        if state in DUE:
+            owner = each.owner if isinstance(each, TierStatus) else ""
+            found.append(DueLine(each.partition, state, reason_of(view, each, its), owner))
+    return found
+
+
+def since(trouble: Trouble, now_ms: int) -> ShownTime:
+    """Return since when; it may have been set aside by the turn that this look began."""
+    at_ms = trouble.since_ms
+    return ShownTime("") if at_ms is None else moment(at_ms, max(now_ms, at_ms))
 
 
 def receipts_found(view: ConsoleView, query: Query) -> list[ReceiptLine]:
@@ -101,6 +166,52 @@ def receipts_found(view: ConsoleView, query: Query) -> list[ReceiptLine]:
     elif query.sort == "name":
         found.sort(key=lambda each: str(each.partition))
     return found
+
+
+def receipt_document(line: ReceiptLine) -> dict[str, Any]:
+    """Return a receipt in short for the document; the files have all of it."""
+    found = line.round
+    return {
+        "kind": line.kind,
+        "now_ms": line.at_ms,
+        "topic": None if line.partition is None else line.partition.topic,
+        "partition": None if line.partition is None else line.partition.partition,
+        "first_dirty": line.first,
+        "end_offset": line.end,
+        "bytes_read": None if found is None else found.bytes_read,
+        "bytes_written": None if found is None else found.bytes_written,
+        "messages_read": None if found is None else found.records_read,
+        "messages_written": None if found is None else found.records_written,
+        "seconds": None if found is None else found.seconds,
+        "removed": dict(line.removed),
+        "has_ended": line.has_ended,
+        "words": line.words,
+        "verdict": line.verdict or None,
+    }
+
+
+def work_document(view: ConsoleView) -> dict[str, Any]:
+    """Return what the page has beside what runs: the newest :data:`ROWS` receipts of those held."""
+    newest = tuple(reversed(view.receipts))[:ROWS]
+    return {
+        "troubles": [each.as_document() for each in troubles(view)],
+        "due": [
+            {
+                "topic": each.partition.topic, "partition": each.partition.partition,
+                "state": each.state, "reason": each.reason, "owner": each.owner or None,
+            }
+            for each in due_lines(view)
+        ],
+        "caps": cap_lines(view),
+        "budgets": [asdict(each) for each in budgets(view)],
+        "days": [
+            {"day_ms": each.at_ms, "rounds": each.rounds, "came_bytes": each.came_bytes,
+             "freed_bytes": each.freed_bytes, "hosts": each.hosts}
+            for each in growth_of(view).days
+        ],
+        "receipts_held": len(view.receipts),
+        "receipts": [receipt_document(each) for each in newest],
+    }  # fmt: skip
 
 
 def receipt_words(line: ReceiptLine) -> str:
@@ -237,6 +348,7 @@ def cap_lines(view: ConsoleView) -> list[str]:
 
 def budgets(view: ConsoleView) -> tuple[SettingRow, ...]:
     """Return what bounds rounds, and who said it; nothing where no settings are known."""
-    if view.settings is None or view.status is None:
+    if view.settings is None:
         return ()
-    return setting_rows(view.settings, "", view.status.root, keys=BUDGET_KEYS)
+    root = Path() if view.status is None else view.status.root
+    return setting_rows(view.settings, "", root, keys=BUDGET_KEYS)

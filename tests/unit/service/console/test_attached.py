@@ -99,8 +99,13 @@ def test_the_document_is_that_of_attach_status(
         assert expected == site(world).document(path)
 
 
-def test_what_comes_next_is_told_in_the_words_of_attach_status(world: AttachedWorld) -> None:
+def test_what_comes_next_is_told_in_the_words_of_attach_status(
+    world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compacted(world)
+    # What waits for its grace has a date that moves with the time of the look.
+    now_ms = world.clock.now_ms() + 60_000
+    monkeypatch.setattr(SystemClock, "now_ms", lambda self: now_ms)
     expected = printed(world, "--store", f"sqlite:///{world.root / 'decisions.db'}")
     (outlook,), (told,) = expected["outlook"], expected["told_from"]
     found = site(world)
@@ -172,9 +177,45 @@ def test_a_partition_that_waits_says_for_whom(world: AttachedWorld) -> None:
 def test_a_hole_comes_before_everything(world: AttachedWorld) -> None:
     world.expire(world.served()[1])
     world.cluster.log = replace(world.cluster.log, start=0)
-    text = text_of(site(world, is_asked=False), "/")
+    found = site(world, is_asked=False)
+    text = text_of(found, "/")
     assert '<span class="state s-holes">holes</span>' in text
     assert "nothing serves offsets 10 to 19" in text
+    work = text_of(found, "/work")
+    assert "nothing serves offsets 10 to 19" in work
+    assert "keeplast attach verify" in work
+    assert "Nothing is set aside, and nothing fails." not in work
+    (trouble,) = found.document("/work.json")["troubles"]
+    assert ("orders", 0, "holes") == (trouble["topic"], trouble["partition"], trouble["state"])
+
+
+def test_the_settings_of_an_attached_topic_have_their_origin_and_their_trade_off(
+    world: AttachedWorld,
+) -> None:
+    compacted(world)
+    store = f"sqlite:///{world.root / 'decisions.db'}"
+    wanted = WantedOptions(flags=("min.cleanable.dirty.ratio=0.25",))
+    with attached_watcher(CLUSTER, store, world.clock, wanted=wanted) as looking:
+        found = Site(FixedSource(looking.view()))
+    log = text_of(found, "/log/orders/0")
+    assert '<th scope="row">min.cleanable.dirty.ratio</th><td data-label="Value">0.25' in log
+    assert "the cluster, topic" in log
+    rows = found.document("/log/orders/0/settings.json")["settings"]
+    (ratio,) = [each for each in rows if each["key"] == "min.cleanable.dirty.ratio"]
+    assert ("0.25", False) == (ratio["value"], ratio["is_default"])
+    work = text_of(found, "/work")
+    assert "Throttle and budgets" in work
+    assert "log.cleaner.io.max.bytes.per.second" in work
+
+
+def test_what_brokers_alone_have_is_a_line_of_its_own(world: AttachedWorld) -> None:
+    compacted(world)
+    assert "On brokers alone, by offsets" not in text_of(site(world), "/log/orders/0")
+    world.cluster.log = replace(world.cluster.log, end=60)
+    log = text_of(site(world), "/log/orders/0")
+    assert "On brokers alone, by offsets" in log
+    assert 'aria-label="on brokers alone: offsets 30 to 60"' in log
+    assert 'x="50.0%" y="0" width="50.0%"' in log
 
 
 def test_a_loop_says_why_a_partition_waits(world: AttachedWorld) -> None:

@@ -64,7 +64,17 @@ def test_the_document_is_that_of_status(root: Path) -> None:
     arguments += ["--tombstones", "headers", "--now-ms", str(NOW_MS)]
     expected = json.loads(CliRunner().invoke(app, arguments).stdout)
     assert expected["partitions"][0]["tombstones"] is not None
-    assert expected == read(site_of(root), f"{HEADERS}.json").json()
+    found = read(site_of(root), f"{HEADERS}.json").json()
+    headers = found["partitions"][0].pop("headers")
+    assert expected == found
+    scanned = scan_headers(root / "orders-0", LocalFiles(), NOW_MS, lambda _: None).segments
+    assert [{"base_offset": base} | asdict(each) for base, each in scanned.items()] == headers
+
+
+def test_the_page_leads_to_its_document(root: Path) -> None:
+    page = read(site_of(root)).text
+    assert f'<form class="deed" method="post" action="{HEADERS}.json">' in page
+    assert "as JSON" in page
 
 
 def test_a_horizon_that_a_round_stamped_is_shown(tmp_path: Path) -> None:
@@ -155,7 +165,9 @@ def site_of_store(call: StoreCall, limits: SearchLimits | None = None) -> Site:
 def test_headers_of_a_store_are_those_of_its_objects(store: StoreCall, tmp_path: Path) -> None:
     site = site_of_store(store)
     assert "Read them now" in site.get("/log/orders/0").text
-    (found,) = read(site, f"{HEADERS}.json").json()["partitions"]
+    document = read(site, f"{HEADERS}.json").json()
+    assert [] == document["given_up"]
+    (found,) = document["partitions"]
     told = CliRunner().invoke(app, ["tier", "status", "--store", store.store, "--json"])
     (expected,) = json.loads(told.stdout)["partitions"]
     assert expected == {name: found[name] for name in expected}

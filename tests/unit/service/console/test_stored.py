@@ -1,0 +1,315 @@
+"""A store on the pages: why each partition is or is not cleaned, by when, whoever owns it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from keeplast.cli.frame.options import ScopeOptions
+from keeplast.cli.main import app
+from keeplast.cli.tier.options import StoreCall
+from keeplast.cli.tier.watching import store_watcher
+from keeplast.clock import SystemClock
+from keeplast.errors import InvalidError, UnavailableError
+from keeplast.model.duration import duration_text
+from keeplast.model.partition import TopicPartition
+from keeplast.service import store_outlook
+from keeplast.service.console import pages, work
+from keeplast.service.console.view import ConsoleView
+from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
+from keeplast.service.status import State
+from keeplast.store import look, tiered_store
+from keeplast.store.erasure import TierPace
+from tests.support.console_site import FixedSource, Site
+
+SAMPLE = Path(__file__).parents[4] / "src" / "keeplast" / "samples" / "broker-4.3.0"
+ORDERS = TopicPartition("orders", 0)
+LAG_MS = 3_600_000
+
+
+def printed(*words: object) -> Any:
+    done = CliRunner().invoke(app, [*map(str, words), "--json"])
+    assert 0 == done.exit_code, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A host's data directory: a broker's log of a topic whose lag is an hour."""
+    root = tmp_path / "data"
+    shutil.copytree(SAMPLE / "orders-0", root / "orders-0")
+    settings = f'[topic.orders]\n"cleanup.policy" = "compact"\n"max.compaction.lag.ms" = {LAG_MS}\n'
+    (root / "keeplast.toml").write_text(settings, encoding="utf-8")
+    return root
+
+
+@pytest.fixture
+def store(tmp_path: Path, data: Path) -> str:
+    """A store that has taken it in."""
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    printed("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
+    printed("tier", "import", data, "--store", url, "--topic", "orders")
+    return url
+
+
+@pytest.fixture
+def call(store: str) -> StoreCall:
+    return StoreCall(store=store, object_options=(), scope=ScopeOptions())
+
+
+@pytest.fixture
+def view(call: StoreCall) -> ConsoleView:
+    return looked(call)
+
+
+def looked(call: StoreCall, local: Path | None = None) -> ConsoleView:
+    with store_watcher(call, None, SystemClock(), local=local) as watcher:
+        return watcher.view()
+
+
+def text_of(view: ConsoleView, path: str) -> str:
+    answer = Site(FixedSource(view)).get(path)
+    assert 200 == answer.status_code, answer.text
+    return " ".join(html.unescape(answer.text).split())
+
+
+def set_aside(view: ConsoleView, reason: str) -> ConsoleView:
+    """Return the view of a store that keeps ``reason``, as a round of some host leaves it."""
+    (tier,) = view.tiers
+    return replace(view, tiers=(replace(tier, uncleanable_reason=reason),))
+
+
+DAMAGE = "CorruptError: the checksum differs. path=orders/0/00000000000000000000.log position=77"
+
+
+def test_what_is_set_aside_needs_attention_with_file_position_and_remedy(view: ConsoleView) -> None:
+    found = set_aside(view, DAMAGE)
+    assert '<span class="state s-set-aside">set aside</span>' in text_of(found, "/")
+    page = text_of(found, "/work")
+    assert "Nothing is set aside" not in page
+    assert "the checksum differs" in page
+    assert "orders/0/00000000000000000000.log at byte 77" in page
+    (trouble,) = Site(FixedSource(found)).document("/work.json")["troubles"]
+    assert ("orders/0/00000000000000000000.log", 77) == (trouble["path"], trouble["position"])
+    assert pages.REMEDIES["set aside"] == trouble["remedy"]
+    assert "Nothing is set aside, and nothing fails." in text_of(view, "/work")
+
+
+def test_a_loops_error_names_file_and_position_too(view: ConsoleView) -> None:
+    reason = DAMAGE.partition(": ")[2]
+    facts = PartitionFacts(
+        ORDERS, Path("orders-0"), PartitionCondition.RETRYING, reason, set_aside_since_ms=7
+    )
+    snapshot = Snapshot("s", view.now_ms, view.now_ms, 1, 1, (facts,))
+    (trouble,) = work.troubles(replace(view, snapshot=snapshot))
+    assert ("orders/0/00000000000000000000.log at byte 77", 7) == (trouble.where, trouble.since_ms)
+    # One that the watcher beside the loop has not seen yet is told all the same.
+    (trouble,) = work.troubles(replace(view, tiers=(), snapshot=snapshot))
+    assert "retrying" == trouble.state
+    elsewhere = replace(facts, state=PartitionCondition.ELSEWHERE, reason="owned by box-b")
+    assert [] == work.troubles(replace(view, snapshot=replace(snapshot, partitions=(elsewhere,))))
+
+
+def test_an_error_without_a_place_has_none() -> None:
+    assert (None, None) == pages.place_in("no broker answers; try later")
+    assert ("a b/c.log", None) == pages.place_in("gone. path=a b/c.log size=7")
+
+
+def test_why_it_is_cleaned_and_by_when_are_told_of_every_hosts_partitions(
+    view: ConsoleView, store: str
+) -> None:
+    outlook = view.outlooks[ORDERS]
+    assert State.OVERDUE is outlook.state
+    overview = text_of(view, "/")
+    assert '<span class="state s-overdue">overdue</span>' in overview
+    assert outlook.reason in overview
+    assert f"max.compaction.lag.ms is {duration_text(LAG_MS)}" in outlook.reason
+    deadline = pages.moment(outlook.deadline_ms, view.now_ms)
+    assert deadline.title.split()[1] in overview
+    (expected,) = printed("tier", "status", "--store", store, "--erased-by")["partitions"]
+    erased = outlook.erased
+    assert erased is not None
+    # Both count from when they were asked: what is overdue is due now.
+    assert erased.by_ms is not None
+    assert 0 <= expected["erased_by"]["by_ms"] - erased.by_ms < 600_000
+    assert expected["erased_by"]["why"] == erased.why
+    assert "old values: erased by " in text_of(view, "/log/orders/0")
+    page = text_of(view, "/work")
+    assert "Due, on every host" in page
+    assert outlook.reason in page
+    (due,) = Site(FixedSource(view)).document("/work.json")["due"]
+    assert ("overdue", outlook.reason) == (due["state"], due["reason"])
+
+
+def test_what_another_host_owns_is_overdue_all_the_same(view: ConsoleView) -> None:
+    reason = "owned by box-b; --take-over fences it"
+    facts = PartitionFacts(ORDERS, Path("orders-0"), PartitionCondition.ELSEWHERE, reason)
+    snapshot = Snapshot("s", view.now_ms, view.now_ms, 1, 1, (facts,))
+    found = replace(view, snapshot=snapshot)
+    (row,) = pages.overview_rows(found, pages.entries(found), view.now_ms)
+    assert ("overdue", f"{view.outlooks[ORDERS].reason}; {reason}") == (row.state, row.reason)
+    calm = replace(view.outlooks[ORDERS], state=State.NOT_DUE, reason="clean enough")
+    found = replace(found, outlooks={ORDERS: calm})
+    (row,) = pages.overview_rows(found, pages.entries(found), view.now_ms)
+    assert ("owned elsewhere", f"clean enough; {reason}") == (row.state, row.reason)
+
+
+def test_after_a_round_it_is_clean(call: StoreCall, store: str) -> None:
+    printed("tier", "clean", "--store", store, "--force", "--runner", "local", "--cores", 1)
+    found = looked(call)
+    assert State.CLEAN is found.outlooks[ORDERS].state
+    overview = text_of(found, "/")
+    assert '<span class="state s-clean">clean</span>' in overview
+    assert found.outlooks[ORDERS].reason in overview
+    assert [] == work.due_lines(found)
+
+
+def test_the_most_urgent_come_first(view: ConsoleView) -> None:
+    (tier,), outlook = view.tiers, view.outlooks[ORDERS]
+    names = [TopicPartition("t", number) for number in range(5)]
+    states = [State.CLEAN, State.NOT_DUE, State.OVERDUE, State.ELIGIBLE, State.OVERDUE]
+    late = replace(outlook.figures, overdue_from_ms=1)  # type: ignore[type-var]
+    outlooks = {
+        name: replace(outlook, partition=name, state=state)
+        for name, state in zip(names, states, strict=True)
+    }
+    outlooks[names[4]] = replace(outlooks[names[4]], figures=late)
+    tiers = [replace(tier, partition=name) for name in names]
+    tiers.append(replace(tier, partition=TopicPartition("t", 9), uncleanable_reason=DAMAGE))
+    found = replace(view, tiers=tuple(tiers), outlooks=outlooks)
+    assert [9, 4, 2, 3, 1, 0] == [each.partition.partition for each in pages.entries(found)]
+    shown = re.findall(r'<th scope="row"><a href="/log/t/(\d)">', text_of(found, "/"))
+    assert list("942310") == shown
+    assert ("overdue", 2) in pages.state_counts(found)
+
+
+def test_objects_that_cannot_be_reached_are_asked_once_a_look(
+    call: StoreCall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def unreachable(*_: object, **__: object) -> None:
+        asked.append(1)
+        raise UnavailableError("the object store does not answer; try later")
+
+    monkeypatch.setattr(tiered_store.TieredStore, "eligibility", unreachable)
+    found = looked(call)
+    assert "why it is or is not cleaned is not known: the object store" in text_of(found, "/")
+    outlooks = store_outlook.StoreOutlooks()
+    asked.clear()
+    with call.opened() as opened:
+        pace = TierPace(1, 1, 1, 1)
+        many = outlooks.find(opened, [ORDERS, ORDERS, ORDERS], pace, lambda _: None)
+    assert [1] == asked
+    assert many[ORDERS].state is None
+
+
+def test_no_look_reads_objects_for_long_and_the_next_goes_on(
+    call: StoreCall, store: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(data / "orders-0", data / "orders-1")
+    printed("tier", "import", data, "--store", store, "--topic", "orders", "--partition", 1)
+    monkeypatch.setattr(store_outlook, "OBJECT_SECONDS", -1.0)
+    outlooks, names = store_outlook.StoreOutlooks(), [ORDERS, TopicPartition("orders", 1)]
+    pace = TierPace(1, 1, 1, 1, has_followers=False)
+    with call.opened() as opened:
+        first = outlooks.find(opened, names, pace, lambda _: None)
+        assert store_outlook.NOT_YET == first[names[1]].reason
+        assert first[names[0]].state is not None
+        second = outlooks.find(opened, names, pace, lambda _: None)
+        assert {None} != {each.state for each in second.values()}
+        assert all(each.state is not None for each in second.values())
+
+
+def test_what_has_not_changed_is_not_read_again(
+    call: StoreCall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outlooks, pace = store_outlook.StoreOutlooks(), TierPace(1, 1, 1, 1)
+    with call.opened() as opened:
+        first = outlooks.find(opened, [ORDERS], pace, lambda _: None)
+
+    def again(*_: object, **__: object) -> None:
+        raise AssertionError("an object is read again")
+
+    monkeypatch.setattr(tiered_store, "find_tier_eligibility", again)
+    monkeypatch.setattr(look, "read_first_batch_timestamp", again)
+    with call.opened() as opened:
+        second = outlooks.find(opened, [ORDERS], pace, lambda _: None)
+    assert first[ORDERS].state == second[ORDERS].state
+    assert first[ORDERS].deadline_ms == second[ORDERS].deadline_ms
+
+
+def test_a_hosts_log_is_the_second_line_of_the_strip(
+    call: StoreCall, view: ConsoleView, store: str, data: Path
+) -> None:
+    assert 1 == text_of(view, "/").count('<svg class="strip"')
+    found = looked(call, data)
+    overview = text_of(found, "/")
+    assert 2 == overview.count('<svg class="strip"')
+    page = text_of(found, "/log/orders/0")
+    assert "In object storage:" in page
+    assert "On this host, to the same scale:" in page
+    (expected,) = printed("tier", "status", "--store", store, "--local", data)["partitions"]
+    assert expected["local_bytes"] is not None
+    assert f"log end {expected['log_end']}" in page
+    lines = re.findall(r'<svg class="strip tall"[^>]*>(.*?)</svg>', page)
+    there = {True: {"remote", "both"}, False: {"local", "both"}}
+    for line, wanted in zip(lines, (there[True], there[False]), strict=True):
+        bases = [each["base_offset"] for each in expected["segments"] if each["place"] in wanted]
+        assert bases == [int(each) for each in re.findall(r'href="#s(\d+)"', line)]
+
+
+def test_a_host_without_such_a_directory_is_told_at_the_start(
+    call: StoreCall, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidError, match="nowhere"):
+        store_watcher(call, None, SystemClock(), local=tmp_path / "nowhere")
+
+
+@pytest.fixture
+def broken_local(data: Path) -> Path:
+    """A host's log that cannot be read just now."""
+    for each in (data / "orders-0").glob("*.log"):
+        each.write_bytes(b"\xff" * 100)
+    return data
+
+
+def test_a_local_log_that_cannot_be_read_leaves_the_store_on_the_page(
+    call: StoreCall, broken_local: Path
+) -> None:
+    found = looked(call, broken_local)
+    assert found.tiers[0].local_bytes is None
+    assert 1 == text_of(found, "/").count('<svg class="strip"')
+    assert found.problem is None
+
+
+def test_settings_and_budgets_of_a_store_are_told(view: ConsoleView) -> None:
+    site = Site(FixedSource(view))
+    rows = {e["key"]: e for e in site.document("/log/orders/0/settings.json")["settings"]}
+    assert str(LAG_MS) == rows["max.compaction.lag.ms"]["value"]
+    assert "kept with the partition" == rows["max.compaction.lag.ms"]["source"]
+    page = text_of(view, "/work")
+    for key in work.BUDGET_KEYS:
+        assert f'<th scope="row">{key}</th>' in page
+    assert set(work.BUDGET_KEYS) == {e["key"] for e in site.document("/work.json")["budgets"]}
+
+
+def test_in_a_store_the_button_is_named_for_what_it_does(view: ConsoleView) -> None:
+    from keeplast.service.control import Control
+    from tests.support.console_site import ACTOR, NOW_MS
+    from tests.support.manual_clock import ManualClock
+
+    site = Site(FixedSource(view, control=Control(ManualClock(NOW_MS))))
+    site.enter(ACTOR)
+    page = site.get("/log/orders/0").text
+    assert "Try again now" in page
+    assert "Clean now" not in page
+    assert 'action="/do/retry"' in page

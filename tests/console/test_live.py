@@ -6,19 +6,23 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import httpx
 import pytest
 
 from keeplast.cleaner.selection import Choice
 from keeplast.model.partition import TopicPartition
 from keeplast.run.events import RoundWork
+from keeplast.service.console import app as console_app
 from keeplast.service.console import rendering
+from keeplast.service.console.streams import StreamLimits
+from keeplast.service.console.view import ConsoleView
 from keeplast.service.status import State
 from keeplast.survey.report import RoundReport
-from tests.console.conftest import Served, now, printed
+from tests.console.conftest import Served, now, printed, serving
 from tests.support.browser import Browser, cells
 from tests.support.waiting import wait_for_line
 from tools.demo_console import SETTINGS
@@ -91,10 +95,18 @@ def test_a_new_view_is_shown_and_the_focus_stays(browser: Browser, served: Serve
         "window.isTheSame = true;"
         "[...document.querySelectorAll('tbody a')].find(a => a.innerText == 'orders-0').focus()"
     )
+    with_another_reason(served, "as clean as can be")
+    browser.wait(lambda: "as clean as can be" in row_of(browser, "orders-0"))
+    assert browser.script("return window.isTheSame")
+    assert "orders-0" == browser.focused
+
+
+def with_another_reason(served: Served, reason: str) -> None:
+    """Have a next view say something else of a log."""
     found = served.source.found
     assert found.status is not None
     partitions = tuple(
-        replace(each, state=State.CLEAN, reason="as clean as can be", decision=None)
+        replace(each, state=State.CLEAN, reason=reason, decision=None)
         if each.partition == ORDERS
         else each
         for each in found.status.partitions
@@ -102,9 +114,61 @@ def test_a_new_view_is_shown_and_the_focus_stays(browser: Browser, served: Serve
     served.source.found = replace(
         found, serial=found.serial + 1, status=replace(found.status, partitions=partitions)
     )
-    browser.wait(lambda: "as clean as can be" in row_of(browser, "orders-0"))
-    assert browser.script("return window.isTheSame")
-    assert "orders-0" == browser.focused
+
+
+def footer_says(browser: Browser, words: str) -> Callable[[], bool]:
+    return lambda: words in browser.text("footer")
+
+
+def test_without_a_stream_a_page_reloads_and_says_so(
+    browser: Browser, seen: ConsoleView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendering, "RELOAD_SECONDS", 1)
+    monkeypatch.setattr(console_app, "StreamLimits", lambda: StreamLimits(count=0))
+    with serving(seen) as served:
+        browser.open(served.url("/"))
+        browser.script("window.isTheSame = true")
+        browser.wait(footer_says(browser, "This page reloads every 1 s."))
+        with_another_reason(served, "as clean as can be")
+        browser.wait(lambda: "as clean as can be" in row_of(browser, "orders-0"))
+        assert browser.script("return window.isTheSame")
+        assert "This page reloads every 1 s." in browser.text("footer")
+    browser.wait(footer_says(browser, "The console does not answer: what is shown may be old."))
+    assert "as clean as can be" in row_of(browser, "orders-0")
+    browser.complaints()
+
+
+def show(browser: Browser, *, is_hidden: bool) -> None:
+    """Let the page believe that its tab is hidden, or shown again."""
+    browser.script(
+        "Object.defineProperty(document, 'visibilityState', {configurable: true, value: "
+        f"'{'hidden' if is_hidden else 'visible'}'}});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+
+
+def test_a_tab_that_nobody_sees_holds_no_connection(
+    browser: Browser, seen: ConsoleView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        console_app, "StreamLimits", lambda: StreamLimits(count=1, step_seconds=0.05)
+    )
+
+    def is_free(served: Served) -> bool:
+        with httpx.stream("GET", served.url("/events")) as answer:
+            return answer.status_code == 200
+
+    with serving(seen) as served:
+        browser.open(served.url("/"))
+        browser.wait(footer_says(browser, "Changes appear by themselves."))
+        assert not is_free(served)
+        show(browser, is_hidden=True)
+        browser.wait(lambda: is_free(served))
+        with_another_reason(served, "as clean as can be")
+        show(browser, is_hidden=False)
+        browser.wait(lambda: "as clean as can be" in row_of(browser, "orders-0"))
+        browser.wait(lambda: not is_free(served))
+        browser.open("about:blank")
 
 
 def test_without_script_pages_reload_by_themselves(

@@ -84,6 +84,14 @@ ReceiptFile = Annotated[
         "and verdicts on them, are shown. Only read.",
     ),
 ]  # fmt: skip
+Local = Annotated[
+    Path | None,
+    typer.Option(
+        "--local", metavar="DIR", show_default=False,
+        help="Of a store: the data directory of a host, whose logs are shown beside what is in "
+        "object storage, as for tier status. Only read.",
+    ),
+]  # fmt: skip
 Listen = Annotated[
     str,
     typer.Option(
@@ -106,6 +114,7 @@ def console(
     storage: Segments = None,
     storage_options: SegmentOptions = (),
     receipt: ReceiptFile = None,
+    local: Local = None,
     listen: Listen = f"{LOOPBACK}:{PORT_DEFAULT}",
     object_options: ObjectOptions = (),
     as_json: Json = False,
@@ -128,6 +137,11 @@ def console(
             f"--storage={shown_url(storage or '')}"
         )
     check_receipt(receipt, data_dir)
+    if local is not None and (store is None or bootstrap_server is not None):
+        raise InvalidError(
+            "--local is about a tiered store; give --store URL, and no other place. "
+            f"--local={local}"
+        )
     clock = SystemClock()
     find: KeyFinder | None = None
     scan: HeaderScanner | None = None
@@ -165,7 +179,9 @@ def console(
         from keeplast.cli.tier.watching import store_finder, store_scanner, store_watcher
 
         call = StoreCall(store=store or "", object_options=object_options, scope=scope)
-        watcher = store_watcher(call, settings.broker_config, clock, receipt)
+        watcher = store_watcher(
+            call, settings.broker_config, clock, receipt, local=local, sources=settings
+        )
         find = store_finder(call, settings.broker_config)
         scan = store_scanner(call)
     with watcher, console_served(

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from keeplast import __version__
+from keeplast.cli.frame.console import with_address
 from keeplast.cli.frame.exit_codes import INTERRUPTED, TERMINATED
 from keeplast.cli.frame.guard import Terminated, terminate_on_signal
 from keeplast.cli.frame.lazy import MARKUP, LazyGroup
@@ -71,7 +72,7 @@ class CheckedGroup(LazyGroup):
                 raise typer.BadParameter(
                     f"argument {number} is empty; is a variable not set? argument={text!r}"
                 )
-        found: list[str] = super().parse_args(ctx, voice_first(args))
+        found: list[str] = super().parse_args(ctx, with_address(voice_first(args)))
         return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.cli.frame import console
-from keeplast.cli.frame.console import PORT_DEFAULT, console_address
+from keeplast.cli.frame.console import PORT_DEFAULT, console_address, with_address
 from keeplast.errors import InvalidError
 from tests.unit.cli.conftest import Run
 
@@ -31,6 +31,49 @@ def test_an_address_may_be_short(text: str, expected: tuple[str, int]) -> None:
 def test_what_is_no_address_is_told(text: str) -> None:
     with pytest.raises(InvalidError, match="HOST:PORT"):
         console_address(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["run", "d", "--console"], ["run", "d", "--console=127.0.0.1:9590"]),
+        (["--console", "--once"], ["--console=127.0.0.1:9590", "--once"]),
+        (["--console", "0"], ["--console", "0"]),
+        (["--console=box", "d"], ["--console=box", "d"]),
+        (["--console", "--", "d"], ["--console=127.0.0.1:9590", "--", "d"]),
+        (["--", "--console"], ["--", "--console"]),
+        ([], []),
+    ],
+)
+def test_a_console_without_an_address_is_at_the_usual_one(
+    given: list[str], expected: list[str]
+) -> None:
+    assert expected == with_address(given)
+
+
+def test_a_bare_console_is_one(keeplast: Command, tmp_path: Path) -> None:
+    for words in (("--once", "--console"), ("--console", "--once")):
+        run = keeplast("run", tmp_path / "nowhere", *words)
+        assert (2, True) == (run.code, "no such directory" in run.err), run.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("tier", "run", "--store", "sqlite:///nothing.db"),
+     ("attach", "run", "--bootstrap-server", "b:9092", "--store", "sqlite:///nothing.db",
+      "--storage", "local:/nothing")],
+)  # fmt: skip
+def test_actions_that_would_be_written_nowhere_are_refused(
+    keeplast: Command, command: tuple[str, ...]
+) -> None:
+    run = keeplast(*command, "--console", "0", "--allow-actions")
+    assert (2, True) == (run.code, "give --receipt FILE too" in run.err), run.err
+
+
+def test_a_hosts_directory_is_shown_beside_a_store_alone(keeplast: Command, data_dir: Path) -> None:
+    for words in ((data_dir,), ("--bootstrap-server", "b:9092", "--store", "sqlite:///x.db")):
+        run = keeplast("console", *words, "--local", data_dir)
+        assert (2, True) == (run.code, "--local is about a tiered store" in run.err), run.err
 
 
 @pytest.mark.parametrize(

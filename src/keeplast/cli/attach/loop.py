@@ -36,6 +36,7 @@ def look_after(options: AttachedRunOptions, *, as_json: bool) -> Result:
     """Look after attached partitions until somebody ends it; returns exit code and document."""
     clock, files, gauges = SystemClock(), LocalFiles(), GaugeObserver()
     control, console_at = Control(clock), options.console.check()
+    options.console.check_receipt(options.receipt)
     observer: Observer = gauges
     settings, limits, workers = _settings(options), options.caps.pace(), options.workers
     wiring.check_runner(workers.chosen_runner, master=workers.master)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +31,22 @@ if TYPE_CHECKING:
 
 PANEL = "Console"
 PORT_DEFAULT = 9590
+OPTION = "--console"
 PACKAGES = ("starlette", "uvicorn", "jinja2", "anyio")
+
+
+def with_address(args: Sequence[str]) -> list[str]:
+    """Return the arguments of a command line with the address that a bare ``--console`` means.
+
+    It is bare where nothing follows it, or another option. Behind ``--`` nothing is one.
+    """
+    end = args.index("--") if "--" in args else len(args)
+    return [
+        f"{OPTION}={LOOPBACK}:{PORT_DEFAULT}"
+        if text == OPTION and at < end and (at + 1 >= end or args[at + 1].startswith("-"))
+        else text
+        for at, text in enumerate(args)
+    ]
 
 
 def console_address(text: str) -> tuple[str, int]:
@@ -178,9 +193,9 @@ class ConsoleOptions:
         str | None,
         typer.Option(
             "--console",
-            metavar="HOST:PORT",
+            metavar="[HOST:PORT]",
             help="Show the logs and the work in a browser; HOST or PORT alone is enough, port 0 "
-            "takes a free one.",
+            f"takes a free one. Without a value: {LOOPBACK}:{PORT_DEFAULT}.",
             rich_help_panel=PANEL,
         ),
     ] = None
@@ -194,6 +209,14 @@ class ConsoleOptions:
             rich_help_panel=PANEL,
         ),
     ] = False
+
+    def check_receipt(self, receipt: Path | None) -> None:
+        """Raise InvalidError where somebody could act, and nothing would be written of it."""
+        if self.allow_actions and receipt is None:
+            raise InvalidError(
+                "what is asked for from a page is written to the receipts, and there are none; "
+                "give --receipt FILE too. --allow-actions"
+            )
 
     def check(self) -> tuple[str, int] | None:
         """Return where to listen, None without a console; InvalidError for what makes no sense."""

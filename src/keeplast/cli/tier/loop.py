@@ -40,6 +40,7 @@ def look_after(options: TierRunOptions, *, as_json: bool) -> Result:
     """Look after the chosen partitions until somebody ends it; returns exit code and document."""
     clock, files, gauges = SystemClock(), LocalFiles(), GaugeObserver()
     control, console_at = Control(clock), options.console.check()
+    options.console.check_receipt(options.receipt)
     brokers = options.readers.brokers()
     observer: Observer = gauges
     call, workers, sources = options.call, options.workers, options.settings

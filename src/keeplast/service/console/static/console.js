@@ -31,7 +31,9 @@ async function renew() {
   isLate = isBusy();
   if (isLate) return;
   const answer = await fetch(location.pathname + location.search, { credentials: "same-origin" });
-  if (!answer.ok || answer.redirected) return location.reload();
+  // Who must enter, or whose log is gone, is told so; what may pass is tried again.
+  if (answer.redirected || [401, 403, 404].includes(answer.status)) return location.reload();
+  if (!answer.ok) throw new Error(answer.statusText);
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = page.getElementById("main");
   const old = document.getElementById("main");
@@ -42,6 +44,7 @@ async function renew() {
   madeAt = performance.now();
   const footer = page.querySelector("footer");
   if (footer) document.querySelector("footer").replaceWith(footer);
+  say(said);
   if (href) {
     for (const link of fresh.querySelectorAll("a")) {
       if (link.getAttribute("href") === href) { link.focus(); break; }
@@ -118,8 +121,64 @@ function heard(event) {
   renew().then(() => { serial = now; }, () => {});
 }
 
-if (!enter && window.EventSource) {
-  const stream = new EventSource("/events");
+// How the page stays new: by events, or where there are none for it, by the clock. A browser opens
+// few connections to one place: a tab that nobody sees holds none.
+const RELOAD_SECONDS = Number(document.body.dataset.reload) || 10;
+let stream = null;
+let timer = null;
+let said = "";
+
+function say(words) {
+  said = words;
+  const line = document.getElementById("renewal");
+  if (line && words && line.textContent !== words) line.textContent = words;
+}
+
+function listen() {
+  if (stream || document.visibilityState === "hidden") return;
+  stream = new EventSource("/events");
   stream.onmessage = heard;
-  window.addEventListener("pagehide", () => stream.close());
+  stream.onopen = () => {
+    clearInterval(timer);
+    timer = null;
+    say("Changes appear by themselves.");
+  };
+  stream.onerror = lost;
+}
+
+function lost() {
+  // One that has ended the browser opens again by itself, one that was refused never.
+  if (stream && stream.readyState === EventSource.CLOSED) stream = null;
+  if (!stream) say("This page reloads every " + RELOAD_SECONDS + " s.");
+  if (timer === null) timer = setInterval(again, RELOAD_SECONDS * 1000);
+}
+
+function again() {
+  if (document.visibilityState === "hidden") return;
+  renew().then(
+    () => { if (!stream) say("This page reloads every " + RELOAD_SECONDS + " s."); },
+    () => say("The console does not answer: what is shown may be old.")
+  );
+  listen();
+}
+
+function leave() {
+  if (stream) stream.close();
+  stream = null;
+  clearInterval(timer);
+  timer = null;
+}
+
+function comeBack() {
+  renew().catch(() => say("The console does not answer: what is shown may be old."));
+  listen();
+}
+
+if (!enter && window.EventSource) {
+  listen();
+  document.addEventListener("visibilitychange", () => {
+    if (document.visibilityState === "hidden") leave(); else comeBack();
+  });
+  window.addEventListener("pagehide", leave);
+  window.addEventListener("pageshow", (event) => { if (event.persisted) comeBack(); });
 }

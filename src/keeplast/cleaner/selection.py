@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from keeplast.model.duration import duration_text
+from keeplast.model.duration import precise_duration_text
 from keeplast.model.partition import TopicPartition
 
 PASSED_OVER_MAX = 4
@@ -92,7 +92,7 @@ def _why(candidate: Candidate, order: Order) -> str:
         if candidate.passed_over >= PASSED_OVER_MAX:
             return f"passed over {candidate.passed_over} times"
         if candidate.compaction_delay_ms > 0:
-            return f"overdue for {duration_text(candidate.compaction_delay_ms)}"
+            return f"overdue for {precise_duration_text(candidate.compaction_delay_ms)}"
     if candidate.is_expired_round:
         return "only expired tombstones and markers"
     return f"dirty ratio {candidate.ratio:.2f}"

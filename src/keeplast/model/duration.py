@@ -8,6 +8,7 @@ from itertools import pairwise
 
 DURATION_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 """Names and milliseconds, the largest first."""
+NEAR_MS = 2000
 
 
 _DURATION = re.compile(r"([0-9]{1,15})\s*(d|h|min|s|ms)")
@@ -46,7 +47,11 @@ def precise_duration_text(milliseconds: int) -> str:
 
 
 def precise_relative_text(at_ms: int, now_ms: int) -> str:
-    """Return the same as :func:`relative_text` in two units."""
+    """Return the same as :func:`relative_text` in two units, and what is nearer than two seconds
+    as now, or just now: who counts on, as a page does, counts seconds.
+    """
+    if abs(at_ms - now_ms) < NEAR_MS:
+        return "now" if at_ms >= now_ms else "just now"
     return _relative(at_ms, now_ms, precise_duration_text)
 
 

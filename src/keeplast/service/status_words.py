@@ -55,8 +55,10 @@ def detail_lines(each: PartitionStatus, now_ms: int, *, names_options: bool = Tr
             for note in log.notes
             if note != each.decision and not (has_nothing and isinstance(note, BoundNote))
         )
-    if each.erased_by is not None:
+    if each.erased_by is not None and names_options:
         lines.append(f"old values: {old_values_words(each, each.erased_by, now_ms)}")
+    elif each.erased_by is not None:
+        lines += old_values_lines(each, each.erased_by, now_ms)
     if log is not None:
         lines += _point_lines(log, now_ms)
         if log.stages is not None:
@@ -74,10 +76,39 @@ def detail_lines(each: PartitionStatus, now_ms: int, *, names_options: bool = Tr
             f"last round {_moment(last.at_ms, now_ms)}: {format_bytes(last.bytes_read)} -> "
             f"{format_bytes(last.bytes_written)}, {format_count(last.records_read)} -> "
             f"{format_count(last.records_written)} records, offsets {last.first_dirty} to "
-            f"{last.end_offset}, {last.seconds:.1f} s"
+            f"{last.end_offset}, {seconds_text(last.seconds)}"
             + (f"; verdict: {last.verdict}" if last.verdict else "")
         )
     return lines
+
+
+def seconds_text(seconds: float) -> str:
+    """Return how long something took."""
+    if seconds < 0.05:
+        return "< 0.1 s"
+    return f"{seconds:.1f} s" if seconds < 120 else duration_text(int(seconds * 1000))
+
+
+def old_values_lines(each: PartitionStatus, erased: ErasedBy, now_ms: int) -> list[str]:
+    """Say the same as :func:`old_values_words` in a line a date, and what the last one rests on."""
+    log = each.log
+    if log is None or erased.is_gone or erased.is_unknown:
+        return [f"old values: {erased_sentence(erased, now_ms)}"]
+    first = _first_to_go(each, log, now_ms)
+    lines = [f"old values: {first}"] if first else []
+    takes_all = not first or log.figures.cleanable.bound >= log.log_end
+    which = "all old values" + ("" if takes_all else f", also those {above_words(log)}")
+    if erased.by_ms is None or erased.eligible_by_ms is None:
+        return [*lines, f"{which}: {erased.why}"]
+    waits = precise_duration_text(erased.by_ms - erased.eligible_by_ms - erased.undo_ms)
+    kept = f", then {duration_text(erased.undo_ms)} for undo" if erased.undo_ms else ""
+    return [
+        *lines,
+        f"{which}: erased by {_moment(erased.by_ms, now_ms)}, while keeplast run goes on and its "
+        "rounds succeed",
+        f"that is a round that is due by {_moment(erased.eligible_by_ms, now_ms)}, {erased.why}; "
+        f"then {waits} at most {ABOUT['keeplast run']}{kept}",
+    ]
 
 
 def old_values_words(each: PartitionStatus, erased: ErasedBy, now_ms: int) -> str:

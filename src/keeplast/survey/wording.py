@@ -203,7 +203,7 @@ def due_words(due: DueReason) -> str:
     match due:
         case r.Overdue(delay_ms, lag_ms):
             return (
-                f"due for a round: overdue for {duration_text(delay_ms)}, {MAX_LAG} is "
+                f"due for a round: overdue for {precise_duration_text(delay_ms)}, {MAX_LAG} is "
                 f"{duration_text(lag_ms)}"
             )
         case r.DirtyEnough(ratio, threshold):

@@ -30,7 +30,10 @@ def test_the_largest_unit_that_is_not_too_coarse(milliseconds: int, words: str) 
 @pytest.mark.parametrize(
     ("milliseconds", "words"),
     [
-        (1, "in 1 ms"),
+        (1, "now"),
+        (1_999, "now"),
+        (2_000, "in 2 s"),
+        (-1_999, "just now"),
         (59_999, "in 59 s"),
         (90_000, "in 1 min 30 s"),
         (3_600_000, "in 1 h"),

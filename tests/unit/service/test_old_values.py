@@ -22,7 +22,7 @@ from keeplast.inspect.status import LogStatus
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.service.status import ErasedBy, PartitionStatus, State
-from keeplast.service.status_words import old_values_words
+from keeplast.service.status_words import old_values_lines, old_values_words, seconds_text
 
 DAY_MS = 86_400_000
 NOW_MS = 1_800_000_000_000
@@ -129,3 +129,30 @@ def test_where_there_is_one_fact_there_is_no_other() -> None:
     assert words(status(Overdue(1, 2), delay_ms=1, erased=failing)).startswith("? while its rounds")
     unread = replace(status(TOO_CLEAN), log=None)
     assert words(replace(unread, erased_by=unset)).startswith("no date")
+
+
+def test_a_page_has_a_line_a_date_and_what_the_last_rests_on() -> None:
+    each = status(TOO_CLEAN, deadline_ms=NOW_MS + 4 * DAY_MS)
+    assert each.erased_by is not None
+    first, last, because = old_values_lines(each, each.erased_by, NOW_MS)
+    assert first.startswith("old values: those below offset 8 are due for a round by")
+    assert last.startswith("all old values, also those in the active segment from 8 on: erased by")
+    assert 1 == last.count("(")
+    assert because.startswith("that is a round that is due by ")
+    assert each.erased_by.why in because
+    assert "))" not in first + last + because
+
+
+def test_a_page_says_why_there_is_no_date() -> None:
+    unknown = ErasedBy(None, None, ErasureBasis(BasisKind.HELD, limit=TransactionLimit(9)))
+    each = status(TOO_CLEAN, deadline_ms=NOW_MS + DAY_MS, erased=unknown)
+    found = old_values_lines(each, unknown, NOW_MS)
+    assert f": {unknown.why}" in found[-1]
+    gone = ErasedBy(NOW_MS, NOW_MS, ErasureBasis(BasisKind.NOTHING_LEFT), is_gone=True)
+    (only,) = old_values_lines(each, gone, NOW_MS)
+    assert f"old values: {gone.why}" == only
+
+
+def test_what_took_no_time_to_speak_of_is_told_alike_everywhere() -> None:
+    assert "< 0.1 s" == seconds_text(0.0)
+    assert "0.5 s" == seconds_text(0.475)

@@ -47,8 +47,6 @@ from keeplast.survey.wording import decision_words
 ROWS = 50
 """Partitions or receipts on one page."""
 ROUND_OVER = "round over"
-MOMENT_MS = 2000
-"""What is nearer is now: the script that counts on counts seconds."""
 
 REMEDIES = {
     "holes": "keeplast attach verify names what is missing; restore it from a backup of the remote "
@@ -210,9 +208,7 @@ def moment(at_ms: int | None, now_ms: int) -> ShownTime:
         return ShownTime("")
     text = time_text(at_ms)
     iso = f"{text[:10]}T{text[11:19]}Z" if len(text) == 23 and at_ms >= 0 else ""
-    near = abs(at_ms - now_ms) < MOMENT_MS
-    words = "now" if near else precise_relative_text(at_ms, now_ms)
-    return ShownTime(words, iso, f"{text[:19]} UTC", at_ms)
+    return ShownTime(precise_relative_text(at_ms, now_ms), iso, f"{text[:19]} UTC", at_ms)
 
 
 # The overview.
@@ -457,7 +453,12 @@ def with_progress(row: Row, live: LiveProgress | None) -> Row:
         if each.partition == row.partition:
             its = running_document(each, progress)
             why = its["pass"] or ""
-            return replace(row, badge=its["badge"], badge_why=why, next_words="")
+            # What a round in waves has left so far has the time of its own beginning.
+            is_this = row.last.at_ms >= progress.since_ms
+            last, last_of = (ShownTime(""), "") if is_this else (row.last, row.last_of)
+            return replace(
+                row, badge=its["badge"], badge_why=why, next_words="", last=last, last_of=last_of
+            )
     if progress.has_ended(row.partition):
         why = "the next look tells its state"
         return replace(row, badge=ROUND_OVER, badge_why=why, next_words="")

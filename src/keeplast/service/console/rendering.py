@@ -24,6 +24,7 @@ from keeplast.service.console.gate import Entrance, Visitor
 from keeplast.service.console.progress import progress_document
 from keeplast.service.console.tokens import VisitorRole
 from keeplast.service.console.view import ConsoleView, ViewSource
+from keeplast.service.status_words import seconds_text
 
 RELOAD_SECONDS = 10
 
@@ -116,7 +117,7 @@ def _templates() -> Environment:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         finalize=_shown,
     )  # fmt: skip
-    found.filters |= {"bytes": format_bytes, "count": format_count, "span": work.span}
+    found.filters |= {"bytes": format_bytes, "count": format_count, "span": seconds_text}
     found.globals |= {
         "moment": pages.moment, "log_url": pages.log_url, "receipt_words": work.receipt_words,
         "throughput": work.throughput,

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from keeplast.clock import time_text
-from keeplast.model.duration import duration_text
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_count, format_counted
 from keeplast.service.console.anatomy import SettingRow, setting_rows
@@ -32,6 +31,7 @@ from keeplast.service.console.view import ConsoleView
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import AttachedTotals, PartitionCondition, PartitionFacts
 from keeplast.service.status import PartitionStatus, State
+from keeplast.service.status_words import seconds_text
 from keeplast.store.status import TierStatus
 from keeplast.tier.state.round_days import RoundSums
 
@@ -230,13 +230,6 @@ def throughput(line: ReceiptLine) -> str:
     return f"{format_bytes(int(found.bytes_read / found.seconds))}/s"
 
 
-def span(seconds: float) -> str:
-    """Return how long something took."""
-    if seconds < 0.05:
-        return "< 0.1 s"
-    return f"{seconds:.1f} s" if seconds < 120 else duration_text(int(seconds * 1000))
-
-
 @dataclass(frozen=True, slots=True)
 class DayOfRounds:
     """What the rounds of one day did, UTC: bytes that came since the rounds before, and went.
@@ -268,14 +261,12 @@ class Growth:
         rounds = sum(each.rounds for each in self.days)
         freed = sum(each.freed_bytes for each in self.days)
         came = sum(each.came_bytes for each in self.days)
+        gain = came - freed
+        change = f"{format_bytes(abs(gain))} {'larger' if gain > 0 else 'smaller'}"
         return (
-            f"{format_counted(rounds, 'round')} freed {format_bytes(freed)}; since the rounds "
-            f"before them {format_bytes(came)} were appended, so that these logs "
-            + (
-                f"grew by {format_bytes(came - freed)}"
-                if came > freed
-                else f"shrank by {format_bytes(freed - came)}"
-            )
+            f"{format_counted(rounds, 'round')} freed {format_bytes(freed)}, and between rounds "
+            f"{format_bytes(came)} {'was' if came == 1 else 'were'} appended: as far as they tell, "
+            f"these logs are {change} than before"
         )
 
 
@@ -341,7 +332,7 @@ def cap_lines(view: ConsoleView) -> list[str]:
     if totals.slow_downs or totals.waited_seconds >= 1:
         lines.append(
             f"told to slow down {format_counted(totals.slow_downs, 'time')}, waited "
-            f"{span(totals.waited_seconds)} to keep to the caps"
+            f"{seconds_text(totals.waited_seconds)} to keep to the caps"
         )
     return lines
 

@@ -20,6 +20,7 @@ from keeplast.service.console.view import ConsoleView
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import AttachedTotals, Snapshot
 from keeplast.service.status import LastRound
+from keeplast.service.status_words import seconds_text
 from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
 
 DAY_MS = 86_400_000
@@ -61,7 +62,7 @@ def test_an_interrupted_round_does_not_count() -> None:
 
 def test_what_took_no_time_to_speak_of_took_some() -> None:
     assert ["< 0.1 s", "0.1 s", "119.9 s", "2 min"] == [
-        work.span(each) for each in (0.0, 0.05, 119.9, 120)
+        seconds_text(each) for each in (0.0, 0.05, 119.9, 120)
     ]
 
 
@@ -69,8 +70,8 @@ def test_growth_is_told_in_words() -> None:
     grown = work.growth_of(view_of(line(2, 2048, 1024), line(1, 4096, 4096)))
     assert "2 rounds freed 1,024 B" in grown.words
     assert "3,072 B were appended" in grown.words
-    assert "grew by 2,048 B" in grown.words
-    assert "shrank by" in work.growth_of(view_of(line(1, 4096, 0))).words
+    assert "these logs are 2,048 B larger than before" in grown.words
+    assert "4,096 B smaller than before" in work.growth_of(view_of(line(1, 4096, 0))).words
 
 
 def test_the_page_has_budgets_with_where_they_come_from(root: Path) -> None:

@@ -98,7 +98,7 @@ function countOn() {
   const now = Number(main.dataset.now) + performance.now() - madeAt;
   for (const time of document.querySelectorAll("time[data-at]")) {
     const away = Number(time.dataset.at) - now;
-    let words = "now";
+    let words = away >= 0 ? "now" : "just now";
     if (away >= 2000) words = "in " + span(away);
     if (away <= -2000) words = span(-away) + " ago";
     if (time.textContent !== words) time.textContent = words;

@@ -15,6 +15,9 @@ from keeplast.service.console import pages
 from keeplast.service.console.asked import form_of, given_partition, unknown
 from keeplast.service.console.gate import Brake, Entrance, Visitor
 from keeplast.service.console.rendering import Rendering
+from keeplast.service.console.standing import (
+    find_entry,
+)
 from keeplast.service.console.tokens import Sessions, VisitorRole
 from keeplast.service.console.view import ViewSource
 from keeplast.service.control import Deed
@@ -89,7 +92,7 @@ class Acting:
         if deed in (Deed.CLEAN, Deed.RETRY):
             partition = given_partition(form)
             view = await self._rendering.in_turn(self._source.view)
-            if pages.find_entry(view, partition) is None:
+            if find_entry(view, partition) is None:
                 raise unknown(partition)
         peer = (request.client.host if request.client else "") or "console"
         try:

@@ -20,13 +20,15 @@ from keeplast.model.hold import in_force
 from keeplast.model.size import format_bytes, format_counted
 from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.console.pages import (
-    Entry,
     Row,
-    holes_words,
     queue_places,
     row_of,
     twin_of,
     with_progress,
+)
+from keeplast.service.console.standing import (
+    Entry,
+    holes_words,
 )
 from keeplast.service.console.strip import (
     SegmentPart,

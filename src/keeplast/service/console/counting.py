@@ -15,13 +15,19 @@ from starlette.responses import HTMLResponse, Response
 
 from keeplast.inspect.header_scan import LogHeaders
 from keeplast.service.attached_status import AttachedStatus
-from keeplast.service.console import pages
 from keeplast.service.console.acting import require_own_form
 from keeplast.service.console.asked import form_of, partition_of, unknown
 from keeplast.service.console.errands import run_errand
-from keeplast.service.console.pages import Entry, ShownTime, moment
+from keeplast.service.console.pages import (
+    ShownTime,
+    moment,
+)
 from keeplast.service.console.rendering import Rendering
 from keeplast.service.console.searches import KeySearches
+from keeplast.service.console.standing import (
+    Entry,
+    find_entry,
+)
 from keeplast.service.console.tokens import Sessions
 from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.document_text import document_text
@@ -112,7 +118,7 @@ class Counting:
         partition = partition_of(request)
         require_own_form(request, await form_of(request), self._sessions)
         view: ConsoleView = await self._rendering.in_turn(self._source.view)
-        entry = pages.find_entry(view, partition)
+        entry = find_entry(view, partition)
         if entry is None:
             raise unknown(partition)
         size_bytes = _size_bytes(entry)

@@ -17,12 +17,22 @@ from keeplast.cleaner.selection import Choice
 from keeplast.clock import time_text
 from keeplast.inspect.status import LogStatus
 from keeplast.model.duration import precise_duration_text, precise_relative_text
-from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
-from keeplast.model.size import format_bytes, format_counted
+from keeplast.model.size import format_bytes
 from keeplast.service.attached_outlook import PartitionOutlook
 from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.console.progress import CLEANING, running_document
+from keeplast.service.console.standing import (
+    Entry,
+    attached_reason,
+    deadline_ms,
+    entries,
+    facts_by_partition,
+    outlook_of,
+    ratio_of,
+    state_of,
+    stored_reason,
+)
 from keeplast.service.console.strip import (
     SegmentPart,
     StripPart,
@@ -36,9 +46,8 @@ from keeplast.service.console.strip import (
 )
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import LiveProgress
-from keeplast.service.set_aside import read_stored_mark
-from keeplast.service.snapshot import PartitionCondition, PartitionFacts
-from keeplast.service.status import PartitionStatus, State
+from keeplast.service.snapshot import PartitionFacts
+from keeplast.service.status import PartitionStatus
 from keeplast.service.status_words import above_words
 from keeplast.store.erasure import TierErasure
 from keeplast.store.status import TierStatus
@@ -60,14 +69,6 @@ REMEDIES = {
     "owned elsewhere": "nothing: its owner cleans it",
 }
 """What helps, by the states in which something is wrong, or somebody else's."""
-NEED = (
-    "holes", "set aside", "unreadable", "failing", "retrying", "refused", "overdue", "eligible",
-    "expired", "dirty", "paused", "not due", "held back", "not attached", "owned elsewhere",
-    "clean", "not compacted",
-)  # fmt: skip
-"""States of a store and of a live cluster, the most urgent first."""
-_RANK = {state: rank for rank, state in enumerate(NEED)}
-
 T = TypeVar("T")
 
 
@@ -213,157 +214,10 @@ def moment(at_ms: int | None, now_ms: int) -> ShownTime:
 
 # The overview.
 
-Entry = PartitionStatus | TierStatus | AttachedStatus
-
-
-def entries(view: ConsoleView) -> tuple[Entry, ...]:
-    """Return all partitions, the most urgent first."""
-    if view.status is not None:
-        return view.status.partitions
-    facts = _facts_by_partition(view)
-
-    def need(each: Entry) -> tuple[int, int, float, TopicPartition]:
-        rank = _RANK.get(state_of(view, each, facts.get(each.partition)), len(_RANK))
-        deadline_ms = _deadline_ms(view, each, facts.get(each.partition))
-        by_ms = INT64_MAX if deadline_ms is None else deadline_ms
-        return rank, by_ms, -_ratio(each), each.partition
-
-    return tuple(sorted(_unordered(view), key=need))
-
-
-def _unordered(view: ConsoleView) -> tuple[TierStatus, ...] | tuple[AttachedStatus, ...]:
-    return view.tiers if view.attached is None else view.attached.partitions
-
-
-def state_of(view: ConsoleView, entry: Entry, facts: PartitionFacts | None = None) -> str:
-    """Return the state of a partition in a word or two; ``facts`` are the loop's, where one runs.
-
-    What is wrong comes first, whoever says so; else the loop's word counts, in which only what an
-    outlook knows better is made more exact.
-    """
-    if isinstance(entry, PartitionStatus):
-        return entry.state.value
-    if isinstance(entry, AttachedStatus):
-        ahead = attached_state(view, entry)
-        if ahead == "holes" or facts is None:
-            return ahead
-    else:
-        ahead = _stored_state(view, entry)
-        if facts is None:
-            return ahead
-    if facts.state is PartitionCondition.ELIGIBLE:
-        late = facts.figures is not None and facts.figures.compaction_delay_ms
-        return State.OVERDUE.value if late else facts.state.value
-    if facts.state is PartitionCondition.NOT_DUE:
-        return ahead if ahead in _IDLE else facts.state.value
-    is_late = facts.state is PartitionCondition.ELSEWHERE and ahead in _URGENT
-    return ahead if is_late else facts.state.value
-
-
-_IDLE = (State.CLEAN.value, State.HELD_BACK.value, State.NOT_COMPACTED.value)
-_URGENT = (State.OVERDUE.value, State.SET_ASIDE.value)
-
-
-def _stored_state(view: ConsoleView, entry: TierStatus) -> str:
-    outlook = view.outlooks.get(entry.partition)
-    if entry.uncleanable_reason is not None:
-        return State.SET_ASIDE.value
-    if outlook is not None and outlook.state is not None:
-        return outlook.state.value
-    return "dirty" if entry.cleanable_bytes else State.CLEAN.value
-
-
-def _stored_reason(view: ConsoleView, entry: TierStatus, facts: PartitionFacts | None) -> str:
-    """Say why a partition of a store is in its state, whoever owns it."""
-    outlook = view.outlooks.get(entry.partition)
-    if facts is not None and facts.state is not PartitionCondition.ELSEWHERE:
-        return facts.reason
-    if entry.uncleanable_reason is not None:
-        return read_stored_mark(entry.partition, entry.uncleanable_reason, 0).reason
-    ahead = "" if outlook is None else outlook.reason
-    return "; ".join(each for each in (ahead, "" if facts is None else facts.reason) if each)
-
-
-def _facts_by_partition(view: ConsoleView) -> dict[TopicPartition, PartitionFacts]:
-    if view.snapshot is None or view.status is not None:
-        return {}
-    return {each.partition: each for each in view.snapshot.partitions}
-
-
-def attached_state(view: ConsoleView, entry: AttachedStatus) -> str:
-    """Return the state of an attached partition where no loop says it."""
-    if entry.remote.holes:
-        return "holes"
-    if not entry.is_attached:
-        return "not attached"
-    if entry.attached is not None and entry.attached.paused_ms is not None:
-        return "paused"
-    outlook = outlook_of(view, entry)
-    if outlook is None or outlook.error is not None or outlook.is_due is None:
-        return "dirty" if entry.dirty_bytes else State.CLEAN.value
-    figures = outlook.figures
-    if outlook.is_due:
-        is_late = figures is not None and figures.compaction_delay_ms
-        return State.OVERDUE.value if is_late else State.ELIGIBLE.value
-    is_clean = figures is not None and not figures.cleanable.cleanable_bytes
-    return State.CLEAN.value if is_clean and not entry.dirty_bytes else State.NOT_DUE.value
-
-
-def _deadline_ms(view: ConsoleView, entry: Entry, facts: PartitionFacts | None) -> int | None:
-    """Return by when a round is due at the latest, None when nobody knows."""
-    if isinstance(entry, PartitionStatus):
-        return None if entry.log is None else entry.log.deadline_ms
-    if facts is not None and facts.figures is not None:
-        return facts.figures.overdue_from_ms
-    if isinstance(entry, AttachedStatus):
-        ahead = outlook_of(view, entry)
-        return None if ahead is None else ahead.deadline_ms
-    outlook = view.outlooks.get(entry.partition)
-    return None if outlook is None else outlook.deadline_ms
-
-
-def outlook_of(view: ConsoleView, entry: AttachedStatus) -> PartitionOutlook | None:
-    """Return what comes next of an attached partition, None where nobody has looked."""
-    return None if view.attached is None else view.attached.outlooks.get(entry.partition)
-
-
-def reason_of(view: ConsoleView, entry: Entry, facts: PartitionFacts | None) -> str:
-    """Return why a partition is in its state."""
-    if isinstance(entry, PartitionStatus):
-        return entry.reason
-    if isinstance(entry, AttachedStatus):
-        return attached_reason(entry, facts, outlook_of(view, entry))
-    return _stored_reason(view, entry, facts)
-
-
-def holes_words(entry: AttachedStatus) -> list[str]:
-    """Return what nothing serves of an attached partition, a sentence each."""
-    return [
-        f"nothing serves offsets {first} to {last}; who reads them is sent elsewhere, or stops"
-        for first, last in entry.remote.holes
-    ]
-
-
-def attached_reason(
-    entry: AttachedStatus, facts: PartitionFacts | None, outlook: PartitionOutlook | None
-) -> str:
-    """Say why an attached partition is in its state."""
-    if entry.remote.holes:
-        return holes_words(entry)[0]
-    if facts is not None:
-        return facts.reason
-    if not entry.is_attached:
-        return "nothing is known of rounds: no decision log that is asked here attached it"
-    kept = sum(each.segments for each in entry.waiting)
-    more = f"; {format_counted(kept, 'replaced segment')} in grace" if kept else ""
-    coming = "" if outlook is None else f"; next round: {outlook.error or outlook.why}"
-    return f"clean up to offset {entry.cleaned_to}{more}{coming}"
-
-
 _SORTS: dict[str, Callable[[Entry], tuple[object, ...]]] = {
     "name": lambda each: (each.partition,),
     "size": lambda each: (-_size(each), each.partition),
-    "ratio": lambda each: (-_ratio(each), each.partition),
+    "ratio": lambda each: (-ratio_of(each), each.partition),
 }
 SORTS = ("", *_SORTS)
 
@@ -374,7 +228,7 @@ def chosen(view: ConsoleView, query: Query, live: LiveProgress | None = None) ->
     Their states are those that are shown, as ``live`` heard of them since the look.
     """
     wanted = query.text.casefold()
-    facts, at_work = _facts_by_partition(view), _at_work(live)
+    facts, at_work = facts_by_partition(view), _at_work(live)
     found = [
         each
         for each in entries(view)
@@ -388,7 +242,7 @@ def chosen(view: ConsoleView, query: Query, live: LiveProgress | None = None) ->
 
 def state_counts(view: ConsoleView, live: LiveProgress | None = None) -> list[tuple[str, int]]:
     """Return how many partitions are shown in each state, in the order of need."""
-    facts, at_work = _facts_by_partition(view), _at_work(live)
+    facts, at_work = facts_by_partition(view), _at_work(live)
     found = Counter(shown_state(view, each, facts, at_work) for each in entries(view))
     return list(found.items())
 
@@ -419,7 +273,7 @@ def overview_rows(
 
     ``now_ms`` is the page's clock, from which ages count.
     """
-    facts = _facts_by_partition(view)
+    facts = facts_by_partition(view)
     places = queue_places(view, live)
     return [
         with_progress(
@@ -487,12 +341,12 @@ def row_of(
     erased, why = _stored_erased(None if outlook is None else outlook.erased, now_ms)
     has_local = each.local_bytes is not None
     return Row(
-        each.partition, state_of(view, each, facts), _stored_reason(view, each, facts),
+        each.partition, state_of(view, each, facts), stored_reason(view, each, facts),
         zones_in_tier(parts, is_local=False) if has_local else by_zone(parts), twin_of(parts),
         local=zones_in_tier(parts, is_local=True) if has_local else (),
         ratio=f"{each.ratio:.3f}", size=format_bytes(each.remote_bytes),
         cleanable=format_bytes(each.cleanable_bytes),
-        deadline=moment(_deadline_ms(view, each, facts), now_ms), erased=erased, erased_why=why,
+        deadline=moment(deadline_ms(view, each, facts), now_ms), erased=erased, erased_why=why,
         last=moment(None if last is None else last.sums.last_ms, now_ms),
         last_of="" if last is None else f"on {last.host}",
     )  # fmt: skip
@@ -519,7 +373,7 @@ def _attached_row(
         each.partition, state_of(view, each, facts), attached_reason(each, facts, outlook),
         by_zone(parts), twin_of(parts), by_zone(hidden), twin_of(hidden) if hidden else "",
         ratio=f"{ratio:.3f}", size=format_bytes(each.size_bytes), cleanable=format_bytes(dirty),
-        deadline=moment(_deadline_ms(view, each, facts), now_ms),
+        deadline=moment(deadline_ms(view, each, facts), now_ms),
         erased_why="" if outlook is None else _old_words(outlook),
     )  # fmt: skip
 
@@ -603,21 +457,9 @@ def twin_of(parts: Sequence[SegmentPart]) -> str:
     return words or "empty"
 
 
-def _ratio(entry: Entry) -> float:
-    if not isinstance(entry, PartitionStatus):
-        return entry.ratio
-    return 0.0 if entry.log is None else entry.log.figures.cleanable.ratio
-
-
 def _size(entry: Entry) -> int:
     if isinstance(entry, TierStatus):
         return entry.remote_bytes
     if isinstance(entry, AttachedStatus):
         return entry.size_bytes
     return 0 if entry.log is None else entry.log.size_bytes
-
-
-def find_entry(view: ConsoleView, partition: TopicPartition) -> Entry | None:
-    """Return a partition of the view, None when it has no such."""
-    found = _unordered(view) if view.status is None else view.status.partitions
-    return next((each for each in found if each.partition == partition), None)

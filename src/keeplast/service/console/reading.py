@@ -21,6 +21,10 @@ from keeplast.service.console import anatomy, pages, work
 from keeplast.service.console.asked import partition_of, query_of, unknown
 from keeplast.service.console.progress import progress_document
 from keeplast.service.console.rendering import Rendering
+from keeplast.service.console.standing import (
+    Entry,
+    find_entry,
+)
 from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.document_text import document_pieces, document_text
 from keeplast.service.documents import (
@@ -72,7 +76,7 @@ class Reading:
 
         def make() -> str:
             view = self._source.view()
-            entry = pages.find_entry(view, partition)
+            entry = find_entry(view, partition)
             if entry is None:
                 raise unknown(partition)
             lines = [
@@ -124,7 +128,7 @@ class Reading:
 
         def make() -> str:
             view = self._source.view()
-            entry = pages.find_entry(view, partition)
+            entry = find_entry(view, partition)
             if entry is None:
                 raise unknown(partition)
             head, rows = _place_parts(view, [entry])
@@ -138,7 +142,7 @@ class Reading:
 
         def make() -> str:
             view = self._source.view()
-            entry = pages.find_entry(view, partition)
+            entry = find_entry(view, partition)
             settings = None if entry is None else anatomy.settings_of(view, entry)
             if settings is None:
                 raise unknown(partition)
@@ -217,9 +221,7 @@ class Reading:
         return PlainTextResponse(f"{words}\n", 200 if fault is None else 503)
 
 
-def _place_parts(
-    view: ConsoleView, found: list[pages.Entry]
-) -> tuple[dict[str, Any], Iterator[object]]:
+def _place_parts(view: ConsoleView, found: list[Entry]) -> tuple[dict[str, Any], Iterator[object]]:
     """Return what the command line prints of these partitions with ``--json``: head and rows."""
     if view.attached is not None:
         head = view.attached.as_document([each.partition for each in found])

@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from keeplast.model.key_text import KeyForm, decode_key
-from keeplast.service.console import pages
 from keeplast.service.console.acting import require_own_form
 from keeplast.service.console.asked import PARTITION_MAX, TEXT_LENGTH_MAX, form_of
 from keeplast.service.console.errands import run_errand
@@ -22,6 +21,10 @@ from keeplast.service.console.found_key import RECORDS_ANSWERED_MAX, found_key
 from keeplast.service.console.gate import Visitor
 from keeplast.service.console.rendering import Rendering
 from keeplast.service.console.searches import KeySearches
+from keeplast.service.console.standing import (
+    Entry,
+    entries,
+)
 from keeplast.service.console.tokens import Sessions, VisitorRole
 from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.document_text import document_text
@@ -103,7 +106,7 @@ class Searching:
         def make() -> str:
             view = self._source.view()
             now_ms = self._rendering.page_ms(view)
-            topics = sorted({each.partition.topic for each in pages.entries(view)})
+            topics = sorted({each.partition.topic for each in entries(view)})
             return self._rendering.page(
                 "keys.html", request, view, question=question, problem=problem,
                 topics=[each for each in topics if not limits.is_closed(each)][:TOPICS_OFFERED],
@@ -125,7 +128,7 @@ class Searching:
         if not question.key and question.form is KeyForm.TEXT:
             raise HTTPException(400, "no key is given; the empty key is written as hex, of nothing")
         view: ConsoleView = await self._rendering.in_turn(self._source.view)
-        if not any(_is_asked(question, each) for each in pages.entries(view)):
+        if not any(_is_asked(question, each) for each in entries(view)):
             raise HTTPException(404, "there is no such topic or partition here")
 
         def search(has_left: Callable[[], bool]) -> KeyAnswer:
@@ -137,7 +140,7 @@ class Searching:
         return await run_errand(request, search)
 
 
-def _is_asked(question: KeyQuestion, entry: pages.Entry) -> bool:
+def _is_asked(question: KeyQuestion, entry: Entry) -> bool:
     at = entry.partition
     return at.topic == question.topic and question.partition in (None, at.partition)
 

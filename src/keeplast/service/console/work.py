@@ -19,12 +19,14 @@ from keeplast.service.console.pages import (
     Query,
     ShownTime,
     brief,
-    entries,
     log_url,
     moment,
     place_in,
-    reason_of,
     sentence_of,
+)
+from keeplast.service.console.standing import (
+    entries,
+    reason_of,
     state_of,
 )
 from keeplast.service.console.view import ConsoleView

@@ -22,7 +22,7 @@ from keeplast.errors import InvalidError, UnavailableError
 from keeplast.model.duration import duration_text
 from keeplast.model.partition import TopicPartition
 from keeplast.service import store_outlook
-from keeplast.service.console import pages, work
+from keeplast.service.console import pages, standing, work
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
 from keeplast.service.status import State
@@ -154,11 +154,11 @@ def test_what_another_host_owns_is_overdue_all_the_same(view: ConsoleView) -> No
     facts = PartitionFacts(ORDERS, Path("orders-0"), PartitionCondition.ELSEWHERE, reason)
     snapshot = Snapshot("s", view.now_ms, view.now_ms, 1, 1, (facts,))
     found = replace(view, snapshot=snapshot)
-    (row,) = pages.overview_rows(found, pages.entries(found), view.now_ms)
+    (row,) = pages.overview_rows(found, standing.entries(found), view.now_ms)
     assert ("overdue", f"{view.outlooks[ORDERS].reason}; {reason}") == (row.state, row.reason)
     calm = replace(view.outlooks[ORDERS], state=State.NOT_DUE, reason="clean enough")
     found = replace(found, outlooks={ORDERS: calm})
-    (row,) = pages.overview_rows(found, pages.entries(found), view.now_ms)
+    (row,) = pages.overview_rows(found, standing.entries(found), view.now_ms)
     assert ("owned elsewhere", f"clean enough; {reason}") == (row.state, row.reason)
 
 
@@ -185,7 +185,7 @@ def test_the_most_urgent_come_first(view: ConsoleView) -> None:
     tiers = [replace(tier, partition=name) for name in names]
     tiers.append(replace(tier, partition=TopicPartition("t", 9), uncleanable_reason=DAMAGE))
     found = replace(view, tiers=tuple(tiers), outlooks=outlooks)
-    assert [9, 4, 2, 3, 1, 0] == [each.partition.partition for each in pages.entries(found)]
+    assert [9, 4, 2, 3, 1, 0] == [each.partition.partition for each in standing.entries(found)]
     shown = re.findall(r'<th scope="row"><a href="/log/t/(\d)">', text_of(found, "/"))
     assert list("942310") == shown
     assert ("overdue", 2) in pages.state_counts(found)

@@ -1,0 +1,185 @@
+"""How each partition stands: its state in a word, why, by when a round is due, and who comes first.
+
+What a reader must not break: all pages and documents tell the same of one partition, whoever says
+it: the loop, an outlook, or the metadata alone. Pure.
+"""
+
+from __future__ import annotations
+
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
+from keeplast.model.size import format_counted
+from keeplast.service.attached_outlook import PartitionOutlook
+from keeplast.service.attached_status import AttachedStatus
+from keeplast.service.console.view import ConsoleView
+from keeplast.service.set_aside import read_stored_mark
+from keeplast.service.snapshot import PartitionCondition, PartitionFacts
+from keeplast.service.status import PartitionStatus, State
+from keeplast.store.status import TierStatus
+
+Entry = PartitionStatus | TierStatus | AttachedStatus
+NEED = (
+    "holes", "set aside", "unreadable", "failing", "retrying", "refused", "overdue", "eligible",
+    "expired", "dirty", "paused", "not due", "held back", "not attached", "owned elsewhere",
+    "clean", "not compacted",
+)  # fmt: skip
+"""States of a store and of a live cluster, the most urgent first."""
+_RANK = {state: rank for rank, state in enumerate(NEED)}
+
+
+def entries(view: ConsoleView) -> tuple[Entry, ...]:
+    """Return all partitions, the most urgent first."""
+    if view.status is not None:
+        return view.status.partitions
+    facts = facts_by_partition(view)
+
+    def need(each: Entry) -> tuple[int, int, float, TopicPartition]:
+        rank = _RANK.get(state_of(view, each, facts.get(each.partition)), len(_RANK))
+        late_ms = deadline_ms(view, each, facts.get(each.partition))
+        by_ms = INT64_MAX if late_ms is None else late_ms
+        return rank, by_ms, -ratio_of(each), each.partition
+
+    return tuple(sorted(_unordered(view), key=need))
+
+
+def _unordered(view: ConsoleView) -> tuple[TierStatus, ...] | tuple[AttachedStatus, ...]:
+    return view.tiers if view.attached is None else view.attached.partitions
+
+
+def state_of(view: ConsoleView, entry: Entry, facts: PartitionFacts | None = None) -> str:
+    """Return the state of a partition in a word or two; ``facts`` are the loop's, where one runs.
+
+    What is wrong comes first, whoever says so; else the loop's word counts, in which only what an
+    outlook knows better is made more exact.
+    """
+    if isinstance(entry, PartitionStatus):
+        return entry.state.value
+    if isinstance(entry, AttachedStatus):
+        ahead = attached_state(view, entry)
+        if ahead == "holes" or facts is None:
+            return ahead
+    else:
+        ahead = _stored_state(view, entry)
+        if facts is None:
+            return ahead
+    if facts.state is PartitionCondition.ELIGIBLE:
+        late = facts.figures is not None and facts.figures.compaction_delay_ms
+        return State.OVERDUE.value if late else facts.state.value
+    if facts.state is PartitionCondition.NOT_DUE:
+        return ahead if ahead in _IDLE else facts.state.value
+    is_late = facts.state is PartitionCondition.ELSEWHERE and ahead in _URGENT
+    return ahead if is_late else facts.state.value
+
+
+_IDLE = (State.CLEAN.value, State.HELD_BACK.value, State.NOT_COMPACTED.value)
+_URGENT = (State.OVERDUE.value, State.SET_ASIDE.value)
+
+
+def _stored_state(view: ConsoleView, entry: TierStatus) -> str:
+    outlook = view.outlooks.get(entry.partition)
+    if entry.uncleanable_reason is not None:
+        return State.SET_ASIDE.value
+    if outlook is not None and outlook.state is not None:
+        return outlook.state.value
+    return "dirty" if entry.cleanable_bytes else State.CLEAN.value
+
+
+def stored_reason(view: ConsoleView, entry: TierStatus, facts: PartitionFacts | None) -> str:
+    """Say why a partition of a store is in its state, whoever owns it."""
+    outlook = view.outlooks.get(entry.partition)
+    if facts is not None and facts.state is not PartitionCondition.ELSEWHERE:
+        return facts.reason
+    if entry.uncleanable_reason is not None:
+        return read_stored_mark(entry.partition, entry.uncleanable_reason, 0).reason
+    ahead = "" if outlook is None else outlook.reason
+    return "; ".join(each for each in (ahead, "" if facts is None else facts.reason) if each)
+
+
+def facts_by_partition(view: ConsoleView) -> dict[TopicPartition, PartitionFacts]:
+    """Return what the loop of a store or a cluster says of each partition, empty without one."""
+    if view.snapshot is None or view.status is not None:
+        return {}
+    return {each.partition: each for each in view.snapshot.partitions}
+
+
+def attached_state(view: ConsoleView, entry: AttachedStatus) -> str:
+    """Return the state of an attached partition where no loop says it."""
+    if entry.remote.holes:
+        return "holes"
+    if not entry.is_attached:
+        return "not attached"
+    if entry.attached is not None and entry.attached.paused_ms is not None:
+        return "paused"
+    outlook = outlook_of(view, entry)
+    if outlook is None or outlook.error is not None or outlook.is_due is None:
+        return "dirty" if entry.dirty_bytes else State.CLEAN.value
+    figures = outlook.figures
+    if outlook.is_due:
+        is_late = figures is not None and figures.compaction_delay_ms
+        return State.OVERDUE.value if is_late else State.ELIGIBLE.value
+    is_clean = figures is not None and not figures.cleanable.cleanable_bytes
+    return State.CLEAN.value if is_clean and not entry.dirty_bytes else State.NOT_DUE.value
+
+
+def deadline_ms(view: ConsoleView, entry: Entry, facts: PartitionFacts | None) -> int | None:
+    """Return by when a round is due at the latest, None when nobody knows."""
+    if isinstance(entry, PartitionStatus):
+        return None if entry.log is None else entry.log.deadline_ms
+    if facts is not None and facts.figures is not None:
+        return facts.figures.overdue_from_ms
+    if isinstance(entry, AttachedStatus):
+        ahead = outlook_of(view, entry)
+        return None if ahead is None else ahead.deadline_ms
+    outlook = view.outlooks.get(entry.partition)
+    return None if outlook is None else outlook.deadline_ms
+
+
+def outlook_of(view: ConsoleView, entry: AttachedStatus) -> PartitionOutlook | None:
+    """Return what comes next of an attached partition, None where nobody has looked."""
+    return None if view.attached is None else view.attached.outlooks.get(entry.partition)
+
+
+def reason_of(view: ConsoleView, entry: Entry, facts: PartitionFacts | None) -> str:
+    """Return why a partition is in its state."""
+    if isinstance(entry, PartitionStatus):
+        return entry.reason
+    if isinstance(entry, AttachedStatus):
+        return attached_reason(entry, facts, outlook_of(view, entry))
+    return stored_reason(view, entry, facts)
+
+
+def holes_words(entry: AttachedStatus) -> list[str]:
+    """Return what nothing serves of an attached partition, a sentence each."""
+    return [
+        f"nothing serves offsets {first} to {last}; who reads them is sent elsewhere, or stops"
+        for first, last in entry.remote.holes
+    ]
+
+
+def attached_reason(
+    entry: AttachedStatus, facts: PartitionFacts | None, outlook: PartitionOutlook | None
+) -> str:
+    """Say why an attached partition is in its state."""
+    if entry.remote.holes:
+        return holes_words(entry)[0]
+    if facts is not None:
+        return facts.reason
+    if not entry.is_attached:
+        return "nothing is known of rounds: no decision log that is asked here attached it"
+    kept = sum(each.segments for each in entry.waiting)
+    more = f"; {format_counted(kept, 'replaced segment')} in grace" if kept else ""
+    coming = "" if outlook is None else f"; next round: {outlook.error or outlook.why}"
+    return f"clean up to offset {entry.cleaned_to}{more}{coming}"
+
+
+def ratio_of(entry: Entry) -> float:
+    """Return which part is dirty, 0 where nobody could look."""
+    if not isinstance(entry, PartitionStatus):
+        return entry.ratio
+    return 0.0 if entry.log is None else entry.log.figures.cleanable.ratio
+
+
+def find_entry(view: ConsoleView, partition: TopicPartition) -> Entry | None:
+    """Return a partition of the view, None when it has no such."""
+    found = _unordered(view) if view.status is None else view.status.partitions
+    return next((each for each in found if each.partition == partition), None)

@@ -110,11 +110,11 @@ def troubles(view: ConsoleView) -> list[Trouble]:
 
 def _directory_trouble(each: PartitionStatus) -> Trouble:
     mark, state = each.set_aside or each.failing, each.state.value
+    if mark is None:
+        return _trouble(each.partition, state, each.reason, None)
     return Trouble(
-        each.partition, state, each.reason, None if mark is None else mark.path,
-        None if mark is None else mark.position, None if mark is None else mark.since_ms,
-        REMEDIES[state],
-    )  # fmt: skip
+        each.partition, state, each.reason, mark.path, mark.position, mark.since_ms, REMEDIES[state]
+    )
 
 
 def _trouble(

@@ -6,22 +6,28 @@ import html
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
+from keeplast.cleaner.selection import Choice
 from keeplast.cli.frame.options import ScopeOptions
 from keeplast.cli.main import app
 from keeplast.cli.tier.options import StoreCall
 from keeplast.cli.tier.watching import store_watcher
 from keeplast.clock import SystemClock
 from keeplast.model.partition import TopicPartition
-from keeplast.service.console import anatomy, work
-from keeplast.service.console.pages import Query
+from keeplast.service.console import anatomy, pages, reading, work
+from keeplast.service.console.pages import ROWS, Query
 from keeplast.service.console.view import ConsoleView
+from keeplast.service.control import Control
+from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import AttachedTotals, Snapshot
 from keeplast.service.status import LastRound
 from keeplast.service.status_words import seconds_text
 from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
+from tests.support.daemon_world import Told
+from tests.support.manual_clock import ManualClock
 
 DAY_MS = 86_400_000
 SAMPLE = Path(__file__).parents[4] / "src" / "keeplast" / "samples" / "broker-4.3.0"
@@ -168,3 +174,55 @@ def test_a_store_tells_the_rounds_of_every_host(tmp_path: Path) -> None:
     assert "kept with the partition, topic" in log
     assert "clean by its leaders: epoch" in log
     assert "hold audit: not cleaned past 339 until" in log
+
+
+def test_the_document_has_what_its_page_has(root: Path) -> None:
+    lines = tuple(line(1, 2048, 1024 + at) for at in range(ROWS + 2))
+    view = replace(
+        directory_view(root), receipts=(*lines, replace(line(0, 90, 80, OTHER), words="w"))
+    )
+    found = Site(FixedSource(view)).document("/work.json")
+    assert len(view.receipts) == found["receipts_held"]
+    assert ROWS == len(found["receipts"])
+    newest = found["receipts"][0]
+    assert ("orders", 1, 90, 80) == tuple(
+        newest[name] for name in ("topic", "partition", "bytes_read", "bytes_written")
+    )
+    assert set(work.BUDGET_KEYS) == {each["key"] for each in found["budgets"]}
+    assert [1, ROWS + 2] == [each["rounds"] for each in found["days"]]
+    (trouble,) = found["troubles"]
+    assert ("broken", "unreadable") == (trouble["topic"], trouble["state"])
+    assert trouble["path"].endswith(".log")
+    assert ("orders", "overdue") == (found["due"][0]["topic"], found["due"][0]["state"])
+    assert [] == found["caps"]
+
+
+def test_a_list_that_is_not_all_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = replace(directory_view(root), receipts=tuple(line(1, 9, 8) for _ in range(60)))
+    site = Site(FixedSource(view))
+    page = " ".join(site.get("/work").text.split())
+    assert "60 in all" in page
+    assert "the files have all" not in page
+    monkeypatch.setattr(reading, "LINES_MAX", 60)
+    page = " ".join(site.get("/work").text.split())
+    assert "Searched and shown are the newest 60; the files have all." in page
+    assert "60 held here" in page
+    log = " ".join(html.unescape(site.get("/log/orders/0").text).split())
+    assert f"the newest first; {anatomy.ROUNDS_MAX} of 60" in log
+    assert '<a href="/work?q=orders-0#h-receipts">30 older ones</a>' in log
+    few = replace(view, receipts=view.receipts[:3])
+    assert "older ones" not in Site(FixedSource(few)).get("/log/orders/0").text
+
+
+def test_a_round_that_runs_is_not_its_own_last_round(root: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    live = LiveProgress(Told(), clock, Control(clock))
+    live.chosen((Choice(ONE, "overdue"),))
+    view = directory_view(root)
+    assert view.status is not None
+    entry = next(each for each in view.status.partitions if each.partition == ONE)
+    for at_ms, is_shown in ((NOW_MS, False), (NOW_MS - 1, True)):
+        last = LastRound(at_ms, 0, 9, 10, 5, 10, 5, 1.0)
+        (row,) = pages.overview_rows(view, [replace(entry, last_round=last)], NOW_MS, live)
+        assert is_shown is bool(row.last.iso)
+        assert is_shown is bool(row.last_of)

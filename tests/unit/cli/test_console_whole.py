@@ -32,10 +32,16 @@ Visit = Callable[[httpx.Client], None]
 
 @pytest.fixture(autouse=True)
 def ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end a command also where the tests themselves run in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Let a signal end a command: where tests run in the background too, and one that never came
+    so far as to wait for it, but not the tests.
+    """
+    ends = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(each, signal.default_int_handler) for each in ends]
     yield
-    signal.signal(signal.SIGINT, before)
+    # attach run counts signals until its process is over, and ends it at the second.
+    signal.set_wakeup_fd(-1)
+    for each, handler in zip(ends, before, strict=True):
+        signal.signal(each, handler)
 
 
 def visited(
@@ -65,11 +71,13 @@ def visited(
         threads[-1].start()
 
     monkeypatch.setattr(home, "say_console", served)
-    done = CliRunner().invoke(app, [str(each) for each in words])
-    for each in threads:
-        each.join()
-    if wrong:
-        raise wrong[0]
+    try:
+        done = CliRunner().invoke(app, [str(each) for each in words])
+    finally:
+        for each in threads:
+            each.join()
+        if wrong:
+            raise wrong[0]
     assert threads, done.stderr
     return done.exit_code
 

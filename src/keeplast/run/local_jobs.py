@@ -51,6 +51,7 @@ from keeplast.rewrite.units import (
 )
 from keeplast.rewrite.wave import run_wave
 from keeplast.rewrite.workspace import LEDGER_SHARE, cache_bytes_of
+from keeplast.run.pace import is_small
 from keeplast.run.workbench import Workbench
 
 Work = Callable[[], None]
@@ -78,6 +79,8 @@ class WaveJob:
     """A wave: one call."""
 
     def __init__(self, task: PartitionTask, bench: Workbench, progressed: Progressed) -> None:
+        self.is_small = is_small(task)
+        """Whether it is too little to share out."""
         self._task = task
         self._bench = bench
         self._progressed = progressed

@@ -3,7 +3,9 @@
 The only threads below ``service`` but for those that commit (:mod:`keeplast.run.publishing`).
 The threads of a round in stages share its key map. Units of such rounds go before whole
 partitions, the longest round first, so that a giant one starts at once and small ones fill the gaps
-that its stages leave; whole partitions are begun in the order in which they came.
+that its stages leave; whole partitions are begun in the order in which they came. Small ones are
+done by the thread that asks (:mod:`keeplast.run.pace`), where a slot is free and no round is in
+stages.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.task import PartitionTask, TaskResult
 from keeplast.run.events import RoundsProgress
 from keeplast.run.local_jobs import LocalJob, StagedJob, WaveJob, Work
+from keeplast.run.pace import Pace
 from keeplast.run.workbench import Workbench
 
 _Item = TypeVar("_Item")
@@ -48,6 +51,7 @@ class LocalRunner:
         if self._slots < 1:
             raise InvalidError(f"at least one core is needed. cores={cores}")
         self._bench = Workbench(files, SystemClock() if clock is None else clock, self._slots)
+        self._pace = Pace(self._bench.clock)
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -89,23 +93,45 @@ class LocalRunner:
         running: dict[Future[None], LocalJob] = {}
         try:
             while staged or whole or running:
-                while len(running) < self._slots and (begun := _begin(staged, whole)) is not None:
+                here: WaveJob | None = None
+                while len(running) < self._slots:
+                    here = self._next_here(staged, whole)
+                    if here is not None or (begun := _begin(staged, whole)) is None:
+                        break
                     work, job = begun
                     running[self._pool.submit(work)] = job
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                if here is not None:
+                    self._do_here(here)
+                    yield here.result()
+                done = _ended(running, waits=here is None)
                 for future in done:
                     job = running.pop(future)
                     future.result()
                     if isinstance(job, WaveJob):
                         yield job.result()
                 ended = [job for job in staged if job.is_done]
-                invariant(bool(running or done or ended or whole), "no round can go on")
+                can_go_on = running or done or ended or whole or here is not None
+                invariant(bool(can_go_on), "no round can go on")
                 for each in ended:
                     staged.remove(each)
                     yield each.result()
         finally:
             for future in running:
                 future.cancel()
+
+    def _next_here(self, staged: Sequence[StagedJob], whole: deque[WaveJob]) -> WaveJob | None:
+        """Take the next round when it is for the calling thread; None when it is for another.
+
+        Rounds in stages wait for whoever hands out their units: beside them nothing is done here.
+        """
+        if staged or not whole or not whole[0].is_small or not self._pace.takes_next():
+            return None
+        return whole.popleft()
+
+    def _do_here(self, job: WaveJob) -> None:
+        if (work := job.next()) is not None:
+            with self._pace.measured():
+                work()
 
     def each(
         self,
@@ -173,6 +199,13 @@ class LocalRunner:
 def _of(progressed: Progressed, task: PartitionTask) -> Progressed:
     """Return what hears of one task's bytes, apart from the others' where that is wanted."""
     return progressed.of(task.number) if isinstance(progressed, RoundsProgress) else progressed
+
+
+def _ended(running: dict[Future[None], LocalJob], *, waits: bool) -> set[Future[None]]:
+    """Return what has ended; at least one of them when this ``waits``."""
+    if not running:
+        return set()
+    return wait(running, None if waits else 0, FIRST_COMPLETED).done
 
 
 def _begin(staged: list[StagedJob], whole: deque[WaveJob]) -> tuple[Work, LocalJob] | None:

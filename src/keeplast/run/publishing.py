@@ -3,6 +3,8 @@
 A commit is some ten flushes that must follow one another; a journal that is asked by several at
 once writes them together. Partitions share nothing but the checkpoint file, which is not written
 here. Waves of one partition never meet: the next one is not run before this one has ended.
+Small
+ones are committed by the calling thread as long as the disk is quick (:mod:`keeplast.run.pace`).
 
 Leaving waits for every commit that has begun, whatever the reason: nothing that belongs to one may
 be removed under its hands.
@@ -14,8 +16,10 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from keeplast.clock import Clock
 from keeplast.errors import CompactionError
 from keeplast.rewrite.task import TaskResult
+from keeplast.run.pace import Pace
 
 COMMITS_MAX = 8
 """How many commits run at once; more gained nothing on the disks that were measured."""
@@ -27,9 +31,10 @@ Ended = tuple[TaskResult, CompactionError | OSError | None]
 class Publishing:
     """Publishes waves, in threads; a failed commit is a result, any other error ends the call."""
 
-    def __init__(self, commit: Callable[[TaskResult], None]) -> None:
+    def __init__(self, commit: Callable[[TaskResult], None], clock: Clock) -> None:
         """Take what commits one wave; no thread is there before it is needed."""
         self._commit = commit
+        self._pace = Pace(clock)
         self._pool = ThreadPoolExecutor(COMMITS_MAX, "keeplast-commit")
         self._running: set[Future[Ended]] = set()
 
@@ -39,13 +44,18 @@ class Publishing:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def take(self, result: TaskResult, *, among: int) -> list[Ended]:
+    def take(self, result: TaskResult, *, among: int, is_small: bool = False) -> list[Ended]:
         """Begin the commit of a wave that ``among`` so many may come; returns what has ended.
 
-        The only one is committed in the calling thread. Waits only while as many run as may.
+        The only one is committed in the calling thread, and so is a small one while that is quick.
+        Otherwise this waits only while as many run as may.
         """
         if among == 1:
             return [self._do(result)]
+        if is_small and self._pace.takes_next():
+            with self._pace.measured():
+                ended = self._do(result)
+            return [ended, *self._take(_wait(self._running, 0))] if self._running else [ended]
         self._running.add(self._pool.submit(self._do, result))
         return self._take(_wait(self._running, 0 if len(self._running) < COMMITS_MAX else None))
 

@@ -25,6 +25,7 @@ from keeplast.rewrite.runner import Runner
 from keeplast.rewrite.task import TaskResult
 from keeplast.run.events import Events, RoundsProgress, RoundWork
 from keeplast.run.foresight import cut
+from keeplast.run.pace import is_small
 from keeplast.run.place import LogPlace, RunnerFor
 from keeplast.run.publishing import Ended, Publishing
 from keeplast.run.room import next_together
@@ -97,14 +98,19 @@ class Rounds:
         unsettled_bytes = 0
         lost: CompactionError = UnavailableError("the runner lost the task of this partition")
         try:
-            with Publishing(lambda result: self._commit(left[result.number], result)) as publishing:
+            with Publishing(
+                lambda result: self._commit(left[result.number], result), self.clock
+            ) as publishing:
                 try:
                     self.check_stop()
                     tasks = [round_.task(number) for number, round_ in left.items()]
                     names = {number: each.run.request.partition for number, each in left.items()}
                     progress = RoundsProgress(self.events, names, self.check_stop)
+                    small = frozenset(task.number for task in tasks if is_small(task))
                     for result in runner.run(tasks, progress):
-                        ended = publishing.take(result, among=len(tasks))
+                        ended = publishing.take(
+                            result, among=len(tasks), is_small=result.number in small
+                        )
                         known = len(done)
                         again += self._sort(ended, left, done)
                         unsettled_bytes += sum(map(_unsettled_bytes, done[known:]))

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from keeplast.clock import SystemClock
 from keeplast.columns import verdicts
 from keeplast.errors import ConflictError
 from keeplast.format.filename import CLEANER_CHECKPOINT
@@ -46,7 +47,7 @@ def test_as_many_run_at_once_as_may_and_an_error_is_a_result() -> None:
         done.append(number)
 
     ended = []
-    with Publishing(lambda result: commit(result.number)) as publishing:
+    with Publishing(lambda result: commit(result.number), SystemClock()) as publishing:
         for number in range(COMMITS_MAX):
             ended += publishing.take(_wave(number), among=COMMITS_MAX)
         for some in publishing.rest():
@@ -67,7 +68,7 @@ def test_leaving_early_waits_for_what_has_begun() -> None:
         ended.set()
 
     def leave() -> None:
-        with Publishing(lambda _: commit()) as publishing:
+        with Publishing(lambda _: commit(), SystemClock()) as publishing:
             publishing.take(_wave(0), among=2)
             assert begun.wait(SECONDS_MAX)
             may_end.set()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from keeplast.errors import CorruptError
 from keeplast.format.checkpoint import decode_offsets, encode_lines, offset_line
+from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 
@@ -46,7 +47,7 @@ def read_checkpoint(files: FileSystem, root: Path, name: str) -> Mapping[TopicPa
 
     Raises CorruptError with the path when it is malformed.
     """
-    return _read(files, root / name).offsets
+    return _read(files, child_path(root, name)).offsets
 
 
 def update_checkpoint(

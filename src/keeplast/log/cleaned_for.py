@@ -25,6 +25,7 @@ from keeplast.errors import CorruptError
 from keeplast.format.filename import CLEANED_FOR, CLEANER_CHECKPOINT, LOG
 from keeplast.format.filename import segment_file as segment_name
 from keeplast.log.checkpoints import read_checkpoint
+from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem, write_durable_like
 from keeplast.log.partition_log import PartitionFiles
 from keeplast.model.offsets import INT64_MAX
@@ -88,29 +89,37 @@ def note_round(
     *,
     witness: Witness | None,
     checkpoint: int | None,
-) -> None:
+) -> int | None:
     """Write down, durably, that a round which ends at ``end_offset`` is about to replace segments.
 
     ``checkpoint`` is the cleaner's line of now, which makes a note of less needless. ``witness`` is
-    a segment as listed; None where something of the round is in place already.
+    a segment as listed; None where something of the round is in place already. Returns the end that
+    was written, None where no note was needed.
     """
     known = read_note(listing, files)
     if known is None and checkpoint is not None and end_offset <= checkpoint:
-        return
+        return None
     before = cleaned_for(listing, files)
-    write_note(listing.path, files, RoundNote(max(end_offset, before or 0), witness, before),
+    noted = max(end_offset, before or 0)
+    write_note(listing.path, files, RoundNote(noted, witness, before),
                like=listing.segments[0].base_offset)  # fmt: skip
+    return noted
 
 
-def drop_note(directory: Path, files: FileSystem, checkpoint: int | None) -> None:
+def drop_note(
+    directory: Path, files: FileSystem, checkpoint: int | None, *, noted: int | None = None
+) -> None:
     """Remove the note when the cleaner's ``checkpoint`` says as much or more; None keeps it.
 
-    Not durably: one that comes back says nothing new.
+    ``noted`` is the end in it where the caller has written it; None has it read. Not durably: one
+    that comes back says nothing new.
     """
-    path = directory / CLEANED_FOR
-    if checkpoint is None or not files.exists(path):
+    path = child_path(directory, CLEANED_FOR)
+    if checkpoint is None or (noted is None and not files.exists(path)):
         return
-    if _decoded(files.read_bytes(path, BYTES_MAX), path).end_offset <= checkpoint:
+    if noted is None:
+        noted = _decoded(files.read_bytes(path, BYTES_MAX), path).end_offset
+    if noted <= checkpoint:
         files.unlink(path)
 
 
@@ -128,7 +137,7 @@ def read_note(listing: PartitionFiles, files: FileSystem) -> RoundNote | None:
     """Return the note beside a log, None where there is none; CorruptError when it is damaged."""
     if CLEANED_FOR not in listing.unknown:
         return None
-    path = listing.path / CLEANED_FOR
+    path = child_path(listing.path, CLEANED_FOR)
     try:
         data = files.read_bytes(path, BYTES_MAX)
     except FileNotFoundError:
@@ -145,7 +154,8 @@ def write_note(directory: Path, files: FileSystem, note: RoundNote, *, like: int
         "before": note.before,
     }
     data = json.dumps(document, separators=(",", ":")).encode() + b"\n"
-    write_durable_like(files, directory / CLEANED_FOR, data, directory / segment_name(like, LOG))
+    path, owner = child_path(directory, CLEANED_FOR), child_path(directory, segment_name(like, LOG))
+    write_durable_like(files, path, data, owner)
 
 
 def find_witness(before: Sequence[Witness], after: Sequence[Witness]) -> Witness | None:

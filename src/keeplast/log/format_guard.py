@@ -47,7 +47,9 @@ _META_VERSION_MAX = 1
 
 def check_understood(directory: Path, files: FileSystem) -> None:
     """Raise RefusedError when something in a partition directory is a newer Kafka's."""
-    _check_version(directory.parent / META_PROPERTIES, _META_VERSION, _META_VERSION_MAX, files)
+    _check_version(
+        child_path(directory.parent, META_PROPERTIES), _META_VERSION, _META_VERSION_MAX, files
+    )
     names = files.listdir(directory)
     for name in names:
         if is_unknown_kind(name):

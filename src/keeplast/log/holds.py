@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from keeplast.errors import CorruptError, InvalidError
+from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem
 from keeplast.log.object_paths import is_object_path
 from keeplast.model.hold import Hold, check_hold_name, require_room
@@ -26,7 +27,7 @@ def read_holds(files: FileSystem, root: Path) -> tuple[Hold, ...]:
 
     CorruptError when the file is damaged, InvalidError when a newer keeplast wrote it.
     """
-    path = root / HOLDS_NAME
+    path = child_path(root, HOLDS_NAME)
     # No directory in an object store is ever cleaned in place.
     if is_object_path(root) or not files.exists(path):
         return ()

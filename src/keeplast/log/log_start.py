@@ -41,6 +41,7 @@ from keeplast.log.checkpoints import (
     read_checkpoint,
     update_checkpoint,
 )
+from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 
@@ -118,8 +119,9 @@ def _retire(files: FileSystem, directory: Path, goes: Callable[[int], bool]) -> 
     for name in files.listdir(directory):
         parsed = parse_segment_file(name)
         if parsed is not None and not parsed.stage and goes(parsed.base_offset):
-            files.rename(directory / name, directory / (name + DELETED))
-            retired.append(directory / (name + DELETED))
+            gone = child_path(directory, name + DELETED)
+            files.rename(child_path(directory, name), gone)
+            retired.append(gone)
     if retired:
         files.fsync_directory(directory)
     return retired
@@ -149,7 +151,7 @@ def trim_epochs(epochs: Sequence[LeaderEpoch], log_start: int) -> tuple[LeaderEp
 
 def read_leader_epochs(files: FileSystem, directory: Path) -> tuple[LeaderEpoch, ...]:
     """Return the leader epochs of a partition directory; CorruptError names the file."""
-    path = directory / LEADER_EPOCH_CHECKPOINT
+    path = child_path(directory, LEADER_EPOCH_CHECKPOINT)
     if not files.exists(path):
         return ()
     try:

@@ -79,13 +79,29 @@ def _segment_path(directory: Path, base_offset: int, kind: Kind) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFiles:
-    """All segments of a partition, ascending, the last one active; what else lies beside them."""
+    """All segments of a partition, ascending, the last one active; what else lies beside them.
+
+    ``without_index`` are the bases of segments that have no offset index, ``with_aborted`` those of
+    transaction indexes; None where nothing was listed, and files have to be asked.
+    """
 
     path: Path
     segments: tuple[SegmentFiles, ...]
     snapshots: tuple[int, ...]
     leftovers: tuple[str, ...]
     unknown: tuple[str, ...]
+    without_index: frozenset[int] | None = field(default=None, compare=False)
+    with_aborted: frozenset[int] | None = field(default=None, compare=False)
+
+    def has_index(self, segment: SegmentFiles, files: FileSystem) -> bool:
+        """Say whether a segment has an offset index, as listed."""
+        if self.without_index is None:
+            return files.exists(segment.path(INDEX))
+        return segment.base_offset not in self.without_index
+
+    def may_have_aborted(self, segment: SegmentFiles) -> bool:
+        """Return False where no transaction index was listed at a segment's base."""
+        return self.with_aborted is None or segment.base_offset in self.with_aborted
 
     @property
     def active(self) -> SegmentFiles:
@@ -107,6 +123,7 @@ def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None
     snapshots: list[int] = []
     leftovers: list[str] = []
     unknown: list[str] = []
+    indexes: dict[Kind, set[int]] = {INDEX: set(), TXN_INDEX: set()}
     names = files.listdir(path)
     for name in names:
         parsed = parse_segment_file(name)
@@ -121,6 +138,8 @@ def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None
             leftovers.append(name)
         elif parsed.kind == SNAPSHOT:
             snapshots.append(parsed.base_offset)
+        elif parsed.kind in indexes:
+            indexes[parsed.kind].add(parsed.base_offset)
         elif parsed.kind == LOG:
             status = files.stat(child_path(path, name))
             if status.size_bytes > SEGMENT_BYTES_MAX:
@@ -139,8 +158,10 @@ def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None
         raise RefusedError(f"no segment in the partition directory. path={path}")
     segments.sort(key=lambda segment: segment.base_offset)
     return PartitionFiles(
-        path, tuple(segments), tuple(sorted(snapshots)), tuple(leftovers), tuple(unknown)
-    )
+        path, tuple(segments), tuple(sorted(snapshots)), tuple(leftovers), tuple(unknown),
+        without_index=frozenset(s.base_offset for s in segments) - indexes[INDEX],
+        with_aborted=frozenset(indexes[TXN_INDEX]),
+    )  # fmt: skip
 
 
 def is_empty_log(path: Path, files: FileSystem) -> bool:

@@ -26,7 +26,7 @@ outputs of one wave are neighbours: what lies between them is removed by a start
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from keeplast.format.filename import (
     parse_segment_file,
     segment_file,
 )
+from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem
 
 KINDS: tuple[Kind, ...] = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
@@ -67,14 +68,18 @@ class Replacement:
 def commit_wave(
     files: FileSystem, directory: Path, replacements: Sequence[Replacement]
 ) -> list[Path]:
-    """Swap the outputs in; returns when the directory is durable, with what may be removed."""
+    """Swap the outputs in; returns when the directory is durable, with what may be removed.
+
+    What is there is listed once: the caller holds the lock, and all else that changes is done here.
+    """
     if not replacements:
         return []
-    outputs = _announce(files, directory, replacements)
+    there = frozenset(files.listdir(directory))
+    outputs = _announce(files, directory, replacements, there)
     _decide(files, directory, outputs)
-    removed = _retire_sources(files, directory, outputs)
+    removed = _retire_sources(files, directory, outputs, there)
     _install(files, directory, outputs)
-    removed += _retire_snapshots(files, directory, outputs)
+    removed += _retire_snapshots(files, directory, outputs, there)
     files.fsync_directory(directory)
     return removed
 
@@ -97,25 +102,30 @@ class _Output:
     ) -> None:
         """Take one of the files from a stage to another."""
         name = segment_file(self.base_offset, kind)
-        files.rename(directory / (name + source), directory / (name + target))
+        files.rename(child_path(directory, name + source), child_path(directory, name + target))
 
 
 def _announce(
-    files: FileSystem, directory: Path, replacements: Sequence[Replacement]
+    files: FileSystem,
+    directory: Path,
+    replacements: Sequence[Replacement],
+    there: Set[str],
 ) -> list[_Output]:
-    for name in files.listdir(directory):
+    for name in sorted(there):
         parsed = parse_segment_file(name)
         if parsed is not None and parsed.stage == CLEANED:
-            files.unlink(directory / name)
+            files.unlink(child_path(directory, name))
     outputs: list[_Output] = []
     for replacement in sorted(replacements, key=lambda each: each.base_offset):
         base = replacement.base_offset
         for kind, name in replacement.staged.items():
-            files.rename(directory / name, directory / (segment_file(base, kind) + CLEANED))
-        old_index = directory / segment_file(base, TXN_INDEX)
-        has_blank = TXN_INDEX not in replacement.staged and files.exists(old_index)
+            cleaned = child_path(directory, segment_file(base, kind) + CLEANED)
+            files.rename(child_path(directory, name), cleaned)
+        old_index = segment_file(base, TXN_INDEX)
+        has_blank = TXN_INDEX not in replacement.staged and old_index in there
         if has_blank:
-            _create_durable(files, old_index.with_name(old_index.name + CLEANED), like=old_index)
+            blank = child_path(directory, old_index + CLEANED)
+            _create_durable(files, blank, like=child_path(directory, old_index))
         announced = {*replacement.staged, TXN_INDEX} if has_blank else set(replacement.staged)
         kinds = tuple(kind for kind in KINDS if kind in announced)
         end_offset = max(base, replacement.end_offset)
@@ -142,12 +152,14 @@ def _decide(files: FileSystem, directory: Path, outputs: Sequence[_Output]) -> N
     files.fsync_directory(directory)
 
 
-def _retire_sources(files: FileSystem, directory: Path, outputs: Sequence[_Output]) -> list[Path]:
+def _retire_sources(
+    files: FileSystem, directory: Path, outputs: Sequence[_Output], there: Set[str]
+) -> list[Path]:
     removed: list[Path] = []
     for output in outputs:
         for base in output.sources:
             for kind in KINDS:
-                removed += _retire(files, directory, segment_file(base, kind))
+                removed += _retire(files, directory, segment_file(base, kind), there)
                 # Nothing below the end of the last output comes back: a start-up removes it.
                 if kind == LOG and base >= outputs[-1].end_offset:
                     files.fsync_directory(directory)
@@ -162,22 +174,24 @@ def _install(files: FileSystem, directory: Path, outputs: Sequence[_Output]) -> 
             if kind == LOG:
                 files.fsync_directory(directory)
         if output.has_blank:
-            files.unlink(directory / segment_file(output.base_offset, TXN_INDEX))
+            files.unlink(child_path(directory, segment_file(output.base_offset, TXN_INDEX)))
 
 
-def _retire_snapshots(files: FileSystem, directory: Path, outputs: Sequence[_Output]) -> list[Path]:
+def _retire_snapshots(
+    files: FileSystem, directory: Path, outputs: Sequence[_Output], there: Set[str]
+) -> list[Path]:
     removed: list[Path] = []
     remaining = {output.base_offset for output in outputs}
     for output in outputs:
         for base in output.sources:
             if base not in remaining:
-                removed += _retire(files, directory, segment_file(base, SNAPSHOT))
+                removed += _retire(files, directory, segment_file(base, SNAPSHOT), there)
     return removed
 
 
-def _retire(files: FileSystem, directory: Path, name: str) -> list[Path]:
-    if not files.exists(directory / name):
+def _retire(files: FileSystem, directory: Path, name: str, there: Set[str]) -> list[Path]:
+    if name not in there:
         return []
-    target = directory / (name + DELETED)
-    files.rename(directory / name, target)
+    target = child_path(directory, name + DELETED)
+    files.rename(child_path(directory, name), target)
     return [target]

@@ -15,6 +15,7 @@ from keeplast.errors import CorruptError, invariant
 from keeplast.format import offset_index, time_index
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX
+from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.index_builder import IndexBuilder
 from keeplast.log.windows import read_windows
@@ -66,9 +67,9 @@ class GroupCheck:
         """
         if not staged.files:
             return None
-        paths = {file.kind: self._task.target / file.name for file in staged.files}
+        paths = {file.kind: child_path(self._task.target, file.name) for file in staged.files}
         for file in staged.files:
-            found = files.stat(self._task.target / file.name).size_bytes
+            found = files.stat(paths[file.kind]).size_bytes
             what = f"staged size differs. name={file.name} found={found}"
             invariant(found == file.size_bytes, what)
         path = paths[LOG]

@@ -25,6 +25,7 @@ from keeplast.format.batch import BatchHeader, encode_empty_batch
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import LOG, segment_file
 from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.child_path import child_path
 from keeplast.log.files import ReadHandle, reading
 from keeplast.log.windows import Window, read_windows
 from keeplast.model.offsets import (
@@ -124,7 +125,7 @@ class SourceReader:
     def read(self, number: int, source: SegmentSummary) -> None:
         """Copy what remains of source ``number`` of the group, window by window."""
         c = self._c
-        path = c.task.path / segment_file(source.base_offset, LOG)
+        path = child_path(c.task.path, segment_file(source.base_offset, LOG))
         old_kept_from = c.plan.old_tombstones_kept_from(source.mtime_ms)
         crc = 0
         is_last = number + 1 == len(self._group.sources)

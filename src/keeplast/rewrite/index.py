@@ -27,6 +27,7 @@ from keeplast.columns.scan import HAS_EVENTS, HAS_HIDDEN
 from keeplast.columns.winners import KeyMap
 from keeplast.errors import CorruptError, invariant
 from keeplast.format.filename import LOG, segment_file
+from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.windows import Window, read_windows
 from keeplast.model.offsets import INT64_MAX
@@ -102,7 +103,7 @@ def _index(
     indexing.begin(first_pass_start(plan))
     try:
         for number, segment in enumerate(dirty):
-            path = task.path / segment_file(segment.base_offset, LOG)
+            path = child_path(task.path, segment_file(segment.base_offset, LOG))
             start = first_pass_position(plan) if number == 0 else 0
             with reading(files, path) as handle:
                 indexing.read_segment(

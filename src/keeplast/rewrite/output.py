@@ -24,6 +24,7 @@ from keeplast.errors import UnavailableError, invariant
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
 from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem, LocalWriteHandle, ReadHandle, WriteHandle, reading
 from keeplast.log.index_builder import IndexBuilder
 from keeplast.log.windows import Window
@@ -138,7 +139,9 @@ class GroupOutput:
         if not self._c.task.writes:
             self._handle = _Discard()
             return self._handle
-        path = self._c.task.target / staged_name(self.base_offset, LOG, self._c.task.attempt)
+        path = child_path(
+            self._c.task.target, staged_name(self.base_offset, LOG, self._c.task.attempt)
+        )
         self._handle = self._c.files.open_write(path)
         self._made.append(path)
         if self._unchanged_bytes:
@@ -218,7 +221,9 @@ class GroupOutput:
             contents[TXN_INDEX] = txn_index.encode(c.plan.as_indexed(self.aborted, bases))
         staged: list[StagedFile] = []
         if self._handle is None and not self._same_indexes(contents):
-            with reading(c.files, c.task.path / segment_file(self.base_offset, LOG)) as handle:
+            with reading(
+                c.files, child_path(c.task.path, segment_file(self.base_offset, LOG))
+            ) as handle:
                 self.start(handle)
         if self._handle is not None and c.task.writes:
             self._handle.fsync()
@@ -227,7 +232,7 @@ class GroupOutput:
             staged.append(StagedFile(LOG, name, size))
             for kind, content in contents.items():
                 name = staged_name(self.base_offset, kind, c.task.attempt)
-                path = c.task.target / name
+                path = child_path(c.task.target, name)
                 self._made.append(path)
                 handle_ = c.files.open_write(path)
                 try:
@@ -236,9 +241,9 @@ class GroupOutput:
                 finally:
                     handle_.close()
                 staged.append(StagedFile(kind, name, len(content)))
-            origin = c.task.path / segment_file(self._group.base_offset, LOG)
+            origin = child_path(c.task.path, segment_file(self._group.base_offset, LOG))
             for file in staged:
-                path = c.task.target / file.name
+                path = child_path(c.task.target, file.name)
                 c.files.copy_owner_and_mode(origin, path)
                 c.files.set_mtime(path, source.mtime_ms * 1_000_000)
         is_first = not self._staged
@@ -257,7 +262,7 @@ class GroupOutput:
         """Say whether the single, unchanged source already has these indexes."""
         c = self._c
         for kind in _INDEX_KINDS:
-            path = c.task.path / segment_file(self.base_offset, kind)
+            path = child_path(c.task.path, segment_file(self.base_offset, kind))
             found = c.files.read_bytes(path, 1 << 30) if c.files.exists(path) else None
             if found != contents.get(kind):
                 return False

@@ -17,6 +17,7 @@ from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import verdicts
 from keeplast.columns.ranks import RankedKeyMap
 from keeplast.format.filename import LOG, segment_file
+from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.windows import read_windows
 from keeplast.rewrite.decompressed_cache import DecompressedCache
@@ -85,7 +86,7 @@ def raise_over_extent(
     dirty = plan.dirty_segments()
     # The first pass has kept the payloads of the segment that is clean and dirty.
     keeps = base_offset != (dirty[0].base_offset if dirty else plan.first_dirty)
-    path = task.path / segment_file(base_offset, LOG)
+    path = child_path(task.path, segment_file(base_offset, LOG))
     counts = VersionCounts()
     with reading(files, path) as handle:
         for window in read_windows(

@@ -112,6 +112,8 @@ class Coordinator:
         return DirectoryPlace(
             request, self._files, self._recipe, self._clock, self._events, self._horizons,
             writer=self._run, writes=writes, groups=self._groups,
+            # Work is cut by a sample only where tasks share no memory (foresight.cut).
+            wants_sample=not (writes and self._runner.shares_memory),
         )  # fmt: skip
 
     def _rounds(self, request: CleanRequest, place: DirectoryPlace) -> Rounds:

@@ -25,6 +25,7 @@ from keeplast.format.filename import (
     parse_segment_file,
 )
 from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
+from keeplast.log.child_path import child_path
 from keeplast.log.cleaned_for import (
     RoundNote,
     cleaned_for,
@@ -92,12 +93,13 @@ class DirectoryPlace:
         *,
         writer: str,
         writes: bool,
+        wants_sample: bool = True,
         groups: ReaderOffsets | None = None,
     ) -> None:
         """Take the components; ``recipe`` is how workers open what ``files`` shows.
 
-        ``writer`` is the name by which targets know who fills them. ``groups`` remembers what
-        consumer groups have committed.
+        ``writer`` is the name by which targets know who fills them. ``wants_sample`` False is for
+        rounds that nobody looks ahead of. ``groups`` remembers what consumer groups have committed.
         """
         self._request = request
         self._later = replace(request, first_dirty_offset=None, target=None)
@@ -109,6 +111,7 @@ class DirectoryPlace:
         self._groups = groups
         self._writer = writer
         self._writes = writes
+        self._wants_sample = wants_sample
         self._receipts = threading.Lock()
         self._checkpoints = threading.Lock()
 
@@ -149,7 +152,7 @@ class DirectoryPlace:
         return survey_partition(
             partition, request, checkpoints, self._files, self.now_ms(),
             foresees_roll=foresees_roll, book=self._horizons, clock_ms=self._clock.now_ms(),
-            groups=self._groups,
+            wants_sample=self._wants_sample, groups=self._groups,
         )  # fmt: skip
 
     def survey(self, run: PartitionRun) -> Survey:
@@ -323,7 +326,7 @@ class DirectoryPlace:
         checkpoint = line.get(round_.plan.partition)
         if checkpoint is not None and checkpoint > listing.active.base_offset:
             checkpoint = None  # another log's
-        note_round(
+        round_.noted_end = note_round(
             listing, self._files, result.end_offset,
             witness=find_witness(before, after) if is_first else None, checkpoint=checkpoint,
         )  # fmt: skip
@@ -382,7 +385,7 @@ class DirectoryPlace:
             return
         names = {name: parse_segment_file(name) for name in self._files.listdir(site.target)}
         ours = [
-            site.target / name
+            child_path(site.target, name)
             for name, parsed in names.items()
             if (parsed is not None and (parsed.attempt or "").startswith(site.attempt))
             or name.endswith(f".{site.attempt}{DELETED}")
@@ -417,7 +420,7 @@ class DirectoryPlace:
         """Remove what the checkpoint says by now; a note that stays for once says no more."""
         if round_.is_in_place or CLEANED_FOR in round_.survey.listing.unknown:
             with contextlib.suppress(CompactionError, OSError):
-                drop_note(round_.site.target, self._files, checkpoint)
+                drop_note(round_.site.target, self._files, checkpoint, noted=round_.noted_end)
 
     def _complete(self, round_: Round) -> Exception | None:
         """End a round that is written down: from now on its log is where it was put."""

@@ -76,7 +76,8 @@ class Round:
 
     ``driver_seconds`` is what survey and commits took; what its workers took is in ``results``. A
     round's time is their sum: it does not wait for its turn at its own expense. ``carry`` is what
-    the wave before has left, ``wave_bytes_max`` what the next one may stage.
+    the wave before has left, ``wave_bytes_max`` what the next one may stage, ``noted_end`` what the
+    note beside the log says since the last one.
     """
 
     run: PartitionRun
@@ -92,6 +93,7 @@ class Round:
     committed: list[StagedGroup] = field(default_factory=list)
     results: list[TaskResult] = field(default_factory=list)
     removal_seconds: float = 0.0
+    noted_end: int | None = None
 
     def task(self, number: int) -> PartitionTask:
         """Return the task of the next wave; the runner's result will have ``number``."""

@@ -23,6 +23,7 @@ from keeplast.format.filename import (
     REPLICATION_CHECKPOINT,
 )
 from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
+from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem
 from keeplast.log.holds import read_holds, write_holds
 from keeplast.log.object_paths import is_object_path
@@ -63,8 +64,9 @@ def check_places(request: CleanRequest, files: FileSystem) -> None:
     brokers do not start on a data directory that holds a directory which is no partition.
     """
     written: set[Path] = set()
+    roots: dict[Path, Path] = {}
     for partition in request.partitions:
-        place = target_of(partition, request).resolve()
+        place = _resolved(target_of(partition, request), roots)
         if place in written:
             raise RefusedError(
                 "two rounds of one call would write to the same place; name each once. "
@@ -94,6 +96,16 @@ def check_places(request: CleanRequest, files: FileSystem) -> None:
             "an object store does not allow; leave --rounds and --until-done out, or give --to a "
             f"directory. path={request.target}"
         )
+
+
+def _resolved(place: Path, roots: dict[Path, Path]) -> Path:
+    """Return ``place.resolve()``; a directory of thousands of them is followed once."""
+    if not place.name or place.name == ".." or place.is_symlink():
+        return place.resolve()
+    root = place.parent
+    if root not in roots:
+        roots[root] = root.resolve()
+    return child_path(roots[root], place.name)
 
 
 def check_target_root(files: FileSystem, request: CleanRequest) -> None:

@@ -16,8 +16,9 @@ from keeplast.columns import batch_table as t
 from keeplast.errors import CorruptError
 from keeplast.format import producer_snapshot
 from keeplast.format.batch import decode_batch
-from keeplast.format.filename import INDEX, SNAPSHOT, segment_file
+from keeplast.format.filename import SNAPSHOT, segment_file
 from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import (
     SNAPSHOT_BYTES_MAX,
@@ -59,11 +60,13 @@ def indexed_aborted(
     stripped: list[int] = []
     for segment in listing.segments:
         try:
-            aborted[segment.base_offset] = load_aborted(segment, files)
+            aborted[segment.base_offset] = (
+                load_aborted(segment, files) if listing.may_have_aborted(segment) else ()
+            )
         except CorruptError:
             stripped.append(segment.base_offset)
         else:
-            if segment.size_bytes and not files.exists(segment.path(INDEX)):
+            if segment.size_bytes and not listing.has_index(segment, files):
                 stripped.append(segment.base_offset)
     if stripped:
         start = stripped[0] if stripped[0] > listing.segments[0].base_offset else 0
@@ -122,7 +125,7 @@ def _newest_snapshot(
     """
     for offset in reversed(listing.snapshots):
         if log_start < offset <= at_most:
-            path = listing.path / segment_file(offset, SNAPSHOT)
+            path = child_path(listing.path, segment_file(offset, SNAPSHOT))
             try:
                 entries = producer_snapshot.decode(files.read_bytes(path, SNAPSHOT_BYTES_MAX))
             except CorruptError:

@@ -89,9 +89,13 @@ def note_round(
     *,
     witness: Witness | None,
     checkpoint: int | None,
+    flushes_name: bool = True,
 ) -> int | None:
     """Write down, durably, that a round which ends at ``end_offset`` is about to replace segments.
 
+    ``flushes_name`` False is for a caller that swaps now: the names that a swap announces are
+    flushed before the first of them decides anything (:mod:`keeplast.log.swap`), and the note's
+    with them.
     ``checkpoint`` is the cleaner's line of now, which makes a note of less needless. ``witness`` is
     a segment as listed; None where something of the round is in place already. Returns the end that
     was written, None where no note was needed.
@@ -102,7 +106,7 @@ def note_round(
     before = cleaned_for(listing, files)
     noted = max(end_offset, before or 0)
     write_note(listing.path, files, RoundNote(noted, witness, before),
-               like=listing.segments[0].base_offset)  # fmt: skip
+               like=listing.segments[0].base_offset, flushes_name=flushes_name)  # fmt: skip
     return noted
 
 
@@ -145,8 +149,13 @@ def read_note(listing: PartitionFiles, files: FileSystem) -> RoundNote | None:
     return _decoded(data, path)
 
 
-def write_note(directory: Path, files: FileSystem, note: RoundNote, *, like: int) -> None:
-    """Replace the note, durably; the ``.log`` at ``like`` has the owner that it gets."""
+def write_note(
+    directory: Path, files: FileSystem, note: RoundNote, *, like: int, flushes_name: bool = True
+) -> None:
+    """Replace the note, durably; the ``.log`` at ``like`` has the owner that it gets.
+
+    ``flushes_name`` is as in :func:`~keeplast.log.files.write_durable_like`.
+    """
     document = {
         "version": VERSION,
         "end": note.end_offset,
@@ -155,7 +164,7 @@ def write_note(directory: Path, files: FileSystem, note: RoundNote, *, like: int
     }
     data = json.dumps(document, separators=(",", ":")).encode() + b"\n"
     path, owner = child_path(directory, CLEANED_FOR), child_path(directory, segment_name(like, LOG))
-    write_durable_like(files, path, data, owner)
+    write_durable_like(files, path, data, owner, flushes_name=flushes_name)
 
 
 def find_witness(before: Sequence[Witness], after: Sequence[Witness]) -> Witness | None:

@@ -446,9 +446,12 @@ class LocalRecipe:
         return True
 
 
-def write_durable_like(files: FileSystem, path: Path, data: Buffer, like: Path) -> None:
+def write_durable_like(
+    files: FileSystem, path: Path, data: Buffer, like: Path, *, flushes_name: bool = True
+) -> None:
     """Replace a small file beside a log, atomically and durably; owner and mode are those of
-    ``like``: a broker that may not read a file in a partition does not start."""
+    ``like``: a broker that may not read a file in a partition does not start. ``flushes_name``
+    False leaves it to the caller to make its name durable, with others in that directory."""
     temporary = path.with_name(path.name + ".tmp")
     handle = files.open_write(temporary)
     try:
@@ -463,7 +466,8 @@ def write_durable_like(files: FileSystem, path: Path, data: Buffer, like: Path) 
         with contextlib.suppress(OSError):
             files.unlink(temporary)
         raise
-    files.fsync_directory(path.parent)
+    if flushes_name:
+        files.fsync_directory(path.parent)
 
 
 def read_whole(handle: ReadHandle, path: Path) -> bytes:

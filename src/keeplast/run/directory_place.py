@@ -329,6 +329,7 @@ class DirectoryPlace:
         round_.noted_end = note_round(
             listing, self._files, result.end_offset,
             witness=find_witness(before, after) if is_first else None, checkpoint=checkpoint,
+            flushes_name=False,
         )  # fmt: skip
 
     def _fill_target(self, round_: Round, result: TaskResult) -> None:

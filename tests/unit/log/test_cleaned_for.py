@@ -178,3 +178,34 @@ def test_a_delete_horizon_behind_the_checkpoint_tells_of_a_round_that_noted_noth
     checkpoint = partition.parent / CLEANER_CHECKPOINT
     checkpoint.write_bytes(encode_offsets({PARTITION: 3}))
     assert log.state(POLICY, end_offset=4).keys() == {b"a", b"c"}
+
+
+def test_who_has_written_a_note_need_not_read_it_to_drop_it(partition: Path) -> None:
+    noted = note_round(listed(partition), FILES, 4, witness=None, checkpoint=2)
+    assert noted == 4
+    (partition / CLEANED_FOR).write_bytes(b"unread")
+    for checkpoint, is_there in ((None, True), (3, True), (4, False)):
+        drop_note(partition, FILES, checkpoint, noted=noted)
+        assert (partition / CLEANED_FOR).exists() is is_there
+
+
+def test_a_note_that_is_not_needed_says_no_end(partition: Path) -> None:
+    assert note_round(listed(partition), FILES, 2, witness=None, checkpoint=2) is None
+
+
+@pytest.mark.parametrize("flushes_name", [True, False])
+def test_a_note_of_a_swap_leaves_the_flush_of_its_name_to_that(
+    partition: Path, *, flushes_name: bool
+) -> None:
+    flushed: list[Path] = []
+
+    class Flushing(LocalFiles):
+        def fsync_directory(self, path: Path) -> None:
+            flushed.append(path)
+            super().fsync_directory(path)
+
+    note_round(
+        listed(partition), Flushing(), 4, witness=None, checkpoint=2, flushes_name=flushes_name
+    )
+    assert flushed == [partition] * flushes_name
+    assert cleaned_for(listed(partition), FILES) == 4

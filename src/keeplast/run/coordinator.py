@@ -273,6 +273,8 @@ class Coordinator:
         run.expiry = expire_partition(
             partition, request, self._files, self._now_ms(request),
             clock_ms=self._clock.now_ms(), writes=writes, warned=self._events.warned,
+            # A round that went well, or was not worth it, was surveyed by this call.
+            is_understood=bool(run.rounds),
         )  # fmt: skip
 
     def _sweep(self, run: PartitionRun, request: CleanRequest) -> None:

@@ -66,16 +66,18 @@ def expire_partition(
     clock_ms: int,
     writes: bool,
     warned: Callable[[str], None],
+    is_understood: bool = False,
 ) -> ExpiryReport | None:
     """Expire a partition, or say what would go; errors are in the report. None for an empty log.
 
     ``clock_ms`` is the machine's clock: a given ``now_ms`` ahead of it is refused as a lift.
+    ``is_understood`` says that this call has asked already whether everything there is.
     """
     survey: ExpirySurvey | None = None
     try:
         if is_empty_log(partition.path, files):
             return None
-        survey = survey_expiry(partition, request, files, now_ms)
+        survey = survey_expiry(partition, request, files, now_ms, is_understood=is_understood)
         lifts = (*clock_lifts(request.now_ms, clock_ms), *survey.bounds.lifts)
         report = expiry_report(survey)
         report = replace(
@@ -90,7 +92,8 @@ def expire_partition(
             with shielded():
                 note = partial(_note, partition, request, files, now_ms, report, lifts)
                 remove_files(files, expire(files, partition, survey, note), warned)
-                settle(files, partition)
+                is_as_found = not (survey.plan.expired or survey.plan.rolls_active)
+                settle(files, partition, survey.listing if is_as_found else None)
     except (CompactionError, OSError) as error:
         return failed_expiry(survey, error)
     return report
@@ -118,13 +121,16 @@ def survey_expiry(
     files: FileSystem,
     now_ms: int,
     rules: frozenset[ExpiryRule] = ALL_RULES,
+    *,
+    is_understood: bool = False,
 ) -> ExpirySurvey:
     """Say what of a partition goes; reads indexes, and of the active segment what lacks one.
 
     CorruptError, OSError, or RefusedError when the log start offset is beyond the log end: a broker
     would drop the whole log, which is not for us to do.
     """
-    check_understood(partition.path, files)
+    if not is_understood:
+        check_understood(partition.path, files)
     listing = list_partition(partition.path, files)
     tail = find_tail(listing, files)
     if tail.torn_at is not None:
@@ -178,12 +184,16 @@ def expire(
     return retire_below(files, partition.path, plan.first_base)
 
 
-def settle(files: FileSystem, partition: PartitionRequest) -> None:
+def settle(
+    files: FileSystem, partition: PartitionRequest, listing: PartitionFiles | None = None
+) -> None:
     """Drop a log start offset that the first segment's name tells, when all is removed.
 
     An active segment that was rolled gets its empty indexes, should a crash have kept them.
+    ``listing`` is the log where its segments are as they were surveyed.
     """
-    listing = list_partition(partition.path, files)
+    if listing is None:
+        listing = list_partition(partition.path, files)
     complete_active(files, listing)
     first_base = listing.segments[0].base_offset
     settle_log_start(files, partition.path, partition.partition, first_base)

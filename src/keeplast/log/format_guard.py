@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from keeplast.columns.batch_table import HEADER_BYTES
 from keeplast.errors import RefusedError
 from keeplast.format.filename import (
     LEADER_EPOCH_CHECKPOINT,
@@ -45,8 +46,12 @@ _META_VERSION = re.compile(rb"(?:\A|[\r\n])version\s*[=:]\s*([0-9]{1,9})\s")
 _META_VERSION_MAX = 1
 
 
-def check_understood(directory: Path, files: FileSystem) -> None:
-    """Raise RefusedError when something in a partition directory is a newer Kafka's."""
+def check_understood(directory: Path, files: FileSystem) -> dict[int, bytes]:
+    """Raise RefusedError when something in a partition directory is a newer Kafka's.
+
+    Returns by base offset what each log begins with, HEADER_BYTES at most, for whoever asks next.
+    """
+    heads: dict[int, bytes] = {}
     _check_version(
         child_path(directory.parent, META_PROPERTIES), _META_VERSION, _META_VERSION_MAX, files
     )
@@ -70,23 +75,31 @@ def check_understood(directory: Path, files: FileSystem) -> None:
                 f"directory in the place of a segment file; move it away. path={directory / name}"
             )
         if parsed.kind == LOG:
-            check_magic(child_path(directory, name), 0, files)
+            head = check_magic(child_path(directory, name), 0, files)
+            if not parsed.stage:
+                heads[parsed.base_offset] = head
+    return heads
 
 
-def check_magic(path: Path, position: int, files: FileSystem) -> None:
-    """Raise RefusedError when a whole batch of a later magic is at ``position`` of a segment."""
-    head = bytearray(_MAGIC_AT + 1)
+def check_magic(path: Path, position: int, files: FileSystem) -> bytes:
+    """Raise RefusedError when a whole batch of a later magic is at ``position`` of a segment.
+
+    Returns what is there, HEADER_BYTES at most.
+    """
+    found = bytearray(HEADER_BYTES)
     with reading(files, path) as handle:
         left = handle.size_bytes - position
-        if handle.pread_into(memoryview(head), position) < len(head):
-            return
+        head = bytes(found[: handle.pread_into(memoryview(found), position)])
+    if len(head) <= _MAGIC_AT:
+        return head
     size = int.from_bytes(head[8:_PREFIX_BYTES], "big", signed=True)
-    magic = int.from_bytes(head[_MAGIC_AT:], "big", signed=True)
+    magic = int.from_bytes(head[_MAGIC_AT : _MAGIC_AT + 1], "big", signed=True)
     if magic > MAGIC_MAX and MESSAGE_BYTES_MIN <= size <= left - _PREFIX_BYTES:
         raise RefusedError(
             "batch of a magic that is not known; a newer Kafka's, or damage: inspect the segment. "
             f"path={path} position={position} magic={magic} known={MAGIC_MAX}"
         )
+    return head
 
 
 def _check_version(

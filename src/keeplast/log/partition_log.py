@@ -282,16 +282,21 @@ def load_aborted(segment: SegmentFiles, files: FileSystem) -> tuple[AbortedTrans
     return entries
 
 
-def read_first_batch_timestamp(segment: SegmentFiles, files: FileSystem) -> int | None:
+def read_first_batch_timestamp(
+    segment: SegmentFiles, files: FileSystem, head: bytes | None = None
+) -> int | None:
     """Return the maximum timestamp of a segment's first batch, None when it has no batch.
 
+    ``head`` is what the log begins with, as far as a header goes, where that was read already.
     CorruptError when the header is damaged (F6).
     """
     if segment.size_bytes < t.SCAN_BYTES_MIN:
         return None
-    head = bytearray(t.HEADER_BYTES)
-    with reading(files, segment.log_path) as handle:
-        got = handle.pread_into(memoryview(head), 0)
+    if head is None:
+        found = bytearray(t.HEADER_BYTES)
+        with reading(files, segment.log_path) as handle:
+            head = bytes(found[: handle.pread_into(memoryview(found), 0)])
+    got, head = len(head), head.ljust(t.HEADER_BYTES, bytes(1))
     size = int.from_bytes(head[8:12], "big", signed=True)
     magic = int.from_bytes(head[16:17], "big", signed=True)
     if size < t.MESSAGE_BYTES_MIN or not 0 <= magic <= 2:

@@ -155,8 +155,7 @@ def survey_partition(
     """
     topic = partition.topic
     key_capacity(partition)  # A map that cannot be is refused before anything is read.
-    if not known:
-        check_understood(partition.path, files)
+    heads = {} if known else check_understood(partition.path, files)
     log = _read_log(partition, request, checkpoints, files, now_ms, foresees_roll=foresees_roll)
     actual_start = actual_log_start(partition.partition, checkpoints, log.listing)
     by_checkpoint, clean_to = (
@@ -168,7 +167,7 @@ def survey_partition(
         for log_start in (log.bounds.log_start, actual_start)
     )
     first_dirty = _first_dirty(request, by_checkpoint, log.bounds.log_start)
-    segments = _summaries(log, first_dirty.offset, files, known or {})
+    segments = _summaries(log, first_dirty.offset, files, known or {}, heads)
     # The bound follows from the checkpoint also when another first dirty offset is asked for: what
     # must not be touched does not depend on where somebody wants to start.
     # By the machine's clock: one that is given ends no hold.
@@ -448,15 +447,19 @@ def _summaries(
     first_dirty: int,
     files: FileSystem,
     known: Mapping[int, SegmentSummary],
+    heads: Mapping[int, bytes],
 ) -> tuple[SegmentSummary, ...]:
-    """Summarize all segments; only dirty, closed ones are asked for their first timestamp."""
+    """Summarize all segments; only dirty, closed ones are asked for their first timestamp.
+
+    ``heads`` are the beginnings of logs that have been read.
+    """
     listing = log.listing
     closed = listing.segments[:-1]
     summaries: list[SegmentSummary] = []
     for i, segment in enumerate(closed):
         is_dirty = listing.segments[i + 1].base_offset > first_dirty
-        stamp = read_first_batch_timestamp(segment, files) if is_dirty else None
         base = segment.base_offset
+        stamp = read_first_batch_timestamp(segment, files, heads.get(base)) if is_dirty else None
         if base in known:
             summaries.append(replace(known[base], first_batch_timestamp_ms=stamp))
         else:

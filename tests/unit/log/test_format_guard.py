@@ -90,6 +90,16 @@ def test_a_newer_kafkas_interrupted_swap_is_not_finished_here(tmp_path: Path) ->
     assert before == tree(directory)
 
 
+def test_what_logs_begin_with_is_told_and_of_staged_ones_not(tmp_path: Path) -> None:
+    directory = write_mixed_log(tmp_path)
+    logs = sorted(directory.glob("*.log"))
+    expected = {int(path.stem): path.read_bytes()[:61] for path in logs}
+    first = logs[0]
+    for stage in (".swap", ".0123456789abcdef.deleted"):
+        first.with_name(first.name + stage).write_bytes(b"another log")
+    assert expected == check_understood(directory, LocalFiles())
+
+
 def test_versions_that_are_known_pass(tmp_path: Path) -> None:
     directory = write_mixed_log(tmp_path)
     writing("partition.metadata", b"version: 0\ntopic_id: lZ6vvmajTWKDBUTV6SQAtQ")(directory)

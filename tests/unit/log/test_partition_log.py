@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from keeplast.columns import batch_table as t
 from keeplast.errors import CorruptError, RefusedError
 from keeplast.format import offset_index, time_index
 from keeplast.format.batch import encode_batch
@@ -15,6 +16,7 @@ from keeplast.format.filename import INDEX, TIME_INDEX
 from keeplast.format.message_set import read_batches
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import LocalFiles
+from keeplast.log.format_guard import check_understood
 from keeplast.log.partition_log import (
     PartitionFiles,
     SegmentIndexes,
@@ -318,6 +320,9 @@ def test_ls05_timestamp_of_the_first_batch(
     (tmp_path / f"{0:020d}.log").write_bytes(data)
     segment = listed(tmp_path).segments[0]
     assert expected == read_first_batch_timestamp(segment, FILES)
+    head = check_understood(tmp_path, FILES)[0]
+    (tmp_path / f"{0:020d}.log").unlink()
+    assert expected == read_first_batch_timestamp(segment, FILES, head)
 
 
 @pytest.mark.parametrize(
@@ -329,9 +334,26 @@ def test_damaged_first_header_is_corrupt(tmp_path: Path, at: int, value: bytes) 
     data[at : at + len(value)] = value
     path = tmp_path / f"{0:020d}.log"
     path.write_bytes(data)
-    with pytest.raises(CorruptError) as caught:
-        read_first_batch_timestamp(listed(tmp_path).segments[0], FILES)
-    assert (str(path), 0) == (caught.value.path, caught.value.position)
+    for head in (None, bytes(data[: t.HEADER_BYTES])):
+        with pytest.raises(CorruptError) as caught:
+            read_first_batch_timestamp(listed(tmp_path).segments[0], FILES, head)
+        assert (str(path), 0) == (caught.value.path, caught.value.position)
+
+
+def test_a_listing_knows_which_segments_have_indexes(tmp_path: Path) -> None:
+    for base in (0, 5):
+        (tmp_path / f"{base:020d}.log").write_bytes(DATA)
+    (tmp_path / f"{5:020d}.index").write_bytes(b"")
+    (tmp_path / f"{0:020d}.index.deleted").write_bytes(b"")
+    (tmp_path / f"{0:020d}.txnindex").write_bytes(b"")
+    (tmp_path / f"{5:020d}.txnindex.swap").write_bytes(b"")
+    found = listed(tmp_path)
+    bare = PartitionFiles(found.path, found.segments, (), (), ())
+    assert found == PartitionFiles(found.path, found.segments, (), found.leftovers, ())
+    assert [False, True] == [found.has_index(each, FILES) for each in found.segments]
+    assert [False, True] == [bare.has_index(each, FILES) for each in found.segments]
+    assert [True, False] == [found.may_have_aborted(each) for each in found.segments]
+    assert [True, True] == [bare.may_have_aborted(each) for each in found.segments]
 
 
 def test_aborted_transactions_of_a_segment(tmp_path: Path) -> None:

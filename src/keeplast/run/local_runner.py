@@ -26,7 +26,7 @@ from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.task import PartitionTask, TaskResult
 from keeplast.run.events import RoundsProgress
 from keeplast.run.local_jobs import LocalJob, StagedJob, WaveJob, Work
-from keeplast.run.pace import Pace
+from keeplast.run.pace import Quickness
 from keeplast.run.workbench import Workbench
 
 _Item = TypeVar("_Item")
@@ -51,7 +51,7 @@ class LocalRunner:
         if self._slots < 1:
             raise InvalidError(f"at least one core is needed. cores={cores}")
         self._bench = Workbench(files, SystemClock() if clock is None else clock, self._slots)
-        self._pace = Pace(self._bench.clock)
+        self._pace = Quickness(self._bench.clock)
         self._pool: ThreadPoolExecutor | None = None
 
     @property

@@ -35,7 +35,7 @@ def is_small(task: PartitionTask) -> bool:
     return task.cost_bytes <= SMALL_BYTES_MAX and task.files.is_on_disk(task.target)
 
 
-class Pace:
+class Quickness:
     """How long small pieces of one kind have taken; for the one thread that hands them out."""
 
     def __init__(self, clock: Clock) -> None:

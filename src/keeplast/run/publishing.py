@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError
 from keeplast.rewrite.task import TaskResult
-from keeplast.run.pace import Pace
+from keeplast.run.pace import Quickness
 
 COMMITS_MAX = 8
 """How many commits run at once; more gained nothing on the disks that were measured."""
@@ -34,7 +34,7 @@ class Publishing:
     def __init__(self, commit: Callable[[TaskResult], None], clock: Clock) -> None:
         """Take what commits one wave; no thread is there before it is needed."""
         self._commit = commit
-        self._pace = Pace(clock)
+        self._pace = Quickness(clock)
         self._pool = ThreadPoolExecutor(COMMITS_MAX, "keeplast-commit")
         self._running: set[Future[Ended]] = set()
 

@@ -25,7 +25,7 @@ from keeplast.run.pace import (
     SLOW_IN_TURN,
     SMALL_BYTES_MAX,
     TRIED_AGAIN,
-    Pace,
+    Quickness,
     is_small,
 )
 from keeplast.run.publishing import Publishing
@@ -46,13 +46,13 @@ from tests.support.waiting import SECONDS_MAX
 QUICK_MS = round(QUICK_SECONDS_MAX * 1000)
 
 
-def _piece(pace: Pace, clock: ManualClock, milliseconds: int) -> None:
+def _piece(pace: Quickness, clock: ManualClock, milliseconds: int) -> None:
     with pace.measured():
         clock.advance(milliseconds)
 
 
-def _slow(clock: ManualClock) -> Pace:
-    made = Pace(clock)
+def _slow(clock: ManualClock) -> Quickness:
+    made = Quickness(clock)
     for _ in range(SLOW_IN_TURN):
         assert made.takes_next()
         _piece(made, clock, QUICK_MS + 1)
@@ -61,7 +61,7 @@ def _slow(clock: ManualClock) -> Pace:
 
 def test_pieces_stay_here_until_so_many_in_turn_were_slow() -> None:
     clock = ManualClock(NOW_MS)
-    made = Pace(clock)
+    made = Quickness(clock)
     for _ in range(3):
         for _ in range(SLOW_IN_TURN - 1):
             _piece(made, clock, QUICK_MS + 1)
@@ -90,7 +90,7 @@ def test_one_that_is_quick_again_brings_the_others_back() -> None:
 
 def test_a_piece_that_fails_counts_by_its_time() -> None:
     clock = ManualClock(NOW_MS)
-    made = Pace(clock)
+    made = Quickness(clock)
 
     def fail() -> None:
         with made.measured():

@@ -1,0 +1,175 @@
+"""``python -m benchmarks.stages``: where the time of one core goes, stage by stage, and the limit.
+
+Each of the benchmark's logs is cleaned by one thread, several times over from a fresh copy; a row
+has the best count of each stage, in nanoseconds a record that was read. Beside them stands what
+nobody who reads a log with a key map can do without: **one read** of its bytes from the page cache,
+**one CRC** over them and **one access** of a map of that size a record, each measured by itself in
+the same run. What the stages take above that is work that is ours to explain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.options import positive
+from benchmarks.run import marks
+from benchmarks.workload import TOPIC, Workload, WrittenLog, write_log
+from keeplast.clock import SystemClock
+from keeplast.format.checksum import crc32c
+from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import TopicConfig
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
+
+MIB = 1 << 20
+REPETITIONS = 5
+SLOT_BYTES = 24
+PARTITION = TopicPartition(TOPIC, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The seconds of one round, by the clock: both passes, and the rest of the call."""
+
+    index: float
+    rewrite: float
+    rest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The least seconds of one read, one CRC and one map access a record, each by itself."""
+
+    read: float
+    crc: float
+    access: float
+
+    @property
+    def seconds(self) -> float:
+        """Return all three, one after the other."""
+        return self.read + self.crc + self.access
+
+
+def best(repetitions: int, work: Callable[[], float]) -> float:
+    """Return the least of what ``work`` returns, once to warm up and then ``repetitions`` times."""
+    work()
+    return min(work() for _ in range(repetitions))
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Return how long ``work`` takes, in seconds by the clock."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def limit_of(log: WrittenLog, repetitions: int) -> Limit:
+    """Measure what a log's bytes and its map cost at the least."""
+    window = bytearray(MIB)
+    paths = sorted(log.path.glob("*.log"))
+
+    def read() -> None:
+        for path in paths:
+            with path.open("rb", buffering=0) as file:
+                while file.readinto(window):
+                    pass
+
+    def check() -> None:
+        for _ in range(-(-log.log_bytes // MIB)):
+            crc32c(window)
+
+    slots = np.zeros(log.keys * SLOT_BYTES // 8, np.int64)
+    rows = np.random.default_rng(1).integers(0, len(slots), min(log.records, 4_000_000))
+    share = log.records / len(rows)
+    return Limit(
+        best(repetitions, lambda: timed(read)),
+        best(repetitions, lambda: timed(check)),
+        share * best(repetitions, lambda: timed(lambda: slots[rows].sum())),
+    )
+
+
+def clean_once(coordinator: Coordinator, log: WrittenLog) -> Stages:
+    """Clean a copy of a log; the copy is written back before the clock starts."""
+    with tempfile.TemporaryDirectory(dir=log.path.parent.parent) as scratch:
+        copy = Path(scratch) / str(PARTITION)
+        shutil.copytree(log.path, copy)
+        os.sync()
+        topic = TopicConfig(cleanup_policy=frozenset({"compact"}))
+        request = CleanRequest(
+            (PartitionRequest(PARTITION, copy, topic),), now_ms=SystemClock().now_ms(),
+            is_unsafe=True, force=True,
+        )  # fmt: skip
+        started = time.perf_counter()
+        report = coordinator.clean(request).partitions[0].rounds[-1]
+        seconds = time.perf_counter() - started
+    if report.failure is not None:
+        raise report.failure
+    assert report.stats is not None
+    index, rewrite = report.stats.index_seconds, report.stats.clean_seconds
+    return Stages(index, rewrite, seconds - index - rewrite)
+
+
+def measure(
+    log_bytes: int, repetitions: int, scratch: Path
+) -> Iterator[tuple[Workload, WrittenLog, Stages, Limit]]:
+    """Yield each log with the best counts of its stages, and the limit."""
+    with LocalRunner(cores=1) as runner:
+        coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
+        for number, row in enumerate(marks(log_bytes)):
+            if row.memory_bytes != MEMORY_BYTES_DEFAULT:
+                continue
+            workload = replace(row.workload, log_bytes=log_bytes)
+            log = write_log(workload, scratch / str(number))
+            clean_once(coordinator, log)
+            taken = [clean_once(coordinator, log) for _ in range(repetitions)]
+            stages = Stages(
+                min(each.index for each in taken), min(each.rewrite for each in taken),
+                min(each.rest for each in taken),
+            )  # fmt: skip
+            yield workload, log, stages, limit_of(log, repetitions)
+            shutil.rmtree(log.path.parent)
+
+
+def line(workload: Workload, log: WrittenLog, stages: Stages, limit: Limit) -> str:
+    """Return the line of one log, in nanoseconds a record."""
+
+    def each(seconds: float) -> str:
+        return f"{seconds / log.records * 1e9:,.0f}"
+
+    total = stages.index + stages.rewrite + stages.rest
+    return (
+        f"| {workload.name} | {each(stages.index)} | {each(stages.rewrite)} | {each(stages.rest)} "
+        f"| {each(total)} | {each(limit.read)} | {each(limit.crc)} | {each(limit.access)} "
+        f"| {limit.seconds / total:.0%} |"
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=positive, default=256, help="size of each log")
+    parser.add_argument("--repetitions", type=positive, default=REPETITIONS)
+    arguments = parser.parse_args()
+    print(
+        "| ns a record | first pass | second pass | rest of the call | all | one read | one CRC "
+        "| one map access | limit / all |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|"
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        for found in measure(arguments.mib * MIB, arguments.repetitions, Path(scratch)):
+            print(line(*found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

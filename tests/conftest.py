@@ -1,7 +1,8 @@
 """What all tests share: where kernels are kept, which cases run today, and which worker runs them.
 
 Of a test that is marked ``rotates(shares)`` runs the share of its cases whose turn it is, with
-``--all`` every case; ``--long`` adds tests that are marked ``slow``. A test that is named with
+``--all`` every case; ``--long`` adds tests that are marked ``slow``, and draws as many examples as
+a test's long form has. A test that is named with
 ``::`` on the command line runs in any case. With several workers, tests that share the Spark
 session stay in one, and a file's tests stay together: what they set up is made once.
 """
@@ -19,7 +20,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 import keeplast.columns  # noqa: F401 - points the kernel compiler at the user's cache folder
-from tests.support.turns import EXAMPLES_SHARE, EXAMPLES_WHOLE, Turn
+from tests.support.turns import EXAMPLES_SHARE, EXAMPLES_WHOLE, LONG_PROFILE, PROFILE, Turn
 
 if TYPE_CHECKING:
     from keeplast.pipeline.runner import SparkRunner
@@ -50,11 +51,12 @@ def pytest_configure(config: pytest.Config) -> None:
     drawn = EXAMPLES_WHOLE if config.option.all else EXAMPLES_SHARE
     # Neither a deadline nor a check of how long drawing takes: both go by the clock, and a machine
     # may be busy with other things.
+    profile = LONG_PROFILE if config.option.long else PROFILE
     hypothesis.settings.register_profile(
-        "keeplast", deadline=None, max_examples=drawn,
+        profile, deadline=None, max_examples=drawn,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )  # fmt: skip
-    hypothesis.settings.load_profile("keeplast")
+    hypothesis.settings.load_profile(profile)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -1,12 +1,14 @@
 """What ``explain`` tells of a record comes true: random logs, and a clock that runs on.
 
-Rounds are run a moment before each time that was told, and at it. What was to go then is there
-before and gone behind it; what was to stay is there in the end.
+Behind the logs lie rounds, some of which a crash has cut short, and deletions of records. Rounds
+are run a moment before each time that was told, and at it. What was to go then is there before and
+gone behind it; what was to stay is there in the end. So is what rounds keep for undo.
 """
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +16,22 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import keeplast
 from keeplast.errors import RefusedError
-from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key, explain_keys
+from keeplast.format.filename import LOG
+from keeplast.inspect.explain import (
+    AskedKey,
+    KeyExplanation,
+    explain_key,
+    explain_keys,
+    rankings_of,
+)
 from keeplast.inspect.fates import Outlook
-from keeplast.log.files import LocalFiles
+from keeplast.inspect.undo_copies import find_undo_copies
+from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.holds import write_holds
+from keeplast.log.recovery import recover_swap
+from keeplast.log.undo_files import read_kept
 from keeplast.model.hold import Hold
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.strategy import Strategy
@@ -27,18 +40,24 @@ from keeplast.read.log_reader import read_segment
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
+from keeplast.run.keeping import sweep_kept
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 from tests.support.committed_offsets import commit_offsets
 from tests.support.log_script import KEYS, START_MS, Operation, scripts, write_script
 from tests.support.manual_clock import ManualClock
+from tests.support.observed_files import Crash, ObservedFiles, UnsyncedFiles
 from tests.support.partition_maker import PARTITION
+from tests.support.turns import examples
 
 W = Workspace(MEMORY_BYTES_DEFAULT)
 SECOND = 1000
+POLICIES = (frozenset({"compact"}), frozenset({"compact", "delete"}))
 TOPICS = st.builds(
     TopicConfig,
-    cleanup_policy=st.just(frozenset({"compact"})),
+    cleanup_policy=st.sampled_from(POLICIES),
+    retention_ms=st.just(-1),
+    undo_retention_ms=st.sampled_from([0, 0, 12 * SECOND]),
     min_compaction_lag_ms=st.sampled_from([0, 0, 15 * SECOND, 70 * SECOND]),
     max_compaction_lag_ms=st.sampled_from([INT64_MAX, 20 * SECOND]),
     delete_retention_ms=st.sampled_from([0, 7 * SECOND, 40 * SECOND]),
@@ -52,25 +71,62 @@ TOPICS = st.builds(
 NAMES = [b"" if number == 0 else b"key%d" % number for number in range(KEYS)]
 
 
+Step = tuple[str, int]
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("round"), st.integers(0, 60)),
+        st.tuples(st.just("crash"), st.integers(0, 60)),
+        st.tuples(st.just("delete"), st.integers(0, 100)),
+    ),
+    max_size=3,
+)
+"""What comes before a log is asked about: a round up to an offset, one that dies before its n-th
+change of the disk, and a deletion of so many percent of the records."""
+
+
 class Log:
     """A log on disk, and rounds on it at any time."""
 
-    def __init__(self, root: Path, script: tuple[Operation, ...], topic: TopicConfig) -> None:
+    def __init__(
+        self, root: Path, script: tuple[Operation, ...], topic: TopicConfig, *, removes: bool
+    ) -> None:
+        """With ``removes`` rounds take segments below the log start off the disk."""
         self.path = root / str(PARTITION)
         write_script(script, self.path, replace(topic, segment_bytes=1 << 20))
         cleaner = CleanerConfig(producer_id_expiration_ms=INT64_MAX)
         self.partition = PartitionRequest(PARTITION, self.path, topic, cleaner)
+        self.removes = removes
+        self.log_end = self.explain(NAMES[0], START_MS).log_end
 
-    def round(self, now_ms: int, uncleanable: int | None = None) -> None:
+    def round(
+        self, now_ms: int, uncleanable: int | None = None, files: FileSystem | None = None
+    ) -> None:
         request = CleanRequest(
             (self.partition,), uncleanable_offset=uncleanable, memory_bytes=MEMORY_BYTES_MIN,
-            force=True, expired=True, rolls_idle=True,
+            force=True, expired=True, rolls_idle=True, retention=self.removes,
         )  # fmt: skip
-        with LocalRunner(1) as runner:
-            coordinator = Coordinator(runner, ManualClock(now_ms), LocalFiles(), NoEvents())
+        files = UnsyncedFiles() if files is None else files
+        with LocalRunner(1, files=files) as runner:
+            coordinator = Coordinator(runner, ManualClock(now_ms), files, NoEvents())
             (report,) = coordinator.clean(request).partitions
         for each in report.rounds:
             assert each.failure is None, each.failure
+
+    def step(self, step: Step, now_ms: int) -> None:
+        """Do what comes before a log is asked about."""
+        match step:
+            case "round", uncleanable:
+                # Where that is beyond what may be cleaned there is no round.
+                with contextlib.suppress(RefusedError):
+                    self.round(now_ms, uncleanable)
+            case "crash", at:
+                with contextlib.suppress(Crash):
+                    self.round(now_ms, files=ObservedFiles(crash_at=at))
+            case "delete", percent if self.partition.topic.expires:
+                # High watermarks are not written here, so that all that is there may go.
+                keeplast.open_log(self.path).delete_records(
+                    self.partition.topic, before_offset=self.log_end * percent // 100
+                )
 
     def rounds(self, now_ms: int) -> None:
         """Do all that may be done at one time: a round, and what that one has made possible."""
@@ -93,34 +149,81 @@ class Log:
             self.partition, request, LocalFiles(), now_ms, AskedKey(key), W, lambda _: None
         )
 
+    def require_told(self, now_ms: int) -> None:
+        """Do what is said where a crash has left half a swap: nothing else is not told."""
+        try:
+            self.explain(NAMES[0], now_ms)
+        except RefusedError as error:
+            if "interrupted" not in str(error) or not list(self.path.glob("*.swap")):
+                raise
+            recover_swap(UnsyncedFiles(), self.path)
+
     def explain_together(self, now_ms: int) -> dict[bytes, KeyExplanation]:
         request = CleanRequest((self.partition,), rolls_idle=True)
         return explain_keys(self.partition, request, LocalFiles(), now_ms, NAMES, W, lambda _: None)
+
+    def may_go(self, found: KeyExplanation) -> set[int]:
+        """Return what goes with its segment, whenever that lies below the log start as a whole."""
+        below = {e.record.offset for e in found.records if e.record.offset < found.log_start}
+        return below if self.removes and self.partition.topic.expires else set()
+
+    def kept_offsets(self, key: bytes) -> list[tuple[str, int]]:
+        """Return round and offset of a key in what is kept and is no segment of the log."""
+        live = {path.stat().st_ino for path in self.path.glob("*.log")}
+        return sorted(
+            (each.attempt, record.offset)
+            for each in read_kept(LocalFiles(), self.path).files
+            if each.kind == LOG and (self.path / each.name).stat().st_ino not in live
+            for batch in read_segment(LocalFiles(), self.path / each.name)
+            if not batch.is_control
+            for record in batch.records()
+            if record.key == key
+        )
 
 
 def fates(found: KeyExplanation) -> object:
     records = [(each.record.offset, each.record.is_tombstone, each.fate) for each in found.records]
     return records, found.winners, found.reaches
 
+    def may_go(self, found: KeyExplanation) -> set[int]:
+        """Return what goes with its segment, whenever that lies below the log start as a whole."""
+        below = {e.record.offset for e in found.records if e.record.offset < found.log_start}
+        return below if self.removes and self.partition.topic.expires else set()
 
-@settings(max_examples=40)
+    def kept_offsets(self, key: bytes) -> list[tuple[str, int]]:
+        """Return round and offset of a key in what is kept and is no segment of the log."""
+        live = {path.stat().st_ino for path in self.path.glob("*.log")}
+        return sorted(
+            (each.attempt, record.offset)
+            for each in read_kept(LocalFiles(), self.path).files
+            if each.kind == LOG and (self.path / each.name).stat().st_ino not in live
+            for batch in read_segment(LocalFiles(), self.path / each.name)
+            if not batch.is_control
+            for record in batch.records()
+            if record.key == key
+        )
+
+
+@settings(max_examples=examples(60, long=3000))
 @given(
     script=scripts(),
     topic=TOPICS,
-    earlier=st.one_of(st.none(), st.integers(0, 60)),
+    earlier=STEPS,
     held=st.one_of(st.none(), st.tuples(st.integers(0, 60), st.integers(1, 90))),
     now_ms=st.integers(START_MS, START_MS + 130 * SECOND),
     rolls=st.booleans(),
     has_read=st.booleans(),
+    removes=st.booleans(),
 )
 def test_what_was_told_of_every_record_comes_true(
     script: tuple[Operation, ...],
     topic: TopicConfig,
-    earlier: int | None,
+    earlier: list[Step],
     held: tuple[int, int] | None,
     now_ms: int,
     rolls: bool,
     has_read: bool,
+    removes: bool,
 ) -> None:
     """Readers are waited for who have read all, or nothing.
 
@@ -128,17 +231,15 @@ def test_what_was_told_of_every_record_comes_true(
     segment that they have read, is not.
     """
     with tempfile.TemporaryDirectory() as root:
-        log = Log(Path(root), script if rolls else script[:-1], topic)
-        log_end = log.explain(NAMES[0], now_ms).log_end
-        commit_offsets(Path(root), "g", {PARTITION: log_end if has_read else 0})
-        if earlier is not None:
-            # Where that is beyond what may be cleaned there was no round.
-            with contextlib.suppress(RefusedError):
-                log.round(now_ms - 5 * SECOND, earlier)
+        log = Log(Path(root), script if rolls else script[:-1], topic, removes=removes)
+        commit_offsets(Path(root), "g", {PARTITION: log.log_end if has_read else 0})
+        for number, step in enumerate(earlier):
+            log.step(step, now_ms - 5 * SECOND * (len(earlier) - number))
         if held is not None:
             offset, span = held
             hold = Hold("h", PARTITION, offset, now_ms, now_ms + span * SECOND)
             write_holds(LocalFiles(), Path(root), [hold])
+        log.require_told(now_ms)
         told = {key: log.explain(key, now_ms) for key in NAMES}
         together = log.explain_together(now_ms)
         assert {key: fates(each) for key, each in told.items()} == {
@@ -146,8 +247,47 @@ def test_what_was_told_of_every_record_comes_true(
         }
         for key, each in told.items():
             assert [r.record.offset for r in each.records] == sorted(log.offsets(key))
+        check_undo_copies(log)
         check_next_round(log, told, now_ms)
         check_later_rounds(log, told, now_ms)
+
+
+def check_undo_copies(log: Log) -> None:
+    """What is told of copies is what is in them; each goes when that was told, and not before."""
+    rankings = rankings_of(log.partition.topic, None)
+    retention_ms = log.partition.topic.undo_retention_ms
+    times: dict[str, int | None] = {}
+    for key in NAMES:
+        copies = find_undo_copies(
+            log.path, key, rankings, LocalFiles(), W, retention_ms=retention_ms,
+            planned=lambda _: None, progressed=lambda _: None,
+        )  # fmt: skip
+        assert copies.unseen == ()
+        told = sorted((each.round, each.record.offset) for each in copies.found)
+        assert log.kept_offsets(key) == told, key
+        times |= {each.round: each.until_ms for each in copies.found}
+    for attempt, until_ms in times.items():
+        if until_ms is not None:
+            check_sweep(log, attempt, until_ms)
+
+
+def check_sweep(log: Log, attempt: str, until_ms: int) -> None:
+    """See on a copy of the directory that what a round has kept goes at its time."""
+    with tempfile.TemporaryDirectory() as root:
+        shutil.copytree(log.path.parent, root, dirs_exist_ok=True)
+        copied = replace(log.partition, path=Path(root) / log.path.name)
+        start = keeplast.open_log(copied.path).log_start_offset()
+        above = {
+            wave.attempt
+            for wave in read_kept(LocalFiles(), copied.path).waves
+            if any(each.end_offset > start for each in wave.groups)
+        }
+        for now_ms, is_there in ((until_ms - 1, True), (until_ms, False)):
+            sweep_kept(LocalFiles(), copied, now_ms)
+            left = {each.attempt for each in read_kept(LocalFiles(), copied.path).waves}
+            # What the log start has passed goes at once.
+            expected = is_there and attempt in above
+            assert expected == (attempt in left), (attempt, now_ms, until_ms)
 
 
 def check_next_round(log: Log, told: dict[bytes, KeyExplanation], now_ms: int) -> None:
@@ -158,7 +298,7 @@ def check_next_round(log: Log, told: dict[bytes, KeyExplanation], now_ms: int) -
             for found in each.records
             if found.fate.outlook is not Outlook.GOES_NEXT
         }
-        assert expected == log.offsets(key), (key, each)
+        assert expected - log.may_go(each) <= log.offsets(key) <= expected, (key, each)
 
 
 def check_later_rounds(log: Log, told: dict[bytes, KeyExplanation], now_ms: int) -> None:
@@ -168,6 +308,7 @@ def check_later_rounds(log: Log, told: dict[bytes, KeyExplanation], now_ms: int)
         for found in each.records
         if found.fate.outlook is not Outlook.GOES_NEXT
     ]
+    may_go = {(key, offset) for key, each in told.items() for offset in log.may_go(each)}
     times = {fate.from_ms for _, _, fate in fates if fate.from_ms is not None}
     times |= {reach.at_ms for each in told.values() for reach in each.reaches if reach.at_ms}
     there = {key: log.offsets(key) for key in told}
@@ -176,7 +317,7 @@ def check_later_rounds(log: Log, told: dict[bytes, KeyExplanation], now_ms: int)
             log.rounds(time - 1)
             there = {key: log.offsets(key) for key in told}
         for key, offset, fate in fates:
-            if fate.from_ms == time:
+            if fate.from_ms == time and (key, offset) not in may_go:
                 assert offset in there[key], (time, key, offset, fate, told[key])
         log.rounds(time)
         there = {key: log.offsets(key) for key in told}
@@ -184,5 +325,5 @@ def check_later_rounds(log: Log, told: dict[bytes, KeyExplanation], now_ms: int)
             if fate.from_ms == time:
                 assert offset not in there[key], (time, key, offset, fate, told[key])
     for key, offset, fate in fates:
-        if fate.from_ms is None:
+        if fate.from_ms is None and (key, offset) not in may_go:
             assert offset in there[key], (key, offset, fate, told[key])

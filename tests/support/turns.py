@@ -4,7 +4,8 @@ A matrix proves one promise on many cases. Every run proves every promise on som
 after as many days as a matrix has shares all of it has run. The turn is a number, the day unless
 told; pytest prints it, and the same number takes the same share again.
 
-A case must not depend on which of its neighbours run.
+A case must not depend on which of its neighbours run. What hypothesis draws has a long form, too:
+``--long`` draws as many examples as a test says of it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,18 @@ from hypothesis import settings
 EXAMPLES_WHOLE = 100
 EXAMPLES_SHARE = 34
 """How many examples hypothesis draws for a test that does not say: other ones in every run."""
+PROFILE = "keeplast"
+LONG_PROFILE = "keeplast, long forms"
+"""What conftest loads, the second one with ``--long``; hypothesis hands it to whoever asks."""
 
 
-def examples(count: int) -> int:
-    """Return how many examples to draw for a test of which a run of everything draws ``count``."""
+def examples(count: int, *, long: int | None = None) -> int:
+    """Return how many examples to draw for a test of which a run of everything draws ``count``.
+
+    A run of the long forms draws ``long``, where a test has one.
+    """
+    if long is not None and settings.get_current_profile_name() == LONG_PROFILE:
+        return long
     return max(1, count * settings().max_examples // EXAMPLES_WHOLE)
 
 

@@ -1,17 +1,22 @@
 """All that can be said of one key in one log: its records, and what becomes of each.
 
 The log is looked at as ``keeplast status`` looks at it, and read once for the key. Takes no lock
-and writes nothing; a log whose files vanish meanwhile is looked at again.
+and writes nothing; a log whose files are replaced meanwhile is looked at again. The rule that a
+reader must not break: between two renames of a swap records are in no file of the log, and a key
+that was searched for then is not known to be gone. A swap is waited for, and one that was
+interrupted is refused (:mod:`keeplast.log.settled`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from keeplast.cleaner.reasons import Decision
-from keeplast.errors import InvalidError
+from keeplast.clock import SystemClock
+from keeplast.errors import CorruptError, InvalidError, UnavailableError
 from keeplast.format.record import Record
 from keeplast.inspect.fates import (
     Fate,
@@ -33,7 +38,9 @@ from keeplast.inspect.key_search import (
 )
 from keeplast.inspect.status import largest_timestamp, stable_limit
 from keeplast.log.files import FileSystem
+from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import read_first_batch_timestamp
+from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
@@ -45,7 +52,9 @@ from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey, survey_partition
 
 LOOKS_MAX = 3
-"""A log whose files vanish while it is looked at is looked at so many times."""
+"""A log whose files are replaced while it is looked at is looked at so many times."""
+
+_Explained = TypeVar("_Explained")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +139,23 @@ def explain_key(
 
     ``request`` has the offsets and wishes of a round that counts as the next one. ``checkpoints``
     None are the directory's, ``groups`` remembers what consumer groups have committed.
-    CorruptError, RefusedError or OSError when the log cannot be looked at; InvalidError when there
-    is no record at the offset that is asked about, or one without key.
+    CorruptError, RefusedError or OSError when the log cannot be looked at, UnavailableError when it
+    changes all the time; InvalidError when there is no record at the offset that is asked about, or
+    one without key.
     """
-    for look in range(LOOKS_MAX):
+
+    def looked() -> LookedLog:
         known = (
             load_checkpoints(files, partition.path.parent) if checkpoints is None else checkpoints
         )
-        try:
-            looked = look_for_keys(partition, request, known, files, now_ms, groups)
-            return explain_looked(looked, asked, workspace, progressed)
-        except FileNotFoundError:
-            if look + 1 == LOOKS_MAX:
-                raise
-    raise AssertionError("unreachable")
+        return look_for_keys(partition, request, known, files, now_ms, groups)
+
+    return _explain_settled(
+        partition.path,
+        files,
+        looked,
+        lambda found: explain_looked(found, asked, workspace, progressed),
+    )
 
 
 def explain_keys(
@@ -160,23 +172,59 @@ def explain_keys(
     Values and headers of records are left out.
     """
     rankings = rankings_of(partition.topic, None)
-    for look in range(LOOKS_MAX):
+
+    def looked() -> LookedLog:
+        checkpoints = load_checkpoints(files, partition.path.parent)
+        return look_for_keys(partition, request, checkpoints, files, now_ms)
+
+    def explained(found: LookedLog) -> dict[bytes, KeyExplanation]:
+        records: dict[bytes, list[KeyRecord]] = {key: [] for key in keys}
+        for each in find_records_of_keys(
+            found.segments, records, rankings, files, workspace, progressed
+        ):
+            records[each.record.key or b""].append(each)
+        return {
+            key: explain_records(found, key, its, rankings, workspace)
+            for key, its in records.items()
+        }
+
+    return _explain_settled(partition.path, files, looked, explained)
+
+
+def _explain_settled(
+    path: Path,
+    files: FileSystem,
+    look: Callable[[], LookedLog],
+    explain: Callable[[LookedLog], _Explained],
+) -> _Explained:
+    """Explain a log whose files were the same from before the look until behind the search.
+
+    RefusedError for a swap that was interrupted; UnavailableError when the files change each time.
+    """
+    for _ in range(LOOKS_MAX):
+        before = _closed(path, files)
         try:
-            checkpoints = load_checkpoints(files, partition.path.parent)
-            looked = look_for_keys(partition, request, checkpoints, files, now_ms)
-            records: dict[bytes, list[KeyRecord]] = {key: [] for key in keys}
-            for each in find_records_of_keys(
-                looked.segments, records, rankings, files, workspace, progressed
-            ):
-                records[each.record.key or b""].append(each)
-            return {
-                key: explain_records(looked, key, its, rankings, workspace)
-                for key, its in records.items()
-            }
-        except FileNotFoundError:
-            if look + 1 == LOOKS_MAX:
+            found = explain(look())
+        except (FileNotFoundError, CorruptError, InvalidError):
+            # What was listed may be gone by now, or another file with less in it.
+            if before == _closed(path, files):
                 raise
-    raise AssertionError("unreachable")
+        else:
+            if before == _closed(path, files):
+                return found
+    raise UnavailableError(
+        "the log changed each time that it was searched; run again when no round is under way. "
+        f"path={path}"
+    )
+
+
+def _closed(path: Path, files: FileSystem) -> list[tuple[int, int, int]]:
+    """Return what tells the closed segments of a settled log from others in their place.
+
+    An active segment that is closed meanwhile makes one more: then the log is looked at again.
+    """
+    listing = settled_partition(path, files, SystemClock(), if_empty=noted_log_start(files, path))
+    return [(each.base_offset, each.inode, each.size_bytes) for each in listing.segments[:-1]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,9 +163,13 @@ class Log:
         return explain_keys(self.partition, request, LocalFiles(), now_ms, NAMES, W, lambda _: None)
 
     def may_go(self, found: KeyExplanation) -> set[int]:
-        """Return what goes with its segment, whenever that lies below the log start as a whole."""
-        below = {e.record.offset for e in found.records if e.record.offset < found.log_start}
-        return below if self.removes and self.partition.topic.expires else set()
+        """Return what may go before its time: what nobody reads any more.
+
+        It goes with its segment, and with a round that the expiry of another key brings about.
+        """
+        if not self.partition.topic.expires:
+            return set()
+        return {e.record.offset for e in found.records if e.record.offset < found.log_start}
 
     def kept_offsets(self, key: bytes) -> list[tuple[str, int]]:
         """Return round and offset of a key in what is kept and is no segment of the log."""

@@ -201,6 +201,9 @@ def find_fates(
         bound = reach.bound
         if bound <= first_dirty:
             bound = _expired_bound(log, first_dirty)
+            if min(_expiries(rounds, log, bound), default=INT64_MAX) > clock:
+                # No round takes nothing dirty unless a horizon has passed: none is stamped either.
+                continue
         gone, by_offset = rounds.play(_terms(log, topic, min(first_dirty, bound), bound, clock))
         outlook = Outlook.GOES_LATER if number else Outlook.GOES_NEXT
         for each, verdict in gone.items():
@@ -245,6 +248,15 @@ def _expired_bound(log: FoundLog, first_dirty: int) -> int:
     return find_expired_bound(log.segments, first_dirty=first_dirty, bound=first_dirty)
 
 
+def _expiries(rounds: KeyRounds, log: FoundLog, bound: int) -> set[int]:
+    """Return when what has a horizon below ``bound`` has expired, and nobody is waited for."""
+    readers = log.readers
+    return {
+        horizon_ms if readers is None else readers.ends_at(horizon_ms, offset)
+        for offset, horizon_ms in rounds.horizons(bound)
+    }
+
+
 def _expire(
     rounds: KeyRounds,
     log: FoundLog,
@@ -265,13 +277,9 @@ def _expire(
     if log.expires_nothing:
         return since_ms
     bound = _expired_bound(log, first_dirty)
-    # What a later record had contested may go in the round after that one.
     readers = log.readers
-    ends = {
-        horizon_ms if readers is None else readers.ends_at(horizon_ms, offset)
-        for offset, horizon_ms in rounds.horizons(bound)
-    }
-    times = sorted({max(each, since_ms) for each in ends})
+    # What a later record had contested may go in the round after that one.
+    times = sorted({max(each, since_ms) for each in _expiries(rounds, log, bound)})
     for horizon_ms in times:
         if until_ms is not None and horizon_ms >= until_ms:
             break

@@ -1,15 +1,15 @@
 """A state as of an offset or a time is that of a plain replay, or it is refused where it must be.
 
-Random histories with transactions, tombstones, rounds that expire them, and DeleteRecords. The
-model keeps every record that was ever written, and knows which rounds there were.
+Random histories of every strategy, with transactions, tombstones, rounds that expire them, and
+DeleteRecords. The model keeps every record that was ever written, and knows what rounds there were.
 """
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 import keeplast
 from keeplast.errors import InvalidError, RefusedError
+from keeplast.format.record import Record
 from keeplast.log.append import NewRecord
 from keeplast.log.data_directory import open_data_directory
 from keeplast.model.hold import Hold, HoldPoint
+from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.coordinator import Coordinator
@@ -32,6 +34,9 @@ from tests.support.log_builder import LogBuilder, Producer
 from tests.support.manual_clock import ManualClock
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import PARTITION
+from tests.support.record_rank import Rank, rank_of
+from tests.support.turns import examples
+from tests.support.versioned_log import version_bytes
 
 SECOND = 1000
 TOPIC = TopicConfig(
@@ -39,13 +44,25 @@ TOPIC = TopicConfig(
     delete_retention_ms=3 * SECOND,
     segment_bytes=1 << 20,
 )
+TOPICS = {
+    each: replace(
+        TOPIC, strategy=each, strategy_header="ver",
+        # One that expired would let in what it outranks and comes late.
+        keep_versioned_tombstones=each is not Strategy.OFFSET,
+    )
+    for each in Strategy
+}  # fmt: skip
 KEYS = 4
 DELETES = st.booleans()
+LATE = st.integers(0, 3)
+"""How far behind others a record comes: by its timestamp, or by its version; 0 has no version."""
+PUT = st.tuples(st.just("put"), st.integers(0, KEYS - 1), DELETES, LATE)
+SEND = st.tuples(st.just("send"), st.integers(1, 2), st.integers(0, KEYS - 1), DELETES, LATE)
 STEPS = st.one_of(
-    st.tuples(st.just("put"), st.integers(0, KEYS - 1), DELETES),
-    st.tuples(st.just("put"), st.integers(0, KEYS - 1), DELETES),
-    st.tuples(st.just("send"), st.integers(1, 2), st.integers(0, KEYS - 1), DELETES),
-    st.tuples(st.just("send"), st.integers(1, 2), st.integers(0, KEYS - 1), DELETES),
+    PUT,
+    PUT,
+    SEND,
+    SEND,
     st.tuples(st.just("end"), st.integers(1, 2), st.booleans()),
     st.tuples(st.just("roll")),
     st.tuples(st.just("round")),
@@ -73,6 +90,9 @@ class Written:
     key: bytes | None = None
     value: bytes | None = None
     transaction: Transaction | None = None
+    rank: Rank = (False, 0, 0)
+    is_lost: bool = False
+    """A round took it for one that ranks higher, and that may be deleted later."""
 
 
 @dataclass
@@ -86,22 +106,33 @@ class World:
     running: dict[int, Transaction] = field(default_factory=dict)
     holds: list[tuple[int, Hold]] = field(default_factory=list)
     """The offset that was asked for, and the hold."""
+    topic: TopicConfig = TOPIC
 
     @classmethod
-    def make(cls, root: Path) -> World:
-        log = LogBuilder(root / str(PARTITION), TOPIC)
-        return cls(log, {number: log.producer(number) for number in (1, 2)})
+    def make(cls, root: Path, strategy: Strategy = Strategy.OFFSET) -> World:
+        topic = TOPICS[strategy]
+        log = LogBuilder(root / str(PARTITION), topic)
+        return cls(log, {number: log.producer(number) for number in (1, 2)}, topic=topic)
 
-    def put(self, key: int, deletes: bool, producer: int | None = None) -> None:
+    def put(self, key: int, deletes: bool, late: int = 0, producer: int | None = None) -> None:
         name, value = b"k%d" % key, None if deletes else b"%d" % self.log.log_end
-        new = NewRecord(name, value, self.log.now_ms)
+        strategy = self.topic.strategy
+        at_ms = self.log.now_ms
+        if strategy is Strategy.TIMESTAMP:
+            at_ms -= late * 4 * SECOND
+        headers: tuple[tuple[bytes, bytes], ...] = ()
+        if strategy is Strategy.HEADER and late:
+            headers = ((b"ver", version_bytes(self.log.log_end - late * 4)),)
+        new = NewRecord(name, value, at_ms, headers)
         transaction = None
         if producer is None:
             offset = self.log.append(new)
         else:
             offset = self.producers[producer].send_records(new)
             transaction = self.running.setdefault(producer, Transaction(offset))
-        self.written.append(Written(offset, self.log.now_ms, name, value, transaction))
+        written = Record(offset, at_ms, name, value, headers)
+        rank = rank_of(written, strategy, b"ver")
+        self.written.append(Written(offset, at_ms, name, value, transaction, rank))
 
     def end(self, producer: int, commits: bool) -> None:
         transaction = self.running.pop(producer, None)
@@ -115,18 +146,41 @@ class World:
 
     def round(self) -> None:
         cleaner = CleanerConfig(producer_id_expiration_ms=10**9)
-        request = PartitionRequest(PARTITION, self.log.directory, TOPIC, cleaner)
+        request = PartitionRequest(PARTITION, self.log.directory, self.topic, cleaner)
         clock = ManualClock(self.log.now_ms)
         with LocalRunner(1) as runner:
             report = Coordinator(runner, clock, UnsyncedFiles(), NoEvents()).clean(
                 CleanRequest((request,), force=True, expired=True, memory_bytes=MEMORY_BYTES_MIN)
             )
         assert report.partitions[0].rounds[-1].failure is None
+        self.lose(self.cleaned_to)
+
+    def lose(self, cleaned_to: int) -> None:
+        """Let what ranks lower than another record below the end of a round be gone."""
+        winners = self.winners(self.log_start, cleaned_to, self.log.log_end)
+        for each in self.written:
+            if each.key in winners and self.log_start <= each.offset < cleaned_to:
+                each.is_lost |= each is not winners[each.key]
+
+    def winners(self, log_start: int, end: int, decided: int) -> dict[bytes, Written]:
+        """Return what wins in [``log_start``, ``end``), with transactions as decided there."""
+        found: dict[bytes, Written] = {}
+        for each in self.written:
+            if each.key is None or each.is_lost or not log_start <= each.offset < end:
+                continue
+            transaction = each.transaction
+            if transaction is not None and not (
+                transaction.commits and 0 <= transaction.marker < decided
+            ):
+                continue
+            if each.key not in found or found[each.key].rank < each.rank:
+                found[each.key] = each
+        return found
 
     def delete(self, percent: int) -> None:
         opened = keeplast.open_log(self.log.directory)
         before = self.log_start + (self.last_stable - self.log_start) * percent // 100
-        opened.delete_records(TOPIC, before_offset=before)
+        opened.delete_records(self.topic, before_offset=before)
 
     def hold(self, percent: int, age_ms: int) -> None:
         """Hold a point of the log, if its state can still be told."""
@@ -159,19 +213,7 @@ class World:
         The latest end has transactions as they are decided now.
         """
         decided = end if end < self.last_stable else self.log.log_end
-        found: dict[bytes, bytes] = {}
-        for each in self.written:
-            if each.key is None or not self.log_start <= each.offset < end:
-                continue
-            transaction = each.transaction
-            if transaction is not None and not (
-                transaction.commits and 0 <= transaction.marker < decided
-            ):
-                continue
-            found.pop(each.key, None)
-            if each.value is not None:
-                found[each.key] = each.value
-        return found
+        return values(self.winners(self.log_start, end, decided))
 
     def must_refuse(self, end: int) -> bool:
         """Say whether a cleaner has seen what an observer at ``end`` has not."""
@@ -184,15 +226,22 @@ class World:
         )
 
 
-def play(root: Path, steps: Sequence[tuple[object, ...]]) -> World:
-    world = World.make(root)
+def values(winners: Mapping[bytes, Written]) -> dict[bytes, bytes]:
+    """Return the state: what wins and deletes nothing."""
+    return {key: each.value for key, each in winners.items() if each.value is not None}
+
+
+def play(
+    root: Path, steps: Sequence[tuple[object, ...]], strategy: Strategy = Strategy.OFFSET
+) -> World:
+    world = World.make(root, strategy)
     for name, *arguments in steps:
         world.log.now_ms += 1
         match name, arguments:
-            case "put", [int(key), bool(deletes)]:
-                world.put(key, deletes)
-            case "send", [int(producer), int(key), bool(deletes)]:
-                world.put(key, deletes, producer)
+            case "put", [int(key), bool(deletes), int(late)]:
+                world.put(key, deletes, late)
+            case "send", [int(producer), int(key), bool(deletes), int(late)]:
+                world.put(key, deletes, late, producer)
             case "end", [int(producer), bool(commits)]:
                 world.end(producer, commits)
             case "roll", []:
@@ -213,20 +262,20 @@ def state_of(world: World, **point: int) -> dict[bytes, bytes] | None:
     opened = keeplast.open_log(world.log.directory)
     try:
         found = opened.state(
-            TOPIC, end_offset=point.get("end_offset"), as_of_ms=point.get("as_of_ms")
+            world.topic, end_offset=point.get("end_offset"), as_of_ms=point.get("as_of_ms")
         )
     except RefusedError:
         return None
     return {key: record.value for key, record in found.items() if record.value is not None}
 
 
-@settings(max_examples=60)
-@given(st.lists(STEPS, min_size=8, max_size=40))
+@settings(max_examples=examples(60, long=5000))
+@given(st.lists(STEPS, min_size=8, max_size=40), st.sampled_from(Strategy))
 def test_a_state_as_of_an_offset_is_the_replay_or_refused(
-    steps: list[tuple[object, ...]],
+    steps: list[tuple[object, ...]], strategy: Strategy
 ) -> None:
     with tempfile.TemporaryDirectory() as root:
-        world = play(Path(root) / "data", steps)
+        world = play(Path(root) / "data", steps, strategy)
         for end in range(world.log_start, world.log.log_end + 1):
             told = state_of(world, end_offset=end)
             if world.must_refuse(min(end, world.last_stable)):
@@ -239,13 +288,15 @@ def test_a_state_as_of_an_offset_is_the_replay_or_refused(
         world.log.close()
 
 
-@settings(max_examples=40)
-@given(st.lists(STEPS, min_size=8, max_size=40))
+@settings(max_examples=examples(40, long=3000))
+@given(
+    st.lists(STEPS, min_size=8, max_size=40), st.sampled_from([Strategy.OFFSET, Strategy.HEADER])
+)
 def test_a_state_as_of_a_time_is_that_of_its_first_later_record_or_refused(
-    steps: list[tuple[object, ...]],
+    steps: list[tuple[object, ...]], strategy: Strategy
 ) -> None:
     with tempfile.TemporaryDirectory() as root:
-        world = play(Path(root) / "data", steps)
+        world = play(Path(root) / "data", steps, strategy)
         cleaned_to, log_start = world.cleaned_to, world.log_start
         for at_ms in sorted({each.at_ms for each in world.written}):
             later = [e.offset for e in world.written if e.at_ms > at_ms and e.offset >= log_start]
@@ -259,11 +310,13 @@ def test_a_state_as_of_a_time_is_that_of_its_first_later_record_or_refused(
         world.log.close()
 
 
-@settings(max_examples=40)
-@given(st.lists(STEPS, min_size=8, max_size=40))
-def test_without_snapshots_no_state_is_told_wrong(steps: list[tuple[object, ...]]) -> None:
+@settings(max_examples=examples(40, long=3000))
+@given(st.lists(STEPS, min_size=8, max_size=40), st.sampled_from(Strategy))
+def test_without_snapshots_no_state_is_told_wrong(
+    steps: list[tuple[object, ...]], strategy: Strategy
+) -> None:
     with tempfile.TemporaryDirectory() as root:
-        world = play(Path(root) / "data", steps)
+        world = play(Path(root) / "data", steps, strategy)
         for path in world.log.directory.glob("*.snapshot"):
             path.unlink()
         for end in range(world.log_start, world.log.log_end + 1):
@@ -276,7 +329,7 @@ def test_without_snapshots_no_state_is_told_wrong(steps: list[tuple[object, ...]
 
 
 def test_an_offset_that_the_log_does_not_have_is_a_mistake(tmp_path: Path) -> None:
-    world = play(tmp_path / "data", [("put", 1, False), ("put", 1, False)])
+    world = play(tmp_path / "data", [("put", 1, False, 0), ("put", 1, False, 0)])
     world.log.close()
     opened = keeplast.open_log(world.log.directory)
     for wrong in ({"end_offset": 3}, {"end_offset": -1}, {"end_offset": 1, "as_of_ms": 1}):

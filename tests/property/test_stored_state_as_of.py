@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from keeplast.api.open_log import OpenLog
 from keeplast.errors import RefusedError
 from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import CleanerConfig
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.store.expiry import expire_remote
 from keeplast.tier.metadata.stored_logs import shown_log
 from keeplast.tier.objects.log_directory import LogDirectoryRecipe
+from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import ROOT, round_path
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.segment import RemoteSegment
 from tests.property.test_state_as_of import PUT, SECOND, SEND, World, values
-from tests.support.partition_maker import PARTITION
 from tests.support.tiered_log import Tiered
 from tests.support.turns import examples
 
@@ -132,15 +132,20 @@ class Stored:
     def told(self, **point: int) -> dict[bytes, bytes] | None:
         """Return the state as it is told, None when it is refused."""
         assert self.tiered is not None
-        recipe = LogDirectoryRecipe(ROOT, (shown_log(self.state, self.tiered.objects),))
-        log = OpenLog(round_path(PARTITION), files=recipe.open())
-        try:
-            found = log.state(
-                self.world.topic, end_offset=point.get("end_offset"), as_of_ms=point.get("as_of_ms")
-            )
-        except RefusedError:
-            return None
-        return {key: each.value for key, each in found.items() if each.value is not None}
+        return told_of(self.state, self.tiered.objects, self.world.topic, **point)
+
+
+def told_of(
+    state: PartitionState, objects: ObjectStore, topic: TopicConfig, **point: int
+) -> dict[bytes, bytes] | None:
+    """Return the state of a stored log as it is told, None when it is refused."""
+    recipe = LogDirectoryRecipe(ROOT, (shown_log(state, objects),))
+    log = OpenLog(round_path(state.partition), files=recipe.open())
+    try:
+        found = log.state(topic, end_offset=point.get("end_offset"), as_of_ms=point.get("as_of_ms"))
+    except RefusedError:
+        return None
+    return {key: each.value for key, each in found.items() if each.value is not None}
 
 
 def play(

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from keeplast.clock import Clock
 from keeplast.errors import RefusedError
@@ -484,42 +482,6 @@ def test_the_receipt_tells_of_it_and_verify_goes_by_the_files(root: Path, tmp_pa
         read_receipts(receipt, LocalFiles()),
     )
     assert [] == [each for each in report.checks if each.verdict is Verdict.BROKEN]
-
-
-@settings(max_examples=12, deadline=None)
-@given(
-    st.lists(st.tuples(st.sampled_from(["write", "clean", "undo"]), st.integers(0, 9)), max_size=12)
-)
-def test_no_history_of_writes_rounds_and_undos_loses_anything(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
-) -> None:
-    """What is undone is what was; the rest of the history is played again without it."""
-    root = tmp_path_factory.mktemp("history")
-    log = new_log(root)
-    # Of each round in place: closed segments and checkpoint before it, and where it ended.
-    stack: list[tuple[Content, int | None, int]] = []
-    for step, seed in steps:
-        if step == "write":
-            write(log, seed, 3)
-            log.roll()
-        elif step == "clean":
-            before = content(root), checkpoint(root), log.active_base
-            report = clean(root, topic=replace(KEEPING, segment_bytes=(14, 700, 1 << 20)[seed % 3]))
-            assert report.failure is None
-            if not report.skipped:
-                stack.append(before)
-        elif stack:
-            earlier, offset, end = stack.pop()
-            tail = files_from(content(root), end)
-            assert undo(root) is not None
-            now = content(root)
-            assert files_from(earlier, 0, end) == files_from(now, 0, end)
-            assert tail == files_from(now, end)
-            assert offset == checkpoint(root)
-        else:
-            assert undo(root) is None
-    log.close()
-    assert len(stack) == len(read_kept(FILES, root / str(PARTITION)).rounds())
 
 
 class _Heard(NoEvents):

@@ -41,6 +41,7 @@ from tests.support.attached_world import PARTITION
 from tests.support.key_pair import write_operator_files
 from tests.support.log_builder import LogBuilder
 from tests.support.travelling import Travelling
+from tests.support.turns import examples
 from tests.support.verified_world import VerifiedWorld
 from tests.unit.attach.test_attached_rounds import LINEAGE, TOPIC
 
@@ -145,7 +146,7 @@ def act(world: VerifiedWorld, what: str) -> None:
             world.tier.copy_over(world.directory, first, newest.end_offset)
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10, long=300))
 @given(
     seed=st.integers(0, 1 << 32),
     steps=st.lists(

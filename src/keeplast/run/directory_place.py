@@ -68,7 +68,7 @@ from keeplast.run.target import (
 )
 from keeplast.survey.given import check_lifts, lift_notes
 from keeplast.survey.group_offsets import ReaderOffsets
-from keeplast.survey.horizons import Examination, HorizonBook
+from keeplast.survey.horizons import HorizonBook, examination_of
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.notes import Lift
 from keeplast.survey.report import RoundReport
@@ -431,8 +431,7 @@ class DirectoryPlace:
             except (CompactionError, OSError) as error:
                 return error
         if round_.has_reached_bound:
-            at = Examination(round_.plan.now_ms, round_.plan.readers)
-            self._horizons.examined(round_.site.path, at)
+            self._horizons.examined(round_.site.path, examination_of(round_.plan))
         round_.run.request = replace(round_.run.request, path=round_.site.target)
         return None
 

@@ -37,7 +37,7 @@ from keeplast.store.commit import Committed, TierCommit
 from keeplast.store.horizons import RemoteHorizons
 from keeplast.store.look import as_copied
 from keeplast.store.readers import StoredReaders
-from keeplast.survey.horizons import Examination
+from keeplast.survey.horizons import Examination, examination_of
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest
@@ -204,7 +204,7 @@ class StorePlace:
             return survey
         if not run.rounds:
             self._uncleanable = survey.section.uncleanable.offset
-            self._began = Examination(survey.plan.now_ms, survey.plan.readers)
+            self._began = examination_of(survey.plan)
         # A store has derived its transaction indexes when it took the segments in.
         plan = replace(survey.plan, keeps_group_ends=True).believing_indexes()
         return replace(survey, plan=plan)

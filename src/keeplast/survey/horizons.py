@@ -6,10 +6,12 @@ segment that is the same file as before is remembered. Old formats have no horiz
 tombstones are left to rounds for new data.
 
 What a whole round has left although its horizon had passed (the last batch of a producer, say) no
-further round would remove either: only a horizon that passed *since* is a reason for one. Without
-that rule a daemon would rewrite such a log for ever. Where readers are waited for, what a segment
-has of one horizon is a reason once they have read all of it: a round for every commit would rewrite
-the log for ever too. A round for another reason removes what they have read by then.
+further round would remove either: only a horizon that passed *since* is a reason for one, or that
+it has set itself (with ``delete.retention.ms`` 0 it has passed by then, and nobody has judged what
+is below it). Without that rule a daemon would rewrite such a log for ever. Where readers are waited
+for, what a segment has of one horizon is a reason once they have read all of it: a round for every
+commit would rewrite the log for ever too. A round for another reason removes what they have read by
+then.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.reasons import ExpiredDue
 from keeplast.columns import batch_table as t
 from keeplast.log.files import FileSystem, ReadHandle, reading
@@ -83,7 +86,8 @@ class SegmentHorizons:
         due = {
             horizon_ms
             for horizon_ms in self.tombstones.keys() | self.markers.keys()
-            if self._may_go(horizon_ms, now) and not self._may_go(horizon_ms, before)
+            if self._may_go(horizon_ms, now)
+            and (horizon_ms == before.stamped_ms or not self._may_go(horizon_ms, before))
         }
         return Expired(_count(self.tombstones, due), _count(self.markers, due))
 
@@ -95,10 +99,23 @@ class SegmentHorizons:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """When a round removes all that can be removed, and who is waited for then; -1 is never."""
+    """When a round removes all that can be removed, and who is waited for then; -1 is never.
+
+    ``stamped_ms`` is the horizon that it gives to what it retains, -1 for none.
+    """
 
     at_ms: int = -1
     readers: ReaderWait | None = None
+    stamped_ms: int = -1
+
+
+def examination_of(plan: RoundPlan) -> Examination:
+    """Return what is remembered of a round that has done all of ``plan``.
+
+    One for what has expired finds what earlier ones have stamped, and is not asked for twice.
+    """
+    stamped_ms = -1 if plan.is_expired_round else plan.horizon_ms
+    return Examination(plan.now_ms, plan.readers, stamped_ms)
 
 
 class ExpiredBook(Protocol):

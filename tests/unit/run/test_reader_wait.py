@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from keeplast.cli.main import app
@@ -316,42 +314,6 @@ def test_explain_tells_the_wait_and_the_last_trace_counts_it(directory: Path) ->
         trace = find_last_trace(found, erased_by_ms=NOW_MS, turn_ms=5, has_expired_rounds=True)
         # A group may be sent back to where it was.
         assert OVER_MS + 5 == trace.by_ms
-
-
-@settings(max_examples=25)
-@given(
-    deleted=st.lists(st.integers(0, 11), min_size=1, max_size=4, unique=True),
-    reads=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6)), max_size=8),
-)
-def test_held_tombstones_never_go_early_and_always_go_in_the_end(
-    tmp_path_factory: pytest.TempPathFactory, deleted: list[int], reads: list[tuple[int, int]]
-) -> None:
-    """Readers go to and fro while the clock runs on, and a round is asked for at each step."""
-    root = tmp_path_factory.mktemp("rounds")
-    key = [b"%d" % number for number in range(12)]
-    segments = {
-        base: b"".join(
-            one(at, key[at], None if at in deleted else b"v") for at in range(base, base + 4)
-        )
-        for base in (0, 4, 8)
-    }
-    directory = write_partition(root, {**segments, 12: one(12, b"last")})
-    cleaning = coordinator(clock=(clock := ManualClock(NOW_MS)))
-    clean(directory, NOW_MS, cleaning=cleaning, expired=False)
-    left = set(deleted)
-    for committed, days in reads:
-        commit(directory, committed)
-        clock.advance(days * DAY_MS)
-        now_ms = clock.now_ms()
-        clean(directory, now_ms, cleaning=cleaning)
-        now_left = left & set(offsets(directory))
-        for gone in left - now_left:
-            assert now_ms >= (HORIZON_MS if gone < committed else OVER_MS)
-        left = now_left
-    clock.advance(max(0, OVER_MS - clock.now_ms()))
-    clean(directory, clock.now_ms(), cleaning=cleaning)
-    assert not left & set(offsets(directory))
-    assert {*range(13)} - set(deleted) == set(offsets(directory))
 
 
 ENDS = TopicEnds(b"i" * 16, {PARTITION.partition: END})

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,6 +83,18 @@ STEPS = st.lists(
 )
 """What comes before a log is asked about: a round up to an offset, one that dies before its n-th
 change of the disk, and a deletion of so many percent of the records."""
+
+
+class RoundLog(Protocol):
+    """A log whose rounds are run at any time, as what was told of it is checked."""
+
+    def round(self, now_ms: int) -> None: ...
+
+    def rounds(self, now_ms: int) -> None: ...
+
+    def offsets(self, key: bytes) -> set[int]: ...
+
+    def may_go(self, found: KeyExplanation) -> set[int]: ...
 
 
 class Log:
@@ -296,7 +309,7 @@ def check_sweep(log: Log, attempt: str, until_ms: int) -> None:
                 assert is_there == (attempt in left), (attempt, now_ms, until_ms)
 
 
-def check_next_round(log: Log, told: dict[bytes, KeyExplanation], now_ms: int) -> None:
+def check_next_round(log: RoundLog, told: dict[bytes, KeyExplanation], now_ms: int) -> None:
     log.round(now_ms)
     for key, each in told.items():
         expected = {
@@ -307,7 +320,7 @@ def check_next_round(log: Log, told: dict[bytes, KeyExplanation], now_ms: int) -
         assert expected - log.may_go(each) <= log.offsets(key) <= expected, (key, each)
 
 
-def check_later_rounds(log: Log, told: dict[bytes, KeyExplanation], now_ms: int) -> None:
+def check_later_rounds(log: RoundLog, told: dict[bytes, KeyExplanation], now_ms: int) -> None:
     fates = [
         (key, found.record.offset, found.fate)
         for key, each in told.items()

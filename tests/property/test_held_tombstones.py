@@ -134,7 +134,8 @@ def test_held_tombstones_and_markers_never_go_early_and_always_go_in_the_end(
                 is_read = all(offset is not None and gone < offset for offset in committed.values())
                 over_ms = horizon_ms + (0 if is_read else WAIT_MS)
                 assert clock.now_ms() >= over_ms, (gone, horizon_ms, committed)
-            assert there(twin) <= there(directory)
+            # Without retention a round more finds what another one has just stamped.
+            assert not delete_retention_ms or there(twin) <= there(directory)
 
         log_end = max(there(directory)) + 1
         for group, offset, days in reads:
@@ -142,7 +143,7 @@ def test_held_tombstones_and_markers_never_go_early_and_always_go_in_the_end(
                 # Beyond the log's end it is of an earlier topic of this name, and counts as none.
                 committed[group] = offset if offset is None or offset <= log_end else None
                 commit(directory, offset, group)
-            clock.advance(days * DAY_MS)
+            clock.advance(days * DAY_MS + 1)
             turn()
         for _ in range(4):
             clock.advance(DAY_MS + WAIT_MS)

@@ -87,7 +87,11 @@ class SegmentHorizons:
             horizon_ms
             for horizon_ms in self.tombstones.keys() | self.markers.keys()
             if self._may_go(horizon_ms, now)
-            and (horizon_ms == before.stamped_ms or not self._may_go(horizon_ms, before))
+            and (
+                not self._may_go(horizon_ms, before)
+                # A clock that stands still would ask for ever.
+                or (horizon_ms == before.stamped_ms and before.at_ms < now.at_ms)
+            )
         }
         return Expired(_count(self.tombstones, due), _count(self.markers, due))
 
@@ -110,12 +114,8 @@ class Examination:
 
 
 def examination_of(plan: RoundPlan) -> Examination:
-    """Return what is remembered of a round that has done all of ``plan``.
-
-    One for what has expired finds what earlier ones have stamped, and is not asked for twice.
-    """
-    stamped_ms = -1 if plan.is_expired_round else plan.horizon_ms
-    return Examination(plan.now_ms, plan.readers, stamped_ms)
+    """Return what is remembered of a round that has done all of ``plan``."""
+    return Examination(plan.now_ms, plan.readers, plan.horizon_ms)
 
 
 class ExpiredBook(Protocol):

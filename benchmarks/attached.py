@@ -180,7 +180,9 @@ def clean_remote(log: Path, scratch: Path, variant: Variant | None, ring: KeyRin
         paced = PacedLayout(layout, pace)
         publisher, clock = AtOnce(tier), SystemClock()
         began, worked = time.perf_counter(), time.process_time()
-        found = choose_sources(tier.cache, log_start=0, margin_bytes=1, lineage=LINEAGE)
+        found = choose_sources(
+            tier.cache, log_start=0, margin_bytes=1, lineage=LINEAGE, now_ms=clock.now_ms()
+        )
         state = AttachedState(measure_sources(paced, found), 0, 0)
         name = TopicPartition(PARTITION.topic, PARTITION.partition)
         request = request_for(name, attached_path(PARTITION))

@@ -244,6 +244,7 @@ class AttachedPlace:
             survey.plan, keeps_group_ends=True, closing_epochs=self._epochs(),
             expires_nothing=self._expires_below is None, expires_below=self._expires_below or 0,
             keeps_keyless=self._keyless is Keyless.RETAIN, sources_max=SOURCES_MAX,
+            begins_at=self.state.sources.begins_at,
         )  # fmt: skip
         if self._allowance is not None:
             groups = plan_groups(plan, plan.bound)
@@ -340,7 +341,7 @@ class AttachedPlace:
                 self._files.adopt(log, self._output(each))
         joined = join_hollow(
             self._files, outputs, attempt=secrets.token_hex(ATTEMPT_BYTES),
-            interval=round_.plan.topic.index_interval_bytes,
+            interval=round_.plan.topic.index_interval_bytes, begins_at=round_.plan.begins_at,
         )  # fmt: skip
         self._joined += [each for each in joined if each not in outputs]
         kept = {id(each) for each in joined}

@@ -20,6 +20,7 @@ from keeplast.attach.publication import Publisher
 from keeplast.attach.stored_segment import check_stored
 from keeplast.attach.swap import covered
 from keeplast.attach.swap_rules import standing_of
+from keeplast.cluster.late_copies import closable_holes
 from keeplast.errors import ConflictError, CorruptError, InvalidError
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import (
@@ -181,6 +182,17 @@ def _require_collectable(view: MetadataView, decision: Decision) -> list[RemoteL
             f"keeplast attach repair. id={decision.id} offset={decision.first_offset}"
         )
     start, end = covered(decision.sources)
+    hidden = [
+        (first, last)
+        for first, last in closable_holes(view.cache, view.log.start)
+        if first <= end and last >= start
+    ]
+    if hidden:
+        raise ConflictError(
+            "a copy that a broker finished late hides what was compacted; nothing is deleted. The "
+            "next round makes it served again (keeplast attach run, or attach clean). "
+            f"id={decision.id} offsets={hidden}"
+        )
     standing = standing_of(view.cache, decision.sources, decision.outputs, view.log.start)
     if standing.live_sources:
         raise ConflictError(

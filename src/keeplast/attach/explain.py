@@ -236,7 +236,10 @@ def look_at(
         if not effective.ranges:
             return None
         sources = measure_sources(
-            layout, sources_of(lineage_of, log.cache, log.ends.start, wish.margin_bytes)
+            layout,
+            sources_of(
+                lineage_of, log.cache, log.ends.start, wish.margin_bytes, now_ms=clock.now_ms()
+            ),
         )
         return effective, _look(layout, log, effective, sources, wish, clock)
 

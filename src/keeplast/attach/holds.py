@@ -125,7 +125,10 @@ class AttachedHolds:
             )
         lineage_of = partial(read_lineage, self._layout)
         sources = measure_sources(
-            self._layout, sources_of(lineage_of, view.cache, log_start, margin_bytes=0)
+            self._layout,
+            sources_of(
+                lineage_of, view.cache, log_start, margin_bytes=0, now_ms=self._log.clock.now_ms()
+            ),
         )
         if not sources.segments:
             return log_start

@@ -9,7 +9,7 @@ a round. Seen on 4.3.0 with 60 such segments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -36,15 +36,17 @@ def is_hollow(output: StagedGroup) -> bool:
 
 
 def join_hollow(
-    files: AttachedFiles, outputs: Sequence[StagedGroup], *, attempt: str, interval: int
-) -> list[StagedGroup]:
+    files: AttachedFiles, outputs: Sequence[StagedGroup], *, attempt: str, interval: int,
+    begins_at: Container[int] = (),
+) -> list[StagedGroup]:  # fmt: skip
     """Return ``outputs`` with runs of hollow ones joined; ``attempt`` is a fresh one.
 
+    What begins at one of ``begins_at`` is joined to nothing before it.
     What was joined is still there, and is the caller's to remove. A source that was left alone is
     joined too, where something beside it was not.
     """
     joined: list[StagedGroup] = []
-    for run in _runs(files, outputs):
+    for run in _runs(files, outputs, begins_at):
         is_changed = any(each.files for each in run)
         if len(run) > 1 and is_changed and all(is_hollow(each) for each in run):
             joined.append(_join(files, run, attempt, interval))
@@ -53,7 +55,9 @@ def join_hollow(
     return joined
 
 
-def _runs(files: AttachedFiles, outputs: Sequence[StagedGroup]) -> Iterator[list[StagedGroup]]:
+def _runs(
+    files: AttachedFiles, outputs: Sequence[StagedGroup], begins_at: Container[int]
+) -> Iterator[list[StagedGroup]]:
     """Yield hollow outputs that may become one segment together, and each other one alone."""
     run: list[StagedGroup] = []
     for each in outputs:
@@ -61,6 +65,7 @@ def _runs(files: AttachedFiles, outputs: Sequence[StagedGroup]) -> Iterator[list
         count = sum(len(other.sources) for other in (*run, each))
         fits = (
             run
+            and each.base_offset not in begins_at
             and files.follows(run[-1], each)
             and end - run[0].base_offset <= RELATIVE_OFFSET_MAX
             and count <= SOURCES_MAX

@@ -19,6 +19,7 @@ from keeplast.attach.effective_log import synthetic_lineage
 from keeplast.attach.outputs import OutputMark
 from keeplast.attach.round import RoundWish, read_lineage, sources_of
 from keeplast.attach.sources import Source, Sources, parts_of, source_of, summary_of
+from keeplast.attach.swap_rules import reasserted
 from keeplast.cleaner.eligibility import FirstDirty, find_first_uncleanable, find_hold
 from keeplast.cleaner.reasons import (
     ActiveLimit,
@@ -28,6 +29,7 @@ from keeplast.cleaner.reasons import (
     HoldLimit,
     NothingBelow,
     OnlyActive,
+    Unserved,
 )
 from keeplast.cleaner.section import (
     LogFigures,
@@ -36,6 +38,7 @@ from keeplast.cleaner.section import (
     find_dirty_section,
     skip_reason,
 )
+from keeplast.cluster.late_copies import closable_holes
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.format.identifier import encode_id
@@ -92,7 +95,8 @@ class AttachedLooks:
     ) -> AttachedOutlook:  # fmt: skip
         """Look at a partition at ``now_ms``; CorruptError for objects that cannot be read."""
         lineage_of = partial(self._lineage, cache)
-        sources = sources_of(lineage_of, cache, log_start, wish.margin_bytes)
+        sources = sources_of(lineage_of, cache, log_start, wish.margin_bytes, now_ms=now_ms)
+        holes = [each for each in closable_holes(cache, log_start) if each[1] < sources.end]
         hold = find_hold(in_force(holds, now_ms))
         fingerprint = _fingerprint(sources.segments, log_start, cleaned_to, hold)
         if not sources.segments:
@@ -109,8 +113,13 @@ class AttachedLooks:
             segments, wish.topic, first_dirty=FirstDirty(first_dirty), uncleanable=uncleanable,
             now_ms=now_ms,
         )  # fmt: skip
-        skipped = skip_reason(section, segments, wish.topic, is_forced=wish.force)
+        skipped = skip_reason(section, segments, wish.topic, is_forced=wish.force or bool(holes))
         decision: Decision = due_reason(section, wish.topic) if skipped is None else skipped
+        if holes and skipped is None:
+            decision = Unserved(*holes[0])
+        elif reasserted(cache, (), log_start):
+            # Whoever claims the partition for the round ends this hole before it.
+            decision = Unserved(*cache.holes(log_start)[0])
         if isinstance(decision, (AllClean, OnlyActive)) or decision == NothingBelow(
             ActiveLimit(sources.end)
         ):

@@ -20,9 +20,11 @@ from keeplast.attach.metadata_view import AttachTerms, MetadataView, look, look_
 from keeplast.attach.outputs import filter_name
 from keeplast.attach.ownership import OwnerObject
 from keeplast.attach.removal import require_settled
+from keeplast.attach.sources import overlaid_from
 from keeplast.attach.swap import Swap
 from keeplast.attach.swap_rules import reasserted, require_decidable, standing_of
 from keeplast.cluster.facts import OffsetRange
+from keeplast.cluster.late_copies import late_copies, without
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import LiveCluster, encode_batch
 from keeplast.cluster.metadata_cache import PartitionCache
@@ -212,7 +214,9 @@ class Publisher:
             now_ms=decision.decided_ms,
         )  # fmt: skip
         batch = batch_of(decision)
-        require_decidable(view.cache, swap, batch.events, view.log.start)
+        require_decidable(
+            view.cache, swap, batch.events, view.log.start, now_ms=decision.decided_ms
+        )
         # What no batch holds could be decided and never published: nobody would come past it.
         encode_batch(view.metadata_topic, view.metadata_partition, batch.events)
         self.owner.check(self.epoch)
@@ -309,7 +313,11 @@ class Publisher:
     def _audited(self, decision: Decision, view: MetadataView, found: OffsetRange) -> Decision:
         """Look at what brokers make of it, and write down that it is published."""
         self.mend(view)
-        standing = standing_of(view.cache, decision.sources, decision.outputs, view.log.start)
+        # What a late copy hides is whole, and the next round ends the copy.
+        late = late_copies(view.cache)
+        standing = standing_of(
+            without(view.cache, late), decision.sources, decision.outputs, view.log.start
+        )
         if standing.live_sources or (standing.lost_outputs and standing.overlaid_from is None):
             raise CorruptError(
                 "a published swap does not hold: brokers dropped a part of it. Nothing more is "
@@ -318,8 +326,10 @@ class Publisher:
                 found=[encode_id(each.id.segment_id) for each in standing.live_sources],
             )
         cleaned_to = decision.cleaned_to
-        if standing.overlaid_from is not None:
-            cleaned_to = min(cleaned_to, standing.overlaid_from)
+        overlaid = overlaid_from(view.cache, decision.outputs, view.log.start)
+        for each in (standing.overlaid_from, overlaid):
+            if each is not None:
+                cleaned_to = min(cleaned_to, each)
         self.log.mark_published(
             self.held, decision, first_offset=found.start, last_offset=found.end - 1,
             cleaned_to=cleaned_to,

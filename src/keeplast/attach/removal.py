@@ -27,6 +27,7 @@ from keeplast.attach.sources import Sources, overlaid_from
 from keeplast.attach.swap import Swap
 from keeplast.cleaner.reasons import TombstonesStay
 from keeplast.cluster.facts import Settings
+from keeplast.cluster.late_copies import COPY_MS
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.status import is_compactors
 from keeplast.errors import ConflictError
@@ -36,8 +37,6 @@ from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.state.attached import Decision, DecisionState
 
-COPY_MS = 7 * 24 * 60 * 60 * 1000
-"""How long a copy that was begun may be finished yet: brokers that end leave word of it behind."""
 REMEMBERED_MS = 30 * 24 * 60 * 60 * 1000
 """How long the decision log remembers what was collected; where that is too short, all stay."""
 LOOKS = 2

@@ -36,6 +36,7 @@ from keeplast.cleaner.plan import plan_groups
 from keeplast.cleaner.reasons import NothingBelow, SourcesEnd, SourcesLimit
 from keeplast.clock import Clock
 from keeplast.cluster.facts import TopicFacts
+from keeplast.cluster.late_copies import closable_holes, late_copies
 from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import CorruptError
@@ -140,7 +141,10 @@ def _clean(
     progressed: Progressed, receipt: Receipt | None, allowance: Allowance | None,
 ) -> RoundReport:  # fmt: skip
     lineage_of = partial(read_lineage, publisher.layout)
-    found = sources_of(lineage_of, view.cache, view.log.start, wish.margin_bytes)
+    now_ms = publisher.log.clock.now_ms()
+    found = sources_of(
+        lineage_of, view.cache, view.log.start, wish.margin_bytes, now_ms=now_ms
+    )  # fmt: skip
     sources = measure_sources(publisher.layout, found)
     if not sources.segments:
         return nothing_to_clean(sources)
@@ -148,11 +152,13 @@ def _clean(
     cleaned_to = clean_to(publisher.log, known, view.cache, view.log.start)
     state = AttachedState(sources, view.log.start, cleaned_to, known.holds)
     at = publisher.name.partition
+    closes = any(last < sources.end for _, last in closable_holes(view.cache, view.log.start))
+    wish = replace(wish, force=wish.force or closes)
     request = wish.request_for(TopicPartition(at.topic, at.partition), state)
     terms = removal_terms(wish.topic, view.topic.settings, [e.settings for e in view.brokers])
     below = expires_below(
         terms, sources, view.cache, publisher.log.decisions(known), log_start=view.log.start,
-        first_dirty=state.first_dirty, now_ms=publisher.log.clock.now_ms(),
+        first_dirty=state.first_dirty, now_ms=now_ms,
     )  # fmt: skip
     place = AttachedPlace(
         publisher.layout, state, publisher, request, clock, keyless=wish.keyless, receipt=receipt,
@@ -165,12 +171,20 @@ def _clean(
 def clean_to(log: DecisionLog, known: Attached, cache: PartitionCache, log_start: int) -> int:
     """Return the first offset that is not clean, by what was decided and what came over it.
 
-    What ``log_start`` has cut no round takes, so that it makes nothing behind it dirty.
+    What ``log_start`` has cut no round takes, so that it makes nothing behind it dirty. What a late
+    copy lies within is taken again, whoever has made it.
     """
     published = (DecisionState.PUBLISHED, DecisionState.COLLECTING, DecisionState.COLLECTED)
     outputs = (each for decision in log.decisions(known, *published) for each in decision.outputs)
     overlaid = overlaid_from(cache, outputs, log_start)
-    return known.cleaned_to if overlaid is None else min(known.cleaned_to, overlaid)
+    dirty = [
+        each.copy.start_offset
+        for each in late_copies(cache)
+        if each.within.start_offset >= log_start
+    ]
+    if overlaid is not None:
+        dirty.append(overlaid)
+    return min(known.cleaned_to, min(dirty, default=known.cleaned_to))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +220,10 @@ def plan_attached(
 
     With ``counting`` its tasks read all that a round would, and the report says what would go.
     """
-    found = sources_of(partial(read_lineage, layout), cache, log_start, wish.margin_bytes)
+    found = sources_of(
+        partial(read_lineage, layout), cache, log_start, wish.margin_bytes,
+        now_ms=clock.now_ms(),
+    )  # fmt: skip
     sources = measure_sources(layout, found)
     name = TopicPartition(partition.topic, partition.partition)
     if not sources.segments:
@@ -243,15 +260,16 @@ def plan_attached(
 
 def sources_of(
     lineage_of: Callable[[RemoteLogSegment], Sequence[LeaderEpoch]], cache: PartitionCache,
-    log_start: int, margin_bytes: int,
+    log_start: int, margin_bytes: int, *, now_ms: int,
 ) -> Sources:  # fmt: skip
     """Return what may be compacted, not measured; the newest segment's file tells the epochs."""
     newest = newest_whole(cache)
     if newest is None:
         return Sources((), log_start, SourcesLimit(log_start, SourcesEnd.HOLE))
     return choose_sources(
-        cache, log_start=log_start, margin_bytes=margin_bytes, lineage=lineage_of(newest)
-    )
+        cache, log_start=log_start, margin_bytes=margin_bytes, lineage=lineage_of(newest),
+        now_ms=now_ms,
+    )  # fmt: skip
 
 
 def read_lineage(layout: RemoteLayout, newest: RemoteLogSegment) -> tuple[LeaderEpoch, ...]:

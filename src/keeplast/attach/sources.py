@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
+from keeplast.cluster.late_copies import begun_copies, goes_past, late_copies, without
 from keeplast.cluster.metadata_cache import PartitionCache, epoch_ranges
 from keeplast.cluster.status import is_compactors
 from keeplast.format import offset_index, time_index
@@ -75,13 +76,16 @@ class Sources:
     """What may be compacted, ascending, without a hole; ``limit`` is what ends it.
 
     ``end`` is exclusive, and where they begin when there are none. ``hidden`` are segments of which
-    brokers serve nothing: what takes the place of all around them ends them too.
+    brokers serve nothing, or nothing that another one has not (:func:`.late_copies`): what takes
+    the place of all around them ends them too. ``begins_at`` are first offsets of sources that what
+    takes their place may not go past: see :func:`.goes_past`.
     """
 
     segments: tuple[Source, ...]
     end: int
     limit: SourcesLimit
     hidden: tuple[RemoteLogSegment, ...] = ()
+    begins_at: tuple[int, ...] = ()
 
 
 def source_of(segment: RemoteLogSegment) -> Source:
@@ -106,12 +110,18 @@ def choose_sources(
     log_start: int,
     margin_bytes: int,
     lineage: Sequence[LeaderEpoch],
+    now_ms: int,
 ) -> Sources:
     """Return what may be compacted of a log that begins at ``log_start``.
 
     ``lineage`` is the leader epoch file of the newest segment, ``margin_bytes`` what stays raw.
-    Sizes are those of whole logs: whoever reads a part measures it first.
+    Sizes are those of whole logs: whoever reads a part measures it first. A late copy is passed
+    over: of the segment that it lies within all is read. What brokers have begun by ``now_ms`` is
+    counted with.
     """
+    late = [each for each in late_copies(cache) if each.within.start_offset >= log_start]
+    told, cache = cache, without(cache, late)
+    begun = begun_copies(cache, now_ms)
     served = {each.start_offset: (each, last) for each, last in _served_from_start(cache)}
     found: list[Source] = []
     limit: SourcesLimit | None = None
@@ -120,6 +130,10 @@ def choose_sources(
         source = _chain(cache, served, at, lineage)
         if isinstance(source, SourcesEnd):
             limit = SourcesLimit(at, source)
+        elif len(source.parts) > 1 and any(
+            goes_past(source.start_offset, source.end_offset, each) for each in begun
+        ):
+            limit = SourcesLimit(at, SourcesEnd.BEGUN_COPY)
         else:
             found.append(source)
             at = source.end_offset + 1
@@ -127,7 +141,28 @@ def choose_sources(
     end = kept[-1].end_offset + 1 if kept else _first_start(served, log_start)
     if len(kept) < len(found):
         limit = SourcesLimit(found[len(kept)].start_offset, SourcesEnd.MARGIN)
-    return Sources(tuple(kept), end, limit, _hidden(cache))
+    passed = [each.copy for each in late] if cache is not told else []
+    begins_at = _begins_at([(each.start_offset, each.end_offset) for each in kept], begun)
+    return Sources(tuple(kept), end, limit, (*passed, *_hidden(cache)), begins_at)
+
+
+def _begins_at(
+    bounds: Sequence[tuple[int, int]], begun: Iterable[RemoteLogSegment]
+) -> tuple[int, ...]:
+    """Return with which of ``bounds``, first and last offset of each source, outputs have to begin.
+
+    A source that goes past a copy as it is stays alone: brokers would have that hole without us,
+    and where both begin together it is closed as long as nothing is added.
+    """
+    found: set[int] = set()
+    for copy in begun:
+        if not bounds or not goes_past(bounds[0][0], bounds[-1][1], copy):
+            continue
+        start, end = [each for each in bounds if each[0] <= copy.end_offset + 1][-1]
+        found.add(start)
+        if goes_past(start, end, copy):
+            found.add(end + 1)
+    return tuple(sorted(found))
 
 
 def _served_from_start(cache: PartitionCache) -> list[tuple[RemoteLogSegment, int]]:

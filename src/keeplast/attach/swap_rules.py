@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from keeplast.attach.sources import ranges_up_to
 from keeplast.attach.swap import Swap, covered
+from keeplast.cluster.late_copies import again, begun_copies, late_copies, without
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import ConflictError, CorruptError, InvariantError
 from keeplast.format.identifier import encode_id
@@ -41,10 +42,16 @@ class Standing:
 
 
 def require_decidable(
-    cache: PartitionCache, swap: Swap, events: Sequence[RemoteLogSegmentUpdate], log_start: int
-) -> None:
-    """Raise ConflictError when what the round saw has changed, InvariantError for a wrong swap."""
-    served = _served_ranges(cache)
+    cache: PartitionCache, swap: Swap, events: Sequence[RemoteLogSegmentUpdate], log_start: int,
+    *, now_ms: int,
+) -> None:  # fmt: skip
+    """Raise ConflictError when what the round saw has changed, InvariantError for a wrong swap.
+
+    ``now_ms`` is the decision log's time, by which a copy that a broker began may be finished yet.
+    """
+    ids = {each.id for each in swap.sources}
+    passed = [each for each in late_copies(cache) if {each.copy.id, each.within.id} <= ids]
+    served = _served_ranges(without(cache, passed))
     for source in swap.sources:
         found = cache.find(source.id)
         if found != source or found.state is not _FINISHED:
@@ -82,9 +89,10 @@ def require_decidable(
         dropped = tried.apply(event)
         if dropped is not None:
             raise ConflictError(f"brokers would drop a record of the swap: {dropped}")
-    before, after = set(cache.holes(log_start)), set(tried.holes(log_start))
-    if after - before:
-        raise ConflictError(f"the swap would leave a hole. offsets={sorted(after - before)}")
+    opened = _opened(cache, tried, log_start)
+    if opened:
+        raise ConflictError(f"the swap would leave a hole. offsets={opened}")
+    _require_apart(cache, tried, swap, log_start, now_ms)
     served = _served_ranges(tried)
     for output in swap.outputs:
         if served.get(output.id) != ranges_up_to(output, output.end_offset):
@@ -92,6 +100,39 @@ def require_decidable(
                 "brokers would not serve all of an output. "
                 f"segment={encode_id(output.id.segment_id)} start={output.start_offset}"
             )
+
+
+def _require_apart(
+    cache: PartitionCache, tried: PartitionCache, swap: Swap, log_start: int, now_ms: int
+) -> None:
+    """Raise ConflictError when a copy that was begun would leave a hole, finished behind the swap.
+
+    And would leave none, or a smaller one, without it. ``tried`` is ``cache`` behind the swap.
+    """
+    first, last = covered(swap.sources)
+    for copy in begun_copies(cache, now_ms):
+        if copy.start_offset > last or copy.end_offset < first:
+            continue
+        without_swap, behind_swap = cache.copy(), tried.copy()
+        without_swap.apply(again(copy))
+        behind_swap.apply(again(copy))
+        opened = _opened(without_swap, behind_swap, log_start)
+        if opened:
+            raise ConflictError(
+                "a broker has begun a copy that would leave a hole when it is finished behind the "
+                f"swap; plan again. segment={encode_id(copy.id.segment_id)} "
+                f"start={copy.start_offset} end={copy.end_offset} offsets={opened}"
+            )
+
+
+def _opened(before: PartitionCache, after: PartitionCache, log_start: int) -> list[tuple[int, int]]:
+    """Return the holes of ``after`` that are no part of one of ``before``."""
+    had = before.holes(log_start)
+    return [
+        (first, last)
+        for first, last in after.holes(log_start)
+        if not any(start <= first and last <= end for start, end in had)
+    ]
 
 
 def reasserted(
@@ -115,14 +156,10 @@ def reasserted(
         and any(each.start_offset <= last and each.end_offset >= first for first, last in holes)
     ]
     found = tuple(
-        RemoteLogSegmentUpdate(
-            id=each.id, broker_id=each.broker_id, event_timestamp_ms=each.event_timestamp_ms,
-            custom_metadata=each.custom_metadata, state=_FINISHED,
-        )
-        for each in sorted(covering, key=lambda each: each.start_offset, reverse=True)
-    )  # fmt: skip
-    for again in found:
-        tried.apply(again)
+        again(each) for each in sorted(covering, key=lambda each: each.start_offset, reverse=True)
+    )
+    for event in found:
+        tried.apply(event)
     return () if tried.holes(log_start) else found
 
 

@@ -6,7 +6,7 @@ offset in the output must lie within 2^31-1 of it. Kafka: ``groupSegmentsBySize`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from keeplast.model.offsets import INT32_MAX, RELATIVE_OFFSET_MAX
 from keeplast.model.segment import SegmentSummary
@@ -19,12 +19,14 @@ def group_segments(
     segment_bytes: int,
     segment_index_bytes: int,
     sources_max: int = INT32_MAX,
+    begins_at: Container[int] = (),
 ) -> tuple[tuple[SegmentSummary, ...], ...]:
     """Return the groups in ascending order; each has at least one segment.
 
     An empty segment joins at any distance, which lets runs of emptied segments collapse.
     ``bound`` is the round's exclusive end, from which the last segment's reach follows.
-    ``sources_max`` is how many segments a group has at most; Kafka's cleaner has no such limit.
+    ``sources_max`` is how many segments a group has at most, ``begins_at`` are base offsets with
+    which one has to begin; Kafka's cleaner has no such limits.
     """
     groups: list[tuple[SegmentSummary, ...]] = []
     at = 0
@@ -34,6 +36,8 @@ def group_segments(
         end = at + 1
         while end < len(segments) and end - at < sources_max:
             candidate = segments[end]
+            if candidate.base_offset in begins_at:
+                break
             size += candidate.size_bytes
             offsets += candidate.offset_index_bytes
             times += candidate.time_index_bytes

@@ -46,7 +46,8 @@ class RoundPlan:
     Where it expires something, that lies below ``expires_below``: whoever has to see that nothing
     older comes back says up to where he does, and then no tombstone of an old format goes.
     ``sources_max`` is how many segments become one at most, as where each of them is named in one
-    message of bounded size.
+    message of bounded size. ``begins_at`` are base offsets with which a segment that is made has to
+    begin, as where what somebody else may put over it ends there.
     ``keeps_keyless`` keeps records without a key, as in a log that a broker does not compact.
     ``chunk_end``, the base of a segment, is up to where the first pass reads when that is less than
     the bound; then the round ends there, as it does where a bounded map fills. The horizons that
@@ -76,6 +77,7 @@ class RoundPlan:
     expires_nothing: bool = False
     expires_below: int = INT64_MAX
     sources_max: int = INT32_MAX
+    begins_at: tuple[int, ...] = ()
     keeps_keyless: bool = False
     chunk_end: int | None = None
     stamped_ms: int | None = None
@@ -230,5 +232,6 @@ def plan_groups(plan: RoundPlan, end_offset: int) -> tuple[GroupPlan, ...]:
         segment_bytes=plan.topic.segment_bytes,
         segment_index_bytes=plan.topic.segment_index_bytes,
         sources_max=plan.sources_max,
+        begins_at=plan.begins_at,
     )
     return tuple(GroupPlan(sources) for sources in groups)

@@ -38,6 +38,7 @@ class SourcesEnd(Enum):
     HOLE = "hole"
     SHADOWED = "shadowed"
     OTHER_LINEAGE = "other lineage"
+    BEGUN_COPY = "begun copy"
     MARGIN = "margin"
 
 
@@ -215,6 +216,14 @@ class ExpiredDue:
     marker_batches: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """Brokers serve nothing at offsets ``first`` to ``last``, which a round makes served again."""
+
+    first: int
+    last: int
+
+
 class TombstonesStay(StrEnum):
     """Why no round takes a tombstone or marker of an attached partition, as things are."""
 
@@ -254,7 +263,7 @@ class TombstoneRemoval:
     why: TombstonesWait = TombstonesWait.NOTHING
 
 
-DueReason = Overdue | DirtyEnough | Forced | ExpiredDue
+DueReason = Overdue | DirtyEnough | Forced | ExpiredDue | Unserved
 Decision = SkipReason | DueReason
 """Whether a log is worth a round, and why or why not."""
 

@@ -20,6 +20,7 @@ from keeplast.cluster.facts import (
     OffsetRange,
     TopicFacts,
 )
+from keeplast.cluster.late_copies import closable_holes
 from keeplast.cluster.live_cluster import BATCH_BYTES_NEEDED
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
 from keeplast.cluster.rights import Right
@@ -126,13 +127,18 @@ def check_copied(
     """Yield the partitions of which brokers lack something that they take as copied.
 
     A broker copies nothing below the highest offset that ever was in the remote tier, and deletes
-    up to there what is local, whether it still lies in the remote tier or not. ``logs`` and
-    ``caches`` are those of the partitions from 0 on; logs were read behind the metadata topic.
+    up to there what is local, whether it still lies in the remote tier or not. What is whole there
+    and hidden by a copy that came late is told apart: it is not lost. ``logs`` and ``caches`` are
+    those of the partitions from 0 on; logs were read behind the metadata topic.
     """
     for partition, (log, cache) in enumerate(zip(logs, caches, strict=True)):
         is_gone = not cache.served() and cache.highest >= log.start
         lost = [(log.start, cache.highest)] if is_gone else cache.holes(log.start)
+        whole = closable_holes(cache, log.start)
         for first, last in lost:
+            if (first, last) in whole:
+                yield _hidden(topic.name, partition, first, last)
+                continue
             yield _refuse(
                 "not-copied", topic.name,
                 f"partition {partition}: offsets {first} to {last} were in the remote tier and are "
@@ -352,6 +358,17 @@ def _number(topic: TopicFacts, key: str) -> int:
 
 def _refuse(rule: str, topic: str | None, words: str, remedy: str = "") -> AttachFinding:
     return AttachFinding(rule, Severity.REFUSES, topic, words, remedy)
+
+
+def _hidden(topic: str, partition: int, first: int, last: int) -> AttachFinding:
+    return AttachFinding(
+        "late-copy", Severity.WARNS, topic,
+        f"partition {partition}: offsets {first} to {last} are whole in the remote tier, and "
+        "brokers serve nothing there: a leader that was overtaken has finished a copy late, which "
+        "hides them. Consumers are told OFFSET_OUT_OF_RANGE there; nothing is lost",
+        f"a round makes them served again: keeplast attach clean {shlex.quote(topic)}, or attach "
+        "run does one by itself, as soon as they lie below what stays raw at the end",
+    )  # fmt: skip
 
 
 def _alter(address: str, topic: str, settings: str) -> str:

@@ -88,6 +88,8 @@ _SOURCES_END = {
     r.SourcesEnd.SHADOWED: "of the segment at {offset} a part is served by another one",
     r.SourcesEnd.OTHER_LINEAGE: "the segment at {offset} is of leader epochs that the log's end "
     "does not know",
+    r.SourcesEnd.BEGUN_COPY: "a copy that a broker has begun, and may finish yet, ends among the "
+    "segments that lie over one another from offset {offset} on",
     r.SourcesEnd.MARGIN: "from {offset} on the newest segments stay as brokers copied them",
 }
 _ABSENCES = {
@@ -212,6 +214,11 @@ def due_words(due: DueReason) -> str:
             return f"forced: dirty ratio {ratio:.3f}, {MIN_RATIO} is {threshold}"
         case r.ExpiredDue():
             return f"a round for what has expired: {_expired_words(due)}"
+        case r.Unserved(first, last):
+            return (
+                f"due for a round: brokers serve nothing at offsets {first} to {last}, where a "
+                "copy that was finished late hides what is there"
+            )
     assert_never(due)
 
 
@@ -231,6 +238,8 @@ def due_briefly(due: DueReason) -> str:
             return f"dirty ratio {ratio:.3f} is above {MIN_RATIO}"
         case r.ExpiredDue():
             return "tombstones or markers have expired"
+        case r.Unserved(first, last):
+            return f"a late copy hides offsets {first} to {last}"
     assert_never(due)
 
 
@@ -279,7 +288,7 @@ def lift_words(lift: Lift) -> str:
 def note_words(note: Note) -> str:
     """Say a note."""
     match note:
-        case r.Overdue() | r.DirtyEnough() | r.Forced() | r.ExpiredDue():
+        case r.Overdue() | r.DirtyEnough() | r.Forced() | r.ExpiredDue() | r.Unserved():
             return due_words(note)
         case r.CheckpointRepaired(checkpoint, log_start, None):
             return f"checkpoint {checkpoint} is below the log start; starting at {log_start}"

@@ -133,7 +133,9 @@ class World:
 
     def sources(self, margin: int = 8000, lineage: tuple[LeaderEpoch, ...] = LINEAGE) -> Sources:
         """Return what may be compacted."""
-        found = choose_sources(self.tier.cache, log_start=0, margin_bytes=margin, lineage=lineage)
+        found = choose_sources(
+            self.tier.cache, log_start=0, margin_bytes=margin, lineage=lineage, now_ms=START_MS
+        )
         return measure_sources(self.tier.layout, found)
 
     def clean(
@@ -473,9 +475,13 @@ def test_sources_end_before_the_margin_a_hole_and_another_lineage(tmp_path: Path
     assert () == world.sources(margin=1 << 30).segments
     assert len(segments) - 1 == len(world.sources(margin=0).segments)
     other = (LeaderEpoch(0, 0), LeaderEpoch(2, 131), LeaderEpoch(5, 300))
-    strange = choose_sources(world.tier.cache, log_start=0, margin_bytes=0, lineage=other)
+    strange = choose_sources(
+        world.tier.cache, log_start=0, margin_bytes=0, lineage=other, now_ms=START_MS
+    )
     assert strange.end <= 130
-    hole = choose_sources(world.tier.cache, log_start=10**6, margin_bytes=0, lineage=LINEAGE)
+    hole = choose_sources(
+        world.tier.cache, log_start=10**6, margin_bytes=0, lineage=LINEAGE, now_ms=START_MS
+    )
     assert SourcesLimit(10**6, SourcesEnd.HOLE) == hole.limit
 
 
@@ -486,7 +492,9 @@ def test_a_segment_that_delete_records_cut_stays_and_ends_no_round(tmp_path: Pat
     assert cut.end_offset < LINEAGE[1].start_offset
     start = cut.start_offset + 1
     lineage = (LeaderEpoch(0, start), *LINEAGE[1:])
-    found = choose_sources(world.tier.cache, log_start=start, margin_bytes=8000, lineage=lineage)
+    found = choose_sources(
+        world.tier.cache, log_start=start, margin_bytes=8000, lineage=lineage, now_ms=START_MS
+    )
     assert following.id == found.segments[0].newest.id
     assert SourcesEnd.MARGIN == found.limit.why
 
@@ -505,7 +513,7 @@ def test_segments_of_which_nothing_stays_become_one(tmp_path: Path) -> None:
     world.publisher = AtOnce(world.tier)
     world.tier.copy(log.directory)
     sources = choose_sources(
-        world.tier.cache, log_start=0, margin_bytes=8000, lineage=LINEAGE[:1]
+        world.tier.cache, log_start=0, margin_bytes=8000, lineage=LINEAGE[:1], now_ms=START_MS
     )  # fmt: skip
     assert len(sources.segments) > 20
     before, segments = world.tier.read().records(), world.tier.served()
@@ -633,7 +641,9 @@ def test_a_part_is_measured_by_its_batches_alone(tmp_path: Path) -> None:
     ]
     elected.upload(batch.base_offset)
     over = max(tier.served(), key=lambda each: each.start_offset == batch.base_offset)
-    found = choose_sources(tier.cache, log_start=0, margin_bytes=0, lineage=LINEAGE)
+    found = choose_sources(
+        tier.cache, log_start=0, margin_bytes=0, lineage=LINEAGE, now_ms=START_MS
+    )
     (glued,) = [each for each in found.segments if len(each.parts) > 1]
     assert [last.id, over.id] == [each.id for each in glued.parts]
     shifted = replace(glued, parts=(last, replace(over, start_offset=batch.base_offset + 1)))

@@ -13,10 +13,11 @@ import pytest
 from keeplast.attach.attached_place import SWAP_EPOCHS_MAX, SWAP_SEGMENTS_MAX
 from keeplast.attach.batch import announcement, batch_of, updates
 from keeplast.attach.collection import GRACE_MS_MIN, check_grace, collect
-from keeplast.attach.publication import claim
+from keeplast.attach.publication import Publisher, claim
 from keeplast.attach.repair import repair
 from keeplast.attach.swap import Swap
 from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange, TopicFacts
+from keeplast.cluster.late_copies import COPY_MS
 from keeplast.cluster.live_cluster import BATCH_BYTES_NEEDED, encode_batch
 from keeplast.errors import (
     CompactionError,
@@ -414,6 +415,101 @@ def test_what_a_batch_that_came_late_has_hidden_is_served_again_by_the_next_owne
     found = world.cluster.cache().find(over.id)
     assert found is not None
     assert over.broker_id == found.broker_id
+
+
+def begin(world: AttachedWorld, start: int, end: int) -> RemoteLogSegment:
+    """Let a leader announce a copy, and store it."""
+    log = log_of(range(start, end + 1), end)
+    made = world.segment(start, end, log)
+    world.tier.put(made, log)
+    world.cluster.tell(made)
+    return made
+
+
+def finish(world: AttachedWorld, copy: RemoteLogSegment) -> None:
+    world.cluster.tell(moved(copy, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+
+
+def close_over(world: AttachedWorld, publisher: Publisher) -> Swap:
+    """Return the swap of a round that passes a late copy over: it ends with the longer one."""
+    longer, late = world.served()[:2]
+    output = world.write_output(publisher, [longer])
+    return Swap(PARTITION, (longer, late), (output,), output.end_offset + 1)
+
+
+def test_a_swap_past_the_end_of_a_copy_that_is_begun_is_not_decided(world: AttachedWorld) -> None:
+    """R-4: an overtaken leader may finish it any time, and nothing would begin behind its end."""
+    publisher = world.claim()
+    copy = begin(world, 5, 14)
+    swap = world.swap(publisher)
+    with pytest.raises(
+        ConflictError, match=r"begun a copy that would leave a hole.*start=5 end=14"
+    ):
+        publisher.decide_and_publish(swap)
+    assert () == publisher.log.decisions(publisher.held)
+    publisher.discard_ids([each.id.segment_id for each in swap.outputs])
+    publisher.decide_and_publish(world.swap(publisher, 1, 2))
+    finish(world, copy)
+    world.require_readable()
+
+
+def test_a_copy_that_was_begun_a_week_ago_holds_no_swap_up(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    begin(world, 5, 14)
+    world.clock.advance(COPY_MS)
+    assert DecisionState.PUBLISHED is publisher.decide_and_publish(world.swap(publisher)).state
+
+
+def test_what_a_late_copy_hides_is_not_deleted_and_the_next_swap_closes_the_hole(
+    world: AttachedWorld,
+) -> None:
+    """AT-10."""
+    publisher = world.claim()
+    publisher.decide_and_publish(world.swap(publisher))
+    late = begin(world, 5, 14)
+    finish(world, late)
+    assert [(15, 19)] == world.cluster.cache().holes(0)
+    world.clock.advance(GRACE_MS)
+    again = world.claim()
+    assert 0 == repair(again).published_again
+    with pytest.raises(ConflictError, match=r"finished late.*nothing is deleted.*attach clean"):
+        collect(again, GRACE_MS)
+    assert 5 == len(world.tier.segments)
+    again.decide_and_publish(close_over(world, again))
+    world.require_readable()
+    assert [(0, 19), (20, 29)] == ranges(world)
+    world.settle()
+    assert late.id.segment_id not in world.tier.segments
+
+
+def test_a_copy_that_comes_between_look_and_batch_ends_within_an_output_and_is_closed(
+    world: AttachedWorld,
+) -> None:
+    """AT-10: what was decided counts as published, so that a round may come after it."""
+    publisher = world.claim()
+    swap = world.swap(publisher)
+    publisher.cluster = Before(  # type: ignore[assignment]
+        world.cluster, "append", lambda: finish(world, begin(world, 5, 14))
+    )
+    assert DecisionState.PUBLISHED is publisher.decide_and_publish(swap).state
+    assert [(15, 19)] == world.cluster.cache().holes(0)
+    known = publisher.log.find(publisher.name)
+    assert known is not None
+    assert 5 == known.cleaned_to
+    again = world.claim()
+    repair(again)
+    again.decide_and_publish(close_over(world, again))
+    world.settle()
+
+
+def test_what_a_late_copy_hides_is_decided_on_only_together_with_it(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    publisher.decide_and_publish(world.swap(publisher))
+    finish(world, begin(world, 5, 14))
+    longer = world.served()[0]
+    output = world.write_output(publisher, [longer])
+    with pytest.raises(ConflictError, match="served by another segment, too"):
+        publisher.decide_and_publish(Swap(PARTITION, (longer,), (output,), 20))
 
 
 def test_who_is_overtaken_in_a_look_meets_no_foreign_mark(world: AttachedWorld) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from keeplast.attach import removal
 from keeplast.attach.removal import (
-    COPY_MS,
     LOOKS,
     REMEMBERED_MS,
     RemovalTerms,
@@ -22,6 +21,7 @@ from keeplast.attach.removal import (
 from keeplast.attach.sources import Sources, source_of
 from keeplast.attach.swap import Swap
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
+from keeplast.cluster.late_copies import COPY_MS
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import ConflictError
 from keeplast.format.remote_log_metadata import (

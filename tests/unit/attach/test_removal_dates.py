@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keeplast.attach.explain import RemoteLog, explain_attached
-from keeplast.attach.removal import COPY_MS, REMEMBERED_MS, RemovalTerms, expires_below
+from keeplast.attach.removal import REMEMBERED_MS, RemovalTerms, expires_below
 from keeplast.attach.removal_dates import RemovalDates, RemovalPace, find_removal_dates
 from keeplast.attach.round import RoundWish, clean_to
 from keeplast.cleaner.reasons import TombstoneRemoval, TombstonesStay, TombstonesWait
+from keeplast.cluster.late_copies import COPY_MS
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.fates import Outlook

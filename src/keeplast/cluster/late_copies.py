@@ -1,0 +1,145 @@
+"""Copies that an overtaken leader finishes late, over what others have copied or compacted since.
+
+Pure. A leader announces a copy before its first byte and says when it is whole. Nothing calls it
+back when another leader is elected: it may be finished long after the next leader has copied the
+same offsets in other pieces, and after a round has put those together. Brokers then serve the late
+copy from where it begins, and behind its end whatever begins next: where that lies beyond the end
+of one segment, **nothing**, up to there. Without keeplast there was another piece to begin; so:
+
+* **no output goes past the end of a copy that is begun, from where that begins or before**: pieces
+  are put together up to such a place and from it on, as long as the copy may be finished;
+* a copy that came all the same, within a segment that is whole, is passed over by the next round:
+  that reads the segment, and ends both.
+
+One epoch's offsets are the same records wherever they were copied: that is what an epoch is, and
+why a copy of which another segment has every epoch's offsets has nothing of its own.
+Source: tiering.md 1.2, 1.3 and 4; docs/decisions/0032.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from keeplast.cluster.metadata_cache import PartitionCache, ServedRange, epoch_ranges
+from keeplast.cluster.status import is_compactors
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    RemoteLogSegmentState,
+    RemoteLogSegmentUpdate,
+)
+
+COPY_MS = 7 * 24 * 60 * 60 * 1000
+"""How long a copy that was begun may be finished yet: brokers that end leave word of it behind."""
+_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+
+
+def begun_copies(cache: PartitionCache, now_ms: int) -> tuple[RemoteLogSegment, ...]:
+    """Return brokers' copies that may be finished yet, by start offset."""
+    return tuple(
+        each
+        for each in cache.segments
+        if each.state is _STARTED
+        and not is_compactors(each)
+        and each.event_timestamp_ms + COPY_MS > now_ms
+    )
+
+
+def newest_start(copy: RemoteLogSegment) -> int:
+    """Return where a copy begins in its newest epoch: what brokers find by its end begins there."""
+    *_, (_, start, _) = epoch_ranges(copy)
+    return start
+
+
+def goes_past(start: int, end: int, copy: RemoteLogSegment) -> bool:
+    """Say whether offsets ``start`` to ``end``, as one segment, would be hidden behind ``copy``."""
+    return start <= newest_start(copy) and copy.end_offset < end
+
+
+def again(segment: RemoteLogSegment) -> RemoteLogSegmentUpdate:
+    """Return the update that says once more that ``segment`` is whole, in its own name."""
+    return _moved(segment, _FINISHED)
+
+
+@dataclass(frozen=True, slots=True)
+class LateCopy:
+    """A broker's ``copy`` that is served, and has nothing that ``within`` has not."""
+
+    copy: RemoteLogSegment
+    within: RemoteLogSegment
+
+
+def late_copies(cache: PartitionCache) -> tuple[LateCopy, ...]:
+    """Return brokers' copies that lie within a longer segment and are served in its place.
+
+    A leader that knows what was copied ends behind all of it: these were begun before. They take
+    away, for good, a part of the longer one, or what lies between them and its end.
+    """
+    found: list[LateCopy] = []
+    longest: RemoteLogSegment | None = None
+    served = cache.served_segments().values()
+    for each in sorted(served, key=lambda each: (each.start_offset, -each.end_offset)):
+        if longest is None or each.end_offset >= longest.end_offset:
+            longest = each
+        elif not is_compactors(each) and _has_all_of(longest, each):
+            found.append(LateCopy(each, longest))
+    return tuple(found)
+
+
+def without(cache: PartitionCache, late: Sequence[LateCopy]) -> PartitionCache:
+    """Return what brokers would serve had ``late`` never been finished; ``cache`` stays as it is.
+
+    It is ``cache`` itself when of anything else another part would be served then: nothing is
+    concluded where more than these have come between.
+    """
+    if not late:
+        return cache
+    tried = cache.copy()
+    longer = {each.within.id: each.within for each in late}
+    for segment in sorted(longer.values(), key=lambda each: each.start_offset, reverse=True):
+        tried.apply(again(segment))
+    for each in late:
+        tried.apply(_moved(each.copy, _DELETING))
+    ids = {each.copy.id for each in late} | set(longer)
+    return tried if _others(tried, ids) == _others(cache, ids) else cache
+
+
+def closable_holes(cache: PartitionCache, log_start: int) -> list[tuple[int, int]]:
+    """Return the holes, first and last offset inclusive, that only late copies have left.
+
+    What lies there is whole in the longer segments; a round that takes those makes it served again.
+    """
+    holes = cache.holes(log_start)
+    if not holes:
+        return []
+    late = [each for each in late_copies(cache) if each.within.start_offset >= log_start]
+    left = without(cache, late).holes(log_start)
+    return [
+        (first, last)
+        for first, last in holes
+        if not any(start <= last and first <= end for start, end in left)
+    ]
+
+
+def _others(cache: PartitionCache, ids: Set[RemoteLogSegmentId]) -> list[ServedRange]:
+    return [each for each in cache.served() if each.segment.id not in ids]
+
+
+def _has_all_of(outer: RemoteLogSegment, inner: RemoteLogSegment) -> bool:
+    """Say whether ``outer`` has what ``inner`` has, epoch by epoch."""
+    has = {epoch: (start, end) for epoch, start, end in epoch_ranges(outer)}
+    return all(
+        epoch in has and has[epoch][0] <= start and end <= has[epoch][1]
+        for epoch, start, end in epoch_ranges(inner)
+    )
+
+
+def _moved(segment: RemoteLogSegment, state: RemoteLogSegmentState) -> RemoteLogSegmentUpdate:
+    return RemoteLogSegmentUpdate(
+        id=segment.id, broker_id=segment.broker_id,
+        event_timestamp_ms=segment.event_timestamp_ms,
+        custom_metadata=segment.custom_metadata, state=state,
+    )  # fmt: skip

@@ -29,9 +29,9 @@ from keeplast.attach.metadata_view import AttachTerms
 from keeplast.attach.orphans import collect_gone
 from keeplast.attach.outputs import filter_name, work_name
 from keeplast.attach.publication import Publisher, claim
-from keeplast.attach.removal import COPY_MS
 from keeplast.attach.repair import repair
 from keeplast.attach.round import RoundWish, clean_attached, clean_to
+from keeplast.cluster.late_copies import COPY_MS
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import (
     CommitUnknownError,
@@ -58,7 +58,7 @@ from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import AttachedName, DecisionState
 from tests.support.attached_world import CLUSTER_ID, PARTITION
 from tests.support.live_world_brokers import FETCH_MS, LAG_MS, Brokers
-from tests.support.live_world_fold import CF, CS, MetadataTopic, Seen
+from tests.support.live_world_fold import CF, CS, MetadataTopic, Seen, ranges_of
 from tests.support.live_world_log import Fate
 from tests.support.live_world_mood import (
     ABANDONED_IDS,
@@ -257,17 +257,17 @@ class World:
     def _is_held(self, segment: RemoteLogSegment, seen: Seen) -> bool:
         """Say whether a batch that somebody may still send would hide a part of ``segment``.
 
-        What is finished over all of an output between the last look and the batch is hidden until
-        the audit, right behind the batch: no check before it can see that.
+        What is finished over all that an output has of an epoch, between the last look and the
+        batch, is hidden until the audit, right behind the batch: no check before it can see that.
         """
         if not (self._is_meanwhile or self._tasks.asleep or self._late):
             return False
+        mine = {epoch: (first, last) for epoch, first, last in ranges_of(segment)}
         return any(
-            each.broker_id < 0
-            and each.state in (CS, CF)
-            and segment.start_offset <= each.start_offset
-            and each.end_offset < segment.end_offset
+            epoch in mine and mine[epoch][0] <= first and last < mine[epoch][1]
             for each in seen.known.values()
+            if each.broker_id < 0 and each.state in (CS, CF)
+            for epoch, first, last in ranges_of(each)
         )
 
     def _settle(self) -> None:

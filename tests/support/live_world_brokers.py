@@ -60,9 +60,10 @@ IDEMPOTENT = 9
 
 @dataclass(slots=True)
 class Upload:
-    """A segment on its way to the remote tier."""
+    """A segment on its way to the remote tier, begun by the leader of ``epoch``."""
 
     segment: RemoteLogSegment
+    epoch: int
     is_stored: bool = False
 
 
@@ -247,12 +248,11 @@ class Brokers:
 
     def copy(self) -> None:
         """Do one step of an upload: the leader's, or one that a leader before had begun."""
-        waiting = [each for each in self.all if each.upload is not None]
-        late = [each for each in waiting if each is not self.leader]
+        late = [each for each in self.all if self._is_late(each)]
         removal = self._mood.removal
         share = 0.5 if removal is None else removal.late
         broker = self._dice.choice(late) if late and self._dice.random() < share else self.leader
-        if broker is not self.leader and self._dice.random() < 0.3 * share / 0.5:
+        if self._is_late(broker) and self._dice.random() < 0.3 * share / 0.5:
             self._abandon(broker)
         elif broker.upload is None:
             self._announce(broker)
@@ -260,6 +260,14 @@ class Brokers:
             self._store(broker.upload)
         else:
             self._finish(broker, broker.upload)
+
+    def _is_late(self, broker: Broker) -> bool:
+        """Say whether a broker is at a copy that it began in a leadership that is over.
+
+        Also when it leads again: nothing calls back a copy that is on its way (tiering.md 4), and
+        what others have copied meanwhile is not in it.
+        """
+        return broker.upload is not None and broker.upload.epoch != self._epoch
 
     def copy_all(self) -> None:
         """Let the leader copy all that may be, without interruption."""
@@ -301,7 +309,7 @@ class Brokers:
             size_bytes=sum(len(each.data) for each in batches), custom_metadata=None,
             state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
         )  # fmt: skip
-        broker.upload = Upload(segment)
+        broker.upload = Upload(segment, self._epoch)
         self.tell(broker, segment)
 
     def _store(self, upload: Upload) -> None:
@@ -320,10 +328,8 @@ class Brokers:
         upload.is_stored = True
 
     def _finish(self, broker: Broker, upload: Upload) -> None:
-        if broker is not self.leader and self._breaks_by_itself(upload.segment):
-            self._abandon(broker)
-            return
-        if self._mood.removal is not None and self._ends_inside(broker, upload.segment):
+        is_late = self._is_late(broker)
+        if is_late and self._breaks_by_itself(upload.segment):
             self._abandon(broker)
             return
         self.hear(broker, self.metadata.end)
@@ -335,7 +341,7 @@ class Brokers:
             self._happened[OVERLAPPING] += 1
         if any(each.broker_id < 0 for each in over):
             self._happened[OVER_COMPACTED] += 1
-        if broker is not self.leader:
+        if is_late:
             self._happened[LATE_UPLOAD] += 1
         self.tell(broker, _moved(upload.segment, broker, CF))
         name = upload.segment.id.segment_id
@@ -354,8 +360,9 @@ class Brokers:
             if each.broker_id >= 0:
                 raw.hear(each)
         raw.hear(_moved(segment, self.leader, CF))
-        if self.leader.upload is not None:
-            raw.hear(_moved(self.leader.upload.segment, self.leader, CF))
+        under_way = self.leader.upload
+        if under_way is not None and not self._is_late(self.leader):
+            raw.hear(_moved(under_way.segment, self.leader, CF))
         end = raw.highest(self.log.lineage, self.log.end)
         return any(
             raw.lookup(self.log.epoch_of(offset), offset) is None
@@ -363,28 +370,6 @@ class Brokers:
             for offset in (batch.base, batch.last)
             if offset <= end
         )
-
-    def _ends_inside(self, broker: Broker, segment: RemoteLogSegment) -> bool:
-        """Say whether a copy that comes late ends inside of what was merged since.
-
-        Brokers serve nothing behind it then until somebody of keeplast's looks, and no check of his
-        before can see that.
-        """
-        if broker is self.leader:
-            return False
-        return any(
-            each.broker_id < 0
-            and each.state in (CS, CF)
-            and each.start_offset <= segment.end_offset < each.end_offset
-            for each in self._all_known().values()
-        )
-
-    def _all_known(self) -> dict[bytes, RemoteLogSegment]:
-        """Return what a broker knows that has read the metadata topic to its end."""
-        seen = Seen()
-        for each in self.metadata.events:
-            seen.hear(each)
-        return seen.known
 
     def _abandon(self, broker: Broker) -> None:
         """Leave an upload, or take it back as 4.x does."""

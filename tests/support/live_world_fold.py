@@ -90,7 +90,7 @@ class Seen:
 
     def _move(self, segment: RemoteLogSegment) -> None:
         name = segment.id.segment_id
-        for epoch, start, end in _ranges(segment):
+        for epoch, start, end in ranges_of(segment):
             table = self._epochs.setdefault(epoch, _Epoch())
             if segment.state is CF:
                 while table.serving and table.highest <= end and max(table.serving) >= start:
@@ -111,7 +111,7 @@ class Seen:
         if start is None:
             return None
         segment = self.known[table.serving[start]]
-        (end,) = [last for at, _, last in _ranges(segment) if at == epoch]
+        (end,) = [last for at, _, last in ranges_of(segment) if at == epoch]
         return segment if offset <= end else None
 
     def highest(self, lineage: Sequence[LeaderEpoch], end: int) -> int:
@@ -130,7 +130,7 @@ class Seen:
                 yield epoch, start, name
 
 
-def _ranges(segment: RemoteLogSegment) -> Iterator[tuple[int, int, int]]:
+def ranges_of(segment: RemoteLogSegment) -> Iterator[tuple[int, int, int]]:
     """Yield epoch, first and last offset of a segment's epochs."""
     epochs = sorted((each.epoch, each.start_offset) for each in segment.epochs)
     nexts = [start - 1 for _, start in epochs[1:]]

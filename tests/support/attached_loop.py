@@ -168,9 +168,15 @@ class LoopWorld:
             self._upload(self.cluster.topics[topic])
 
     def _upload(self, topic: LoopTopic) -> None:
-        self._uploaded += 1
         start = topic.log.end
-        offsets = range(start, start + KEYS)
+        self.finish(self.begin(topic.name, start, start + KEYS - 1))
+        topic.log = OffsetRange(topic.log.start, start + KEYS)
+
+    def begin(self, name: str, start: int, end: int) -> RemoteLogSegment:
+        """Let a broker announce and store offsets ``start`` to ``end``, inclusive, as written."""
+        topic = self.cluster.topics[name]
+        self._uploaded += 1
+        offsets = range(start, end + 1)
         records = [
             Record(each, self.clock.now_ms(), b"k%d" % (each % KEYS), b"%d" % each, ())
             for each in offsets
@@ -186,8 +192,12 @@ class LoopWorld:
         writer = self.layout.create_log(segment.id, start, segment)
         writer.write(log)
         self.layout.complete(segment, writer.close(), _whole_files(segment, log), segment)
-        self.cluster.tell(segment, moved(segment, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
-        topic.log = OffsetRange(topic.log.start, offsets[-1] + 1)
+        self.cluster.tell(segment)
+        return segment
+
+    def finish(self, segment: RemoteLogSegment) -> None:
+        """Let the broker say that its copy is whole."""
+        self.cluster.tell(moved(segment, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
 
     def served(self, topic: str) -> list[RemoteLogSegment]:
         """Return the segments that brokers serve, by start."""

@@ -61,7 +61,8 @@ class AttachedOutlook:
 
     ``sources`` are what a round would take, not measured, ``decision`` why one is worth it, or not.
     ``cleaned_to`` is the first offset that is not clean. ``fingerprint`` changes when there is
-    something else to decide on.
+    something else to decide on. ``is_mendable`` says that brokers serve nothing somewhere, and will
+    when they are told once more what is whole: see :meth:`.Publisher.mend`.
     """
 
     sources: Sources
@@ -69,6 +70,7 @@ class AttachedOutlook:
     decision: Decision
     cleaned_to: int
     fingerprint: str
+    is_mendable: bool = False
 
     @property
     def is_eligible(self) -> bool:
@@ -96,12 +98,13 @@ class AttachedLooks:
         """Look at a partition at ``now_ms``; CorruptError for objects that cannot be read."""
         lineage_of = partial(self._lineage, cache)
         sources = sources_of(lineage_of, cache, log_start, wish.margin_bytes, now_ms=now_ms)
+        is_mendable = bool(reasserted(cache, (), log_start))
         holes = [each for each in closable_holes(cache, log_start) if each[1] < sources.end]
         hold = find_hold(in_force(holds, now_ms))
         fingerprint = _fingerprint(sources.segments, log_start, cleaned_to, hold)
         if not sources.segments:
             return AttachedOutlook(
-                sources, None, NothingBelow(sources.limit), cleaned_to, fingerprint
+                sources, None, NothingBelow(sources.limit), cleaned_to, fingerprint, is_mendable
             )
         first_dirty = AttachedState(sources, log_start, cleaned_to).first_dirty
         segments = (*self._summaries(sources, first_dirty, wish.topic), _behind(sources))
@@ -117,9 +120,6 @@ class AttachedLooks:
         decision: Decision = due_reason(section, wish.topic) if skipped is None else skipped
         if holes and skipped is None:
             decision = Unserved(*holes[0])
-        elif reasserted(cache, (), log_start):
-            # Whoever claims the partition for the round ends this hole before it.
-            decision = Unserved(*cache.holes(log_start)[0])
         if isinstance(decision, (AllClean, OnlyActive)) or decision == NothingBelow(
             ActiveLimit(sources.end)
         ):
@@ -132,7 +132,7 @@ class AttachedLooks:
         figures = replace(
             figures, uncleanable_bytes=figures.uncleanable_bytes + sum(raw.values())
         )  # fmt: skip
-        return AttachedOutlook(sources, figures, decision, cleaned_to, fingerprint)
+        return AttachedOutlook(sources, figures, decision, cleaned_to, fingerprint, is_mendable)
 
     def _lineage(self, cache: PartitionCache, newest: RemoteLogSegment) -> Sequence[LeaderEpoch]:
         if self._layout is None:

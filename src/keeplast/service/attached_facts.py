@@ -84,5 +84,6 @@ def with_brokers(
             str(attached.holder) if attached is not None and is_held else "",
             0 if attached is None else attached.epoch,
             found.served.bytes, found.deleting.count, found.deleting.bytes,
+            sum(last - first + 1 for first, last in found.holes),
         ),
     )  # fmt: skip

@@ -446,7 +446,9 @@ class AttachedWork:
     # What follows.
 
     def settle(self) -> bool:
-        """End what was left undone, and collect what was replaced, wherever a grace has passed."""
+        """End what was left undone, collect what was replaced wherever a grace has passed, and let
+        brokers serve again what a batch that came late has hidden.
+        """
         before = self._totals
         waiting = self._log.counts.waiting(self._sight.cluster_id)
         now_ms = self._log.clock.now_ms()
@@ -454,16 +456,23 @@ class AttachedWork:
         rows = {each.name: each for each in self._log.partitions(self._sight.cluster_id)}
         for _, seen in sorted(self._sight.partitions.items()):
             attached = rows.get(seen.name)
-            if attached is None or attached.row_id not in waiting:
+            if attached is None:
                 continue
-            left = waiting[attached.row_id]
-            is_due = left.is_collectable(self._settings.grace_ms, now_ms)
+            left = waiting.get(attached.row_id)
+            is_due = left is not None and left.is_collectable(self._settings.grace_ms, now_ms)
             is_due &= not self._claims.is_held_back(seen.partition)
-            if (left.is_undone or is_due) and self._may_settle(seen, attached):
-                self._collect(seen)
+            is_due |= left is not None and left.is_undone
+            is_mendable = self._is_mendable(seen.partition)
+            if (is_due or is_mendable) and self._may_settle(seen, attached):
+                self._collect(seen, mends=is_mendable)
             if self._is_stopping:
                 break
         return self._totals != before
+
+    def _is_mendable(self, partition: TopicPartition) -> bool:
+        """Say whether brokers serve nothing somewhere, and would when they are told once more."""
+        found = self._findings.get(partition)
+        return found is not None and found[1].is_mendable
 
     def _may_settle(self, seen: SeenPartition, attached: Attached) -> bool:
         partition, now_ms = seen.partition, self._clock.now_ms()
@@ -473,13 +482,15 @@ class AttachedWork:
             and partition not in self._schedule.marks
         )
 
-    def _collect(self, seen: SeenPartition) -> None:
+    def _collect(self, seen: SeenPartition, *, mends: bool) -> None:
         partition, request = seen.partition, request_of(seen)
         try:
             with self._claims.held(seen, self._terms(seen)) as publisher:
                 if publisher is None:
                     return
                 self._stale.add(partition)
+                if mends:
+                    publisher.mend(publisher.look())
                 done = collect(
                     publisher, self._settings.grace_ms, check=self._check_served,
                     receipt=self._receipt, why_wait=self._settings.why_wait,

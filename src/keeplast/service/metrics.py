@@ -147,6 +147,12 @@ TIER_GAUGES = (
         "The epoch of the partition's owner.",
         lambda p: None if p.tier is None else p.tier.epoch,
     ),
+    PartitionGauge(
+        "keeplast_tier_unserved_offsets",
+        "Offsets between log start and the last copied one of which brokers serve nothing: readers "
+        "are reset there. Of attached partitions alone.",
+        lambda p: None if p.tier is None else p.tier.unserved_offsets,
+    ),
 )
 
 

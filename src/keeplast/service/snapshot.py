@@ -37,13 +37,18 @@ class PartitionCondition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TierFacts:
-    """What only a partition of a store has; ``orphans`` are replaced segments not yet removed."""
+    """What only a partition of a store has; ``orphans`` are replaced segments not yet removed.
+
+    ``unserved_offsets`` is of how many offsets brokers serve nothing though they should, None where
+    no broker serves.
+    """
 
     owner: str
     epoch: int
     remote_bytes: int
     orphans: int
     orphan_bytes: int
+    unserved_offsets: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

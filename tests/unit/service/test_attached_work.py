@@ -57,6 +57,14 @@ def totals_of(published: Published) -> AttachedTotals:
     return found
 
 
+def _alone(published: Published) -> Iterator[Published]:
+    """Yield each snapshot as the last one."""
+    for each in published.snapshots:
+        one = Published()
+        one.snapshots.append(each)
+        yield one
+
+
 def states(world: LoopWorld, topic: str) -> list[DecisionState]:
     log = world.log()
     found = log.find(world.name_of(topic))
@@ -169,6 +177,55 @@ def test_it_goes_on_with_what_the_decision_log_has_and_a_topic_that_gains_is_don
     assert 1 == report.rounds
     world.require_compacted("a")
     assert 80 == len(world.read("b"))
+
+
+def test_a_copy_that_was_begun_keeps_apart_what_a_late_end_of_it_would_hide(
+    world: LoopWorld,
+) -> None:
+    """R-4: the leader that began it was overtaken, and finishes it when all is compacted."""
+    world.topic("a", segments=24)
+    world.wanted["segment.bytes"] = "900"
+    late = world.begin("a", 15, 34)
+    world.run("a")
+    bounds = [each.start_offset for each in world.served("a") if each.broker_id < 0]
+    assert [0, 30] == bounds
+    world.finish(late)
+    world.require_compacted("a")
+
+
+def test_a_hole_that_a_late_copy_leaves_makes_a_round_due_and_is_told(world: LoopWorld) -> None:
+    """AT-10: below the ratio, and nothing is collected before."""
+    world.topic("a", segments=24)
+    world.wanted["segment.bytes"] = "900"
+    world.run("a", grace_ms=10**6)
+    world.wanted["min.cleanable.dirty.ratio"] = "0.99"
+    world.finish(world.begin("a", 15, 34))
+    ((first, last),) = world.cluster.cache_of("a").holes(0)
+    stored = world.stored("a")
+    report, told, published = world.run("a", grace_ms=10**6)
+    assert ["a-0"] == told.of("chosen")
+    assert 1 == report.rounds
+    world.require_compacted("a")
+    assert stored < world.stored("a")
+    found = [facts_of(each, A) for each in _alone(published)]
+    assert last - first + 1 == next(t.unserved_offsets for f in found if (t := f.tier) is not None)
+    assert any(f"serve nothing at offsets {first} to {last}" in each.reason for each in found)
+    assert found[-1].tier is not None
+    assert 0 == found[-1].tier.unserved_offsets
+
+
+def test_a_hole_that_is_ended_by_word_alone_is_ended_when_nothing_is_due(world: LoopWorld) -> None:
+    """AT-7, Z2: a batch that came once more has hidden a newer copy."""
+    world.topic("a")
+    world.run("a")
+    *_, newest = (e for e in world.served("a") if e.broker_id < 0)
+    world.finish(world.begin("a", newest.start_offset, 79))
+    world.finish(newest)
+    assert [] != world.cluster.cache_of("a").holes(0)
+    world.wanted["min.cleanable.dirty.ratio"] = "0.99"
+    report, _, _ = world.run("a")
+    assert 0 == report.rounds
+    assert [] == world.cluster.cache_of("a").holes(0)
 
 
 def test_a_deadline_makes_a_round_due_below_the_ratio_and_a_lag_holds_one_back(

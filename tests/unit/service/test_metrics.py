@@ -65,7 +65,7 @@ def test_a_scrape_gives_every_gauge_under_its_name() -> None:
 
 def test_a_store_is_told_beside_that() -> None:
     observer = GaugeObserver()
-    known = replace(facts(0), tier=TierFacts("a", 4, 500, 2, 70))
+    known = replace(facts(0), tier=TierFacts("a", 4, 500, 2, 70, 15))
     observer.published(replace(snapshot(known), tier=TierTotals(copied_bytes=9)))
     with server(observer) as running:
         found = scrape(running.address)
@@ -77,6 +77,7 @@ def test_a_store_is_told_beside_that() -> None:
         ("keeplast_tier_orphans", partition): 2,
         ("keeplast_tier_orphan_bytes", partition): 70,
         ("keeplast_tier_epoch", partition): 4,
+        ("keeplast_tier_unserved_offsets", partition): 15,
     }
     assert expected == {key: found.get(key) for key in expected}
     names = {name for name, _ in found}

@@ -28,6 +28,7 @@ from keeplast.clock import SystemClock
 from keeplast.cluster import client as client_module
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.facts import METADATA_TOPIC
+from keeplast.cluster.late_copies import again
 from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
 from keeplast.cluster.layouts.open import open_layout
 from keeplast.cluster.live_cluster import BATCH_BYTES_MAX, RECORD_BYTES
@@ -46,6 +47,7 @@ from keeplast.format.batch import decode_header
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import (
     EpochStart,
+    RemoteLogEvent,
     RemoteLogSegment,
     RemoteLogSegmentId,
     RemoteLogSegmentState,
@@ -61,7 +63,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
-TOPICS = ("swapped", "left", "rivals", "settings")
+TOPICS = ("swapped", "left", "rivals", "settings", "late")
 RECORDS = 2000
 TERMS = AttachTerms()
 Read = tuple[int, bytes | None, bytes | None, int]
@@ -130,12 +132,15 @@ def sources_of(publisher: Publisher) -> list[RemoteLogSegment]:
     return sorted(found.values(), key=lambda each: each.start_offset)
 
 
-def write_output(publisher: Publisher, sources: Sequence[RemoteLogSegment]) -> RemoteLogSegment:
-    """Register, write, announce and complete the sources' bytes, one behind the other."""
-    layout, last = publisher.layout, sources[-1]
-    readers = [layout.open(each) for each in sources]
-    data = b"".join(bytes(each.read_log(0, each.log_bytes)) for each in readers)
-    start = sources[0].start_offset
+def log_of(publisher: Publisher, segment: RemoteLogSegment) -> bytes:
+    reader = publisher.layout.open(segment)
+    return bytes(reader.read_log(0, reader.log_bytes))
+
+
+def files_beside(
+    publisher: Publisher, start: int, data: bytes, last: RemoteLogSegment
+) -> dict[AuxiliaryFile, bytes]:
+    """Return the files of a log that begins at ``start`` and ends in ``last``."""
     builder, position, rows = IndexBuilder(start, 1024), 0, []
     while position < len(data):
         header = decode_header(data, position)
@@ -143,14 +148,58 @@ def write_output(publisher: Publisher, sources: Sequence[RemoteLogSegment]) -> R
         position += header.size_bytes
     builder.add(np.array(rows, np.int64))
     offsets, times = builder.finish()
+    reader = publisher.layout.open(last)
     beside = {
-        kind: readers[-1].read_auxiliary(kind) or b""
+        kind: reader.read_auxiliary(kind) or b""
         for kind in (AuxiliaryFile.SNAPSHOT, AuxiliaryFile.LEADER_EPOCHS)
     }
-    beside |= {
+    return beside | {
         AuxiliaryFile.OFFSET_INDEX: offset_index.encode(offsets),
         AuxiliaryFile.TIME_INDEX: time_index.encode(times),
     }
+
+
+def begin_copy(
+    publisher: Publisher, first: RemoteLogSegment, second: RemoteLogSegment
+) -> RemoteLogSegment:
+    """Announce and store, as a leader that rolled elsewhere, from within one to within the next."""
+    log, other = log_of(publisher, first), log_of(publisher, second)
+    data = log[decode_header(log, 0).size_bytes :] + other[: decode_header(other, 0).size_bytes]
+    start, end = decode_header(data, 0).base_offset, decode_header(other, 0).last_offset
+    assert first.start_offset < start
+    assert second.start_offset <= end < second.end_offset
+    copy = replace(
+        first, id=RemoteLogSegmentId(first.id.partition, b"late" + start.to_bytes(12, "big")),
+        broker_id=1, start_offset=start, end_offset=end, size_bytes=len(data),
+        epochs=tuple(replace(each, start_offset=start) for each in first.epochs),
+        event_timestamp_ms=SystemClock().now_ms(), custom_metadata=None,
+        state=RemoteLogSegmentState.COPY_SEGMENT_STARTED, tags=(),
+    )  # fmt: skip
+    tell(publisher, copy)
+    writer = publisher.layout.create_log(copy.id, start, second)
+    writer.write(data)
+    custom = publisher.layout.complete(
+        copy, writer.close(), files_beside(publisher, start, data, second), second
+    )  # fmt: skip
+    return replace(copy, custom_metadata=custom)
+
+
+def finish_copy(publisher: Publisher, copy: RemoteLogSegment) -> None:
+    """Say of a copy that it is whole, in the name of the broker that began it."""
+    tell(publisher, again(copy))
+
+
+def tell(publisher: Publisher, *events: RemoteLogEvent) -> None:
+    view = publisher.look()
+    publisher.cluster.append(view.metadata_topic, view.metadata_partition, events)
+
+
+def write_output(publisher: Publisher, sources: Sequence[RemoteLogSegment]) -> RemoteLogSegment:
+    """Register, write, announce and complete the sources' bytes, one behind the other."""
+    layout, last = publisher.layout, sources[-1]
+    data = b"".join(log_of(publisher, each) for each in sources)
+    start = sources[0].start_offset
+    beside = files_beside(publisher, start, data, last)
     number = len(publisher.log.own_segments(publisher.held))
     name = RemoteLogSegmentId(
         last.id.partition, publisher.held.row_id.to_bytes(8, "big") + number.to_bytes(8, "big")
@@ -309,6 +358,77 @@ def test_a_second_swap_of_another_epoch_takes_the_first_ones_place(
     publisher.close()
     command(broker, "collect", *storage(broker), "--topic", "swapped", "--grace-ms", "0")
     assert expected == read(broker, "swapped")
+
+
+def test_a_copy_that_a_broker_finishes_late_leaves_no_hole_or_one_that_is_closed(
+    broker: Broker, log: DecisionLog
+) -> None:
+    """R-4, AT-10: begun before the round, nothing goes past it; begun behind it, it is passed."""
+    expected = read(broker, "late")
+    publisher = claimed(broker, log, "late")
+    a, b, c, d, *_ = sources_of(publisher)
+    begun = begin_copy(publisher, a, b)
+    together = swap_of(publisher, [a, b])
+    with pytest.raises(ConflictError, match="begun a copy that would leave a hole"):
+        publisher.decide_and_publish(together)
+    publisher.decide_and_publish(swap_of(publisher, [a], [b]))
+    finish_copy(publisher, begun)
+    assert begun.id in {each.id for each in sources_of(publisher)}
+    assert expected == read(broker, "late")
+
+    publisher.decide_and_publish(swap_of(publisher, [c, d]))
+    late = begin_copy(publisher, c, d)
+    finish_copy(publisher, late)
+    hole = late.end_offset + 1
+    assert [(hole, d.end_offset)] == publisher.look().cache.holes(0)
+    wait_until(lambda: not is_served(broker, "late", hole), told=lambda: f"{hole} is served")
+    assert is_served(broker, "late", late.end_offset)
+    publisher.close()
+    told = command(broker, "check", "--topic", "late")
+    assert ["late-copy"] == [each["rule"] for each in told["findings"] if each["topic"]]
+    command(broker, "collect", *storage(broker), "--topic", "late", "--grace-ms", "0", expected=1)
+
+    publisher = claimed(broker, log, "late")
+    (longer,) = [e for e in sources_of(publisher) if e.start_offset == c.start_offset]
+    output = write_output(publisher, [longer])
+    (known,) = [e for e in sources_of(publisher) if e.id == late.id]
+    at = publisher.name.partition
+    publisher.decide_and_publish(Swap(at, (longer, known), (output,), output.end_offset + 1))
+    assert [] == publisher.look().cache.holes(0)
+    publisher.close()
+    assert expected == read(broker, "late")
+    command(broker, "collect", *storage(broker), "--topic", "late", "--grace-ms", "0")
+    assert late.id.segment_id not in objects(broker, "late", 0)
+    assert expected == read(broker, "late")
+    broker.stop()
+    broker.start()
+    assert expected == read(broker, "late", is_starting=True)
+
+
+def is_served(broker: Broker, topic: str, offset: int) -> bool:
+    """Say whether a consumer that begins at ``offset`` is given it, and not reset."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.address, "group.id": "prober", "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+        }
+    )  # fmt: skip
+    answers: list[bool] = []
+    consumer.assign([TopicPartition(topic, 0, offset)])
+
+    def is_answered() -> bool:
+        for message in consumer.consume(1, 0.5):
+            error = message.error()
+            # Of an offset out of range librdkafka tells as of a reset that is not allowed.
+            assert error is None or "_AUTO_OFFSET_RESET" == error.name(), error
+            answers.append(error is None)
+        return bool(answers)
+
+    try:
+        wait_until(is_answered, told=lambda: f"no answer at {offset}")
+    finally:
+        consumer.close()
+    return answers[0]
 
 
 def test_what_was_never_decided_is_never_seen_and_taken_back(

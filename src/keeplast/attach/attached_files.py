@@ -48,6 +48,7 @@ from keeplast.format.filename import (
     LOG,
     SNAPSHOT,
     TIME_INDEX,
+    Kind,
     SegmentFile,
     parse_segment_file,
     segment_file,
@@ -124,7 +125,9 @@ class AttachedFiles(WriteOnceFiles):
         for each in sources:
             if recipe.shows_snapshots:
                 self._names[segment_file(each.end_offset + 1, SNAPSHOT)] = each
-            for kind in (LOG, INDEX, TIME_INDEX):
+            # Without its indexes it is written anew though nothing of it has changed.
+            kinds: tuple[Kind, ...] = (LOG,) if each.late else (LOG, INDEX, TIME_INDEX)
+            for kind in kinds:
                 self._names[segment_file(each.start_offset, kind)] = each
         self._readers = recipe.readers
         self._written: dict[str, tuple[WrittenLog, OutputFacts]] = {}
@@ -264,7 +267,7 @@ class AttachedFiles(WriteOnceFiles):
         return self._reader(source.newest).read_auxiliary(_AUXILIARY[parsed.kind]) or b""
 
     def _filtered(self, path: Path) -> RemoteLogSegmentId | None:
-        """Return whose filter a name is, None for no filter, and of a source of several parts."""
+        """Return whose filter a name is, None for no filter, and of a source that may not stay."""
         parsed = parse_filter_file(path.name) if path.parent == self.path else None
         if parsed is None:
             return None
@@ -272,7 +275,7 @@ class AttachedFiles(WriteOnceFiles):
         if attempt is not None:
             return output_id(self.partition, attempt, base)
         source = self._sources.get(base)
-        return None if source is None or len(source.parts) > 1 else source.newest.id
+        return None if source is None or source.is_overlaid else source.newest.id
 
     def _write_filter(self, path: Path, data: Buffer) -> None:
         """Keep a filter beside the segments; it only saves work, so that nobody waits for it.

@@ -133,7 +133,7 @@ class AttachedState:
         start = max(self.sources.segments[0].start_offset, self.log_start)
         found = min(max(self.cleaned_to, start), self.sources.end)
         for each in self.sources.segments:
-            if len(each.parts) > 1 and each.start_offset < found <= each.end_offset:
+            if each.is_overlaid and each.start_offset < found <= each.end_offset:
                 return max(each.start_offset, self.log_start)
         return found
 

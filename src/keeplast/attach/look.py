@@ -127,7 +127,8 @@ class AttachedLooks:
             decision = NothingBelow(sources.limit)
         figures = figures_of(section, segments)
         raw = {s.segment.id: s.segment.size_bytes for s in cache.served()}
-        for part in parts_of(sources.segments):
+        late = [copy for each in sources.segments for copy in each.late]
+        for part in (*parts_of(sources.segments), *late):
             raw.pop(part.id, None)
         figures = replace(
             figures, uncleanable_bytes=figures.uncleanable_bytes + sum(raw.values())
@@ -184,6 +185,6 @@ def _fingerprint(
 ) -> str:
     held = "" if hold is None else f" {hold.offset}"
     digest = hashlib.sha256(f"{log_start} {cleaned_to}{held}\n".encode())
-    for each in parts_of(segments):
+    for each in (*parts_of(segments), *(copy for source in segments for copy in source.late)):
         digest.update(encode_id(each.id.segment_id).encode())
     return digest.hexdigest()[:32]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.late_copies import begun_copies, goes_past, late_copies, without
@@ -39,11 +39,18 @@ class Source:
 
     A leader that was just elected uploads from where its own local segment begins, over the end of
     what was copied before (R-4). Of each part brokers serve what lies before the next one begins,
-    of the last everything. ``sizes`` are the bytes of each part's log that are served.
+    of the last everything. ``sizes`` are the bytes of each part's log that are served. ``late`` are
+    copies within a single part that are passed over, and end with it.
     """
 
     parts: tuple[RemoteLogSegment, ...]
     sizes: tuple[int, ...]
+    late: tuple[RemoteLogSegment, ...] = ()
+
+    @property
+    def is_overlaid(self) -> bool:
+        """Say whether something is served in its place: then it never stays as it is."""
+        return len(self.parts) > 1 or bool(self.late)
 
     @property
     def start_offset(self) -> int:
@@ -143,7 +150,11 @@ def choose_sources(
         limit = SourcesLimit(found[len(kept)].start_offset, SourcesEnd.MARGIN)
     passed = [each.copy for each in late] if cache is not told else []
     begins_at = _begins_at([(each.start_offset, each.end_offset) for each in kept], begun)
-    return Sources(tuple(kept), end, limit, (*passed, *_hidden(cache)), begins_at)
+    marked = tuple(
+        replace(each, late=tuple(copy.copy for copy in late if copy.within.id == each.newest.id))
+        for each in kept
+    )
+    return Sources(marked, end, limit, (*passed, *_hidden(cache)), begins_at)
 
 
 def _begins_at(

@@ -25,6 +25,8 @@ from keeplast.format.remote_log_metadata import (
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _Range = tuple[int, int, int]
+HOLES_MAX = 32
+"""Holes that are looked at one by one; each look is a copy of what brokers know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,29 +140,49 @@ def _opened(before: PartitionCache, after: PartitionCache, log_start: int) -> li
 def reasserted(
     cache: PartitionCache, events: Sequence[RemoteLogSegmentUpdate], log_start: int
 ) -> tuple[RemoteLogSegmentUpdate, ...]:
-    """Return what closes the holes that brokers have behind ``events``, if anything does.
+    """Return what closes holes that brokers have behind ``events``: all of them, or those it can.
 
     A leader that was just elected may finish a copy that begins before an output and ends behind
     it. When the output is finished later, it takes the place of all that the copy has from there
     on, and has only a part of that. Brokers serve the copy again when they are told once more that
-    it is finished, in its own name and by descending start.
+    it is finished, in its own name and by descending start. What this cannot close, as what a late
+    copy hides, keeps nothing else from being closed; of more than :data:`HOLES_MAX` the last ones
+    come first.
     """
     tried = cache.copy()
     for event in events:
         tried.apply(event)
     holes = tried.holes(log_start)
-    covering = [
-        each
-        for each in tried.segments
+    found = _whole_over(tried, holes)
+    behind = tried.copy()
+    for event in found:
+        behind.apply(event)
+    if not behind.holes(log_start):
+        return found
+    closing: list[RemoteLogSegmentUpdate] = []
+    for hole in reversed(holes[-HOLES_MAX:]):
+        its = _whole_over(tried, [hole])
+        behind = tried.copy()
+        for event in its:
+            behind.apply(event)
+        left = behind.holes(log_start)
+        is_closed = not any(first <= hole[1] and last >= hole[0] for first, last in left)
+        if is_closed and not _opened(tried, behind, log_start):
+            closing += its
+            tried = behind
+    return tuple(closing)
+
+
+def _whole_over(
+    cache: PartitionCache, holes: Sequence[tuple[int, int]]
+) -> tuple[RemoteLogSegmentUpdate, ...]:
+    """Return word once more of what is whole and lies over ``holes``, by descending start."""
+    return tuple(
+        again(each)
+        for each in reversed(cache.segments)
         if each.state is _FINISHED
         and any(each.start_offset <= last and each.end_offset >= first for first, last in holes)
-    ]
-    found = tuple(
-        again(each) for each in sorted(covering, key=lambda each: each.start_offset, reverse=True)
     )
-    for event in found:
-        tried.apply(event)
-    return () if tried.holes(log_start) else found
 
 
 def _require_one_lineage(cache: PartitionCache, swap: Swap) -> None:

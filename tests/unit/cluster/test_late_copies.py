@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keeplast.attach.sources import Sources, choose_sources
+from keeplast.attach.swap_rules import reasserted
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.check import Severity, check_copied
 from keeplast.cluster.facts import OffsetRange, TopicFacts
@@ -197,6 +198,7 @@ def test_a_late_copy_is_passed_over_and_ends_with_what_takes_the_place_of_all() 
     found = story.choose()
     assert [made.id, pieces[3].id] == [each.newest.id for each in found.segments]
     assert [1, 1] == [len(each.parts) for each in found.segments]
+    assert [True, False] == [each.is_overlaid for each in found.segments]
     assert [late.id] == [each.id for each in found.hidden]
 
 
@@ -243,6 +245,25 @@ def test_where_a_newer_copy_lies_between_nothing_is_concluded() -> None:
     (found,) = late_copies(story.cache)
     assert late.id == found.copy.id
     assert story.cache is without(story.cache, [found])
+
+
+def test_what_no_word_can_close_keeps_nothing_else_open() -> None:
+    """A copy over all of an output is hidden by it, and elsewhere a late one hides something."""
+    story = Story()
+    late, pieces = overtaken(story, 10, 24)
+    story.merge(*pieces[:3])
+    story.move(late, FINISHED)
+    output = story.merge(pieces[3])
+    over = story.copy(30, 59)
+    story.move(output, FINISHED)
+    assert [(25, 29), (40, 59)] == story.cache.holes(0)
+    told = reasserted(story.cache, (), 0)
+    assert over.id == told[-1].id
+    assert all(each.id not in (late.id, output.id) for each in told)
+    for event in told:
+        story.cache.apply(event)
+    assert [(25, 29)] == story.cache.holes(0)
+    assert () == reasserted(story.cache, (), 0)
 
 
 def test_check_tells_a_late_copy_from_what_is_gone() -> None:

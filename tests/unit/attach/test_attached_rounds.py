@@ -630,6 +630,40 @@ def test_what_a_new_leader_uploads_over_a_round_is_taken_by_the_next(
     assert by_key_law(elected.raw, done) == world.tier.read().records()
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("joins", [True, False])
+def test_what_a_late_copy_lies_within_is_written_anew_and_ends_it(
+    tmp_path: Path, seed: int, joins: bool
+) -> None:
+    """AT-10: a late copy ends inside of an output, also of one of which nothing goes."""
+    world = World(tmp_path, seed=seed)
+    world.clean()
+    before = world.tier.read().records()
+    outputs = [each for swap in world.publisher.swaps for each in swap.outputs]
+    world.publisher.collect()
+    longer = max(outputs, key=lambda each: each.size_bytes)
+    batches = [
+        batch
+        for path in sorted(world.directory.glob("*.log"))
+        for batch in read_batches(path.read_bytes())
+        if longer.start_offset < batch.base_offset and batch.last_offset < longer.end_offset
+    ]
+    late = world.tier.copy_over(
+        world.directory, batches[len(batches) // 3].base_offset,
+        batches[len(batches) // 2].last_offset,
+    )  # fmt: skip
+    assert [] != world.tier.cache.holes(0)
+    (source,) = [each for each in world.sources().segments if each.late]
+    assert (longer.id, (late.id,)) == (source.newest.id, tuple(each.id for each in source.late))
+    world.publisher.cleaned_to = late.start_offset
+    world.clean(MERGING if joins else replace(MERGING, segment_bytes=14))
+    assert [] == world.tier.cache.holes(0)
+    assert before == world.tier.read().records()
+    assert not {longer.id, late.id} & {each.id for each in world.tier.served()}
+    world.publisher.collect()
+    assert {each.id.segment_id for each in world.tier.served()} == world.tier.ids()
+
+
 def test_a_part_is_measured_by_its_batches_alone(tmp_path: Path) -> None:
     """R-4: where a segment begins inside a batch of another, nothing is concluded."""
     elected = Elected(tmp_path)

@@ -214,30 +214,6 @@ def test_a_hole_that_a_late_copy_leaves_makes_a_round_due_and_is_told(world: Loo
     assert 0 == found[-1].tier.unserved_offsets
 
 
-def test_a_segment_that_would_stay_as_it_is_is_written_anew_to_end_a_late_copy_within_it(
-    world: LoopWorld,
-) -> None:
-    """AT-10: nothing of it goes, nothing joins it, and the filters say that no key is dirty."""
-    world.topic("a", segments=24)
-    world.wanted |= {"segment.bytes": "900", "tier.filter.fpp": "0.01"}
-    world.run("a", grace_ms=0)
-    world.wanted["segment.bytes"] = "14"
-    for _ in range(2):
-        world.fill("a", 8)
-        world.run("a", grace_ms=0)
-    (longer, *_) = [e for e in world.served("a") if e.end_offset - e.start_offset > 20]
-    before = world.read("a")
-    world.finish(world.begin("a", longer.start_offset + 5, longer.end_offset - 5))
-    assert [] != world.cluster.cache_of("a").holes(0)
-    report, _, _ = world.run("a", grace_ms=0)
-    assert 1 == report.rounds
-    world.require_compacted("a")
-    assert longer.id not in {each.id for each in world.served("a")}
-    assert set(world.read("a")) <= set(before)
-    report, _, _ = world.run("a", grace_ms=0)
-    assert 0 == report.rounds
-
-
 def test_a_hole_that_is_ended_by_word_alone_is_ended_when_nothing_is_due(world: LoopWorld) -> None:
     """AT-7, Z2: a batch that came once more has hidden a newer copy."""
     world.topic("a")

@@ -44,6 +44,13 @@ def test_ct35_without_limits_everything_is_one_group() -> None:
     assert ALL == groups(TEN, bound=10)
 
 
+def test_a_group_begins_where_one_has_to() -> None:
+    found = group_segments(
+        TEN, bound=10, segment_bytes=NO_LIMIT, segment_index_bytes=NO_LIMIT, begins_at=(0, 4, 5, 77)
+    )
+    assert [[0, 1, 2, 3], [4], [5, 6, 7, 8, 9]] == [[e.base_offset for e in each] for each in found]
+
+
 def test_ct35_with_the_least_size_every_segment_is_alone() -> None:
     assert ALONE == groups(TEN, bound=10, size=1)
 

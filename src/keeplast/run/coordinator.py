@@ -43,7 +43,7 @@ from keeplast.survey.given import check_given
 from keeplast.survey.group_offsets import GroupOffsets
 from keeplast.survey.horizons import HorizonBook
 from keeplast.survey.log_bounds import Checkpoints
-from keeplast.survey.receipt_book import clock_notes
+from keeplast.survey.receipt_clock import clock_notes
 from keeplast.survey.report import CleanReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey

@@ -73,7 +73,7 @@ from keeplast.service.snapshot import (
     TierTotals,
 )
 from keeplast.survey.kept_heads import keep_line
-from keeplast.survey.receipt_book import clock_notes
+from keeplast.survey.receipt_clock import clock_notes
 from keeplast.survey.report import RoundReport, describe_error
 from keeplast.survey.request import PartitionRequest
 from keeplast.survey.wording import sentences

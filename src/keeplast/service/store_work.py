@@ -58,7 +58,7 @@ from keeplast.service.store_settings import StoreSettings
 from keeplast.store.look import RemoteLook
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.kept_heads import keep_line
-from keeplast.survey.receipt_book import clock_notes
+from keeplast.survey.receipt_clock import clock_notes
 from keeplast.survey.report import RoundReport, describe_error
 from keeplast.survey.request import (
     PartitionRequest,

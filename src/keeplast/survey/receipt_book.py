@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from keeplast.clock import time_text
-from keeplast.errors import CompactionError, InvalidError
+from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem, reading
 from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import ReaderWait, read_wait
 from keeplast.model.strategy import Strategy
 from keeplast.model.verdict import JudgedBy, Verdict
-from keeplast.survey.notes import ClockBehind
 from keeplast.survey.receipt_chain import ChainHead, ChainReport, check_chain
 
 BYTES_MAX = 1 << 30
@@ -27,8 +26,6 @@ BYTES_MAX = 1 << 30
 VERSIONS = (1, 2)
 LINE_BYTES, LINE_BYTES_MAX = 1 << 16, 1 << 24
 """How much of a file's end is read for its last line, at first and at most."""
-CLOCK_MS_MIN = 1000
-"""Clocks are corrected by less all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,29 +265,6 @@ def beside_rounds(
             at[about] = len(found)
         found.append((line, None))
     return found
-
-
-def clock_notes(files: FileSystem, path: Path | None, now_ms: int) -> tuple[ClockBehind, ...]:
-    """Return what to tell when ``now_ms`` lies before the last receipt, nothing when it does not.
-
-    A host's clock was ahead then or is behind now: what time removes went too early, or goes late.
-    A file that is no receipt, or cannot be read, is its reader's and its writer's business.
-    """
-    if path is None:
-        return ()
-    try:
-        last_ms = _last_ms(files, path.resolve())
-    except (CompactionError, OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ()
-    return (ClockBehind(path, last_ms, now_ms),) if last_ms - now_ms >= CLOCK_MS_MIN else ()
-
-
-def _last_ms(files: FileSystem, path: Path) -> int:
-    """Return the time of the last whole line; ValueError without one that is short enough."""
-    line = last_line(files, path)
-    if line is None:
-        raise ValueError("no whole line")
-    return int(json.loads(line)["now_ms"])
 
 
 def last_line(files: FileSystem, path: Path) -> bytes | None:

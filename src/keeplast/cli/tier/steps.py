@@ -38,7 +38,7 @@ from keeplast.run.receipt import Receipt
 from keeplast.service.receipts import receipt_to
 from keeplast.store.migration import Migration
 from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT, TieredStore
-from keeplast.survey.receipt_book import clock_notes
+from keeplast.survey.receipt_clock import clock_notes
 from keeplast.survey.report import CleanReport, ExpiryReport, PartitionReport
 from keeplast.survey.wording import sentences
 from keeplast.tier.metadata.collection import Collected

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
 from keeplast.cleaner.eligibility import require_unheld
-from keeplast.errors import CompactionError, CorruptError
+from keeplast.errors import CompactionError, ConflictError, CorruptError, InvalidError
 from keeplast.format.identifier import decode_id, encode_id
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
@@ -40,6 +40,7 @@ OPEN = (DecisionState.DECIDED, DecisionState.PUBLISHED, DecisionState.COLLECTING
 """Decisions of which something is left to do."""
 SEGMENTS_MAX = 1_000
 """Of one decision: its batch must fit a request of the metadata topic, and its row a page."""
+_S = schema.OWN_SEGMENTS.c
 
 
 def segment_text(segment: RemoteLogSegment) -> str:
@@ -230,6 +231,43 @@ def of_segment(held: Attached, segment_id: bytes) -> tuple[Any, Any]:
     """Return what the row of a segment id of ``held`` is found by."""
     found = schema.OWN_SEGMENTS.c
     return found.attached_id == held.row_id, found.segment_id == encode_id(segment_id)
+
+
+def take_rows(connection: Connection, held: Attached, decision: Decision) -> None:
+    """Let the outputs of a decision that is about to be made be its own.
+
+    ConflictError while an earlier decision is not published, for a source that another one has
+    replaced, and for an output that was not announced at this epoch; InvalidError for too many
+    segments.
+    """
+    if max(len(decision.sources), len(decision.outputs)) > SEGMENTS_MAX:
+        raise InvalidError(f"a decision has at most {SEGMENTS_MAX} segments; take fewer")
+    replaced: set[bytes] = set()
+    for found in connection.execute(open_decisions(held)).mappings():
+        if found["state"] == DecisionState.DECIDED.value:
+            raise ConflictError(
+                f"an earlier decision is not published; repair first. id={found['id']}"
+            )
+        replaced |= {each.id.segment_id for each in segments_of(found["sources"], found["id"])}
+    taken = [each for each in decision.sources if each.id.segment_id in replaced]
+    if taken:
+        raise ConflictError(
+            f"a source is replaced by another decision. segment={encode_id(taken[0].id.segment_id)}"
+        )
+    for each in decision.outputs:
+        changed = connection.execute(
+            update(schema.OWN_SEGMENTS)
+            .where(
+                *of_segment(held, each.id.segment_id), _S.announced.is_not(None),
+                _S.epoch == held.epoch, _S.decision_id.is_(None), _S.is_discarded == 0,
+            )
+            .values(decision_id=decision.id)
+        )  # fmt: skip
+        if changed.rowcount != 1:
+            raise ConflictError(
+                "an output was not announced at this epoch, or is decided already. "
+                f"segment={encode_id(each.id.segment_id)}"
+            )
 
 
 def require_row_unheld(

@@ -41,7 +41,6 @@ from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.decision_counts import DecisionCounts
 from keeplast.tier.metadata.decision_rows import (
-    SEGMENTS_MAX,
     attached_of,
     decision_of,
     find_row,
@@ -57,7 +56,7 @@ from keeplast.tier.metadata.decision_rows import (
     seen_columns,
     segment_text,
     segment_texts,
-    segments_of,
+    take_rows,
 )
 from keeplast.tier.metadata.facts import Anchor, Facts
 from keeplast.tier.metadata.folds import FoldRows
@@ -356,7 +355,8 @@ class DecisionLog:
             end = max(each.end_offset for each in decision.sources) + 1
         try:
             with self._owned(held) as (connection, row):
-                self._check_decision(connection, held, row, decision)
+                _check_running(row, held)
+                take_rows(connection, held, decision)
                 _raise(connection, anchor)
                 require_row_unheld(connection, row, end, self.clock)
                 self._set(connection, held, cleaned_for=max(end, int(row["cleaned_for"])))
@@ -476,40 +476,6 @@ class DecisionLog:
             if changed.rowcount != 1:
                 raise ConflictError(
                     f"a decision is further, or not as far, as it was. id={decision.id}"
-                )
-
-    def _check_decision(
-        self, connection: Connection, held: Attached, row: RowMapping, decision: Decision
-    ) -> None:
-        _check_running(row, held)
-        if max(len(decision.sources), len(decision.outputs)) > SEGMENTS_MAX:
-            raise InvalidError(f"a decision has at most {SEGMENTS_MAX} segments; take fewer")
-        replaced: set[bytes] = set()
-        for found in connection.execute(open_decisions(held)).mappings():
-            if found["state"] == DecisionState.DECIDED.value:
-                raise ConflictError(
-                    f"an earlier decision is not published; repair first. id={found['id']}"
-                )
-            replaced |= {each.id.segment_id for each in segments_of(found["sources"], found["id"])}
-        taken = [each for each in decision.sources if each.id.segment_id in replaced]
-        if taken:
-            raise ConflictError(
-                "a source is replaced by another decision. "
-                f"segment={encode_id(taken[0].id.segment_id)}"
-            )
-        for each in decision.outputs:
-            changed = connection.execute(
-                update(schema.OWN_SEGMENTS)
-                .where(
-                    *of_segment(held, each.id.segment_id), _S.announced.is_not(None),
-                    _S.epoch == held.epoch, _S.decision_id.is_(None), _S.is_discarded == 0,
-                )
-                .values(decision_id=decision.id)
-            )  # fmt: skip
-            if changed.rowcount != 1:
-                raise ConflictError(
-                    "an output was not announced at this epoch, or is decided already. "
-                    f"segment={encode_id(each.id.segment_id)}"
                 )
 
     def _set(self, connection: Connection, known: Attached, **values: Any) -> None:

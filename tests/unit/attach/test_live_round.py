@@ -126,14 +126,17 @@ def test_at_a_hole_at_the_log_start_nothing_begins(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_comes_late_over_an_output_hides_nothing_for_good(tmp_path: Path) -> None:
-    """AT-10: brokers are told again of the output that they had in its place."""
+    """AT-10: brokers are told again of the output that they had in its place.
+
+    It was begun behind the last look; whoever sees it decides on no such output.
+    """
     world = AttachedWorld(tmp_path, segments=4)
     late = world.segment(0, 9, log := log_of(range(10), 9))
     world.tier.put(late, log)
-    world.cluster.tell(late)
     publisher = world.claim()
     (output,) = publisher.decide_and_publish(world.swap(publisher, 0, 2)).outputs
     publisher.close()
+    world.cluster.tell(late)
     world.cluster.tell(moved(late, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
     assert [(10, 19)] == world.cluster.cache().holes(0)
     clean(world)

@@ -45,14 +45,24 @@ def value_row(definition: Definition, found: Effective) -> dict[str, Any]:
 
 
 def settings_document(
-    settings: Settings, topic: str | None, *, effective: bool = True
+    settings: Settings, topic: str | None, *, effective: bool = True, shows_folders: bool = True
 ) -> dict[str, Any]:
-    """Return what counts for ``topic``; all of it, or only what some source has set."""
+    """Return what counts for ``topic``; all of it, or only what some source has set.
+
+    Without ``shows_folders`` a file that is a source is told by its name alone: to strangers.
+    """
+
+    def told(row: dict[str, Any]) -> dict[str, Any]:
+        source = row["source"]
+        if shows_folders or source is None or source in _UNFILED:
+            return row
+        return row | {"source": Path(source).name}
+
     found = [(each, settings.effective(each, topic)) for each in DEFINITIONS]
     return {
         "topic": topic,
         "settings": [
-            definition_row(each) | value_row(each, value)
+            definition_row(each) | told(value_row(each, value))
             for each, value in found
             if effective or not value.is_default
         ],
@@ -60,8 +70,11 @@ def settings_document(
     }
 
 
-def origin_text(definition: Definition, found: Effective, root: Path) -> str:
-    """Return who said a value: ``default``, or a source, its scope, and another name it used."""
+def origin_text(definition: Definition, found: Effective, root: Path | None) -> str:
+    """Return who said a value: ``default``, or a source, its scope, and another name it used.
+
+    Files are shown as :func:`shown_source` does.
+    """
     if found.source is None or found.scope is None:
         return "default"
     source = found.source if found.source in _UNFILED else shown_source(Path(found.source), root)
@@ -69,9 +82,9 @@ def origin_text(definition: Definition, found: Effective, root: Path) -> str:
     return f"{source}, {found.scope.value}{name}"
 
 
-def shown_source(path: Path, root: Path) -> str:
-    """Return a file by its name where it lies in ``root``, else by its path."""
-    return path.name if path.parent == root else str(path)
+def shown_source(path: Path, root: Path | None) -> str:
+    """Return a file by its name where it lies in ``root``, or there is none, else by its path."""
+    return path.name if root is None or path.parent == root else str(path)
 
 
 def shown_value(definition: Definition, value: Value | None) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from keeplast.clock import time_text
 from keeplast.config.definition import DOUBLE_MAX, Definition, Value
@@ -326,25 +325,24 @@ def settings_of(view: ConsoleView, entry: Entry) -> Settings | None:
 
 def _settings(view: ConsoleView, entry: Entry) -> tuple[tuple[SettingRow, ...], tuple[str, ...]]:
     settings, topic = settings_of(view, entry), entry.partition.topic
-    root = Path() if view.status is None else view.status.root
     if settings is None:
         return (), ()
-    return setting_rows(settings, topic, root), tuple(settings.problems(topic))
+    return setting_rows(settings, topic), tuple(settings.problems(topic))
 
 
 def setting_rows(
-    settings: Settings, topic: str, root: Path, keys: Sequence[str] = ()
+    settings: Settings, topic: str, keys: Sequence[str] = ()
 ) -> tuple[SettingRow, ...]:
     """Return settings that have an effect, of these ``keys`` or all, as they count for a topic.
 
-    Files below ``root`` are shown by their names.
+    Files are shown by their names: where a broker's lie is nobody's business who only looks.
     """
     chosen = [BY_KEY[key] for key in keys] or [each for each in DEFINITIONS if each.has_effect]
     found = [(each, settings.effective(each, topic)) for each in chosen]
     return tuple(
         SettingRow(
             definition.key, _setting_text(definition, value.value),
-            origin_text(definition, value, root), definition.about.replace("`", ""),
+            origin_text(definition, value, None), definition.about.replace("`", ""),
             value.is_default,
         )
         for definition, value in found

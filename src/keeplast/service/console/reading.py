@@ -146,7 +146,7 @@ class Reading:
             settings = None if entry is None else anatomy.settings_of(view, entry)
             if settings is None:
                 raise unknown(partition)
-            return document_text(settings_document(settings, partition.topic))
+            return document_text(settings_document(settings, partition.topic, shows_folders=False))
 
         return await self._rendering.json(make)
 

@@ -6,7 +6,6 @@ Texts are as they are; the template escapes them. A page is bounded.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from keeplast.clock import time_text
@@ -343,5 +342,4 @@ def budgets(view: ConsoleView) -> tuple[SettingRow, ...]:
     """Return what bounds rounds, and who said it; nothing where no settings are known."""
     if view.settings is None:
         return ()
-    root = Path() if view.status is None else view.status.root
-    return setting_rows(view.settings, "", root, keys=BUDGET_KEYS)
+    return setting_rows(view.settings, "", keys=BUDGET_KEYS)

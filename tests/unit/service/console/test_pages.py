@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
@@ -15,6 +16,7 @@ from keeplast.cleaner.erasure import BasisKind, ErasureBasis
 from keeplast.cleaner.reasons import OnlyActive, RatioTooLow, SkipReason
 from keeplast.cleaner.selection import Choice
 from keeplast.cli.main import app
+from keeplast.config.choice import SettingSources
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.run.events import RoundWork
@@ -50,8 +52,29 @@ def test_documents_are_those_of_the_command_line(site: Site, root: Path) -> None
     for topic, number in (("orders", 0), ("orders", 1), ("broken", 0)):
         expected = asked(root, "--topic", topic, "--partition", str(number))
         assert expected == site.document(f"/log/{topic}/{number}.json")
-    settings = printed("config", "list", root, "--topic", "orders", "--effective")
+    settings = cast(
+        dict[str, Any], printed("config", "list", root, "--topic", "orders", "--effective")
+    )
+    for row in settings["settings"]:
+        if row["source"] is not None:
+            row["source"] = Path(row["source"]).name
     assert settings == site.document("/log/orders/0/settings.json")
+
+
+def test_a_file_elsewhere_that_is_a_source_is_told_by_its_name(
+    root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("etc-of-a-broker")
+    file = elsewhere / "server.properties"
+    file.write_text("log.cleaner.io.max.bytes.per.second=7777777\n", encoding="utf-8")
+    view = directory_view(root, SettingSources(broker_config=file))
+    site = Site(FixedSource(view, control=Control(ManualClock(NOW_MS))))
+    shown = {path: site.get(path).text for path in (
+        "/", "/log/orders/0", "/work", "/log/orders/0/settings.json", "/work.json",
+        "/overview.json",
+    )}  # fmt: skip
+    assert all(file.name in shown[path] for path in ("/work", "/log/orders/0/settings.json"))
+    assert [] == [path for path, text in shown.items() if elsewhere.name in text]
 
 
 def test_documents_have_what_a_filter_chooses(site: Site, root: Path) -> None:

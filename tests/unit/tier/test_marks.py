@@ -273,6 +273,22 @@ def test_a_store_from_before_there_were_names_takes_no_other_stores_place(place:
         assert (None, []) == (find_name(store), place.numbers)
 
 
+def test_metadata_from_before_its_name_has_it_again_once_it_is_accepted(place: Place) -> None:
+    store, _ = place.open()
+    place.back_up(store, "backup")
+    store, marks = place.open()
+    marks.committing()
+    name = find_name(store)
+    restored, older = place.open("backup")
+    with pytest.raises(RefusedError, match="older than its objects"):
+        older.committing()
+    assert None is find_name(restored)
+    older.accept()
+    older.begin_turn()
+    older.committing()
+    assert None is not name == find_name(restored)
+
+
 def test_two_hosts_draw_one_name(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, theirs = place.open()[0], place.open()[0]
     looked = MetadataStore.find_fact

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from keeplast.errors import ConflictError, RefusedError
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.schema import MARK
-from keeplast.tier.metadata.store_name import name_older
+from keeplast.tier.metadata.store_name import name_older, take_name
 from keeplast.tier.objects.object_store import MARKS, ObjectPlace
 
 LOOKS_MAX = 5
@@ -100,6 +100,7 @@ class Marks:
         RefusedError when another one was faster.
         """
         with self._lock:
+            take_name(self._store, self._objects)
             self._write(self._store.raise_mark(_new_token(), self._read_placed().number))
 
     def _advance(self) -> None:

@@ -52,6 +52,16 @@ def name_older(store: MetadataStore, objects: ObjectPlace) -> None:
     write_name(store, objects, url)
 
 
+def take_name(store: MetadataStore, objects: ObjectPlace) -> None:
+    """Take the place's name for a store without one: of metadata that is let count from here on.
+
+    It went back to before the name was drawn, or the place's other metadata is gone.
+    """
+    if find_name(store) is None and _is_named(objects):
+        found = bytes(objects.read_range(STORE_NAME, 0, ID_CHARS)).decode("ascii", "replace")
+        store.fact(NAME, lambda: found)
+
+
 def _is_named(objects: ObjectPlace) -> bool:
     try:
         objects.stat(STORE_NAME)

@@ -252,12 +252,20 @@ def copies(document: dict[str, Any], number: int = 0) -> list[tuple[str, int]]:
     ]
 
 
+def test_a_swap_that_was_interrupted_is_finished_before_fates_are_told(
+    keeplast: Command, data_dir: Path
+) -> None:
+    (data_dir / "t-0" / f"{BASE}.log.swap").write_bytes(batch(0, b"gone", b"1"))
+    document = explained(keeplast, data_dir, "gone", "--partition", 0, code=4)
+    assert [] == document["partitions"]
+    assert "a swap of segments was interrupted" in str(document["errors"])
+
+
 @pytest.mark.parametrize(
     "name",
     [
         f"{BASE}.log.deleted",
         f"{BASE}.log.cleaned",
-        f"{BASE}.log.swap",
         f"{BASE}.log.abc.deleted",
         "keeplast-copy.log",
     ],

@@ -92,6 +92,12 @@ class Store(BrokerDirectory):
         )  # fmt: skip
         assert report.failure is None
 
+    def begin_anew(self) -> None:
+        """Go on as a process that has just begun, and remembers nothing."""
+        self._owners += 1
+        self.tiered = self.opened(f"owner {self._owners}")
+        self.tiered.own(PARTITION, takes_over=True)
+
     def step(self, what: str, number: int) -> None:
         """Let something happen; ``number`` is the change of the metadata before which it dies."""
         match what:
@@ -108,9 +114,7 @@ class Store(BrokerDirectory):
                     with crashing_at(self, number):
                         self.round()
                 except Crash:
-                    self._owners += 1
-                    self.tiered = self.opened(f"owner {self._owners}")
-                    self.tiered.own(PARTITION, takes_over=True)
+                    self.begin_anew()
 
     def ask(self, keys: ErasureKeys, now_ms: int) -> ErasureAnswer:
         return find_store_traces(

@@ -8,7 +8,7 @@ behind the round that takes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -45,12 +45,12 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes
 from keeplast.model.topic_config import TopicConfig
 from keeplast.service.attached_sight import refusal_words
-from keeplast.service.attached_status import AttachedStatus, attached_status
+from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.documents import figures_document
 from keeplast.service.tombstone_dates import removal_pace
 from keeplast.survey.wording import due_briefly, removal_words, skip_words
 from keeplast.tier.metadata.decisions import DecisionLog
-from keeplast.tier.state.attached import Attached, AttachedName, Decision
+from keeplast.tier.state.attached import Attached, Decision
 
 
 class LogZone(StrEnum):
@@ -154,24 +154,23 @@ def _region(
 
 
 def find_outlooks(
-    facts: ClusterFacts, ranges: Mapping[str, Sequence[OffsetRange]], known: ClusterCache,
-    log: DecisionLog | None, layout: RemoteLayout | None, settings: Settings, grace_ms: int,
-    now_ms: int, address: str, chosen: Iterable[tuple[TopicFacts, int]],
+    facts: ClusterFacts, known: ClusterCache, log: DecisionLog | None,
+    layout: RemoteLayout | None, settings: Settings, grace_ms: int, now_ms: int, address: str,
+    chosen: Iterable[tuple[TopicFacts, AttachedStatus, Sequence[Decision]]],
 ) -> list[PartitionOutlook]:  # fmt: skip
     """Return the outlook of each of ``chosen`` at ``now_ms``; one that fails says so.
 
-    Without a decision ``log`` all counts as dirty; without a ``layout`` no object is looked at.
+    Of each its topic, what is known of it, and what was decided, as ``log`` says. Without a
+    decision ``log`` all counts as dirty; without a ``layout`` no object is looked at.
     """
     looks = AttachedLooks(layout)
     # The loop goes through all that is attached, whichever topics are shown.
     pace = removal_pace(settings.cleaner_config(), known.partitions.values(), grace_ms)
     everywhere = list(check_cluster(facts, address))
     found = []
-    for topic, number in chosen:
-        ends = ranges[topic.name][number]
-        cache = known.partitions.get(name_of(topic, number), PartitionCache())
-        name = AttachedName(facts.cluster_id, name_of(topic, number))
-        attached = None if log is None else log.find(name)
+    for topic, status, decisions in chosen:
+        partition, ends, attached = status.partition, status.remote.log, status.attached
+        cache = known.partitions.get(name_of(topic, partition.partition), PartitionCache())
         config = settings.topic_config(topic.name)
         wish = RoundWish(
             topic=config, margin_bytes=margin_of(config, topic), cleaner=settings.cleaner_config()
@@ -179,7 +178,6 @@ def find_outlooks(
         cleaned_to = ends.start
         if log is not None and attached is not None:
             cleaned_to = clean_to(log, attached, cache, ends.start)
-        partition = TopicPartition(topic.name, number)
         try:
             look = looks.look(
                 cache, wish, now_ms, log_start=ends.start, cleaned_to=cleaned_to,
@@ -188,7 +186,6 @@ def find_outlooks(
         except (CompactionError, OSError) as error:
             found.append(PartitionOutlook(partition=partition, log=ends, error=error_text(error)))
             continue
-        status = attached_status(topic, number, ends, cache, attached)
         own = check_topic(topic, config.cleanup_policy, address)
         refusal = refusal_words([*everywhere, *own])
         barred = _barred(config, attached, refusal, has_log=log is not None)
@@ -203,7 +200,6 @@ def find_outlooks(
         if log is None:
             why = f"--store says what is clean; if nothing is: {why}"
         is_due = None if log is None else look.is_eligible
-        decisions = () if log is None or attached is None else log.decisions(attached)
         found.append(
             replace(
                 _zoned(status, look),

@@ -14,7 +14,7 @@ from typing import Any
 from keeplast.attach.collection import GRACE_MS_DEFAULT
 from keeplast.attach.shown_logs import told_from
 from keeplast.clock import Clock
-from keeplast.cluster.facts import ClusterFacts, OffsetRange
+from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.metadata_log import FoldedMetadata
@@ -27,6 +27,7 @@ from keeplast.service.attached_status import AttachedStatus, attached_status, wa
 from keeplast.service.documents import PARTITIONS, attached_head, attached_row
 from keeplast.service.tombstone_dates import PartitionTombstones, find_tombstones
 from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.state.attached import Decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,24 +91,22 @@ def attached_report(
         for number in range(len(ranges[topic.name]))
         if not numbers or number in numbers
     ]
-    statuses: list[AttachedStatus] = []
+    found: list[tuple[TopicFacts, AttachedStatus, Sequence[Decision]]] = []
     told: dict[TopicPartition, int] = {}
     for topic, number in chosen:
         name, partition = name_of(topic, number), TopicPartition(topic.name, number)
         own, ends = attached.get(name), ranges[topic.name][number]
-        statuses.append(
-            attached_status(
-                topic, number, ends, caches.get(name), own,
-                () if log is None or own is None else log.decisions(own), waits.get(partition),
-            )
-        )  # fmt: skip
+        decisions = () if log is None or own is None else log.decisions(own)
+        status = attached_status(
+            topic, number, ends, caches.get(name), own, decisions, waits.get(partition)
+        )
+        found.append((topic, status, decisions))
         if log is not None:
             cache = caches.get(name, PartitionCache())
             told[partition] = told_from(cache, log, own, log_start=ends.start)
     outlooks = find_outlooks(
-        facts, ranges, folded.cache, log, layout, settings, grace_ms, clock.now_ms(), address,
-        chosen,
-    )  # fmt: skip
+        facts, folded.cache, log, layout, settings, grace_ms, clock.now_ms(), address, found
+    )
     tombstones = (
         []
         if log is None
@@ -116,7 +115,7 @@ def attached_report(
     return AttachedReport(
         cluster_id=facts.cluster_id,
         metadata_ends={each: held.end for each, held in sorted(folded.ranges.items())},
-        partitions=tuple(statuses),
+        partitions=tuple(status for _, status, _ in found),
         outlooks={each.partition: each for each in outlooks},
         has_log=log is not None,
         told_from=told,

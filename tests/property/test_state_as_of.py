@@ -114,6 +114,19 @@ class World:
         log = LogBuilder(root / str(PARTITION), topic)
         return cls(log, {number: log.producer(number) for number in (1, 2)}, topic=topic)
 
+    def write(self, name: object, arguments: Sequence[object]) -> bool:
+        """Do a step that writes, by its name; False for one of another kind."""
+        match name, arguments:
+            case "put", [int(key), bool(deletes), int(late)]:
+                self.put(key, deletes, late)
+            case "send", [int(producer), int(key), bool(deletes), int(late)]:
+                self.put(key, deletes, late, producer)
+            case "end", [int(producer), bool(commits)]:
+                self.end(producer, commits)
+            case _:
+                return False
+        return True
+
     def put(self, key: int, deletes: bool, late: int = 0, producer: int | None = None) -> None:
         name, value = b"k%d" % key, None if deletes else b"%d" % self.log.log_end
         strategy = self.topic.strategy
@@ -237,13 +250,9 @@ def play(
     world = World.make(root, strategy)
     for name, *arguments in steps:
         world.log.now_ms += 1
+        if world.write(name, arguments):
+            continue
         match name, arguments:
-            case "put", [int(key), bool(deletes), int(late)]:
-                world.put(key, deletes, late)
-            case "send", [int(producer), int(key), bool(deletes), int(late)]:
-                world.put(key, deletes, late, producer)
-            case "end", [int(producer), bool(commits)]:
-                world.end(producer, commits)
             case "roll", []:
                 world.log.roll()
             case "round", []:

@@ -178,13 +178,9 @@ def play(
     for name, *arguments in steps:
         world.log.now_ms += 1
         undone.tick()
+        if world.write(name, arguments):
+            continue
         match name, arguments:
-            case "put", [int(key), bool(deletes), int(late)]:
-                world.put(key, deletes, late)
-            case "send", [int(producer), int(key), bool(deletes), int(late)]:
-                world.put(key, deletes, late, producer)
-            case "end", [int(producer), bool(commits)]:
-                world.end(producer, commits)
             case "copy", []:
                 undone.copy()
             case "round", [bool(is_chunked), crash_at]:

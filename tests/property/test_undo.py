@@ -221,13 +221,9 @@ def play(root: Path, steps: Sequence[tuple[object, ...]], world: World) -> Undon
     undone = Undone(world)
     for name, *arguments in steps:
         world.log.now_ms += 1
+        if world.write(name, arguments):
+            continue
         match name, arguments:
-            case "put", [int(key), bool(deletes), int(late)]:
-                world.put(key, deletes, late)
-            case "send", [int(producer), int(key), bool(deletes), int(late)]:
-                world.put(key, deletes, late, producer)
-            case "end", [int(producer), bool(commits)]:
-                world.end(producer, commits)
             case "roll", []:
                 world.log.roll()
             case "round", [int(size), crash_at]:

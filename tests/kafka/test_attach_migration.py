@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from keeplast.attach.sources import MARGIN_SEGMENTS
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.metadata_log import fold_metadata
 from keeplast.cluster.status import RemotePartitionStatus, name_of, partition_status
@@ -162,13 +163,17 @@ def statuses(broker: Broker, topic: str) -> list[RemotePartitionStatus]:
 
 
 def wait_until_copied(broker: Broker, topic: str, *, is_local_gone: bool = False) -> None:
-    """Wait until the quiet partition is remote but for its active segment."""
+    """Wait until the quiet partition is remote but for its active segment, and enough of the other.
+
+    Its last segments are not compacted: there is more than those, and not empty.
+    """
 
     def is_copied() -> bool:
-        found = statuses(broker, topic)[QUIET]
+        written, found = (statuses(broker, topic)[each] for each in (WRITTEN, QUIET))
         local = logs(broker, topic, QUIET)
         is_ended = not found.copying.count and found.remote_end == local[-1] - 1
-        return is_ended and (not is_local_gone or len(local) == 1)
+        is_enough = written.served.bytes > (MARGIN_SEGMENTS + 2) * SEGMENT_BYTES
+        return is_enough and is_ended and (not is_local_gone or len(local) == 1)
 
     wait_until(is_copied, told=lambda: "\n".join(broker.lines("ERROR", "WARN")))
 

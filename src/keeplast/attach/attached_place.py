@@ -32,9 +32,12 @@ from keeplast.attach.swap import Swap, covered, merged_epochs
 from keeplast.cleaner.plan import plan_groups
 from keeplast.cleaner.reasons import (
     ActiveLimit,
+    AllClean,
     BoundNote,
-    DueReason,
+    Decision,
+    EmptyLog,
     NothingBelow,
+    OnlyActive,
 )
 from keeplast.clock import Clock
 from keeplast.cluster.layouts.layout import RemoteLayout
@@ -138,6 +141,18 @@ class AttachedState:
         return found
 
 
+def naming_sources(decision: Decision, sources: Sources) -> Decision:
+    """Return a decision that names what ends the sources, where there is nothing else to clean.
+
+    The active segment of a round only stands for what ends them; and they may be empty while there
+    is much behind them: a broker's cleaner leaves segments without a record.
+    """
+    is_end = decision == NothingBelow(ActiveLimit(sources.end))
+    if is_end or isinstance(decision, (AllClean, EmptyLog, OnlyActive)):
+        return NothingBelow(sources.limit)
+    return decision
+
+
 class AttachedPlace:
     """One partition, by who holds it; ``request`` names it alone."""
 
@@ -225,11 +240,9 @@ class AttachedPlace:
             else note
             for note in found.notes
         )
-        decision = found.decision
-        is_clean = self.state.first_dirty >= self._files.end
-        if not isinstance(decision, DueReason) and is_clean:
-            decision = NothingBelow(limit)
-        return replace(found, notes=notes, decision=decision)
+        return replace(
+            found, notes=notes, decision=naming_sources(found.decision, self.state.sources)
+        )
 
     # Plan.
 

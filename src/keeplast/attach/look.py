@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from keeplast.attach.attached_files import AttachedRecipe
-from keeplast.attach.attached_place import NOBODY, AttachedState
+from keeplast.attach.attached_place import NOBODY, AttachedState, naming_sources
 from keeplast.attach.effective_log import synthetic_lineage
 from keeplast.attach.outputs import OutputMark
 from keeplast.attach.round import RoundWish, read_lineage, sources_of
@@ -22,13 +22,10 @@ from keeplast.attach.sources import Source, Sources, parts_of, source_of, summar
 from keeplast.attach.swap_rules import reasserted
 from keeplast.cleaner.eligibility import FirstDirty, find_first_uncleanable, find_hold
 from keeplast.cleaner.reasons import (
-    ActiveLimit,
-    AllClean,
     Decision,
     DueReason,
     HoldLimit,
     NothingBelow,
-    OnlyActive,
     Unserved,
 )
 from keeplast.cleaner.section import (
@@ -120,11 +117,7 @@ class AttachedLooks:
         decision: Decision = due_reason(section, wish.topic) if skipped is None else skipped
         if holes and skipped is None:
             decision = Unserved(*holes[0])
-        if isinstance(decision, (AllClean, OnlyActive)) or decision == NothingBelow(
-            ActiveLimit(sources.end)
-        ):
-            # The active segment only stands for what ends the sources.
-            decision = NothingBelow(sources.limit)
+        decision = naming_sources(decision, sources)
         figures = figures_of(section, segments)
         raw = {s.segment.id: s.segment.size_bytes for s in cache.served()}
         late = [copy for each in sources.segments for copy in each.late]

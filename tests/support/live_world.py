@@ -651,7 +651,7 @@ class World:
     def _count_markers(self) -> None:
         """Count transactions of which nothing is left, marker included."""
         log = self.brokers.log
-        answers = list(self.brokers.answers(self.brokers.leader))
+        answers = self.brokers.answers(self.brokers.leader)
         there = {
             each.last_offset
             for *_, batches in answers

@@ -9,14 +9,14 @@ change between them. Source: attach.md; tiering.md sections 1 to 5.
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.format import leader_epoch, producer_snapshot, txn_index
 from keeplast.format.control import ControlType
-from keeplast.format.message_set import Batch
 from keeplast.format.record import Record
 from keeplast.format.remote_log_metadata import (
     RemoteLogEvent,
@@ -26,6 +26,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentUpdate,
     encode,
 )
+from keeplast.format.txn_index import AbortedTransaction
 from tests.support.attached_world import PARTITION, files_of
 from tests.support.live_world_fold import CF, CS, DF, DS, MetadataTopic, Seen
 from tests.support.live_world_log import WrittenLog
@@ -47,13 +48,14 @@ from tests.support.live_world_mood import (
 )
 from tests.support.live_world_objects import LOG, RemoteTier
 from tests.support.manual_clock import ManualClock
-from tests.support.reader import Readable
+from tests.support.reader import DecodedBatch, committed_records
 from tests.support.tier_world_stores import require
 
 LAG_MS = 2_000
 """How far a broker's fold may be behind: the grace is longer than this and :data:`FETCH_MS`."""
 FETCH_MS = 1_000
 NODES = 3
+WALKS_KEPT = 256
 TRANSACTIONAL = (7, 8)
 IDEMPOTENT = 9
 
@@ -91,6 +93,51 @@ class Fetch:
     due_ms: int
 
 
+Answer = tuple[bytes, int, int, RemoteLogSegment, list[DecodedBatch]]
+"""Of one fetch: whose batches, from where, how many, and they."""
+
+
+class Walk:
+    """What one broker answered, fetch by fetch, from an offset to its local log."""
+
+    def __init__(self, answers: list[Answer], seen_changes: int) -> None:
+        """``seen_changes`` is up to which change of the tier all of it was there."""
+        self.answers = answers
+        self.seen_changes = seen_changes
+        self.key = tuple(each[:3] for each in answers)
+        self.names = {each[0] for each in answers}
+        self.segments = list({each[0]: each[3] for each in answers}.values())
+        self._given: dict[int, Record] | None = None
+        self._committed: tuple[frozenset[AbortedTransaction], list[int]] | None = None
+
+    @property
+    def given(self) -> dict[int, Record]:
+        """Return the records that a reader in read-uncommitted isolation gets, by offset."""
+        if self._given is None:
+            self._given = {
+                record.offset: record
+                for _, at, _, _, batches in self.answers
+                for batch in batches
+                if not batch.is_control
+                for record in batch.given
+                if record.offset >= at
+            }
+        return self._given
+
+    def committed(self, aborted: frozenset[AbortedTransaction]) -> list[int]:
+        """Return the offsets that a read-committed reader gets who is told what was aborted."""
+        if self._committed is None or self._committed[0] != aborted:
+            self._committed = (
+                aborted,
+                [
+                    record.offset
+                    for _, at, _, _, batches in self.answers
+                    for record in committed_records(batches, aborted, at)
+                ],
+            )
+        return self._committed[1]
+
+
 class Brokers:
     """The cluster; ``happened`` counts what was worth a guard."""
 
@@ -119,6 +166,8 @@ class Brokers:
         self._values = 0
         self._fetches: list[Fetch] = []
         self._judged: dict[tuple[int, bool], object] = {}
+        self._walks: dict[tuple[int, int, int], Walk] = {}
+        self._newest: tuple[int, frozenset[bytes]] | None = None
 
     # Producers.
 
@@ -188,10 +237,12 @@ class Brokers:
     def _expire_local(self, removal: RemovalMood) -> None:
         """Let every broker forget what its local retention lets it keep no longer."""
         oldest_ms = self._clock.now_ms() - removal.local_ms - CHECK_MS
-        young = [each.base for each in self.log.batches if each.timestamp > oldest_ms]
+        batches = self.log.batches
+        young = bisect_right(batches, oldest_ms, key=lambda each: each.timestamp)
+        oldest_kept = batches[young].base if young < len(batches) else self.log.end
         for broker in self.all:
             copied = broker.seen.highest(self.log.lineage, self.log.end)
-            start = min(copied + 1, young[0] if young else self.log.end)
+            start = min(copied + 1, oldest_kept)
             if start > broker.local_start:
                 broker.local_start = start
                 broker.rolls = [start, *(each for each in broker.rolls if each > start)]
@@ -478,63 +529,74 @@ class Brokers:
 
     def _check(self, broker: Broker, start: int) -> None:
         self.reads += 1
-        pieces = list(self._pieces(broker, start))
-        newest = self._serving_newest()
-        if any(name not in newest for name, *_ in pieces):
+        walk = self._walk(broker, start)
+        if not walk.names <= self._serving_newest():
             self._happened[LAGGING_READ] += 1
-        key = (start, self.log.changes, broker.local_start, tuple(each[:3] for each in pieces))
+        key = (start, self.log.changes, broker.local_start, walk.key)
         asked = broker.node, start == self.log.start
         if self._judged.get(asked) == key:
             return
         self._judged[asked] = key
-        entries = {entry for _, _, _, segment, _ in pieces for entry in self._tier.aborted(segment)}
+        entries = {entry for each in walk.segments for entry in self._tier.aborted(each)}
         entries |= {each for each in self.log.aborted if each.last_offset >= broker.local_start}
-        given: dict[int, Record] = {}
-        committed: list[int] = []
-        for _, at, _, _, batches in pieces:
-            for batch in batches:
-                if not batch.is_control:
-                    given |= {each.offset: each for each in batch.records() if each.offset >= at}
-            readable = Readable(tuple(batches), tuple(entries))
-            committed += [each.offset for each in readable.records(at)]
-        who = f"{broker} of {self.leader}"
         removal = self._mood.removal
         gone = self.log.judge(
-            who, given, committed, start, broker.local_start,
+            f"{broker} of {self.leader}", walk.given, walk.committed(frozenset(entries)), start,
+            broker.local_start,
             written_before_ms=-1
             if removal is None
             else self._clock.now_ms() - removal.delete_retention_ms,
         )  # fmt: skip
         self._happened[TOMBSTONE_GONE] += bool(gone)
 
-    def _serving_newest(self) -> set[bytes]:
+    def _serving_newest(self) -> frozenset[bytes]:
         """Return who serves by the fold of who has read the most."""
-        newest = max(self.all, key=lambda each: each.seen.read_to)
-        return {name for _, _, name in newest.seen.starts()}
+        newest = max(self.all, key=lambda each: each.seen.read_to).seen
+        if self._newest is None or self._newest[0] != newest.read_to:
+            self._newest = newest.read_to, frozenset(name for _, _, name in newest.starts())
+        return self._newest[1]
 
-    def answers(
-        self, broker: Broker, start: int | None = None
-    ) -> Iterator[tuple[bytes, int, int, RemoteLogSegment, list[Batch]]]:
-        """Yield what a broker answers from the remote tier; see :meth:`_pieces`."""
-        return self._pieces(broker, self.log.start if start is None else start)
+    def answers(self, broker: Broker, start: int | None = None) -> Sequence[Answer]:
+        """Return what a broker answers from the remote tier."""
+        return self._walk(broker, self.log.start if start is None else start).answers
 
-    def _pieces(
-        self, broker: Broker, start: int
-    ) -> Iterator[tuple[bytes, int, int, RemoteLogSegment, list[Batch]]]:
-        """Yield each answer of a broker: whose batches, from where, how many, and they."""
+    def _walk(self, broker: Broker, start: int) -> Walk:
+        """Read through a broker from ``start`` to its local log.
+
+        What brokers find depends on how far they have read the metadata topic, and on nothing else:
+        a walk that was done is done again only as far as objects may be gone.
+        """
+        if self._dice.random() < 0.2:
+            return Walk(self._read_through(broker, start, stops_early=True), self._tier.changes)
+        asked = broker.seen.read_to, start, broker.local_start
+        known = self._walks.get(asked)
+        if known is None:
+            if len(self._walks) >= WALKS_KEPT:
+                self._walks.clear()
+            found = self._read_through(broker, start, stops_early=False)
+            known = self._walks[asked] = Walk(found, self._tier.changes)
+        elif known.seen_changes != self._tier.changes:
+            for each in known.segments:
+                self._tier.read(broker, each)
+            known.seen_changes = self._tier.changes
+        return known
+
+    def _read_through(self, broker: Broker, start: int, *, stops_early: bool) -> list[Answer]:
+        found: list[Answer] = []
         at = start
-        stops_early = self._dice.random() < 0.2
         while at < broker.local_start:
             segment = self._looked_up(broker, at)
-            require(segment is not None, f"C5: {broker} serves nothing at {at}")
-            assert segment is not None
-            stored = self._tier.read(str(broker), segment)
+            if segment is None:
+                raise AssertionError(f"C5: {broker} serves nothing at {at}")
+            stored = self._tier.read(broker, segment)
             batches = [each for each in stored if each.last_offset >= at]
             if stops_early and len(batches) > 1:
                 batches = batches[: self._dice.randrange(1, len(batches))]
-            require(bool(batches), f"C7: {broker} answers with nothing at {at}")
-            yield segment.id.segment_id, at, len(batches), segment, batches
+            if not batches:
+                raise AssertionError(f"C7: {broker} answers with nothing at {at}")
+            found.append((segment.id.segment_id, at, len(batches), segment, batches))
             at = batches[-1].last_offset + 1
+        return found
 
     def _looked_up(self, broker: Broker, offset: int) -> RemoteLogSegment | None:
         return broker.seen.lookup(self.log.epoch_of(offset), offset)

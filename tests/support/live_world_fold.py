@@ -72,6 +72,8 @@ class Seen:
     known: dict[bytes, RemoteLogSegment] = field(default_factory=dict)
     read_to: int = 0
     _epochs: dict[int, _Epoch] = field(default_factory=dict)
+    _found: dict[tuple[int, int], RemoteLogSegment | None] = field(default_factory=dict)
+    """What was looked up since something moved."""
 
     def hear(self, event: RemoteLogEvent) -> None:
         """Take the next record in; what a broker drops is dropped."""
@@ -90,6 +92,7 @@ class Seen:
 
     def _move(self, segment: RemoteLogSegment) -> None:
         name = segment.id.segment_id
+        self._found.clear()
         for epoch, start, end in ranges_of(segment):
             table = self._epochs.setdefault(epoch, _Epoch())
             if segment.state is CF:
@@ -106,6 +109,12 @@ class Seen:
 
     def lookup(self, epoch: int, offset: int) -> RemoteLogSegment | None:
         """Return what ``offset`` is read from in ``epoch``, None for nothing."""
+        asked = epoch, offset
+        if asked not in self._found:
+            self._found[asked] = self._look_up(epoch, offset)
+        return self._found[asked]
+
+    def _look_up(self, epoch: int, offset: int) -> RemoteLogSegment | None:
         table = self._epochs.get(epoch, _Epoch())
         start = max((each for each in table.serving if each <= offset), default=None)
         if start is None:

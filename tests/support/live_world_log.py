@@ -161,7 +161,9 @@ class WrittenLog:
 
     def epoch_of(self, offset: int) -> int:
         """Return the leader epoch of an offset at or above the log start."""
-        return [each for each in self.lineage if each.start_offset <= offset][-1].epoch
+        place = bisect_right(self.lineage, offset, key=lambda each: each.start_offset)
+        require(place > 0, f"no leader epoch has the offset. offset={offset}")
+        return self.lineage[place - 1].epoch
 
     def epochs_of(self, first: int, last: int) -> tuple[EpochStart, ...]:
         """Return the epochs of offsets ``first`` to ``last``, as an announcement has them."""
@@ -230,28 +232,36 @@ class WrittenLog:
         for offset in sorted(given):
             oldest.setdefault(given[offset].key, offset)
         for offset in given:
-            require(offset in self.records, f"{who} is given what nobody wrote. offset={offset}")
+            if offset not in self.records:
+                raise AssertionError(f"{who} is given what nobody wrote. offset={offset}")
         for offset in range(first, end):
             record = self.records.get(offset)
             if record is None:
                 continue
             fate, found = self.fates[offset], given.get(offset)
-            where = f"{who} offset={offset} key={record.key!r} fate={fate}"
-            require(found is None or found == record, f"another record is read. {where} {found}")
+            if found is not None and found != record:
+                raise self._wrong(who, offset, f"another record is read. {found}")
             if fate is Fate.ABORTED:
-                require(offset not in seen, f"an aborted record is read as committed. {where}")
+                if offset in seen:
+                    raise self._wrong(who, offset, "an aborted record is read as committed.")
                 continue
-            if fate is Fate.OPEN or not self.is_superseded(record, stable):
-                may_go = fate is Fate.COMMITTED and record.value is None and offset < stable
-                if found is None and may_go and record.timestamp <= written_before_ms:
-                    back = oldest.get(record.key, offset)
-                    require(back >= offset, f"a deleted key is back, of {back}. {where}")
-                    gone += 1
+            if found is None:
+                if fate is not Fate.OPEN and self.is_superseded(record, stable):
                     continue
-                require(found is not None, f"a record that decides is not read. {where}")
-            if found is not None and fate is Fate.COMMITTED and offset < stable:
-                require(offset in seen, f"a committed record is not read as such. {where}")
+                may_go = fate is Fate.COMMITTED and record.value is None and offset < stable
+                if not may_go or record.timestamp > written_before_ms:
+                    raise self._wrong(who, offset, "a record that decides is not read.")
+                back = oldest.get(record.key, offset)
+                if back < offset:
+                    raise self._wrong(who, offset, f"a deleted key is back, of {back}.")
+                gone += 1
+            elif fate is Fate.COMMITTED and offset < stable and offset not in seen:
+                raise self._wrong(who, offset, "a committed record is not read as such.")
         return gone
+
+    def _wrong(self, who: str, offset: int, what: str) -> AssertionError:
+        key, fate = self.records[offset].key, self.fates[offset]
+        return AssertionError(f"{what} {who} offset={offset} key={key!r} fate={fate}")
 
     def state_at(self, end: int) -> dict[bytes, Record]:
         """Return the last committed record of every key below ``end``, which is stable."""

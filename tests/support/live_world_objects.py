@@ -22,7 +22,7 @@ from keeplast.cluster.layouts.layout import (
 )
 from keeplast.errors import ConflictError, CorruptError, UnavailableError
 from keeplast.format.checksum import Buffer
-from keeplast.format.message_set import Batch, read_batches
+from keeplast.format.message_set import read_batches
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
     RemoteLogSegmentId,
@@ -30,11 +30,13 @@ from keeplast.format.remote_log_metadata import (
 )
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.format.txn_index import decode as decode_aborted
+from tests.support.reader import DecodedBatch, decode_records
 from tests.support.tier_world_stores import require
 from tests.support.tier_world_tasks import Tasks
 
 LOG = "log"
 _WAITING = "waiting"
+_NEEDED = frozenset({LOG, *ALWAYS_THERE})
 
 
 @dataclass(slots=True)
@@ -46,8 +48,14 @@ class RemoteTier:
     own: dict[str, bytes] = field(default_factory=dict)
     told: Callable[[str], None] = lambda line: None
     deletions: int = 0
+    changes: int = 0
+    """How often anything of a segment has changed."""
     _written: set[bytes] = field(default_factory=set)
-    _parsed: dict[bytes, list[Batch]] = field(default_factory=dict)
+    _parsed: dict[bytes, list[DecodedBatch]] = field(default_factory=dict)
+    _fitting: set[tuple[bytes, int, int, int]] = field(default_factory=set)
+    """Announcements that the log of an id, which never changes, was found to be."""
+    _aborted: dict[bytes, tuple[AbortedTransaction, ...]] = field(default_factory=dict)
+    """Transaction indexes by their bytes."""
 
     def put(self, segment_id: bytes, start: int, kind: str, data: bytes) -> None:
         """Store one object; a log is stored once, ever."""
@@ -56,11 +64,13 @@ class RemoteTier:
             self._written.add(segment_id)
         self.segments.setdefault(segment_id, {})[kind] = data
         self.starts[segment_id] = start
+        self.changes += 1
 
     def remove(self, segment_id: bytes, kind: str) -> bool:
         """Remove one object; False when there is none."""
         files = self.segments.get(segment_id, {})
         was_there = files.pop(kind, None) is not None
+        self.changes += 1
         if not files:
             self.segments.pop(segment_id, None)
         return was_there
@@ -68,30 +78,46 @@ class RemoteTier:
     def remove_all(self, segment_id: bytes) -> None:
         """Remove a segment as a broker does, at once."""
         self.deletions += self.segments.pop(segment_id, None) is not None
+        self.changes += 1
 
-    def read(self, who: str, segment: RemoteLogSegment) -> list[Batch]:
+    def read(self, who: object, segment: RemoteLogSegment) -> list[DecodedBatch]:
         """Return the batches that a broker reads; AssertionError for what it could not read."""
         name = segment.id.segment_id
-        where = f"{who} segment={name.hex()[:8]} {segment.start_offset}..{segment.end_offset}"
         files = self.segments.get(name, {})
-        missing = sorted({LOG, *ALWAYS_THERE} - set(files))
-        require(not missing, f"C4: objects of what is read are not there. {where} {missing}")
-        log = files[LOG]
+        if not files.keys() >= _NEEDED:
+            missing = sorted(_NEEDED - set(files))
+            where = _read_by(who, segment)
+            require(False, f"C4: objects of what is read are not there. {where} {missing}")
         if name not in self._parsed:
-            self._parsed[name] = list(read_batches(log))
+            self._parsed[name] = [decode_records(each) for each in read_batches(files[LOG])]
         found = self._parsed[name]
-        require(len(log) == segment.size_bytes, f"another size was announced. {where}")
+        announced = name, segment.start_offset, segment.end_offset, segment.size_bytes
+        if announced not in self._fitting:
+            self._require_fitting(_read_by(who, segment), segment, len(files[LOG]), found)
+            self._fitting.add(announced)
+        return found
+
+    def _require_fitting(
+        self, where: str, segment: RemoteLogSegment, size: int, found: Sequence[DecodedBatch]
+    ) -> None:
+        require(size == segment.size_bytes, f"another size was announced. {where}")
         at = segment.start_offset
         for each in found:
             require(at <= each.base_offset <= each.last_offset, f"offsets go back. {where}")
             at = each.last_offset + 1
         require(at == segment.end_offset + 1, f"AT-16: the log ends at {at}. {where}")
-        return found
 
     def aborted(self, segment: RemoteLogSegment) -> tuple[AbortedTransaction, ...]:
         """Return what a segment's transaction index tells."""
-        files = self.segments.get(segment.id.segment_id, {})
-        return decode_aborted(files.get(AuxiliaryFile.TXN_INDEX, b""))
+        data = self.segments.get(segment.id.segment_id, {}).get(AuxiliaryFile.TXN_INDEX, b"")
+        if data not in self._aborted:
+            self._aborted[data] = decode_aborted(data)
+        return self._aborted[data]
+
+
+def _read_by(who: object, segment: RemoteLogSegment) -> str:
+    name = segment.id.segment_id.hex()[:8]
+    return f"{who} segment={name} {segment.start_offset}..{segment.end_offset}"
 
 
 FILTERS = "filters/"

@@ -18,7 +18,7 @@ from tests.support.live_world_log import Fate
 from tests.support.live_world_mood import SLOW_READER, RemovalMood
 from tests.support.live_world_objects import RemoteTier
 from tests.support.manual_clock import ManualClock
-from tests.support.reader import Readable
+from tests.support.reader import committed_records
 from tests.support.tier_world_stores import require
 
 READERS_MAX = 4
@@ -82,11 +82,11 @@ class SlowReaders:
         """Let a broker give a reader a few answers, from the remote tier and then of its own."""
         brokers, log = self._brokers, self._brokers.log
         local_start, count = broker.local_start, self._dice.choice([1, 2, 4])
-        pieces = list(brokers.answers(broker, reader.at))
+        pieces = brokers.answers(broker, reader.at)
         entries = {entry for *_, segment, _ in pieces for entry in self._tier.aborted(segment)}
         entries |= {each for each in log.aborted if each.last_offset >= local_start}
         for *_, batches in pieces[:count]:
-            for each in Readable(tuple(batches), tuple(entries)).records(reader.at):
+            for each in committed_records(batches, entries, reader.at):
                 self._take(reader, each)
             reader.at = batches[-1].last_offset + 1
         if count > len(pieces):

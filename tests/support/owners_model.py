@@ -18,40 +18,14 @@ from dataclasses import dataclass
 
 from keeplast.format import txn_index
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.format.message_set import Batch, read_batches
+from keeplast.format.message_set import read_batches
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
-from tests.support.reader import Readable
+from tests.support.reader import DecodedBatch, committed_records, decode_records
 from tests.support.reference_cleaner import Rank
 from tests.support.tier_world_hosts import by_markers
 from tests.support.tier_world_model import Model
 from tests.support.tier_world_stores import require
-
-
-@dataclass(frozen=True, slots=True)
-class DecodedBatch:
-    """A batch whose records are decoded once."""
-
-    base_offset: int
-    last_offset: int
-    producer_id: int
-    is_control: bool
-    is_transactional: bool
-    given: tuple[Record, ...]
-
-    def records(self) -> tuple[Record, ...]:
-        """Return its records."""
-        return self.given
-
-    def within(self, start: int, end: int) -> DecodedBatch:
-        """Return it with the records of ``[start, end)`` alone."""
-        if start <= self.base_offset and self.last_offset < end:
-            return self
-        kept = tuple(r for r in self.given if start <= r.offset < end)
-        return DecodedBatch(
-            self.base_offset, self.last_offset, self.producer_id, self.is_control,
-            self.is_transactional, kept,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +38,7 @@ class Piece:
 
 def decode_piece(data: bytes, index: bytes) -> Piece:
     """Return what a segment's files say."""
-    return Piece(tuple(map(_decoded, read_batches(data))), tuple(txn_index.decode(index)))
-
-
-def _decoded(batch: Batch) -> DecodedBatch:
-    return DecodedBatch(
-        batch.base_offset, batch.last_offset, batch.producer_id, batch.is_control,
-        batch.is_transactional, tuple(batch.records()),
-    )  # fmt: skip
+    return Piece(tuple(map(decode_records, read_batches(data))), tuple(txn_index.decode(index)))
 
 
 Decides = Callable[[Record], Rank]
@@ -141,10 +108,9 @@ class Promise(Model):
         stable = self.stable_end(end)
         batches = [batch for piece in pieces for batch in piece.batches]
         entries = tuple(entry for piece in pieces for entry in piece.aborted)
-        readable = Readable(tuple(batches), entries)  # type: ignore[arg-type]
         readings = {
-            "indexes": readable.records(start),
-            "markers": by_markers(batches, start),  # type: ignore[arg-type]
+            "indexes": committed_records(batches, entries, start),
+            "markers": by_markers(batches, start),
         }
         found = self.appended(start, stable) if misses_deletes else self.committed(start, stable)
         may_see = {record.offset: record for record in found}

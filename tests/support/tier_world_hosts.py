@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from keeplast.tier.objects.object_store import object_key
 from tests.support.crashing_files import Image
 from tests.support.manual_clock import ManualClock, SkewedClock
 from tests.support.partition_maker import PARTITION
-from tests.support.reader import Readable
+from tests.support.reader import Readable, ReadBatch
 from tests.support.tier_world_model import Model, Reading
 from tests.support.tier_world_stores import (
     TOPIC_ID,
@@ -161,7 +162,7 @@ class SlowReader:
         return Reading(self.start, self.position, readable.records(self.start))
 
 
-def by_markers(batches: list[Batch], start: int) -> list[Record]:
+def by_markers(batches: Iterable[ReadBatch], start: int) -> list[Record]:
     """Return what a reader gets that knows of aborted transactions by their markers alone."""
     from keeplast.format.control import ControlType, decode_control_type
 

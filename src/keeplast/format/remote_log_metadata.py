@@ -258,12 +258,13 @@ def _epochs(fields: FieldReader) -> tuple[EpochStart, ...]:
 def _state(fields: FieldReader, kind: type[Member]) -> Member:
     position = fields.position
     value = fields.int8()
-    if value not in set(kind):
+    try:
+        return kind(value)
+    except ValueError:
         raise CorruptError(
             f"{_MESSAGE}: unknown state", position=position, expected=f"0 to {max(kind):d}",
             found=value,
-        )  # fmt: skip
-    return kind(value)
+        ) from None  # fmt: skip
 
 
 def _check_segment(segment: RemoteLogSegment, position: int) -> None:

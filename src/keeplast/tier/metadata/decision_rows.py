@@ -7,6 +7,7 @@ from it. Segments stand there as the cluster was told of them, byte for byte.
 from __future__ import annotations
 
 import base64
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from keeplast.cleaner.eligibility import require_unheld
 from keeplast.errors import CompactionError, ConflictError, CorruptError, InvalidError
 from keeplast.format.identifier import decode_id, encode_id
 from keeplast.format.remote_log_metadata import (
+    RemoteLogEvent,
     RemoteLogSegment,
     TopicIdPartition,
     decode,
@@ -40,6 +42,8 @@ OPEN = (DecisionState.DECIDED, DecisionState.PUBLISHED, DecisionState.COLLECTING
 """Decisions of which something is left to do."""
 SEGMENTS_MAX = 1_000
 """Of one decision: its batch must fit a request of the metadata topic, and its row a page."""
+SEGMENTS_KNOWN = 4_096
+"""Texts that are decoded once: each look at a partition reads all of its rows. A few MiB."""
 _S = schema.OWN_SEGMENTS.c
 
 
@@ -56,12 +60,17 @@ def segment_texts(segments: Sequence[RemoteLogSegment]) -> str:
 def segment_of(text: object, key: object) -> RemoteLogSegment:
     """Return the segment that a row keeps; CorruptError when it cannot be read."""
     try:
-        found = decode(base64.b64decode(str(text), validate=True))
+        found = _decoded(str(text))
     except (ValueError, CompactionError) as error:
         raise _broken(key, error) from error
     if not isinstance(found, RemoteLogSegment):
         raise _broken(key, "not a segment")
     return found
+
+
+@functools.lru_cache(SEGMENTS_KNOWN)
+def _decoded(text: str) -> RemoteLogEvent:
+    return decode(base64.b64decode(text, validate=True))
 
 
 def segments_of(text: object, key: object) -> tuple[RemoteLogSegment, ...]:

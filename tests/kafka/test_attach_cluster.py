@@ -24,9 +24,10 @@ from keeplast.attach.metadata_view import AttachTerms
 from keeplast.attach.publication import Publisher, claim
 from keeplast.attach.repair import repair
 from keeplast.attach.round import RoundWish, clean_attached
-from keeplast.clock import SystemClock
+from keeplast.clock import Clock, SystemClock
 from keeplast.cluster import client as client_module
 from keeplast.cluster.client import ClusterClient
+from keeplast.cluster.late_copies import COPY_MS
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.layouts.local_storage import LocalStorage
 from keeplast.cluster.live_cluster import LiveCluster
@@ -43,13 +44,16 @@ from keeplast.run.local_runner import LocalRunner
 from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.decisions import DecisionLog
 from tests.kafka.broker import VERSIONS
+from tests.kafka.test_attach_removal import MovedClock
 from tests.kafka.tiered_cluster import SEGMENT_BYTES, TieredCluster, rack_of
 from tests.support.acknowledged import Acknowledged, Watch
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.cluster]
 
-TOPIC = "ledger"
+TOPIC, REMOVED = "ledger", "departed"
+LOCAL_MS = 1_000
+DELETE_RETENTION_MS = 3_600_000
 STEPS = (
     ("log", "register"), ("cluster", "append"), ("cluster", "append 2"), ("log", "mark_published"),
     ("cluster", "append 3"),
@@ -61,6 +65,7 @@ KILLED, FROZEN, OVERLAID, SLOW = range(len(STEPS), len(STEPS) + 4)
 PARTITIONS = len(STEPS) + 4
 RECORDS = 3000
 LASTING = 200
+EARLY = 600
 ATTEMPTS_MAX = 10
 ARRANGED_MAX = 5
 """How often what a machine's pace decides is arranged anew."""
@@ -81,7 +86,11 @@ class World:
     brokers: TieredCluster
     acknowledged: Acknowledged
     store: str
+    topic: str = TOPIC
     settled: set[int] = field(default_factory=set)
+    removed: list[Acknowledged] = field(default_factory=list)
+    """What producers of topics were told of which tombstones have gone."""
+    clock: Clock = field(default_factory=SystemClock)
 
     def compactor(self, partition: int) -> Compactor:
         """Return who compacts a partition, which is filled first."""
@@ -89,7 +98,7 @@ class World:
         self.acknowledged.send_in_transactions(partition, 6)
         # From a producer that stays open, whatever happens to the partition.
         self.acknowledged.go_on(partition, LASTING)
-        self.brokers.wait_until_remote(TOPIC, partition)
+        self.brokers.wait_until_remote(self.topic, partition)
         return Compactor(self, partition)
 
     def wait_until_compacted(self, partition: int) -> None:
@@ -123,8 +132,8 @@ class Compactor:
         """Hold the partition; its parts are those of a process, with what happens before calls."""
         address = self.world.brokers.address
         client = ClusterClient(address)
-        facts = client.read_facts([TOPIC])
-        log = DecisionLog(open_database(self.world.store), SystemClock())
+        facts = client.read_facts([self.world.topic])
+        log = DecisionLog(open_database(self.world.store), self.world.clock)
         layout = LocalStorage(self.world.brokers.remote)
         parts = [
             Calls(each, name, self)
@@ -138,7 +147,7 @@ class Compactor:
 
     def clean(self) -> None:
         """Repair, and do a round."""
-        publisher, clock = self.claim(), SystemClock()
+        publisher, clock = self.claim(), self.world.clock
         try:
             repair(publisher)
             with LocalRunner(1, clock=clock) as runner:
@@ -262,7 +271,7 @@ def check_change_of_leaders(world: World, number: int) -> None:
 
 
 def check_settled(world: World, partition: int) -> None:
-    found = world.brokers.status(TOPIC, partition)
+    found = world.brokers.status(world.topic, partition)
     assert ((), 0, 0) == (found.holes, found.copying.count, found.deleting.count)
     assert found.compacted.count
     world.wait_until_compacted(partition)
@@ -404,6 +413,52 @@ def preferred_would_upload_from(world: World, status: RemotePartitionStatus) -> 
     return max((each for each in bases if each <= at), default=at)
 
 
+@NEWEST_ALONE
+def test_no_deleted_key_comes_back_when_tombstones_go_while_leaders_change(world: World) -> None:
+    """R-4, AT-11, AT-12, AT-32: values are dropped by one round, their tombstones by the next.
+
+    Leaders change in the swap of either and before the end of either's deletion, and wake up; no
+    read lasts while the clock is moved, for that would be longer than ``delete.retention.ms``.
+    """
+    brokers, clock = world.brokers, MovedClock()
+    brokers.create(REMOVED, 1, {"local.retention.ms": str(LOCAL_MS)})
+    told = Acknowledged(brokers.address, REMOVED, deletions_may_go=True)
+    removing = replace(world, acknowledged=told, topic=REMOVED, settled=set(), clock=clock)
+    # Nobody writes these keys again, and the first round takes them, far below the margin.
+    told.send(0, EARLY)
+    deleted = told.deleted_keys(0)
+    assert deleted
+    compactor = removing.compactor(0)
+    compactor.wish = replace(
+        WISH, topic=replace(WISH.topic, delete_retention_ms=DELETE_RETENTION_MS)
+    )
+    for is_kept in (True, False):
+        watch, changed = Watch(told, 0), 0
+
+        def change() -> None:
+            nonlocal changed
+            brokers.move_both_leaders(REMOVED, 0)
+            changed += 1
+
+        compactor.met.clear()
+        compactor.calls["cluster", "append 2"] = change
+        compactor.until_done(compactor.clean)
+        removing.wait_until_compacted(0)
+        compactor.met.clear()
+        compactor.calls["cluster", "append"] = change
+        compactor.until_done(compactor.collect)
+        assert 0 < watch.stop()
+        assert 2 == changed
+        check_settled(removing, 0)
+        assert (deleted if is_kept else set()) == deleted & told.keys_read(0)
+        if is_kept:
+            clock.ahead_ms += COPY_MS + DELETE_RETENTION_MS
+            told.send(0, RECORDS)
+            told.go_on(0, LASTING)
+            brokers.wait_until_remote(REMOVED, 0)
+    world.removed.append(told)
+
+
 @pytest.mark.slow
 @NEWEST_ALONE
 def test_a_slow_storage_changes_nothing(world: World) -> None:
@@ -436,6 +491,9 @@ def test_all_brokers_restart_with_cold_caches_and_one_without_the_log(world: Wor
     for partition in sorted(world.settled):
         brokers.wait_for_replicas(TOPIC, partition)
         check_settled(world, partition)
+    for each in world.removed:
+        brokers.wait_for_replicas(each.topic, 0)
+        each.judge(0, is_starting=True)
     brokers.elect_preferred(TOPIC, SWAP_STEP)
     acknowledged.go_on(SWAP_STEP, LASTING)
     acknowledged.send(SWAP_STEP, RECORDS)

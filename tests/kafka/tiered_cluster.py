@@ -98,12 +98,12 @@ class TieredCluster:
             line for each in self.brokers.values() for line in each.lines("ERROR")[-10:]
         )
 
-    def create(self, topic: str, partitions: int) -> None:
-        """Create a tiered topic whose segments are small."""
+    def create(self, topic: str, partitions: int, more: Mapping[str, str] | None = None) -> None:
+        """Create a tiered topic whose segments are small, with ``more`` settings."""
         config = {
             "remote.storage.enable": "true", "cleanup.policy": "delete", "retention.ms": "-1",
             "retention.bytes": "-1", "local.retention.bytes": "1", "file.delete.delay.ms": "1000",
-            self.size_setting: str(SEGMENT_BYTES),
+            self.size_setting: str(SEGMENT_BYTES), **(more or {}),
         }  # fmt: skip
         admin = self._admin()  # It ends its requests when it is forgotten.
         made = admin.create_topics([NewTopic(topic, partitions, 3, config=config)])

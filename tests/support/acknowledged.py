@@ -5,6 +5,7 @@ written by one producer alone, so its records lie in the order in which they wer
 whoever reads a compacted topic from its start: offsets ascend, every record is one that was sent,
 as it was sent and where it was acknowledged; no read-committed reader sees an aborted one; and the
 last committed record of each key is there, a deletion too, with nothing of that key behind it.
+Where deletions may go, one may be missing, but then with everything else of its key.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Acknowledged:
     topic: str
     seed: int = 1
     value_bytes: int = 70
+    deletions_may_go: bool = False
+    """For readers who come to the end within ``delete.retention.ms``: those of this module."""
     sent: dict[int, dict[int, Sent]] = field(default_factory=dict)
     _dice: random.Random = field(init=False)
     _lasting: dict[int, Producer] = field(default_factory=dict)
@@ -116,6 +119,16 @@ class Acknowledged:
     def last_offset(self, partition: int) -> int:
         """Return the last offset that was acknowledged, -1 for none."""
         return max((each.offset or 0 for each in self.sent.get(partition, {}).values()), default=-1)
+
+    def deleted_keys(self, partition: int) -> set[bytes]:
+        """Return the keys whose last committed record is a deletion."""
+        last = self._last(partition)
+        return {key for key, number in last.items() if self.sent[partition][number].value is None}
+
+    def keys_read(self, partition: int) -> set[bytes]:
+        """Return the keys of which a committed read has a record."""
+        found = self._read(partition, "read_committed", 0, is_starting=True)
+        return {each.key for each in found if each.key is not None}
 
     def judge(self, partition: int, *, is_starting: bool = False, start: int = 0) -> int:
         """Read a partition in both isolation levels; return how many records a committed read has.
@@ -226,13 +239,21 @@ class Acknowledged:
             if not record.is_aborted:
                 assert got.number > last.get(record.key, -1), f"{where}: out of order: {got}"
                 last[record.key] = got.number
-        wanted = {
+        wrong = {
+            key: (number, last.get(key))
+            for key, number in self._last(partition, start).items()
+            if last.get(key) != number
+            and not (self.deletions_may_go and key not in last and sent[number].value is None)
+        }
+        assert not wrong, f"{where}: last records of keys, sent and read: {wrong}"
+
+    def _last(self, partition: int, start: int = 0) -> dict[bytes, int]:
+        """Return the number of each key's last committed record, of those from ``start`` on."""
+        return {
             each.key: number
-            for number, each in sent.items()
+            for number, each in self.sent.get(partition, {}).items()
             if not each.is_aborted and (start == 0 or (each.offset or 0) >= start)
         }
-        wrong = {key: (n, last.get(key)) for key, n in wanted.items() if last.get(key) != n}
-        assert not wrong, f"{where}: last records of keys, sent and read: {wrong}"
 
 
 def read_all(

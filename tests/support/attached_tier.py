@@ -144,7 +144,7 @@ class AttachedTier:
     def upload(self, segment: RemoteLogSegment) -> None:
         """Let brokers know of a segment that is copied whole; nothing lies there."""
         self.tell(segment)
-        self.tell(_update(segment, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+        self.tell(updated(segment, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
 
     def tell(self, event: RemoteLogSegment | RemoteLogSegmentUpdate) -> None:
         """Let brokers read a record of the metadata topic; it must be one that they take."""
@@ -227,9 +227,9 @@ class AtOnce:
         """Tell brokers of the swap as one batch would."""
         self._step("decide")
         for output in sorted(swap.outputs, key=lambda each: -each.start_offset):
-            self.tier.tell(_update(output, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+            self.tier.tell(updated(output, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
         for source in swap.sources:
-            self.tier.tell(_update(source, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+            self.tier.tell(updated(source, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
         self.swaps.append(swap)
         self.cleaned_to = swap.cleaned_to
 
@@ -241,8 +241,8 @@ class AtOnce:
                 assert found.segment_id in self.registered
                 self.tier.layout.delete_found(PARTITION, found)
         for each in (told[segment_id] for segment_id in segment_ids if segment_id in told):
-            self.tier.tell(_update(each, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
-            self.tier.tell(_update(each, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
+            self.tier.tell(updated(each, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+            self.tier.tell(updated(each, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
         self.discarded += segment_ids
 
     def advance(self, cleaned_to: int) -> None:
@@ -254,11 +254,12 @@ class AtOnce:
         for swap in self.swaps:
             for source in swap.sources:
                 self.tier.layout.delete(source)
-                self.tier.tell(_update(source, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
+                self.tier.tell(updated(source, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
         self.swaps.clear()
 
 
-def _update(segment: RemoteLogSegment, state: RemoteLogSegmentState) -> RemoteLogSegmentUpdate:
+def updated(segment: RemoteLogSegment, state: RemoteLogSegmentState) -> RemoteLogSegmentUpdate:
+    """Return the record that tells brokers of a segment's state."""
     return RemoteLogSegmentUpdate(
         id=segment.id, broker_id=segment.broker_id, event_timestamp_ms=segment.event_timestamp_ms,
         custom_metadata=segment.custom_metadata, state=state,

@@ -80,8 +80,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What may be compacted, ascending, without a hole; ``limit`` is what ends it.
+    """What may be compacted, ascending, without a hole; ``limit`` is the first thing that ends it.
 
+    What lies before a limit that is below the margin stays all the same, as much as the margin has.
     ``end`` is exclusive, and where they begin when there are none. ``hidden`` are segments of which
     brokers serve nothing, or nothing that another one has not (:func:`.late_copies`): what takes
     the place of all around them ends them too. ``begins_at`` are first offsets of sources that what
@@ -146,7 +147,7 @@ def choose_sources(
             at = source.end_offset + 1
     kept = _before_margin(found, margin_bytes)
     end = kept[-1].end_offset + 1 if kept else _first_start(served, log_start)
-    if len(kept) < len(found):
+    if len(kept) < len(found) and not _is_below_margin(cache, limit, margin_bytes):
         limit = SourcesLimit(found[len(kept)].start_offset, SourcesEnd.MARGIN)
     passed = [each.copy for each in late] if cache is not told else []
     begins_at = _begins_at([(each.start_offset, each.end_offset) for each in kept], begun)
@@ -313,6 +314,16 @@ def _first_start(served: dict[int, tuple[RemoteLogSegment, int]], log_start: int
 
 def _serves(cache: PartitionCache, offset: int) -> bool:
     return any(each.start_offset <= offset <= each.end_offset for each in cache.served())
+
+
+def _is_below_margin(cache: PartitionCache, limit: SourcesLimit, margin_bytes: int) -> bool:
+    """Return whether the margin lies behind ``limit``: then it is no reason to end before it.
+
+    Nothing is served behind the end of the remote tier; that is where the margin ends, too.
+    """
+    behind = [each for each in cache.served_segments().values() if each.end_offset >= limit.offset]
+    raw = sum(each.size_bytes for each in behind if not is_compactors(each))
+    return bool(behind) and raw >= margin_bytes
 
 
 def _before_margin(sources: Sequence[Source], margin_bytes: int) -> Sequence[Source]:

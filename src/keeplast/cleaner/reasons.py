@@ -44,7 +44,7 @@ class SourcesEnd(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourcesLimit:
-    """What may be compacted in a live cluster's remote tier ends at ``offset``, exclusive."""
+    """What may be compacted in a live cluster's remote tier ends at ``offset`` or before it."""
 
     offset: int
     why: SourcesEnd

@@ -19,6 +19,7 @@ from keeplast.attach.sources import Sources, choose_sources, overlaid_from
 from keeplast.attach.stored_segment import check_stored
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.layouts.layout import AuxiliaryFile
+from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import CorruptError, RefusedError, UnavailableError
 from keeplast.format import offset_index, producer_snapshot, time_index, txn_index
 from keeplast.format.compression import Codec
@@ -38,7 +39,7 @@ from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
-from tests.support.attached_tier import PARTITION, AtOnce, AttachedTier
+from tests.support.attached_tier import PARTITION, STARTED, AtOnce, AttachedTier, updated
 from tests.support.log_builder import START_MS, LogBuilder
 from tests.support.manual_clock import ManualClock
 from tests.support.versioned_log import version_bytes
@@ -483,6 +484,57 @@ def test_sources_end_before_the_margin_a_hole_and_another_lineage(tmp_path: Path
         world.tier.cache, log_start=10**6, margin_bytes=0, lineage=LINEAGE, now_ms=START_MS
     )
     assert SourcesLimit(10**6, SourcesEnd.HOLE) == hole.limit
+
+
+def served_but(story: AttachedTier, *missing: int) -> PartitionCache:
+    """Return what brokers know of the remote tier when some of its segments were never copied."""
+    cache = PartitionCache()
+    for number, segment in enumerate(story.served()):
+        if number not in missing:
+            assert cache.apply(replace(segment, state=STARTED)) is None
+            assert cache.apply(updated(segment, segment.state)) is None
+    return cache
+
+
+def test_a_hole_below_the_margin_is_what_ends_sources_not_the_margin(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    segments = world.tier.served()
+    hole = segments[3]
+    cache = served_but(world.tier, 3)
+
+    def choose(margin: int) -> Sources:
+        return choose_sources(
+            cache, log_start=0, margin_bytes=margin, lineage=LINEAGE, now_ms=START_MS
+        )
+
+    behind = sum(each.size_bytes for each in segments[4:])
+    for margin in (0, 1, behind):
+        found = choose(margin)
+        assert SourcesLimit(hole.start_offset, SourcesEnd.HOLE) == found.limit
+        assert found.end < hole.start_offset
+    # One byte more, and the margin begins before the hole.
+    found = choose(behind + 1)
+    assert SourcesLimit(found.end, SourcesEnd.MARGIN) == found.limit
+
+
+def test_a_hole_in_front_of_the_last_segment_is_told_where_that_is_all_of_the_margin(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    segments = world.tier.served()
+    cache = served_but(world.tier, len(segments) - 2)
+    found = choose_sources(cache, log_start=0, margin_bytes=0, lineage=LINEAGE, now_ms=START_MS)
+    assert SourcesLimit(segments[-2].start_offset, SourcesEnd.HOLE) == found.limit
+
+
+def test_another_lineage_below_the_margin_is_what_ends_sources(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    other = (LeaderEpoch(0, 0), LeaderEpoch(2, 131), LeaderEpoch(5, 300))
+    found = choose_sources(
+        world.tier.cache, log_start=0, margin_bytes=1, lineage=other, now_ms=START_MS
+    )
+    assert SourcesEnd.OTHER_LINEAGE is found.limit.why
+    assert found.end <= found.limit.offset <= 130
 
 
 def test_a_segment_that_delete_records_cut_stays_and_ends_no_round(tmp_path: Path) -> None:

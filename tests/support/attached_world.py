@@ -7,7 +7,9 @@ every step a consumer must find all offsets, and what serves them must be there.
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -243,7 +245,9 @@ class MemoryTier:
 
     def open(self, segment: RemoteLogSegment) -> _Reader:
         if segment.id.segment_id not in self.segments:
-            raise FileNotFoundError(segment.id.segment_id.hex())
+            raise FileNotFoundError(
+                errno.ENOENT, os.strerror(errno.ENOENT), f"memory/{segment.id.segment_id.hex()}"
+            )
         _, log, files = self.segments[segment.id.segment_id]
         return _Reader(log, files)
 

@@ -29,6 +29,7 @@ from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import LiveCluster, encode_batch
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.status import is_compactors
+from keeplast.cluster.storage_check import NOT_STORED_REMEDY, not_stored, read_stored
 from keeplast.errors import (
     CommitUnknownError,
     CompactionError,
@@ -373,7 +374,8 @@ def claim(
     ``folds`` are those of ``log``, for several partitions; without them they are read anew.
 
     RefusedError when it may not be attached, another decision log owns it, another process that
-    may still run holds it (unless ``takes_over``), or the decision log is an older one.
+    may still run holds it (unless ``takes_over``), the decision log is an older one, or the storage
+    is not the brokers'.
     ConflictError when somebody else was faster. What was left undone is :func:`.repair`'s.
     """
     name = AttachedName(cluster_id, partition)
@@ -386,8 +388,10 @@ def claim(
         view.require_continued()
         keep(folds, view)
     require_own(view, log)
-    owner.probe()
     held_by = owner.read()
+    if held_by is None or (known is not None and held_by.epoch < known.epoch):
+        require_stored(cluster, layout, view)
+    owner.probe()
     if held_by is not None and held_by.epoch > (0 if known is None else known.epoch):
         newer = log.find(name)
         if newer is not None and newer.epoch >= held_by.epoch:
@@ -420,6 +424,31 @@ def claim(
     if not held.cleaned_for and log.decisions(held):
         note_unknown_rounds(log, held, view.cache)
     return Publisher(cluster, log, layout, held, terms, folds)
+
+
+def require_stored(cluster: LiveCluster, layout: RemoteLayout, view: MetadataView) -> None:
+    """Raise RefusedError when the newest segment that brokers serve is not in the storage.
+
+    Where no owner object lies, or an old one as in a copy, nothing else tells that the storage is
+    the brokers': in another one an owner object would fence nobody, and what a round writes there
+    no broker would find. Of a partition of which nothing is remote nobody can say.
+    ConflictError when brokers serve that segment no more.
+    """
+    served = view.cache.served_segments().values()
+    newest = max(served, key=lambda each: each.start_offset, default=None)
+    if newest is None:
+        return
+    try:
+        read_stored(layout, newest)
+    except FileNotFoundError as error:
+        look_further(cluster, view, ())
+        if newest.id not in {each.id for each in view.cache.served_segments().values()}:
+            raise ConflictError(
+                f"brokers have removed the newest segment meanwhile. partition={view.name}"
+            ) from error
+        raise RefusedError(
+            f"{not_stored(error)} partition={view.name}; {NOT_STORED_REMEDY}"
+        ) from error
 
 
 def note_unknown_rounds(log: DecisionLog, held: Attached, cache: PartitionCache) -> None:

@@ -24,6 +24,7 @@ from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.model.redaction import shown_url
 from keeplast.tier.objects.stores import is_forbidden
 
+NOT_STORED_REMEDY = "give --storage as the plugin is configured on the brokers"
 _READ, _LIST = 0, 1
 _RIGHTS = {
     "s3": ("s3:GetObject", "s3:ListBucket"),
@@ -57,15 +58,9 @@ def check_storage(
     for each in segments:
         topic = each.id.partition.topic
         try:
-            _read(layout, each)
+            read_stored(layout, each)
         except FileNotFoundError as error:
-            yield _refuse(
-                "not-stored", topic,
-                "brokers serve a segment of which the storage has nothing: --storage or its prefix "
-                "is another one than the brokers' plugin has, or the object is lost. "
-                f"object={shown_url(str(error.filename))}",
-                "give --storage as the plugin is configured on the brokers",
-            )  # fmt: skip
+            yield _refuse("not-stored", topic, not_stored(error), NOT_STORED_REMEDY)
             continue
         except UnavailableError as error:
             yield place.refused(error, topic, _READ)
@@ -81,8 +76,20 @@ def check_storage(
     yield from place.warnings(hides=hides)
 
 
-def _read(layout: RemoteLayout, segment: RemoteLogSegment) -> None:
-    """Read the description, a file beside the log, and the log's first byte."""
+def not_stored(error: FileNotFoundError) -> str:
+    """Return what it means that an object of a segment that brokers serve is not there."""
+    return (
+        "brokers serve a segment of which the storage has nothing: --storage or its prefix is "
+        "another one than the brokers' plugin has, or the object is lost. "
+        f"object={shown_url(str(error.filename))}"
+    )
+
+
+def read_stored(layout: RemoteLayout, segment: RemoteLogSegment) -> None:
+    """Read the description, a file beside the log, and the log's first byte.
+
+    FileNotFoundError for what is not there; errors otherwise as the layout's.
+    """
     reader = layout.open(segment)
     reader.read_auxiliary(AuxiliaryFile.LEADER_EPOCHS)
     reader.read_log(0, 1)

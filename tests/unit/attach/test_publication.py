@@ -588,6 +588,95 @@ def test_a_second_decision_log_is_refused(world: AttachedWorld) -> None:
         world.claim(world.log("others.db"))
 
 
+def test_a_storage_that_is_not_the_brokers_is_refused_before_anything_is_written(
+    world: AttachedWorld,
+) -> None:
+    """Another bucket or prefix, or an empty directory: an owner object there fences nobody."""
+    right, world.tier = world.tier, MemoryTier()
+    for others in (MemoryTier(), MemoryTier(dict(list(right.segments.items())[:-1]))):
+        world.tier = others
+        with pytest.raises(RefusedError, match="--storage or its prefix is another one") as caught:
+            world.claim()
+        newest = world.served()[-1]
+        assert f"object=memory/{newest.id.segment_id.hex()} partition=" in str(caught.value)
+        assert "give --storage as the plugin is configured" in str(caught.value)
+        assert {} == others.own
+        assert None is world.log().find(AttachedName(CLUSTER_ID, PARTITION))
+    world.tier = right
+    assert 1 == world.claim().epoch
+
+
+def test_another_storage_later_is_refused_and_whoever_holds_the_partition_goes_on(
+    world: AttachedWorld,
+) -> None:
+    """An empty one, and a copy of the right one that was made before the last claim."""
+    world.claim().close()
+    copied = MemoryTier(dict(world.tier.segments), dict(world.tier.own))
+    publisher = world.claim()
+    world.upload(30, 39)
+    swap = world.swap(publisher)
+    right = world.tier
+    for others in (MemoryTier(), copied):
+        world.tier, before = others, dict(others.own)
+        with pytest.raises(RefusedError, match="--storage or its prefix is another one"):
+            world.claim()
+        assert before == others.own
+    world.tier = right
+    publisher.decide_and_publish(swap)
+
+
+def test_an_object_that_is_lost_keeps_nobody_from_a_storage_that_has_the_owner_object(
+    world: AttachedWorld,
+) -> None:
+    """What was replaced is still collected, and the partition may be given up."""
+    publisher = world.claim()
+    publisher.decide_and_publish(world.swap(publisher))
+    publisher.close()
+    world.tier.delete(world.served()[-1])
+    publisher = world.claim()
+    world.clock.advance(GRACE_MS)
+    collect(publisher, GRACE_MS)
+    publisher.detach()
+    assert {} == world.tier.own
+
+
+def test_a_partition_of_which_nothing_is_remote_may_be_claimed(tmp_path: Path) -> None:
+    world = AttachedWorld(tmp_path, segments=0)
+    assert 1 == world.claim().epoch
+    world.close()
+
+
+def test_a_segment_that_brokers_remove_meanwhile_is_no_wrong_storage(
+    world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = world.served()[-1]
+
+    def removed_first(tier: MemoryTier, segment: RemoteLogSegment) -> object:
+        monkeypatch.undo()
+        world.expire(*world.served())
+        return tier.open(segment)
+
+    monkeypatch.setattr(MemoryTier, "open", removed_first)
+    with pytest.raises(ConflictError, match="brokers have removed the newest segment meanwhile"):
+        world.claim()
+    assert newest.id.segment_id not in world.tier.segments
+    assert {} == world.tier.own
+    assert 1 == world.claim().epoch
+
+
+def test_a_segment_that_is_stored_otherwise_is_damage_before_anything_is_written(
+    world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(tier: MemoryTier, segment: RemoteLogSegment) -> object:
+        raise CorruptError("no manifest", path="memory")
+
+    monkeypatch.setattr(MemoryTier, "open", damaged)
+    with pytest.raises(CorruptError, match="no manifest"):
+        world.claim()
+    assert {} == world.tier.own
+    assert None is world.log().find(AttachedName(CLUSTER_ID, PARTITION))
+
+
 def test_who_is_second_to_attach_has_nothing_attached(
     world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,13 +2,14 @@
 
 The broker lets nobody do anything but by ACLs (``StandardAuthorizer``). ``attach check`` names each
 permission that is missing; what the page of permissions lists is enough, and each of it is needed.
+Two more listeners know their principals by SCRAM and by certificates.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,16 @@ from confluent_kafka.admin import (
     AdminClient,
     ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 
+from keeplast.cluster import client as client_module
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.client_properties import decode_client_properties
 from keeplast.cluster.facts import METADATA_TOPIC
+from keeplast.errors import UnavailableError
 from tests.kafka.broker import Broker
 from tests.kafka.test_attach import create, tier_settings
 from tests.kafka.test_attach_rounds import wait_until_remote
@@ -42,8 +48,16 @@ VERSION = "3.9.1"
 """A broker of 4.x tells no client by which small size it rolls: the command would keep it all."""
 TOPIC, OTHER = "orders", "payments"
 PASSWORDS = {"look": "look-secret", "compact": "compact-secret"}
+SCRAM_USER, SCRAM_PASSWORD = "salted", "salted-secret"
+CERTIFIED = "CN=certified"
+"""Whom a broker takes the holder of a certificate for: its subject."""
 STORE_PASSWORD = "keystore-secret"
+SECRETS = (*PASSWORDS.values(), SCRAM_PASSWORD, STORE_PASSWORD)
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+ANSWER_SECONDS = 5.0
+LISTENERS = {"CLIENTS": "SASL_SSL", "SALTED": "SASL_SSL", "CERTIFIED": "SSL"}
+WRONG_PASSWORD, NO_CERTIFICATE = "wrong-password", "no-certificate"
 CHECK_FAILED, REFUSED = 1, 4
 COMMAND_SECONDS = 300
 Acl = tuple[str, str | None]
@@ -62,25 +76,24 @@ OPERATIONS = {
 
 @dataclass(frozen=True)
 class Secured:
-    """A broker, and where its clients that need a name are let in."""
+    """A broker, and at which port it lets in each of its clients that need a name."""
 
     broker: Broker
-    port: int
+    ports: Mapping[str, int]
 
-    @property
-    def address(self) -> str:
-        """What they bootstrap from."""
-        return f"127.0.0.1:{self.port}"
+    def address(self, user: str) -> str:
+        """Return what a user bootstraps from."""
+        return f"127.0.0.1:{self.ports[user]}"
 
     def attach(self, user: str, *arguments: str) -> tuple[int, dict[str, Any]]:
         """Run a command as a user; return its exit code and what it says."""
         process = AttachProcess(
-            ["attach", *arguments, "--json", "--bootstrap-server", self.address,
+            ["attach", *arguments, "--json", "--bootstrap-server", self.address(user),
              "--command-config", str(self.properties(user))],
             self.broker.root / "said",
         )  # fmt: skip
         code = process.wait(COMMAND_SECONDS)
-        assert not [each for each in PASSWORDS.values() if each in process.told()]
+        assert not [each for each in SECRETS if each in process.told()]
         return code, process.document()
 
     def properties(self, user: str) -> Path:
@@ -90,7 +103,9 @@ class Secured:
     def client(self, user: str) -> ClusterClient:
         """Return a client of this process."""
         path = self.properties(user)
-        return ClusterClient(self.address, decode_client_properties(path.read_bytes(), str(path)))
+        return ClusterClient(
+            self.address(user), decode_client_properties(path.read_bytes(), str(path))
+        )
 
     def allow(self, user: str, *acls: Acl) -> None:
         """Allow operations, and wait until the broker knows."""
@@ -133,44 +148,82 @@ def _binding(kind: type[Any], user: str, acl: Acl) -> Any:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     root = tmp_path_factory.mktemp("secured")
-    keystore, certificate = make_keystore(root)
-    broker, port = Broker(VERSION, root, tier_settings(VERSION, root)), free_port()
+    keystore, certificate = make_keystore(root, "broker", "CN=127.0.0.1")
+    clients, client_certificate = make_keystore(root, "certified", CERTIFIED)
+    broker = Broker(VERSION, root, tier_settings(VERSION, root))
+    doors = {name: (free_port(), protocol) for name, protocol in LISTENERS.items()}
+    open_at = ",".join(f"{name}://127.0.0.1:{port}" for name, (port, _) in doors.items())
+    protocols = ",".join(f"{name}:{protocol}" for name, (_, protocol) in doors.items())
     users = " ".join(f'user_{name}="{word}"' for name, word in PASSWORDS.items())
     broker.configure(
         {
-            "listeners": f"PLAINTEXT://{broker.address},CONTROLLER://{broker.controller},"
-            f"CLIENTS://127.0.0.1:{port}",
-            "advertised.listeners": f"PLAINTEXT://{broker.address},CLIENTS://127.0.0.1:{port}",
+            "listeners": f"PLAINTEXT://{broker.address},CONTROLLER://{broker.controller},{open_at}",
+            "advertised.listeners": f"PLAINTEXT://{broker.address},{open_at}",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
-            "CLIENTS:SASL_SSL",
+            f"{protocols}",
             "listener.name.clients.sasl.enabled.mechanisms": "PLAIN",
             "listener.name.clients.plain.sasl.jaas.config": f"{PLAIN} required {users};",
-            "listener.name.clients.ssl.keystore.location": str(keystore),
-            "listener.name.clients.ssl.keystore.type": "PKCS12",
-            "listener.name.clients.ssl.keystore.password": STORE_PASSWORD,
-            "listener.name.clients.ssl.key.password": STORE_PASSWORD,
+            "listener.name.salted.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.salted.scram-sha-512.sasl.jaas.config": f"{SCRAM} required;",
+            "listener.name.certified.ssl.client.auth": "required",
+            "listener.name.certified.ssl.truststore.type": "PEM",
+            "listener.name.certified.ssl.truststore.location": str(client_certificate),
+            "ssl.keystore.location": str(keystore),
+            "ssl.keystore.type": "PKCS12",
+            "ssl.keystore.password": STORE_PASSWORD,
+            "ssl.key.password": STORE_PASSWORD,
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
         }
     )
+    trusted = f"ssl.truststore.type=PEM\nssl.truststore.location={certificate}\n"
     for user, password in PASSWORDS.items():
+        (root / f"{user}.properties").write_text(login_of("PLAIN", user, password) + trusted)
+    for user, password in ((SCRAM_USER, SCRAM_PASSWORD), (WRONG_PASSWORD, SCRAM_PASSWORD[:-1])):
         (root / f"{user}.properties").write_text(
-            "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
-            f'sasl.jaas.config={PLAIN} required username="{user}" password="{password}";\n'
-            f"ssl.truststore.type=PEM\nssl.truststore.location={certificate}\n"
+            login_of("SCRAM-SHA-512", SCRAM_USER, password) + trusted
         )
+    (root / f"{CERTIFIED}.properties").write_text(
+        f"security.protocol=SSL\nssl.keystore.type=PKCS12\nssl.keystore.location={clients}\n"
+        f"ssl.keystore.password={STORE_PASSWORD}\nssl.key.password={STORE_PASSWORD}\n{trusted}"
+    )
+    (root / f"{NO_CERTIFICATE}.properties").write_text(f"security.protocol=SSL\n{trusted}")
+    users_of = {
+        "CLIENTS": tuple(PASSWORDS), "SALTED": (SCRAM_USER, WRONG_PASSWORD),
+        "CERTIFIED": (CERTIFIED, NO_CERTIFICATE),
+    }  # fmt: skip
+    ports = {user: doors[name][0] for name, users in users_of.items() for user in users}
     with broker:
         for topic in (TOPIC, OTHER):
             create(broker, topic, 1)
-        yield Secured(broker, port)
+        salt(broker)
+        yield Secured(broker, ports)
 
 
-def make_keystore(root: Path) -> tuple[Path, Path]:
+def login_of(mechanism: str, user: str, password: str) -> str:
+    """Return the lines of client properties by which a user logs in over SSL."""
+    module = PLAIN if mechanism == "PLAIN" else SCRAM
+    return (
+        f"security.protocol=SASL_SSL\nsasl.mechanism={mechanism}\n"
+        f'sasl.jaas.config={module} required username="{user}" password="{password}";\n'
+    )
+
+
+def salt(broker: Broker) -> None:
+    """Let the broker know the password of the user of SCRAM."""
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    known = UserScramCredentialUpsertion(SCRAM_USER, info, SCRAM_PASSWORD.encode())
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for answer in admin.alter_user_scram_credentials([known]).values():
+        answer.result(60)
+
+
+def make_keystore(root: Path, alias: str, subject: str) -> tuple[Path, Path]:
     """Return a key with its certificate for the loopback interface, and the certificate alone."""
-    keystore, certificate = root / "broker.p12", root / "broker.pem"
-    where = ["-alias", "broker", "-keystore", str(keystore), "-storepass", STORE_PASSWORD]
+    keystore, certificate = root / f"{alias}.p12", root / f"{alias}.pem"
+    where = ["-alias", alias, "-keystore", str(keystore), "-storepass", STORE_PASSWORD]
     made = [
-        "keytool", "-genkeypair", "-keyalg", "EC", "-dname", "CN=127.0.0.1", "-ext",
+        "keytool", "-genkeypair", "-keyalg", "EC", "-dname", subject, "-ext",
         "SAN=ip:127.0.0.1", "-validity", "30", "-storetype", "PKCS12", *where,
     ]  # fmt: skip
     told = ["keytool", "-exportcert", "-rfc", "-file", str(certificate), *where]
@@ -206,6 +259,29 @@ def test_each_permission_that_is_missing_is_named_and_no_more_is_needed(secured:
     # What the principal may not see is no topic to it.
     assert (0, [TOPIC]) == (code, document["topics"])
     assert ["patch-release"] == [each["rule"] for each in document["findings"]]
+
+
+@pytest.mark.parametrize("user", [SCRAM_USER, CERTIFIED])
+def test_scram_and_a_certificate_of_the_clients_own_say_who_looks(
+    secured: Secured, user: str
+) -> None:
+    """The broker knows the principal by it: of what that may not do, ``attach check`` says all."""
+    code, document = secured.attach(user, "check", "--topic", TOPIC)
+    assert (CHECK_FAILED, []) == (code, document["topics"])
+    assert [as_line(each) for each in LOOK] == needed(document)
+    secured.allow(user, *LOOK)
+    code, document = secured.attach(user, "check")
+    assert (0, [TOPIC]) == (code, document["topics"])
+
+
+@pytest.mark.parametrize("user", [WRONG_PASSWORD, NO_CERTIFICATE])
+def test_who_does_not_say_rightly_who_he_is_is_let_in_nowhere(
+    secured: Secured, user: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "TIMEOUT_SECONDS", ANSWER_SECONDS)
+    with pytest.raises(UnavailableError) as caught:
+        secured.client(user).read_facts([TOPIC])
+    assert not [each for each in SECRETS if each in str(caught.value)]
 
 
 def test_a_round_needs_what_is_documented_and_fails_cleanly_without_each(secured: Secured) -> None:

@@ -306,9 +306,9 @@ def verify(
     from keeplast.service.certificate_check import (
         IS_FINE,
         compare_directory,
+        given_receipts_behind,
         lines_within,
         read_certificate,
-        receipts_behind,
     )
     from keeplast.signing import SignatureCheck
 
@@ -329,7 +329,7 @@ def verify(
         say(f"{error} path={file}", kind="error")
         return CHECK_FAILED, {**document, "problem": str(error)}
     within = {} if plain is None or hasher is None else lines_within(statement, hasher, plain)
-    behind = None if receipt is None else receipts_behind(statement, files, (receipt,))
+    behind = None if receipt is None else given_receipts_behind(statement, files, receipt)
     standings: Sequence[PartitionStanding] = ()
     if data is not None:
         with ProgressEvents("searching") as events:

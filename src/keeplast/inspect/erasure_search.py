@@ -5,7 +5,9 @@ compressed batches decompressed. What else lies in the directory and is, or was,
 replaced, put aside) is read batch by batch, and so is a directory that a broker disposes of.
 
 The rule that a reader must not break: what could not be read to its end is told as a place with a
-``problem``, and what is not known as unknown. Neither ever counts as searched.
+``problem``, and what is not known as unknown. Neither ever counts as searched. Nor does a log in
+which a swap is under way, some of whose records are in no file of it: it is waited for, and one
+that was interrupted is refused (:mod:`keeplast.log.settled`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from keeplast.clock import SystemClock
 from keeplast.errors import CorruptError, RefusedError, UnavailableError
 from keeplast.format.batch import RecordBatch
 from keeplast.format.filename import (
@@ -46,6 +49,7 @@ from keeplast.log.partition_log import (
     find_tail,
     list_partition,
 )
+from keeplast.log.settled import settled_partition
 from keeplast.log.topic_id import read_topic_id
 from keeplast.log.windows import Window
 from keeplast.model.erasure_request import SegmentDigest
@@ -173,7 +177,7 @@ def search_partition(
     """Search one partition directory; takes no lock and writes nothing.
 
     ``rankings`` say by what versions are read. CorruptError where a closed segment cannot be read,
-    UnavailableError when files change all the time.
+    RefusedError where a swap was interrupted, UnavailableError when files change all the time.
     """
     for _ in range(LOOKS_MAX):
         try:
@@ -270,7 +274,7 @@ def _search(
     workspace: Workspace,
     progressed: Progressed,
 ) -> PartitionSearch:
-    listing = list_partition(path, files, if_empty=noted_log_start(files, path))
+    listing = settled_partition(path, files, SystemClock(), if_empty=noted_log_start(files, path))
     tail = find_tail(listing, files)
     segments = [
         SearchedSegment(each, tail.valid_bytes if each is listing.active else each.size_bytes)

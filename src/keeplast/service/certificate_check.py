@@ -150,7 +150,7 @@ def compare_directory(
             for each in entries
         )
     checkpoints = read_checkpoint(files, directory.root, CLEANER_CHECKPOINT)
-    behind = _receipts_behind(statement, directory, files, receipt)
+    behind = _directory_behind(statement, directory, files, receipt)
     wanted = wanted_keys(statement, hasher)
     workspace = Workspace(memory_bytes)
 
@@ -209,7 +209,7 @@ def _strangeness(
     return None
 
 
-def _receipts_behind(
+def _directory_behind(
     statement: Mapping[str, Any],
     directory: DataDirectory,
     files: FileSystem,
@@ -217,18 +217,30 @@ def _receipts_behind(
 ) -> str | None:
     """Return why the receipts are older than those of a certificate, None when they are not."""
     receipts = statement["receipts"]
-    if receipt is None and (receipts is None or not receipts["in_directory"]):
+    if receipt is not None:
+        return given_receipts_behind(statement, files, receipt)
+    if receipts is None or not receipts["in_directory"]:
         return None  # they were kept elsewhere, and nobody says where
-    return receipts_behind(statement, files, receipt_paths(directory.root, receipt))
+    return _receipts_behind(statement, files, receipt_paths(directory.root, None))
 
 
-def receipts_behind(
+def given_receipts_behind(
+    statement: Mapping[str, Any], files: FileSystem, receipt: Path
+) -> str | None:
+    """Return why the receipts that somebody named are older than a certificate's, else None.
+
+    Of a certificate that says nothing of receipts none are behind. InvalidError where there is no
+    such file: a name that was mistyped says nothing of what is there.
+    """
+    if not files.exists(receipt):
+        raise InvalidError(f"there is no such file of receipts; correct it. --receipt={receipt}")
+    return _receipts_behind(statement, files, (receipt,))
+
+
+def _receipts_behind(
     statement: Mapping[str, Any], files: FileSystem, paths: Sequence[Path]
 ) -> str | None:
-    """Return why receipt files are not, or not as far as, those of a certificate, else None.
-
-    Of a certificate that says nothing of receipts none are behind.
-    """
+    """Return why receipt files are not, or not as far as, those of a certificate, else None."""
     receipts = statement["receipts"]
     if receipts is None or receipts["head"] is None:
         return None

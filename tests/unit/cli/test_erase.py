@@ -384,6 +384,20 @@ def test_a_backup_without_the_last_expiry_is_older_by_its_receipts(
     assert "receipts" in run.document["data"][0]["why"]
 
 
+@pytest.mark.parametrize("has_data", [True, False])
+def test_receipts_that_are_not_there_are_a_mistake_of_the_call(
+    keeplast: Command, certified: Path, data: Path, operator: OperatorFiles, has_data: bool
+) -> None:
+    """A name that was mistyped would be told as a directory that is older."""
+    missing = data / "keeplast-recepits"
+    run = keeplast(
+        "erasure", "verify", certified, "--public-key", operator.public_key,
+        *(("--data", data) if has_data else ()), "--receipt", missing,
+    )  # fmt: skip
+    wanted = f"there is no such file of receipts; correct it. --receipt={missing}"
+    assert (2, True) == (run.code, wanted in run.err), run.err
+
+
 def test_receipts_that_were_changed_since_are_no_receipts_of_a_certificate(
     keeplast: Command, certified: Path, data: Path, operator: OperatorFiles
 ) -> None:
@@ -475,7 +489,22 @@ def test_no_certificate_while_a_trace_is_left(
     assert not out.exists()
 
 
-@pytest.mark.parametrize("name", [STAGED, "keeplast-copy.log", f"{0:020d}.log.swap"])
+def test_a_swap_that_was_interrupted_is_finished_before_dates_are_told(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    """What is in place is not the whole log, and the certificate of it would be of a part."""
+    erase(keeplast, data, operator, "--now")
+    (data / "t-1" / f"{0:020d}.log.swap").write_bytes(batch(0, ANNA, b"1"))
+    run = erase(keeplast, data, operator, "--json", code=4)
+    assert [0] == [each["partition"] for each in run.document["searched"]]
+    (error,) = run.document["errors"]
+    assert (1, "RefusedError") == (error["partition"], error["class"])
+    assert "a swap of segments was interrupted" in error["message"]
+    refused = certify(keeplast, data, operator, tmp_path / "gone.json", code=4)
+    assert "a swap of segments was interrupted" in refused.err
+
+
+@pytest.mark.parametrize("name", [STAGED, "keeplast-copy.log"])
 def test_a_trace_beside_the_log_counts(
     keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path, name: str
 ) -> None:

@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine
 from typer.testing import CliRunner
 
 import keeplast as package
+from keeplast.api import open_store
+from keeplast.cli.attach.options import ClusterAddress
 from keeplast.cli.main import app
 from keeplast.clock import SystemClock
+from keeplast.tier.metadata import database
+from keeplast.tier.metadata.database import open_database
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import let_commands_open
 from tests.unit.attach.test_attached_holds import make_world
@@ -61,7 +66,7 @@ def test_a_hold_of_a_live_topic_is_added_seen_honoured_and_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(*arguments: object, code: int = 0) -> Any:
-        where = ("--bootstrap-server", "127.0.0.1:1", "--store", f"sqlite:///{tmp_path / 'd.db'}")
+        where = ("--bootstrap-server", "127.0.0.1:1", "--store", store)
         found = CliRunner().invoke(app, ["attach", *(str(each) for each in arguments), *where])
         assert code == found.exit_code, found.output
         return " ".join(found.output.split())
@@ -69,6 +74,7 @@ def test_a_hold_of_a_live_topic_is_added_seen_honoured_and_released(
     world = make_world(tmp_path)
     world.world.clock.advance(SystemClock().now_ms() - world.world.clock.now_ms())
     let_commands_open(world, monkeypatch)
+    store = f"sqlite:///{world.world.root / 'decisions.db'}"
     storage = ("--storage", "local:/x", "--topic", PARTITION.topic)
     add = ("hold", "add", "audit", *storage, "--max-age", "7d")
     assert f"audit {PARTITION.topic}-{PARTITION.partition} 35" in run(*add, "--at", 35)
@@ -83,4 +89,41 @@ def test_a_hold_of_a_live_topic_is_added_seen_honoured_and_released(
     assert "No such option: --topic" in run("hold", *of_topic, code=2)
     assert "released audit, of 1 partition(s)" in run("hold", "release", "audit")
     assert "no holds" in run("hold", "list")
+    world.close()
+
+
+@pytest.mark.parametrize("call", [("list",), ("release", "audit")])
+def test_a_decision_log_that_is_not_there_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: tuple[str, ...]
+) -> None:
+    world = make_world(tmp_path)
+    monkeypatch.setattr(ClusterAddress, "connect", lambda _: world.consumers)
+    missing = tmp_path / "decision.db"
+    where = ("--bootstrap-server", "127.0.0.1:1", "--store", f"sqlite:///{missing}")
+    found = CliRunner().invoke(app, ["attach", "hold", *call, *where])
+    assert (2, True) == (found.exit_code, "there is no such decision log" in found.output)
+    assert not missing.exists()
+    world.close()
+
+
+def test_who_lists_holds_opens_no_metadata_for_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeplast: Command
+) -> None:
+    """A principal that may only read is enough, and no lock is in a host's way."""
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    keeplast("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
+    opened: list[bool] = []
+
+    def open_noting(url: str, *, only_looks: bool = False) -> Engine:
+        opened.append(only_looks)
+        return open_database(url, only_looks=only_looks)
+
+    monkeypatch.setattr(open_store, "open_database", open_noting)
+    monkeypatch.setattr(database, "open_database", open_noting)
+    assert 0 == keeplast("tier", "hold", "list", "--store", url).code
+    world = make_world(tmp_path / "live")
+    monkeypatch.setattr(ClusterAddress, "connect", lambda _: world.consumers)
+    where = ["--bootstrap-server", "127.0.0.1:1", "--store", url]
+    assert 0 == CliRunner().invoke(app, ["attach", "hold", "list", *where]).exit_code
+    assert [True, True] == opened
     world.close()

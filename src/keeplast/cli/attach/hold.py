@@ -12,6 +12,7 @@ from keeplast.cli.attach.options import (
     DecisionOptions,
     TierOptions,
     WantedOptions,
+    decision_log_there,
 )
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json
@@ -101,7 +102,8 @@ def list_(cluster: ClusterOptions, decisions: DecisionOptions, as_json: Json = F
     from keeplast.cli.show.output import print_result
 
     cluster_id = cluster.connect().read_cluster_id()
-    with decisions.open_log() as log:
+    with decision_log_there(decisions.store, only_looks=True) as log:
+        assert log is not None
         found = [
             each
             for each in log.hold_rows.attached(cluster_id)
@@ -126,7 +128,8 @@ def release(
     from keeplast.cli.show.output import print_result
 
     cluster_id = cluster.connect().read_cluster_id()
-    with decisions.open_log() as log:
+    with decision_log_there(decisions.store) as log:
+        assert log is not None
         released = log.hold_rows.release_attached(cluster_id, name)
         now_ms = log.hold_rows.now_ms()
     if not as_json:

@@ -59,7 +59,7 @@ def list_(address: StoreAddress, as_json: Json = False) -> Result:
     from keeplast.cli.hold import hold_documents, holds_table
     from keeplast.cli.show.output import print_result
 
-    with address.opened() as opened:
+    with address.opened(only_looks=True) as opened:
         found = [each.hold for each in opened.holds.all()]
         now_ms = opened.holds.now_ms()
     if not as_json:

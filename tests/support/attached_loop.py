@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from keeplast.attach.allowance import DaySum
-from keeplast.cli.attach.options import wanted_settings
 from keeplast.cluster.facts import (
     METADATA_TOPIC,
     BrokerFacts,
@@ -25,6 +24,7 @@ from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.cluster.layouts.local_storage import SEGMENTS, LocalStorage
 from keeplast.cluster.layouts.paced import PacedLayout, PaceLimits, RequestPace
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
+from keeplast.config.attached import wanted_settings
 from keeplast.config.layers import Layer
 from keeplast.format import leader_epoch
 from keeplast.format.batch import encode_batch as encode_records

@@ -166,14 +166,16 @@ def find_shown_topics(
 
 
 @contextlib.contextmanager
-def decision_log_at(store: str | None, clock: Clock) -> Iterator[DecisionLog | None]:
+def decision_log_at(
+    store: str | None, clock: Clock, *, only_looks: bool = True
+) -> Iterator[DecisionLog | None]:
     """Open a decision log that is there, None without a URL; InvalidError when it is not."""
     if store is None:
         yield None
         return
     if is_missing(store):
         raise InvalidError(f"there is no such decision log. store={shown_url(store)}")
-    log = DecisionLog(open_database(store, only_looks=True), clock)
+    log = DecisionLog(open_database(store, only_looks=only_looks), clock)
     try:
         yield log
     finally:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import contextlib
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,9 +12,7 @@ import typer
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.erasing import (
-    ROUNDS_OF_NOW,
     Acted,
-    AskedErasure,
     KeyOptions,
     asked_keys,
     check_call,
@@ -25,14 +24,16 @@ from keeplast.cli.frame.parameters import FACTS, ROUND, SCOPE, DataDir, Json, No
 from keeplast.cli.frame.readers import ReaderOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from keeplast.cluster.group_offsets import BrokerGroups
     from keeplast.config.selection import Selection
     from keeplast.log.files import FileSystem
     from keeplast.model.erasure_request import ErasureRequest
+    from keeplast.run.coordinator import Coordinator
     from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
     from keeplast.service.erasure_book import RequestShelf
+    from keeplast.service.erasure_call import AskedErasure
     from keeplast.survey.report import CleanReport
 
 Topics = Annotated[
@@ -86,10 +87,12 @@ def erase(options: EraseOptions, as_json: Json = False) -> Result:
     line and hash, and the exit code is 1. The request is kept, hashed; nothing else is written
     without --now. keeplast erasure certificate says it in writing when nothing is left.
     """
+    from keeplast.service.directory_erasing import directory_shelves
+
     about = options.about
     check_call(about, now=options.now)
     brokers = options.readers.brokers()
-    shelf, own = shelves_of(options.data_dir, about.requests)
+    shelf, own = directory_shelves(options.data_dir, about.requests)
     asked = asked_keys(about, options.topics, shelf)
     files, selection = _select(options, asked)
     return erase_keys(
@@ -141,6 +144,7 @@ class _DirectoryEraser:
 def _select(options: EraseOptions, asked: AskedErasure) -> tuple[FileSystem, Selection]:
     from keeplast.cli.show.output import say
     from keeplast.log.files import LocalFiles
+    from keeplast.service.directory_erasing import select_topics
 
     files = LocalFiles()
     selection = select_topics(
@@ -169,78 +173,6 @@ def _name_in(own: RequestShelf, shelf: RequestShelf, requests: Sequence[ErasureR
         )
 
 
-def shelves_of(data_dir: Path, given: Path | None) -> tuple[RequestShelf, RequestShelf]:
-    """Return where the requests of a data directory are kept, and its own list."""
-    from keeplast.log.data_directory import open_data_directory
-    from keeplast.log.erasure_requests import REQUESTS_NAME
-    from keeplast.log.files import LocalFiles
-    from keeplast.service.erasure_book import FileShelf
-
-    check_on_disk(data_dir)
-    files = LocalFiles()
-    root = open_data_directory(data_dir, files).root
-    own = FileShelf(files, root / REQUESTS_NAME)
-    path = own.path if given is None else given.absolute()
-    if path != own.path:
-        require_outside(root, path, "--requests")
-    return FileShelf(files, path), own
-
-
-def require_outside(root: Path, path: Path, option: str) -> None:
-    """Raise InvalidError for a file in a data directory, where it could be taken for another."""
-    from keeplast.errors import InvalidError
-
-    if root.resolve() in path.resolve().parents:
-        raise InvalidError(
-            f"name a file outside of the data directory, which brokers read. {option}={path}"
-        )
-
-
-def check_on_disk(data_dir: Path) -> None:
-    """Raise RefusedError for an object store: nothing there is cleaned in place."""
-    from keeplast.errors import RefusedError
-    from keeplast.log.object_paths import is_object_path
-
-    if is_object_path(data_dir):
-        raise RefusedError(
-            "erasure is for data directories on disks; keeplast tier erase says what a store "
-            f"has of keys. path={data_dir}"
-        )
-
-
-def select_topics(
-    data_dir: Path,
-    files: FileSystem,
-    topics: Sequence[str],
-    settings: SettingOptions,
-    *,
-    leaves_missing: bool = False,
-) -> Selection:
-    """Return the partitions of ``topics``, of all without any; InvalidError for one that is not
-    there, unless ``leaves_missing`` and another one is."""
-    from keeplast.config.choice import PartitionChoice
-    from keeplast.config.selection import select_partitions
-    from keeplast.errors import InvalidError
-    from keeplast.log.data_directory import open_data_directory
-
-    check_on_disk(data_dir)
-    chosen = tuple(topics)
-    if leaves_missing and chosen:
-        there = {
-            each.partition.topic
-            for each in open_data_directory(data_dir, files).partitions
-            if each.mark is None
-        }
-        chosen = tuple(each for each in chosen if each in there) or chosen
-    selection = select_partitions(data_dir, files, PartitionChoice(topics=chosen), settings)
-    if selection.directory.is_single:
-        raise InvalidError(
-            "give the data directory, not one partition in it: what a broker disposes of lies "
-            f"beside them. path={data_dir}"
-        )
-    return selection
-
-
 def _clean(
     options: EraseOptions,
     selection: Selection,
@@ -255,25 +187,13 @@ def _clean(
     from keeplast.cli.frame.guard import StopSignals
     from keeplast.cli.frame.verdict import report_exit_code
     from keeplast.cli.show.progress import ProgressEvents
-    from keeplast.service.receipt_names import FILE_NAME
-    from keeplast.survey.request import CleanRequest
+    from keeplast.service.directory_erasing import clean_traces
 
-    workers = options.workers
-    holding = frozenset(answer.partitions_with_traces())
-    root = selection.directory.root
-    request = CleanRequest(
-        tuple(
-            # Nothing is kept for undo: neither what these rounds replace nor what others have.
-            replace(each, topic=replace(each.topic, undo_retention_ms=0))
-            for each in selection.partitions
-            if each.partition in holding
-        ),
-        rounds=None, roll_active=True, rolls_idle=True, retention=True, force=True, expired=True,
-        receipt=root / FILE_NAME if options.receipt is None else options.receipt,
-    )  # fmt: skip
-    reports: list[CleanReport] = []
-    while len(reports) < ROUNDS_OF_NOW:
-        # Each by itself: one remembers what it has examined, and dates of that moment with it.
+    workers, stopped = options.workers, 0
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[Coordinator]:
+        nonlocal stopped
         with (
             ProgressEvents("cleaning") as events,
             wiring.open_coordinator(
@@ -285,11 +205,10 @@ def _clean(
             ) as coordinator,
             StopSignals(coordinator.stop) as signals,
         ):
-            if not reports:
-                # First: a round may join a segment that is to go to one that stays, and what lies
-                # below the log start would stay with it.
-                coordinator.expire(request)
-            reports.append(coordinator.clean(replace(request, roll_active=not reports)))
-        if signals.exit_code is not None:
-            return reports[-1], signals.exit_code
-    return max(reports, key=report_exit_code), 0
+            yield coordinator
+        stopped = signals.exit_code or 0
+
+    reports = clean_traces(
+        selection, answer, opened, receipt=options.receipt, is_stopped=lambda: bool(stopped)
+    )
+    return reports[-1] if stopped else max(reports, key=report_exit_code), stopped

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keeplast.cli.erase import require_outside, select_topics, shelves_of
-from keeplast.cli.frame.certifying import CertificateOptions, SearchedPlace, sign_certificate
+from keeplast.cli.frame.certifying import CertificateOptions, sign_certificate
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.erasing import search_runner, store_shelf
+from keeplast.cli.frame.erasing import search_runner
 from keeplast.cli.frame.erasure_options import KEYS, Keys, Requests
 from keeplast.cli.frame.options import RunnerOptions, SettingOptions
 from keeplast.cli.frame.parameters import FACTS, DataDir, Json, ObjectOptions
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from keeplast.model.erasure_request import ErasureRequest
     from keeplast.model.keyed_hash import KeyHasher
     from keeplast.service.certificate_check import PartitionStanding
+    from keeplast.service.certificate_issue import SearchedPlace
     from keeplast.service.erasure_answer import ErasureKeys
     from keeplast.service.erasure_book import RequestShelf
 
@@ -200,12 +200,14 @@ def _shelf_at(
     """
     from keeplast.cli.frame.packages import check_packages
     from keeplast.log.object_paths import is_object_path
+    from keeplast.service.directory_erasing import directory_shelves
 
     if "://" not in place or is_object_path(Path(place)):
-        shelf, own = shelves_of(Path(place), requests)
-        yield shelf, None if shelf == own else own
+        kept, its_own = directory_shelves(Path(place), requests)
+        yield kept, None if kept == its_own else its_own
         return
     check_packages()
+    from keeplast.service.store_shelf import store_shelf
     from keeplast.tier.metadata.database import is_missing
 
     with contextlib.ExitStack() as opened:
@@ -237,35 +239,26 @@ def certificate(
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.clock import SystemClock
     from keeplast.log.files import LocalFiles
-    from keeplast.service.erasing import find_traces
-    from keeplast.service.status import read_round_receipts
+    from keeplast.service.certificate_issue import search_directory
+    from keeplast.service.directory_erasing import (
+        directory_shelves,
+        require_outside,
+        select_topics,
+    )
 
-    shelf, _ = shelves_of(data_dir, options.requests)
+    shelf, _ = directory_shelves(data_dir, options.requests)
     require_outside(data_dir, options.out, "--out")
     files = LocalFiles()
 
     def search(asked: ErasureRequest, keys: ErasureKeys) -> SearchedPlace:
-        from keeplast.service.certificate import (
-            directory_place,
-            read_identity,
-            read_standing,
-            receipt_paths,
-        )
-
         selection = select_topics(data_dir, files, asked.topics, settings)
-        root = selection.directory.root
         for warning in selection.warnings:
             say(warning, kind="warning")
-        rounds = read_round_receipts(files, root, receipt)
-        standing = read_standing(
-            files, receipt_paths(root, receipt), rounds, in_directory=receipt is None
-        )
         with ProgressEvents("searching") as events, search_runner(workers) as runner:
-            answer = find_traces(
-                selection, files, SystemClock().now_ms(), keys,
+            return search_directory(
+                selection, files, SystemClock().now_ms(), keys, receipt=receipt,
                 planned=events.planned, progressed=events.progressed, runner=runner,
             )  # fmt: skip
-        return SearchedPlace(answer, directory_place(read_identity(files, root)), standing)
 
     return sign_certificate(options, shelf, search, as_json=as_json)
 

@@ -268,7 +268,7 @@ def _attached_place(group: SourceGroup) -> _Place:
         topics=topics,
     )  # fmt: skip
     layout = layout_at(group.storage, group.storage_options)
-    with decision_log_there(group.store) as log:
+    with decision_log_there(group.store, only_looks=True) as log:
         client = cluster.connect()
         facts = client.read_facts(topics)
         with folding() as progressed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from keeplast.attach.attached_files import attached_path
@@ -26,8 +27,13 @@ from keeplast.log.partition_log import PartitionFiles, Tail
 from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.workspace import Workspace
-from keeplast.service.attached_erasing import TieredLog
-from keeplast.service.certificate import ATTACHED, NOT_SEARCHED, CertifiedPlace
+from keeplast.service.attached_erasing import TieredLog, find_attached_traces
+from keeplast.service.certificate import (
+    ATTACHED,
+    NOT_SEARCHED,
+    CertifiedPlace,
+    receipts_standing,
+)
 from keeplast.service.certificate_check import (
     CertificateStanding,
     PartitionStanding,
@@ -36,8 +42,11 @@ from keeplast.service.certificate_check import (
     judge,
     wanted_keys,
 )
+from keeplast.service.certificate_issue import SearchedPlace
 from keeplast.service.cluster_answer import AskedCluster, remote_log
 from keeplast.service.erasing import Search
+from keeplast.service.erasure_answer import ErasureKeys
+from keeplast.service.search_tasks import SearchRunner
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import AttachedName
@@ -102,6 +111,31 @@ class LiveTier:
     log: DecisionLog
     layout: RemoteLayout
     settings: Settings
+
+
+def search_tier(
+    tier: LiveTier,
+    clock: Clock,
+    keys: ErasureKeys,
+    *,
+    grace_ms: int,
+    receipt: Path | None = None,
+    planned: Callable[[int], None] = lambda _: None,
+    progressed: Callable[[int], None] = lambda _: None,
+    runner: SearchRunner | None = None,
+) -> SearchedPlace:
+    """Search the remote tier of the topics that were looked at, for what a certificate rests on.
+
+    ``receipt`` is held against the heads that the decision log keeps. RefusedError where it is
+    broken.
+    """
+    standing = receipts_standing(receipt, tier.log.facts)
+    place = attached_place(tier.facts, tier.folded, tier.log)
+    answer = find_attached_traces(
+        tier.cluster, tier.facts, tier.folded.cache, tier.log, tier.layout, tier.settings, clock,
+        keys, grace_ms=grace_ms, planned=planned, progressed=progressed, runner=runner,
+    )  # fmt: skip
+    return SearchedPlace(answer, place, standing)
 
 
 def compare_attached(

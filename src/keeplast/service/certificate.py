@@ -13,7 +13,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keeplast.errors import CorruptError, RefusedError, error_text
 from keeplast.format.filename import META_PROPERTIES
@@ -27,10 +27,12 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.statement import statement_bytes
 from keeplast.service.erasure_answer import ErasureAnswer, date_words
 from keeplast.service.receipt_names import FILE_NAME, PREVIOUS_NAME
-from keeplast.signing import Signer
 from keeplast.survey.kept_heads import HeadFacts, check_lines
 from keeplast.survey.receipt_book import BYTES_MAX, RoundReceipt, read_receipts, whole_lines
 from keeplast.survey.receipt_chain import ChainReport, check_chain, named_chains
+
+if TYPE_CHECKING:
+    from keeplast.signing import Signer
 
 KIND = "keeplast erasure certificate"
 VERSION = 1

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum, auto
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keeplast.errors import CompactionError, InvalidError, StoppedError, error_text
 from keeplast.format.filename import CLEANER_CHECKPOINT
@@ -46,9 +46,11 @@ from keeplast.service.certificate import (
     read_receipt_lines,
     receipt_paths,
 )
-from keeplast.signing import SignatureCheck
 from keeplast.survey.receipt_chain import ChainHead, check_chain
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
+
+if TYPE_CHECKING:
+    from keeplast.signing import SignatureCheck
 
 
 class CertificateStanding(StrEnum):

@@ -5,7 +5,7 @@ Cluster, decision log and objects are only read: nothing is claimed and nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from keeplast.cluster.live_cluster import MetadataReader
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
 from keeplast.cluster.status import name_of
 from keeplast.config.settings import Settings
+from keeplast.errors import InvalidError
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.traces import find_attached_trace
 from keeplast.model.duration import duration_text
@@ -37,6 +38,22 @@ from keeplast.tier.state.attached import AttachedName
 
 class AskedCluster(MetadataReader, GroupCluster, Protocol):
     """A live cluster that tells of its remote tier, and of consumer groups."""
+
+
+def choose_attached(facts: ClusterFacts, numbers: Collection[int]) -> list[tuple[TopicFacts, int]]:
+    """Return the partitions with these numbers, all without any; InvalidError for none at all."""
+    found = [
+        (topic, number)
+        for topic in facts.topics
+        for number in range(topic.partition_count)
+        if not numbers or number in numbers
+    ]
+    if not found:
+        raise InvalidError(
+            "no such partition of a tiered topic; correct --topic and --partition. "
+            f"partitions={list(numbers)} topics={[each.name for each in facts.topics]}"
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from keeplast.inspect.erasure_search import WantedKeys, search_partition
 from keeplast.inspect.explain import rankings_of
 from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.partition import TopicPartition
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.workspace import Workspace
-from keeplast.service.certificate import NOT_BOUND, NOT_SEARCHED, STORE, CertifiedPlace
+from keeplast.service.certificate import (
+    NOT_BOUND,
+    NOT_SEARCHED,
+    STORE,
+    CertifiedPlace,
+    receipts_standing,
+)
 from keeplast.service.certificate_check import (
     CertificateStanding,
     PartitionStanding,
@@ -29,7 +36,11 @@ from keeplast.service.certificate_check import (
     judge,
     wanted_keys,
 )
-from keeplast.service.store_erasing import remote_files, search_replaced
+from keeplast.service.certificate_issue import SearchedPlace
+from keeplast.service.erasure_answer import ErasureKeys
+from keeplast.service.search_tasks import SearchRunner
+from keeplast.service.store_choice import choose_topics
+from keeplast.service.store_erasing import find_store_traces, remote_files, search_replaced
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.store_name import find_name
@@ -62,6 +73,32 @@ def store_place(opened: TieredStore, partitions: Iterable[TopicPartition]) -> Ce
         {partition: state.topic_id for partition, state in states.items()},
         {partition: state.version for partition, state in states.items()},
     )
+
+
+def search_store(
+    opened: TieredStore,
+    topics: Sequence[str],
+    cleaner: CleanerConfig,
+    now_ms: int,
+    keys: ErasureKeys,
+    *,
+    receipt: Path | None = None,
+    planned: Callable[[int], None] = lambda _: None,
+    progressed: Callable[[int], None] = lambda _: None,
+    runner: SearchRunner | None = None,
+) -> SearchedPlace:
+    """Search the partitions of ``topics``, of all without, for what a certificate rests on.
+
+    ``receipt`` is held against the heads that the store keeps. RefusedError where it is broken.
+    """
+    standing = receipts_standing(receipt, opened.parts().metadata.facts)
+    chosen = choose_topics(opened, topics)
+    place = store_place(opened, chosen)
+    answer = find_store_traces(
+        opened, chosen, cleaner, now_ms, keys, planned=planned, progressed=progressed,
+        runner=runner,
+    )  # fmt: skip
+    return SearchedPlace(answer, place, standing)
 
 
 def compare_store(

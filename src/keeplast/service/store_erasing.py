@@ -8,8 +8,10 @@ What a host has not copied yet is not searched.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
+from keeplast.errors import CompactionError
 from keeplast.inspect.erasure_search import BesideLog, WantedKeys, search_file
 from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.traces import LastTrace, find_last_trace
@@ -17,6 +19,8 @@ from keeplast.log.partition_log import list_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader, ToldGroups
 from keeplast.model.topic_config import CleanerConfig
+from keeplast.run.receipt import Receipt
+from keeplast.service.directory_erasing import ROUNDS_OF_NOW
 from keeplast.service.erasing import (
     FileLog,
     LeftBeside,
@@ -227,3 +231,35 @@ def _keys_of(partition: TopicPartition, topic_id: str, segment: RemoteSegment) -
         object_key(partition, topic_id, segment.segment_id, segment.base_offset, suffix)
         for suffix in (*segment.files, FILTER)
     )
+
+
+def clean_store_traces(
+    opened: Callable[[], AbstractContextManager[TieredStore]],
+    partitions: Sequence[TopicPartition],
+    *,
+    takes_over: bool,
+    grace_ms: int,
+    receipt: Receipt | None,
+) -> list[tuple[TopicPartition, Exception]]:
+    """Do rounds of the partitions in which a key is, and collect; returns what failed of each.
+
+    Nothing is kept for undo: neither what these rounds replace nor what others have.
+    """
+    faults: list[tuple[TopicPartition, Exception]] = []
+    left = list(partitions)
+    for number in range(ROUNDS_OF_NOW):
+        # Each by itself: one remembers what it has examined, and dates of that moment with it.
+        with opened() as store:
+            for each in tuple(left):
+                try:
+                    store.clean(
+                        each, takes_over=takes_over, grace_ms=grace_ms, receipt=receipt, force=True,
+                        expired=True, keeps=False,
+                    )  # fmt: skip
+                    store.undo.drop(each, takes_over=takes_over)
+                    if number + 1 == ROUNDS_OF_NOW:
+                        store.collect(each, takes_over=takes_over)
+                except (CompactionError, OSError) as error:
+                    faults.append((each, error))
+                    left.remove(each)
+    return faults

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keeplast.cli.attach.erase import look_at_cluster, search_tier
+from keeplast.cli.attach.erase import look_at_cluster
 from keeplast.cli.attach.options import (
     ClusterAddress,
     TierOptions,
     WantedOptions,
     decision_log_there,
 )
-from keeplast.cli.frame.certifying import CertificateOptions, SearchedPlace, sign_certificate
+from keeplast.cli.frame.certifying import CertificateOptions, sign_certificate
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.erasing import store_shelf
+from keeplast.cli.frame.erasing import search_runner
 from keeplast.cli.frame.erasure_options import Receipts
 from keeplast.cli.frame.options import RunnerOptions
 from keeplast.cli.frame.parameters import Json
@@ -21,6 +21,7 @@ from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
     from keeplast.model.erasure_request import ErasureRequest
+    from keeplast.service.certificate_issue import SearchedPlace
     from keeplast.service.erasure_answer import ErasureKeys
 
 
@@ -46,6 +47,13 @@ def certificate(
     brokers' own disks were not searched.
     """
     from keeplast.attach.collection import GRACE_MS_DEFAULT
+    from keeplast.cli.frame.packages import check_packages
+    from keeplast.cli.show.progress import ProgressEvents
+    from keeplast.clock import SystemClock
+
+    check_packages()
+    from keeplast.service.attached_certificate import LiveTier, search_tier
+    from keeplast.service.store_shelf import store_shelf
 
     with (
         decision_log_there(tier.store) as log,
@@ -55,13 +63,15 @@ def certificate(
             raise InvalidError("name the decision log. --store=None")
 
         def search(asked: ErasureRequest, keys: ErasureKeys) -> SearchedPlace:
-            from keeplast.service.attached_certificate import attached_place
-            from keeplast.service.certificate import receipts_standing
-
-            standing = receipts_standing(receipt, log.facts)
             found = look_at_cluster(cluster, asked.topics, log)
-            place = attached_place(found.facts, found.folded, log)
-            answer = search_tier(found, tier, wanted, log, keys, GRACE_MS_DEFAULT, workers)
-            return SearchedPlace(answer, place, standing)
+            live = LiveTier(
+                found.client, found.facts, found.folded, log, tier.open_layout(),
+                wanted.settings_of(found.facts.topics),
+            )  # fmt: skip
+            with ProgressEvents("searching") as events, search_runner(workers) as runner:
+                return search_tier(
+                    live, SystemClock(), keys, grace_ms=GRACE_MS_DEFAULT, receipt=receipt,
+                    planned=events.planned, progressed=events.progressed, runner=runner,
+                )  # fmt: skip
 
         return sign_certificate(options, shelf, search, as_json=as_json)

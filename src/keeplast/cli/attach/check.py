@@ -161,7 +161,7 @@ def _unknown(client: ClusterClient, config: TopicConfig) -> list[Right]:
 
 def _wanted(options: PolicyOptions, topics: Sequence[TopicFacts]) -> Settings:
     """Return what keeplast is asked to do with each topic."""
-    from keeplast.cli.attach.options import wanted_settings
+    from keeplast.config.attached import wanted_settings
     from keeplast.config.sources import read_layers
     from keeplast.log.files import LocalFiles
 

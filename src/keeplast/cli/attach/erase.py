@@ -28,15 +28,12 @@ from keeplast.cli.attach.upkeep import GraceMs
 from keeplast.cli.erase import Topics
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.erasing import (
-    ROUNDS_OF_NOW,
     Acted,
-    AskedErasure,
     KeyOptions,
     asked_keys,
     check_call,
     erase_keys,
     search_runner,
-    store_shelf,
 )
 from keeplast.cli.frame.options import RunnerOptions, WorkOptions
 from keeplast.cli.frame.parameters import ROUND, Json, Receipt
@@ -50,6 +47,7 @@ if TYPE_CHECKING:
     from keeplast.cluster.metadata_log import FoldedMetadata
     from keeplast.run.receipt import Receipt as ReceiptWriter
     from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
+    from keeplast.service.erasure_call import AskedErasure
     from keeplast.survey.report import CleanReport
     from keeplast.tier.metadata.decisions import DecisionLog
 
@@ -106,6 +104,7 @@ def erase(options: AttachedEraseOptions, as_json: Json = False) -> Result:
     too. keeplast attach certificate says it in writing when nothing is left.
     """
     from keeplast.cli.frame import wiring
+    from keeplast.cli.frame.packages import check_packages
 
     about = options.about
     check_call(about, now=options.now)
@@ -117,6 +116,9 @@ def erase(options: AttachedEraseOptions, as_json: Json = False) -> Result:
         options.work.task_memory_bytes,
     )
     wiring.check_runner(options.workers.chosen_runner, master=options.workers.master)
+    check_packages()
+    from keeplast.service.store_shelf import store_shelf
+
     with (
         decision_log_there(options.tier.store) as log,
         store_shelf(options.tier.store, about.requests) as shelf,
@@ -195,6 +197,7 @@ class _TierEraser:
         from keeplast.cli.attach.rounds import clean_holding
         from keeplast.cli.frame.verdict import report_errors, report_exit_code
         from keeplast.cli.show.output import say
+        from keeplast.service.directory_erasing import ROUNDS_OF_NOW
 
         options, grace_ms = self.options, self.options.grace
         why_wait = why_wait_of(options.broker_metrics)

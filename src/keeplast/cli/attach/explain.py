@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -24,10 +24,7 @@ from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.erasing import search_runner
 from keeplast.cli.frame.options import RunnerOptions
 from keeplast.cli.frame.parameters import FACTS, Json
-from keeplast.errors import InvalidError, RefusedError
-
-if TYPE_CHECKING:
-    from keeplast.cluster.facts import ClusterFacts, TopicFacts
+from keeplast.errors import RefusedError
 
 DecisionStore = Annotated[
     str | None,
@@ -85,7 +82,7 @@ def explain(options: AttachedExplainOptions, as_json: Json = False) -> Result:
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.clock import SystemClock
     from keeplast.log.files import LocalFiles
-    from keeplast.service.cluster_answer import answer_from_cluster
+    from keeplast.service.cluster_answer import answer_from_cluster, choose_attached
     from keeplast.survey.receipt_book import read_receipts
 
     asked = asked_key(options.key, options.offset, options.header)
@@ -99,10 +96,10 @@ def explain(options: AttachedExplainOptions, as_json: Json = False) -> Result:
         is_object_store=tier.is_object_store,
     )
     layout = tier.open_layout()
-    with decision_log_there(options.store) as log:
+    with decision_log_there(options.store, only_looks=True) as log:
         client = options.cluster.connect()
         facts = client.read_facts(options.cluster.topics)
-        chosen = _chosen(facts, options.partitions)
+        chosen = choose_attached(facts, options.partitions)
         asked.require_one(len(chosen))
         if facts.metadata_topic is None:
             raise RefusedError("nothing was ever copied to a remote tier here")
@@ -126,19 +123,3 @@ def explain(options: AttachedExplainOptions, as_json: Json = False) -> Result:
     if not as_json:
         print_result(*render_explained(answer, values=options.values))
     return code, answer.document(values=options.values, fault_text=fault_text)
-
-
-def _chosen(facts: ClusterFacts, partitions: tuple[int, ...]) -> list[tuple[TopicFacts, int]]:
-    """Return the chosen partitions; InvalidError when there is none."""
-    found = [
-        (topic, number)
-        for topic in facts.topics
-        for number in range(topic.partition_count)
-        if not partitions or number in partitions
-    ]
-    if not found:
-        raise InvalidError(
-            "no such partition of a tiered topic; correct --topic and --partition. "
-            f"partitions={list(partitions)} topics={[each.name for each in facts.topics]}"
-        )
-    return found

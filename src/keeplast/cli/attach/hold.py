@@ -57,36 +57,21 @@ def add(
     passed the point already. Hosts may be at work, and none of them is fenced. A point that no
     round can reach yet is held from the last segment on that one can. Retention goes on.
     """
-    from keeplast.attach.holds import AttachedHolds
-    from keeplast.attach.metadata_view import AttachTerms
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.hold import hold_documents, holds_table
     from keeplast.cli.show.output import print_result
     from keeplast.clock import SystemClock
-    from keeplast.cluster.status import name_of
-    from keeplast.model.partition import TopicPartition
-    from keeplast.run.holds import choose_partitions
-    from keeplast.tier.state.attached import AttachedName
+    from keeplast.service.attached_holding import hold_topics
 
     client = cluster.connect()
     layout = tier.open_layout()
     facts = client.read_facts(topics)
     settings = wanted.settings_of(facts.topics)
-    there = {
-        TopicPartition(topic.name, number): topic
-        for topic in facts.topics
-        for number in range(topic.partition_count)
-    }
-    chosen = [
-        (
-            AttachedName(facts.cluster_id, name_of(there[each], each.partition)),
-            AttachTerms(settings.topic_config(each.topic).cleanup_policy, cluster.bootstrap_server),
-        )
-        for each in choose_partitions(there, topics, partitions, "the cluster")
-    ]
     with tier.open_log() as log:
-        holds = AttachedHolds(client, log, layout, SystemClock())
-        added = holds.add(chosen, name, at, max_age)
+        added = hold_topics(
+            client, facts, log, layout, settings, SystemClock(), topics, partitions, name, at,
+            max_age, address=cluster.bootstrap_server,
+        )  # fmt: skip
         now_ms = log.hold_rows.now_ms()
     if not as_json:
         print_result(holds_table(added, now_ms))

@@ -29,15 +29,8 @@ if TYPE_CHECKING:
     from keeplast.cluster.facts import ClusterFacts, TopicFacts
     from keeplast.cluster.layouts.layout import RemoteLayout
     from keeplast.cluster.metadata_log import FoldedMetadata
-    from keeplast.config.layers import Layer
     from keeplast.config.settings import Settings
     from keeplast.tier.metadata.decisions import DecisionLog
-
-BROKER_KEYS = (
-    "segment.bytes", "segment.ms", "segment.index.bytes", "index.interval.bytes",
-    "max.message.bytes", "retention.ms", "retention.bytes",
-)  # fmt: skip
-"""What brokers say of a topic that counts here too, unless somebody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +205,7 @@ class WantedOptions(PolicyOptions):
 
     def settings_of(self, topics: Sequence[TopicFacts]) -> Settings:
         """Return the settings; of what nobody says, sizes and retention are the brokers'."""
+        from keeplast.config.attached import wanted_settings
         from keeplast.config.sources import read_layers
         from keeplast.log.files import LocalFiles
 
@@ -372,25 +366,6 @@ def _storage_option(text: str) -> tuple[str, str]:
         shown = key if not separator else "=..."
         raise InvalidError(f"give KEY=VALUE. --storage-option={shown}")
     return key, value
-
-
-def wanted_settings(layers: Sequence[Layer], topics: Sequence[TopicFacts]) -> Settings:
-    """Return what ``layers`` say of ``topics``, and beneath it what the brokers say of sizes.
-
-    Brokers say nothing of compaction: their own policy stays ``delete``. A topic of which nobody
-    says a policy is to be compacted.
-    """
-    from keeplast.config.layers import Layer
-    from keeplast.config.settings import PolicyOrigin, Settings
-
-    said = Settings(layers)
-    tables: dict[str, dict[str, str]] = {}
-    for topic in topics:
-        values = {key: topic.settings.get(key) for key in BROKER_KEYS}
-        tables[topic.name] = {key: text for key, text in values.items() if text is not None}
-        if said.policy_origin(topic.name) is PolicyOrigin.UNKNOWN:
-            tables[topic.name]["cleanup.policy"] = "compact"
-    return Settings([*layers, Layer("the cluster", topics=tables)])
 
 
 def fold(

@@ -56,12 +56,13 @@ from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.status import name_of
 from keeplast.config.settings import Settings
-from keeplast.errors import CompactionError, InvalidError, RefusedError, StoppedError
+from keeplast.errors import CompactionError, RefusedError, StoppedError
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.runner import Runner
 from keeplast.run.place import RunnerFor
 from keeplast.run.receipt import Receipt
+from keeplast.service.cluster_answer import choose_attached
 from keeplast.service.receipts import receipt_to
 from keeplast.service.tombstone_dates import find_tombstones
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport, describe_error
@@ -101,19 +102,7 @@ class _Call:
 
     def chosen(self, choice: RoundChoice) -> list[tuple[TopicFacts, int]]:
         """Return the chosen partitions; InvalidError when there is none."""
-        found = [
-            (topic, number)
-            for topic in self.facts.topics
-            for number in range(topic.partition_count)
-            if not choice.partitions or number in choice.partitions
-        ]
-        if not found:
-            raise InvalidError(
-                "no such partition of a tiered topic; correct --topic and --partition. "
-                f"partitions={list(choice.partitions)} "
-                f"topics={[each.name for each in self.facts.topics]}"
-            )
-        return found
+        return choose_attached(self.facts, choice.partitions)
 
 
 def clean_topics(options: AttachedCleanOptions, *, as_json: bool) -> Result:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
@@ -21,12 +20,10 @@ from keeplast.cli.frame.parameters import SCOPE
 
 if TYPE_CHECKING:
     from keeplast.model.erasure_request import ErasureRequest
-    from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
+    from keeplast.service.erasure_answer import ErasureAnswer
     from keeplast.service.erasure_book import RequestShelf
+    from keeplast.service.erasure_call import AskedErasure
     from keeplast.service.search_tasks import SearchRunner
-
-ROUNDS_OF_NOW = 2
-"""The first takes what is overwritten and dates tombstones, the second those whose date is past."""
 
 AllTopics = Annotated[
     bool,
@@ -83,15 +80,6 @@ class Eraser(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class AskedErasure:
-    """What a call asks: the keys, their topics (none for all), the requests it goes by again."""
-
-    keys: ErasureKeys
-    topics: tuple[str, ...]
-    reapplied: tuple[ErasureRequest, ...]
-
-
 def check_call(about: KeyOptions, *, now: bool) -> None:
     """Raise InvalidError for options that contradict each other."""
     from keeplast.errors import InvalidError
@@ -107,39 +95,20 @@ def asked_keys(about: KeyOptions, topics: tuple[str, ...], shelf: RequestShelf) 
     """
     from keeplast.cli.frame.key_files import read_hasher, read_keys
     from keeplast.errors import InvalidError
-    from keeplast.service.erasure_book import choose_requests, keys_of_file, keys_of_requests
+    from keeplast.service.erasure_call import ask_again, ask_for_keys
 
     hasher = read_hasher(about.hash_key)
     plain = None if about.keys is None else read_keys(about.keys)
     if not about.reapply:
         if plain is None:
             raise InvalidError("give the keys with --keys FILE, or --reapply. --keys=None")
-        if bool(topics) == about.all_topics:
-            raise InvalidError(
-                "give --topic, or --all-topics for every compacted topic. "
-                f"--topic={' '.join(topics)}"
-            )
-        return AskedErasure(keys_of_file(plain, hasher, topics), topics, ())
+        return ask_for_keys(plain, hasher, topics, all_topics=about.all_topics)
     if topics or about.all_topics:
         raise InvalidError(
             "--reapply takes the topics of the requests; leave --topic and --all-topics out. "
             f"--topic={' '.join(topics)}"
         )
-    found = choose_requests(shelf, None)
-    found = tuple(each for each in found if each.hash_check == hasher.check)
-    if not found:
-        raise InvalidError(
-            "no request was made with this hash key; give theirs. "
-            f"hash_key={hasher.check} path={shelf.name}"
-        )
-    return AskedErasure(keys_of_requests(found, hasher, plain), topics_of(found), found)
-
-
-def topics_of(requests: Sequence[ErasureRequest]) -> tuple[str, ...]:
-    """Return the topics of requests, none for all."""
-    if any(not each.topics for each in requests):
-        return ()
-    return tuple(sorted({topic for each in requests for topic in each.topics}))
+    return ask_again(shelf, hasher, plain)
 
 
 def erase_keys(
@@ -158,18 +127,13 @@ def erase_keys(
     """
     from keeplast.cli.show.erase import render_answer
     from keeplast.cli.show.output import print_result, say
-    from keeplast.service.erasure_book import add_request
+    from keeplast.service.erasure_call import carry_out
 
-    answer = eraser.find()
-    requests = asked.reapplied
-    if not about.dry_run:
-        if not about.reapply:
-            requests = (add_request(shelf, asked.keys, asked.topics, answer),)
-        kept(requests)
-    acted = Acted()
-    if now and answer.there:
-        acted = eraser.act(answer)
-        answer = eraser.find()
+    found = carry_out(
+        asked, shelf, eraser.find, act=eraser.act if now else None, keeps=not about.dry_run,
+        kept=kept,
+    )  # fmt: skip
+    answer, requests, acted = found.answer, found.requests, found.done or Acted()
     code = max(say_answer(answer, asked), acted.code)
     for message in acted.messages:
         say(message, kind="error")
@@ -221,29 +185,3 @@ def search_runner(workers: RunnerOptions) -> Iterator[SearchRunner | None]:
         workers.chosen_runner, master=workers.master, cores=workers.cores
     ) as runner:
         yield runner
-
-
-@contextlib.contextmanager
-def store_shelf(url: str, given: Path | None) -> Iterator[RequestShelf]:
-    """Open where requests of a store or of attached topics are kept: the metadata, or ``given``.
-
-    InvalidError when there is no such store.
-    """
-    from keeplast.clock import SystemClock
-    from keeplast.errors import InvalidError
-    from keeplast.log.files import LocalFiles
-    from keeplast.model.redaction import shown_url
-    from keeplast.service.erasure_book import FileShelf, MetadataShelf
-    from keeplast.tier.metadata.database import is_missing, open_database
-    from keeplast.tier.metadata.kept_text import ERASURES, KeptText
-
-    if given is not None:
-        yield FileShelf(LocalFiles(), given.absolute())
-        return
-    if is_missing(url):
-        raise InvalidError(f"there is no such store; correct the URL. url={shown_url(url)}")
-    text = KeptText(open_database(url), SystemClock(), ERASURES)
-    try:
-        yield MetadataShelf(shown_url(url), text)
-    finally:
-        text.close()

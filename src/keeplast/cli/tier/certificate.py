@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keeplast.cli.frame.certifying import CertificateOptions, SearchedPlace, sign_certificate
+from keeplast.cli.frame.certifying import CertificateOptions, sign_certificate
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.erasing import search_runner, store_shelf
+from keeplast.cli.frame.erasing import search_runner
 from keeplast.cli.frame.erasure_options import Receipts
 from keeplast.cli.frame.options import RunnerOptions
 from keeplast.cli.frame.parameters import BrokerConfig, Json
@@ -14,6 +14,7 @@ from keeplast.cli.tier.options import StoreAddress, broker_settings
 
 if TYPE_CHECKING:
     from keeplast.model.erasure_request import ErasureRequest
+    from keeplast.service.certificate_issue import SearchedPlace
     from keeplast.service.erasure_answer import ErasureKeys
 
 
@@ -37,31 +38,25 @@ def certificate(
     """
     from keeplast.cli.frame.packages import check_packages
     from keeplast.cli.show.progress import ProgressEvents
-    from keeplast.cli.tier.erase import choose_stored
     from keeplast.clock import SystemClock
     from keeplast.config.mapping import cleaner_config
 
     check_packages()
 
-    def search(asked: ErasureRequest, keys: ErasureKeys) -> SearchedPlace:
-        from keeplast.service.certificate import receipts_standing
-        from keeplast.service.store_certificate import store_place
-        from keeplast.service.store_erasing import find_store_traces
+    from keeplast.service.store_certificate import search_store
+    from keeplast.service.store_shelf import store_shelf
 
+    def search(asked: ErasureRequest, keys: ErasureKeys) -> SearchedPlace:
         with (
             call.opened(broker_config=broker_config) as opened,
             ProgressEvents("searching") as events,
             search_runner(workers) as runner,
         ):
-            standing = receipts_standing(receipt, opened.parts().metadata.facts)
-            chosen = choose_stored(opened, asked.topics)
-            place = store_place(opened, chosen)
-            answer = find_store_traces(
-                opened, chosen, cleaner_config({}, cluster=broker_settings(broker_config)),
-                SystemClock().now_ms(), keys, planned=events.planned,
+            return search_store(
+                opened, asked.topics, cleaner_config({}, cluster=broker_settings(broker_config)),
+                SystemClock().now_ms(), keys, receipt=receipt, planned=events.planned,
                 progressed=events.progressed, runner=runner,
             )  # fmt: skip
-        return SearchedPlace(answer, place, standing)
 
     with store_shelf(call.store, options.requests) as shelf:
         return sign_certificate(options, shelf, search, as_json=as_json)

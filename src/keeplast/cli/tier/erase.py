@@ -11,15 +11,12 @@ import typer
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.erasing import (
-    ROUNDS_OF_NOW,
     Acted,
-    AskedErasure,
     KeyOptions,
     asked_keys,
     check_call,
     erase_keys,
     search_runner,
-    store_shelf,
 )
 from keeplast.cli.frame.options import RunnerOptions
 from keeplast.cli.frame.parameters import ROUND, BrokerConfig, Json, NowMs, Receipt
@@ -29,9 +26,8 @@ from keeplast.cli.tier.options import GraceOptions, OwnedCall, broker_settings
 if TYPE_CHECKING:
     from keeplast.cluster.group_offsets import BrokerGroups
     from keeplast.model.erasure_request import ErasureRequest
-    from keeplast.model.partition import TopicPartition
     from keeplast.service.erasure_answer import ErasureAnswer
-    from keeplast.store.tiered_store import TieredStore
+    from keeplast.service.erasure_call import AskedErasure
 
 Now = Annotated[
     bool,
@@ -79,6 +75,7 @@ def erase(
     brokers = readers.brokers()
     check_packages()
     from keeplast.service.erasure_book import name_elsewhere
+    from keeplast.service.store_shelf import store_shelf
 
     with (
         store_shelf(call.store, None) as own,
@@ -113,6 +110,7 @@ class _StoreEraser:
         from keeplast.cli.show.progress import ProgressEvents
         from keeplast.clock import SystemClock
         from keeplast.config.mapping import cleaner_config
+        from keeplast.service.store_choice import choose_topics
         from keeplast.service.store_erasing import find_store_traces
 
         with (
@@ -121,7 +119,7 @@ class _StoreEraser:
             search_runner(self.workers) as runner,
         ):
             return find_store_traces(
-                opened, choose_stored(opened, self.asked.topics),
+                opened, choose_topics(opened, self.asked.topics),
                 cleaner_config({}, cluster=broker_settings(self.broker_config)),
                 SystemClock().now_ms() if self.now_ms is None else self.now_ms, self.asked.keys,
                 planned=events.planned, progressed=events.progressed, runner=runner,
@@ -131,8 +129,14 @@ class _StoreEraser:
         """Do rounds of the partitions in which a key is, and collect."""
         from keeplast.cli.frame.exit_codes import error_exit_code
         from keeplast.cli.show.fault import fault_text
+        from keeplast.cli.tier.steps import receipt_writer
+        from keeplast.service.store_erasing import clean_store_traces
 
-        faults = _clean(self, answer.partitions_with_traces())
+        faults = clean_store_traces(
+            lambda: self.call.opened(broker_config=self.broker_config, brokers=self.brokers),
+            answer.partitions_with_traces(), takes_over=self.call.take_over,
+            grace_ms=self.grace.milliseconds, receipt=receipt_writer(self.receipt),
+        )  # fmt: skip
         return Acted(
             max((error_exit_code(error) for _, error in faults), default=0),
             tuple(f"{partition}: {fault_text(error)}" for partition, error in faults),
@@ -141,45 +145,3 @@ class _StoreEraser:
     def document(self) -> dict[str, Any]:
         """Return nothing beside the answer."""
         return {}
-
-
-def choose_stored(opened: TieredStore, topics: Sequence[str]) -> list[TopicPartition]:
-    """Return a store's partitions of ``topics``, all without any; InvalidError where one is not."""
-    from keeplast.errors import InvalidError
-
-    there = opened.partitions()
-    strange = sorted(set(topics) - {each.topic for each in there})
-    if strange:
-        raise InvalidError(f"no such topic in the store; correct --topic. topic={strange[0]}")
-    return [each for each in there if not topics or each.topic in topics]
-
-
-def _clean(
-    eraser: _StoreEraser, partitions: Sequence[TopicPartition]
-) -> list[tuple[TopicPartition, Exception]]:
-    """Do rounds of the partitions in which a key is, and collect; returns what failed of each.
-
-    Nothing is kept for undo: neither what these rounds replace nor what others have.
-    """
-    from keeplast.cli.tier.steps import receipt_writer
-    from keeplast.errors import CompactionError
-
-    call, line_to = eraser.call, receipt_writer(eraser.receipt)
-    faults: list[tuple[TopicPartition, Exception]] = []
-    left = list(partitions)
-    for number in range(ROUNDS_OF_NOW):
-        # Each by itself: one remembers what it has examined, and dates of that moment with it.
-        with call.opened(broker_config=eraser.broker_config, brokers=eraser.brokers) as opened:
-            for each in tuple(left):
-                try:
-                    opened.clean(
-                        each, takes_over=call.take_over, grace_ms=eraser.grace.milliseconds,
-                        receipt=line_to, force=True, expired=True, keeps=False,
-                    )  # fmt: skip
-                    opened.undo.drop(each, takes_over=call.take_over)
-                    if number + 1 == ROUNDS_OF_NOW:
-                        opened.collect(each, takes_over=call.take_over)
-                except (CompactionError, OSError) as error:
-                    faults.append((each, error))
-                    left.remove(each)
-    return faults

@@ -156,19 +156,11 @@ class StoreCall(StoreAddress):
 
     def chosen(self, opened: TieredStore) -> list[TopicPartition]:
         """Return the chosen partitions; InvalidError when nothing in the store fits."""
-        from keeplast.errors import InvalidError
+        from keeplast.service.store_choice import choose_partitions
 
-        known = opened.partitions()
-        found = [each for each in known if self.scope.includes(each)]
-        if not found and not (self.scope.topics or self.scope.partitions):
+        found = choose_partitions(opened, self.scope)
+        if not found:
             _warn("the store has no partitions; keeplast tier import takes some in")
-        elif not found:
-            names = ", ".join(str(each) for each in known[:10]) or "none"
-            raise InvalidError(
-                "no such partition in the store; correct --topic and --partition, or take it in "
-                f"with keeplast tier import. topics={list(self.scope.topics)} "
-                f"partitions={list(self.scope.partitions)} there={names}"
-            )
         return found
 
     def say_assumed(

@@ -1,0 +1,127 @@
+"""Keys that must go from a data directory: where requests are kept, which logs, and its rounds.
+
+The rule that a reader must not break: nothing that a round may not do is done, however much
+somebody wants a key gone. These rounds keep nothing for undo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from keeplast.config.choice import USUAL_SOURCES, PartitionChoice, SettingSources
+from keeplast.config.selection import Selection, select_partitions
+from keeplast.errors import InvalidError, RefusedError
+from keeplast.log.data_directory import open_data_directory
+from keeplast.log.erasure_requests import REQUESTS_NAME
+from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.log.object_paths import is_object_path
+from keeplast.run.coordinator import Coordinator
+from keeplast.service.erasure_answer import ErasureAnswer
+from keeplast.service.erasure_book import FileShelf
+from keeplast.service.receipt_names import FILE_NAME
+from keeplast.survey.report import CleanReport
+from keeplast.survey.request import CleanRequest
+
+ROUNDS_OF_NOW = 2
+"""The first takes what is overwritten and dates tombstones, the second those whose date is past."""
+
+OpenCoordinator = Callable[[], AbstractContextManager[Coordinator]]
+"""Opens a coordinator for a round; each by itself, as one remembers what it has examined."""
+
+
+def directory_shelves(data_dir: Path, given: Path | None) -> tuple[FileShelf, FileShelf]:
+    """Return where the requests of a data directory are kept, and its own list."""
+    require_on_disk(data_dir)
+    files = LocalFiles()
+    root = open_data_directory(data_dir, files).root
+    own = FileShelf(files, root / REQUESTS_NAME)
+    path = own.path if given is None else given.absolute()
+    if path != own.path:
+        require_outside(root, path, "--requests")
+    return FileShelf(files, path), own
+
+
+def require_outside(root: Path, path: Path, option: str) -> None:
+    """Raise InvalidError for a file in a data directory, where it could be taken for another."""
+    if root.resolve() in path.resolve().parents:
+        raise InvalidError(
+            f"name a file outside of the data directory, which brokers read. {option}={path}"
+        )
+
+
+def require_on_disk(data_dir: Path) -> None:
+    """Raise RefusedError for an object store: nothing there is cleaned in place."""
+    if is_object_path(data_dir):
+        raise RefusedError(
+            "erasure is for data directories on disks; keeplast tier erase says what a store "
+            f"has of keys. path={data_dir}"
+        )
+
+
+def select_topics(
+    data_dir: Path,
+    files: FileSystem,
+    topics: Sequence[str],
+    settings: SettingSources = USUAL_SOURCES,
+    *,
+    leaves_missing: bool = False,
+) -> Selection:
+    """Return the partitions of ``topics``, of all without any; InvalidError for one that is not
+    there, unless ``leaves_missing`` and another one is."""
+    require_on_disk(data_dir)
+    chosen = tuple(topics)
+    if leaves_missing and chosen:
+        there = {
+            each.partition.topic
+            for each in open_data_directory(data_dir, files).partitions
+            if each.mark is None
+        }
+        chosen = tuple(each for each in chosen if each in there) or chosen
+    selection = select_partitions(data_dir, files, PartitionChoice(topics=chosen), settings)
+    if selection.directory.is_single:
+        raise InvalidError(
+            "give the data directory, not one partition in it: what a broker disposes of lies "
+            f"beside them. path={data_dir}"
+        )
+    return selection
+
+
+def clean_traces(
+    selection: Selection,
+    answer: ErasureAnswer,
+    opened: OpenCoordinator,
+    *,
+    receipt: Path | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> tuple[CleanReport, ...]:
+    """Do rounds of the partitions in which a key is, and return what each of them did.
+
+    ``receipt`` None is the file that a loop keeps in the directory. None is begun once somebody
+    asked to end.
+    """
+    holding = frozenset(answer.partitions_with_traces())
+    request = CleanRequest(
+        tuple(
+            # Nothing is kept for undo: neither what these rounds replace nor what others have.
+            replace(each, topic=replace(each.topic, undo_retention_ms=0))
+            for each in selection.partitions
+            if each.partition in holding
+        ),
+        rounds=None, roll_active=True, rolls_idle=True, retention=True, force=True, expired=True,
+        receipt=selection.directory.root / FILE_NAME if receipt is None else receipt,
+    )  # fmt: skip
+    reports: list[CleanReport] = []
+    while len(reports) < ROUNDS_OF_NOW:
+        # Each by itself: one remembers what it has examined, and dates of that moment with it.
+        with opened() as coordinator:
+            if not reports:
+                # First: a round may join a segment that is to go to one that stays, and what lies
+                # below the log start would stay with it.
+                coordinator.expire(request)
+            reports.append(coordinator.clean(replace(request, roll_active=not reports)))
+        if is_stopped():
+            break
+    return tuple(reports)

@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from keeplast.api.ask_brokers import ask_brokers
+    from keeplast.api.attached_logs import AttachedLogs
     from keeplast.api.attached_state import attached_state
+    from keeplast.api.certificate import VerifiedCertificate, certify, verify_certificate
     from keeplast.api.configured_log import open_log
-    from keeplast.api.explain import explain, explain_keys
+    from keeplast.api.directory_logs import DirectoryLogs
+    from keeplast.api.erase import Erasure, erase, erasure_requests, forget_erasure, reapply_erasure
+    from keeplast.api.explain import explain, explain_keys, explain_place
     from keeplast.api.exported_state import exported_state
+    from keeplast.api.hold import add_hold, holds, release_hold
     from keeplast.api.live_state import LiveRecord, LiveState
     from keeplast.api.open_log import OpenLog, Segment, clean, plan
     from keeplast.api.open_store import open_store
+    from keeplast.api.stored_logs import StoredLogs
     from keeplast.api.stored_state import stored_state
     from keeplast.api.undo import kept_rounds, undo
     from keeplast.config.broker_config import broker_settings
@@ -33,11 +39,14 @@ if TYPE_CHECKING:
         RefusedError,
         UnavailableError,
     )
+    from keeplast.model.hold import Hold
     from keeplast.model.partition import TopicPartition
     from keeplast.model.topic_config import CleanerConfig, TopicConfig
     from keeplast.rewrite.stats import Stats
     from keeplast.run.undo import UndoRound
     from keeplast.run.undoing import UndoReport
+    from keeplast.service.certificate_issue import IssuedCertificate
+    from keeplast.service.explained import KeyAnswer
     from keeplast.store.tiered_store import TieredStore
     from keeplast.survey.report import CleanReport, Estimate, PartitionReport, RoundReport
     from keeplast.survey.request import CleanRequest, PartitionRequest
@@ -45,6 +54,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AttachedLogs",
     "CleanReport",
     "CleanRequest",
     "CleanerConfig",
@@ -52,10 +62,15 @@ __all__ = [
     "CompactionError",
     "ConflictError",
     "CorruptError",
+    "DirectoryLogs",
+    "Erasure",
     "Estimate",
     "FencedError",
+    "Hold",
     "InvalidError",
     "InvariantError",
+    "IssuedCertificate",
+    "KeyAnswer",
     "LiveRecord",
     "LiveState",
     "OpenLog",
@@ -65,37 +80,72 @@ __all__ = [
     "RoundReport",
     "Segment",
     "Stats",
+    "StoredLogs",
     "TieredStore",
     "TopicConfig",
     "TopicPartition",
     "UnavailableError",
     "UndoReport",
     "UndoRound",
+    "VerifiedCertificate",
     "__version__",
+    "add_hold",
     "ask_brokers",
     "attached_state",
     "broker_settings",
+    "certify",
     "clean",
     "cleaner_config",
+    "erase",
+    "erasure_requests",
     "explain",
     "explain_keys",
+    "explain_place",
     "exported_state",
+    "forget_erasure",
+    "holds",
     "kept_rounds",
     "open_log",
     "open_store",
     "plan",
+    "reapply_erasure",
     "register",
+    "release_hold",
     "stored_state",
     "topic_config",
     "undo",
+    "verify_certificate",
 ]
 
 _HOMES = {
+    "keeplast.service.explained": ("KeyAnswer",),
+    "keeplast.model.hold": ("Hold",),
+    "keeplast.service.certificate_issue": ("IssuedCertificate",),
+    "keeplast.api.certificate": (
+        "VerifiedCertificate",
+        "certify",
+        "verify_certificate",
+    ),
+    "keeplast.api.erase": (
+        "Erasure",
+        "erase",
+        "erasure_requests",
+        "forget_erasure",
+        "reapply_erasure",
+    ),
+    "keeplast.api.hold": (
+        "add_hold",
+        "holds",
+        "release_hold",
+    ),
+    "keeplast.api.stored_logs": ("StoredLogs",),
+    "keeplast.api.directory_logs": ("DirectoryLogs",),
+    "keeplast.api.attached_logs": ("AttachedLogs",),
     "keeplast.config.broker_config": ("broker_settings",),
     "keeplast.api.ask_brokers": ("ask_brokers",),
     "keeplast.api.attached_state": ("attached_state",),
     "keeplast.api.configured_log": ("open_log",),
-    "keeplast.api.explain": ("explain", "explain_keys"),
+    "keeplast.api.explain": ("explain", "explain_keys", "explain_place"),
     "keeplast.api.exported_state": ("exported_state",),
     "keeplast.api.live_state": ("LiveRecord", "LiveState"),
     "keeplast.config.log_source": ("register",),
@@ -135,6 +185,7 @@ _EXTRA_OF = {
     "sqlalchemy": "tier",
     "alembic": "tier",
     "obstore": "s3",
+    "cryptography": "cluster",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

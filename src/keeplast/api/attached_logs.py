@@ -135,7 +135,11 @@ class AttachedLogs(Place):
             return log.hold_rows.release_attached(cluster_id, name)
 
     def explain(self, asked: AskedKey, scope: PartitionChoice, terms: SearchTerms) -> KeyAnswer:
-        """Explain a key in what brokers serve, and in what was replaced."""
+        """Explain a key in what brokers serve, and in what was replaced, as of now."""
+        if terms.now_ms is not None:
+            raise InvalidError(
+                f"attached topics are explained as of now; leave now_ms out. now_ms={terms.now_ms}"
+            )
         receipts = () if terms.receipt is None else read_receipts(terms.receipt, LocalFiles())
         layout = self.layout()
         with decision_log_at(self.store, SystemClock()) as log:
@@ -167,14 +171,19 @@ class AttachedLogs(Place):
                 progressed=terms.progressed, runner=terms.runner,
             )  # fmt: skip
 
-    def clean_traces(
-        self, asked: AskedErasure, answer: ErasureAnswer, terms: SearchTerms
-    ) -> Failed:
+    def require_rounds(self) -> None:
         """Raise RefusedError: a round under live brokers claims partitions, and is watched."""
         raise RefusedError(
             "rounds of a live cluster's topics are not done from here; keeplast attach erase --now "
             f"does them. {self.where}"
         )
+
+    def clean_traces(
+        self, asked: AskedErasure, answer: ErasureAnswer, terms: SearchTerms
+    ) -> Failed:
+        """Do nothing, as for :meth:`require_rounds`."""
+        self.require_rounds()
+        return ()
 
     def search_all(
         self, request: ErasureRequest, keys: ErasureKeys, terms: SearchTerms

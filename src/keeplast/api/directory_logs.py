@@ -28,7 +28,12 @@ from keeplast.run.local_runner import LocalRunner
 from keeplast.service.certificate_check import PartitionStanding, compare_directory
 from keeplast.service.certificate_issue import SearchedPlace, search_directory
 from keeplast.service.directory_answer import answer_from_directory
-from keeplast.service.directory_erasing import clean_traces, directory_shelves, select_topics
+from keeplast.service.directory_erasing import (
+    clean_traces,
+    directory_shelves,
+    require_outside,
+    select_topics,
+)
 from keeplast.service.erasing import find_traces
 from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.erasure_call import AskedErasure
@@ -102,7 +107,7 @@ class DirectoryLogs(Place):
         files = recipe.open()
         selection = select_partitions(self.path, files, scope, self.sources)
         return answer_from_directory(
-            selection, files, terms.now_ms, asked, scope=scope, receipt=terms.receipt,
+            selection, files, terms.at_ms, asked, scope=scope, receipt=terms.receipt,
             planned=terms.planned, progressed=terms.progressed, brokers=terms.brokers,
             runner=terms.runner, recipe=recipe,
         )  # fmt: skip
@@ -112,6 +117,10 @@ class DirectoryLogs(Place):
         """Open the directory's list of requests, or a file outside of it."""
         yield Shelves(*directory_shelves(self.path, requests))
 
+    def require_elsewhere(self, path: Path) -> None:
+        """Raise InvalidError for a file in the directory, which brokers read."""
+        require_outside(self.path, path, "out")
+
     def find_traces(self, asked: AskedErasure, terms: SearchTerms) -> ErasureAnswer:
         """Search logs and what lies beside them; takes no lock."""
         files = LocalFiles()
@@ -119,7 +128,7 @@ class DirectoryLogs(Place):
             self.path, files, asked.topics, self.sources, leaves_missing=bool(asked.reapplied)
         )
         return find_traces(
-            selection, files, terms.now_ms, asked.keys, planned=terms.planned,
+            selection, files, terms.at_ms, asked.keys, planned=terms.planned,
             progressed=terms.progressed, runner=terms.runner, brokers=terms.brokers,
         )  # fmt: skip
 
@@ -147,7 +156,7 @@ class DirectoryLogs(Place):
         files = LocalFiles()
         selection = select_topics(self.path, files, request.topics, self.sources)
         return search_directory(
-            selection, files, terms.now_ms, keys, receipt=terms.receipt, planned=terms.planned,
+            selection, files, terms.at_ms, keys, receipt=terms.receipt, planned=terms.planned,
             progressed=terms.progressed, runner=terms.runner,
         )  # fmt: skip
 
@@ -161,10 +170,16 @@ class DirectoryLogs(Place):
         )  # fmt: skip
 
 
+def placed(place: Place | str | Path) -> Place:
+    """Return a place; a path is a data directory with its usual settings."""
+    return DirectoryLogs(place) if isinstance(place, (str, Path)) else place
+
+
 def _failed(report: CleanReport) -> Iterator[tuple[TopicPartition, Exception]]:
     """Yield what failed, of each partition the last: a round, or what was to expire behind it."""
     for each in report.partitions:
-        done = each.rounds if each.expiry is None else (*each.rounds, each.expiry)
-        for one in done:
-            if one.failure is not None:
-                yield TopicPartition(each.topic, each.partition), one.failure
+        failures = [one.failure for one in each.rounds]
+        failures.append(None if each.expiry is None else each.expiry.failure)
+        for failure in failures:
+            if failure is not None:
+                yield TopicPartition(each.topic, each.partition), failure

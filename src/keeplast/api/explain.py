@@ -1,16 +1,26 @@
-"""``keeplast.explain``: what there is of keys in a log, and what becomes of each record."""
+"""``keeplast.explain``: what there is of keys in a log, or of one in all, and what becomes of each.
+
+One log is explained by the settings that the caller has; a place has settings of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from pathlib import Path
 
+from keeplast.api.directory_logs import placed
 from keeplast.api.open_log import OpenLog
+from keeplast.api.place import Place, SearchTerms, named
 from keeplast.clock import SystemClock
+from keeplast.config.choice import PartitionChoice
 from keeplast.errors import InvalidError
 from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key
 from keeplast.inspect.explain import explain_keys as explain_many
+from keeplast.model.reader_wait import GroupReader
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.workspace import Workspace
+from keeplast.service.explained import KeyAnswer
+from keeplast.service.search_tasks import SearchRunner
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 
 
@@ -54,6 +64,43 @@ def explain_keys(
         PartitionRequest(log.partition, log.path, topic), CleanRequest((), rolls_idle=True),
         log.files, now_ms, keys, Workspace(MEMORY_BYTES_DEFAULT), lambda read_bytes: None,
     )  # fmt: skip
+
+
+def explain_place(
+    place: Place | str | Path,
+    *,
+    key: bytes | None = None,
+    offset: int | None = None,
+    topics: Collection[str] = (),
+    partitions: Collection[int] = (),
+    header: str | None = None,
+    now_ms: int | None = None,
+    receipt: Path | None = None,
+    brokers: GroupReader | None = None,
+    runner: SearchRunner | None = None,
+    planned: Callable[[int], None] = lambda _: None,
+    progressed: Callable[[int], None] = lambda _: None,
+) -> KeyAnswer:
+    """Return every record of ``key`` in a place, or of the key that the record at ``offset`` has.
+
+    All partitions of ``topics`` are searched, or those with numbers in ``partitions``: an offset is
+    one partition's. ``header`` and ``now_ms`` are as for :func:`explain`; attached topics are
+    explained as of now. ``receipt`` is where rounds wrote theirs, None what a directory keeps;
+    ``brokers`` (:func:`ask_brokers`) tell what groups have committed, of attached topics the
+    cluster does. ``runner``, a Spark one, searches with its tasks, one a partition. ``planned`` and
+    ``progressed`` hear of bytes; what they raise ends the search.
+
+    A partition that cannot be read is among the answer's ``faults``, one that is not searched in
+    ``left_out``; where a store's cannot be read, or an offset was asked about, its error is raised.
+    InvalidError for what is not there, and unless a key or an offset is given.
+    """
+    _require_bytes(() if key is None else (key,))
+    terms = SearchTerms(
+        now_ms=now_ms, runner=runner, receipt=receipt, brokers=brokers, planned=planned,
+        progressed=progressed,
+    )  # fmt: skip
+    scope = PartitionChoice(topics=named(topics), partitions=tuple(partitions))
+    return placed(place).explain(AskedKey(key, offset, header), scope, terms)
 
 
 def _require_bytes(keys: Collection[object]) -> None:

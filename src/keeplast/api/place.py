@@ -7,13 +7,15 @@ commands call. Nothing is open between two calls, and every call sees the place 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keeplast.clock import SystemClock
 from keeplast.config.choice import PartitionChoice
+from keeplast.errors import InvalidError
 from keeplast.inspect.explain import AskedKey
 from keeplast.model.erasure_request import ErasureRequest
 from keeplast.model.hold import Hold, HoldPoint
@@ -38,20 +40,32 @@ def _silent(count: int) -> None:
     """Hear of progress and say nothing."""
 
 
+def named(topics: Collection[str]) -> tuple[str, ...]:
+    """Return names of topics; InvalidError for a text, whose letters would be taken for names."""
+    if isinstance(topics, str):
+        raise InvalidError(f"give names of topics as a collection. topics={topics!r}")
+    return tuple(topics)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTerms:
     """As of when a place is searched, by whom, and who is told how far it is.
 
-    ``runner`` None is this process. ``receipt`` is a file of receipts, None what the place keeps.
-    ``brokers`` tell what consumer groups have committed, None where files do.
+    ``now_ms`` None is now, ``runner`` None this process. ``receipt`` is a file of receipts, None
+    what the place keeps. ``brokers`` tell what consumer groups have committed, None where files do.
     """
 
-    now_ms: int
+    now_ms: int | None = None
     runner: SearchRunner | None = None
     receipt: Path | None = None
     brokers: GroupReader | None = None
     planned: Callable[[int], None] = _silent
     progressed: Callable[[int], None] = _silent
+
+    @property
+    def at_ms(self) -> int:
+        """Return the time as of which is searched, in milliseconds since 1970."""
+        return SystemClock().now_ms() if self.now_ms is None else self.now_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +110,17 @@ class Place(ABC):
     def find_traces(self, asked: AskedErasure, terms: SearchTerms) -> ErasureAnswer:
         """Search for keys that must go; changes nothing."""
 
+    def require_elsewhere(self, path: Path) -> None:  # noqa: B027 (most places are no directory)
+        """Raise InvalidError for a file that would lie among the place's own."""
+
+    def require_rounds(self) -> None:  # noqa: B027 (most places do rounds)
+        """Raise RefusedError where no round is done from here."""
+
     @abstractmethod
     def clean_traces(
         self, asked: AskedErasure, answer: ErasureAnswer, terms: SearchTerms
     ) -> Failed:
-        """Do what rounds may do where a trace was found; RefusedError where none are done here."""
+        """Do what rounds may do where a trace was found, and say what failed."""
 
     @abstractmethod
     def search_all(

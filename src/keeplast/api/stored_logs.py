@@ -45,7 +45,7 @@ class StoredLogs(Place):
     ``grace_ms`` is how long what is replaced stays for readers.
     """
 
-    store: str
+    store: str = field(repr=False)
     object_options: Mapping[str, str] = field(default_factory=dict, kw_only=True, repr=False)
     broker: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     owner: str | None = field(default=None, kw_only=True)
@@ -90,7 +90,7 @@ class StoredLogs(Place):
         with self.opened(terms.brokers, only_looks=True) as opened:
             return answer_from_store(
                 opened, choose_partitions(opened, scope), cleaner_config({}, cluster=self.broker),
-                terms.now_ms, asked, receipts=receipts, planned=terms.planned,
+                terms.at_ms, asked, receipts=receipts, planned=terms.planned,
                 progressed=terms.progressed, runner=terms.runner,
             )  # fmt: skip
 
@@ -105,7 +105,7 @@ class StoredLogs(Place):
         with self.opened(terms.brokers) as opened:
             return find_store_traces(
                 opened, choose_topics(opened, asked.topics),
-                cleaner_config({}, cluster=self.broker), terms.now_ms, asked.keys,
+                cleaner_config({}, cluster=self.broker), terms.at_ms, asked.keys,
                 planned=terms.planned, progressed=terms.progressed, runner=terms.runner,
             )  # fmt: skip
 
@@ -127,7 +127,7 @@ class StoredLogs(Place):
         """Search for what a certificate rests on, the list of objects included."""
         with self.opened(terms.brokers) as opened:
             return search_store(
-                opened, request.topics, cleaner_config({}, cluster=self.broker), terms.now_ms,
+                opened, request.topics, cleaner_config({}, cluster=self.broker), terms.at_ms,
                 keys, receipt=terms.receipt, planned=terms.planned, progressed=terms.progressed,
                 runner=terms.runner,
             )  # fmt: skip

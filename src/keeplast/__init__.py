@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from keeplast.api.directory_logs import DirectoryLogs
     from keeplast.api.erase import Erasure, erase, erasure_requests, forget_erasure, reapply_erasure
     from keeplast.api.explain import explain, explain_keys, explain_place
+    from keeplast.api.export import export
     from keeplast.api.exported_state import exported_state
     from keeplast.api.hold import add_hold, holds, release_hold
     from keeplast.api.live_state import LiveRecord, LiveState
-    from keeplast.api.open_log import OpenLog, Segment, clean, plan
+    from keeplast.api.open_log import OpenLog, Segment
     from keeplast.api.open_store import open_store
+    from keeplast.api.rounds import clean, plan
     from keeplast.api.stored_logs import StoredLogs
     from keeplast.api.stored_state import stored_state
     from keeplast.api.undo import kept_rounds, undo
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from keeplast.model.hold import Hold
     from keeplast.model.partition import TopicPartition
     from keeplast.model.topic_config import CleanerConfig, TopicConfig
+    from keeplast.pipeline.export import Export
     from keeplast.rewrite.stats import Stats
     from keeplast.run.undo import UndoRound
     from keeplast.run.undoing import UndoReport
@@ -65,6 +68,7 @@ __all__ = [
     "DirectoryLogs",
     "Erasure",
     "Estimate",
+    "Export",
     "FencedError",
     "Hold",
     "InvalidError",
@@ -101,6 +105,7 @@ __all__ = [
     "explain",
     "explain_keys",
     "explain_place",
+    "export",
     "exported_state",
     "forget_erasure",
     "holds",
@@ -128,11 +133,14 @@ _HOMES = {
     ),
     "keeplast.api.erase": (
         "Erasure",
+        "Export",
         "erase",
         "erasure_requests",
         "forget_erasure",
         "reapply_erasure",
     ),
+    "keeplast.api.export": ("export",),
+    "keeplast.pipeline.export": ("Export",),
     "keeplast.api.hold": (
         "add_hold",
         "holds",
@@ -150,7 +158,8 @@ _HOMES = {
     "keeplast.api.live_state": ("LiveRecord", "LiveState"),
     "keeplast.config.log_source": ("register",),
     "keeplast.config.mapping": ("cleaner_config", "topic_config"),
-    "keeplast.api.open_log": ("OpenLog", "Segment", "clean", "plan"),
+    "keeplast.api.open_log": ("OpenLog", "Segment"),
+    "keeplast.api.rounds": ("clean", "plan"),
     "keeplast.api.open_store": ("open_store",),
     "keeplast.api.undo": ("kept_rounds", "undo"),
     "keeplast.api.stored_state": ("stored_state",),

@@ -36,12 +36,14 @@ from keeplast.model.redaction import shown_url
 from keeplast.service.attached_certificate import LiveTier, compare_attached, search_tier
 from keeplast.service.attached_erasing import find_attached_traces
 from keeplast.service.attached_holding import hold_topics
+from keeplast.service.attached_read import attached_read
 from keeplast.service.certificate_check import PartitionStanding, given_receipts_behind
 from keeplast.service.certificate_issue import SearchedPlace
 from keeplast.service.cluster_answer import answer_from_cluster, choose_attached
 from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.erasure_call import AskedErasure
 from keeplast.service.explained import KeyAnswer
+from keeplast.service.read_place import ReadPlace, topics_read
 from keeplast.service.store_shelf import store_shelf
 from keeplast.survey.receipt_book import read_receipts
 from keeplast.tier.metadata.decisions import DecisionLog
@@ -52,9 +54,10 @@ class AttachedLogs(Place):
     """The remote tier of a live cluster, by its brokers, the plugin's place and the decision log.
 
     ``storage`` is PLUGIN:PLACE with ``storage_options``; ``store`` is the URL of the decision log,
-    without which a key can be explained, and no more. ``client`` are the connection's settings
-    (librdkafka's). ``config`` says what topics are meant to be, by Kafka's names, ``config_file``
-    by topic. ``grace_ms`` is how long replaced segments lie before they are collected.
+    without which a key can be explained and the latest state exported, and no more. ``client`` are
+    the connection's settings (librdkafka's). ``config`` says what topics are meant to be, by
+    Kafka's names, ``config_file`` by topic. ``grace_ms`` is how long replaced segments lie before
+    they are collected.
     """
 
     bootstrap_servers: str
@@ -208,6 +211,16 @@ class AttachedLogs(Place):
         with self.live(tuple(sorted(named & there.keys()))) as tier:
             return compare_attached(
                 statement, tier, hasher, SystemClock(), behind=behind, progressed=terms.progressed
+            )
+
+    def read_place(self, scope: PartitionChoice, checkpoint: str | None) -> ReadPlace:
+        """Return what brokers serve, as it is now, to read states from."""
+        layout, topics = self.layout(), topics_read(scope.topics, checkpoint)
+        with decision_log_at(self.store, SystemClock()) as log:
+            client = self.connect()
+            facts = client.read_facts(topics)
+            return attached_read(
+                client, facts, log, layout, self.settings_of(facts), scope, checkpoint, self.where
             )
 
 

@@ -38,6 +38,7 @@ from keeplast.service.erasing import find_traces
 from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.erasure_call import AskedErasure
 from keeplast.service.explained import KeyAnswer
+from keeplast.service.read_place import ReadPlace, directory_read
 from keeplast.survey.report import CleanReport
 from keeplast.tier.objects.places import recipe_of
 
@@ -168,6 +169,10 @@ class DirectoryLogs(Place):
             statement, self.path, LocalFiles(), hasher, receipt=terms.receipt,
             progressed=terms.progressed,
         )  # fmt: skip
+
+    def read_place(self, scope: PartitionChoice, checkpoint: str | None) -> ReadPlace:
+        """Return the directory to read states from; a broker may be running."""
+        return directory_read(self.path, self.sources, self.object_options)
 
 
 def placed(place: Place | str | Path) -> Place:

@@ -17,15 +17,15 @@ refused while a broker holds it. The policy is the caller's to state: a log does
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from keeplast.api.log_walk import LogWalk
+from keeplast.api.rounds import clean, coordinator_of, plan
 from keeplast.cleaner.internal_topics import pinned
 from keeplast.clock import Clock, SystemClock
 from keeplast.errors import (
-    CorruptError,
     InvalidError,
     InvariantError,
     RefusedError,
@@ -37,14 +37,12 @@ from keeplast.format.record import Record
 from keeplast.log.files import FileSystem
 from keeplast.log.log_start import noted_log_start
 from keeplast.log.object_paths import is_object_path, place_path
-from keeplast.log.partition_log import SegmentFiles, is_empty_log, list_partition
+from keeplast.log.partition_log import is_empty_log, list_partition
 from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.read.group_point import GroupPoint
 from keeplast.read.log_ranges import segments_below
-from keeplast.read.log_reader import read_segment
 from keeplast.read.log_state import find_winners
 from keeplast.read.log_view import LogView
 from keeplast.read.state_end import (
@@ -53,11 +51,10 @@ from keeplast.read.state_end import (
     was_cleaned_past,
 )
 from keeplast.rewrite.runner import Runner
-from keeplast.run.coordinator import Coordinator
 from keeplast.run.delete_records import DeleteRecordsReport, delete_records
 from keeplast.run.events import Events, NoEvents
 from keeplast.run.local_runner import LocalRunner
-from keeplast.survey.report import CleanReport, ExpiryReport, PartitionReport
+from keeplast.survey.report import ExpiryReport, PartitionReport
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 from keeplast.tier.objects.places import recipe_of
 
@@ -65,8 +62,6 @@ TopicConfigs = Callable[[Path, FileSystem], Callable[[str], TopicConfig]]
 """Gives what knows the settings of the topics of a data directory."""
 
 STATE_TRIES_MAX = 5
-RELISTS_MAX = 100
-"""A directory that changes so often before one batch is read is not a log that is being cleaned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +109,7 @@ class OpenLog:
             )
         self.partition: TopicPartition = parsed.partition
         self._mark = parsed.mark
+        self._walk = LogWalk(self._files, self.path)
 
     def __repr__(self) -> str:
         return f"OpenLog({str(self.path)!r})"
@@ -149,26 +145,22 @@ class OpenLog:
         segment ends the log quietly. At most 4 MiB, or one larger batch, are held at a time; a
         batch kept by the caller keeps its window.
         """
-        for _, batch in self._placed_batches(max(from_offset, self.log_start_offset())):
+        for _, batch in self._walk.batches(max(from_offset, self.log_start_offset())):
             yield batch
 
-    def records(self, *, from_offset: int = 0) -> Iterator[Record]:
+    def records(self, *, from_offset: int = 0, key: bytes | None = None) -> Iterator[Record]:
         """Yield the records at or above ``from_offset`` and the log start offset, in log order.
 
+        With ``key`` those of this key alone; :func:`keeplast.explain` says what becomes of them.
         Records of open and aborted transactions come too, control records do not. Raises
-        CorruptError for a batch with a wrong CRC and for records that are not well-formed.
+        CorruptError for a batch with a wrong CRC and for records that are not well-formed,
+        InvalidError for a key that is not bytes.
         """
-        from_offset = max(from_offset, self.log_start_offset())
-        for segment, batch in self._placed_batches(from_offset):
-            _check_crc(segment, batch)
-            if batch.is_control:
-                continue
-            try:
-                for record in batch.records():
-                    if record.offset >= from_offset:
-                        yield record
-            except CorruptError as error:
-                raise _locate_error(error, segment, batch) from error
+        if key is not None and not isinstance(key, bytes):
+            raise InvalidError(
+                f'the keys of records are bytes; give b"...". given={type(key).__name__}'
+            )
+        yield from self._walk.records(max(from_offset, self.log_start_offset()), key)
 
     def state(
         self,
@@ -352,7 +344,9 @@ class OpenLog:
         )  # fmt: skip
         with LocalRunner(1) as runner:
             (report,) = (
-                _coordinator(request, runner, None, None, self._options).expire(request).partitions
+                coordinator_of(request, runner, None, None, self._options)
+                .expire(request)
+                .partitions
             )
         if report.expiry is None:
             raise InvariantError("an expiry without a report")
@@ -402,129 +396,3 @@ class OpenLog:
                 f"cleanup_policy={','.join(sorted(topic.cleanup_policy))} path={self.path}"
             )
         return (partition,)
-
-    def _placed_batches(self, from_offset: int) -> Iterator[tuple[SegmentFiles, Batch]]:
-        """Yield batches once each and in order, also when segments are replaced meanwhile.
-
-        A file that is open stays readable when a swap removes its name. One whose name is gone
-        before it was opened has a successor, found by listing again: offsets never change, so the
-        reader goes on behind the last one it gave.
-        """
-        following = from_offset
-        listed, at = self._list_segments(following), 0
-        relists = 0
-        while at < len(listed):
-            segment = listed[at]
-            try:
-                for batch in self._segment_batches(segment, is_active=at == len(listed) - 1):
-                    # A file of that name may be a merged one by now, and reach further.
-                    if batch.last_offset >= following:
-                        following = batch.last_offset + 1
-                        relists = 0
-                        yield segment, batch
-                at += 1
-            except FileNotFoundError:
-                relists += 1
-                if relists > RELISTS_MAX:
-                    raise
-                listed, at = self._list_segments(following), 0
-
-    def _list_segments(self, from_offset: int) -> tuple[SegmentFiles, ...]:
-        """Return the segments that may hold ``from_offset`` and what follows."""
-        files, start = self._files, noted_log_start(self._files, self.path)
-        listed = settled_partition(self.path, files, SystemClock(), if_empty=start).segments
-        if len(listed) == 1 and not listed[0].size_bytes:
-            return ()  # the only segment of an empty log may have no file
-        first = [i for i, each in enumerate(listed) if each.base_offset <= from_offset]
-        return listed[first[-1] if first else 0 :]
-
-    def _segment_batches(self, segment: SegmentFiles, *, is_active: bool) -> Iterator[Batch]:
-        try:
-            yield from read_segment(self._files, segment.log_path)
-        except CorruptError:
-            if not is_active:
-                raise
-
-
-def _check_crc(segment: SegmentFiles, batch: Batch) -> None:
-    if not batch.is_valid:
-        raise CorruptError(
-            "crc mismatch",
-            path=str(segment.log_path),
-            position=batch.position,
-            expected=f"{batch.crc:#010x}",
-            found=f"{batch.computed_crc:#010x}",
-        )
-
-
-def _locate_error(error: CorruptError, segment: SegmentFiles, batch: Batch) -> CorruptError:
-    """Return ``error`` with the place of the batch in which it was found."""
-    return CorruptError(
-        error.problem,
-        path=str(segment.log_path),
-        position=batch.position,
-        expected=error.expected,
-        found=error.found,
-    )
-
-
-def plan(
-    request: CleanRequest,
-    *,
-    exact: bool = False,
-    cores: int | None = None,
-    runner: Runner | None = None,
-    events: Events | None = None,
-    clock: Clock | None = None,
-    object_options: Mapping[str, str] | None = None,
-    brokers: GroupReader | None = None,
-) -> CleanReport:
-    """Return what :func:`clean` would do for all partitions of ``request``; nothing is written."""
-    with _running(cores, runner) as chosen:
-        coordinator = _coordinator(request, chosen, events, clock, object_options, brokers)
-        return coordinator.plan(request, exact=exact)
-
-
-def clean(
-    request: CleanRequest,
-    *,
-    cores: int | None = None,
-    runner: Runner | None = None,
-    events: Events | None = None,
-    clock: Clock | None = None,
-    object_options: Mapping[str, str] | None = None,
-    brokers: GroupReader | None = None,
-) -> CleanReport:
-    """Clean all partitions of ``request``; faults of one partition are in its report.
-
-    ``runner`` None means threads of this process, ``cores`` of them (None: all).
-    ``object_options`` are those of the object store that a directory is in. ``brokers``
-    (:func:`ask_brokers`) tell what the groups of ``tombstones.wait.for.groups`` have committed;
-    None where files do. Raises RefusedError when a data directory is in use.
-    """
-    with _running(cores, runner) as chosen:
-        return _coordinator(request, chosen, events, clock, object_options, brokers).clean(request)
-
-
-def _running(cores: int | None, runner: Runner | None) -> contextlib.AbstractContextManager[Runner]:
-    return LocalRunner(cores) if runner is None else contextlib.nullcontext(runner)
-
-
-def _coordinator(
-    request: CleanRequest,
-    runner: Runner,
-    events: Events | None,
-    clock: Clock | None,
-    object_options: Mapping[str, str] | None = None,
-    brokers: GroupReader | None = None,
-) -> Coordinator:
-    places = [request.target, *(partition.path for partition in request.partitions)]
-    recipe = recipe_of(places, object_options or {})
-    return Coordinator(
-        runner,
-        SystemClock() if clock is None else clock,
-        recipe.open(),
-        NoEvents() if events is None else events,
-        recipe,
-        brokers,
-    )

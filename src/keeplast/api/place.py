@@ -26,6 +26,7 @@ from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.erasure_book import RequestShelf
 from keeplast.service.erasure_call import AskedErasure
 from keeplast.service.explained import KeyAnswer
+from keeplast.service.read_place import ReadPlace
 from keeplast.service.search_tasks import SearchRunner
 
 if TYPE_CHECKING:
@@ -133,3 +134,7 @@ class Place(ABC):
         self, statement: Mapping[str, Any], hasher: KeyHasher | None, terms: SearchTerms
     ) -> Sequence[PartitionStanding]:
         """Say how what is here now stands to what a certificate says."""
+
+    @abstractmethod
+    def read_place(self, scope: PartitionChoice, checkpoint: str | None) -> ReadPlace:
+        """Return it to read states from: what is in ``scope``, and a checkpoint's topic."""

@@ -25,6 +25,7 @@ from keeplast.service.certificate_issue import SearchedPlace
 from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.erasure_call import AskedErasure
 from keeplast.service.explained import KeyAnswer
+from keeplast.service.read_place import ReadPlace, store_read
 from keeplast.service.receipts import receipt_to
 from keeplast.service.store_answer import answer_from_store
 from keeplast.service.store_certificate import compare_store, search_store
@@ -144,3 +145,7 @@ class StoredLogs(Place):
             return compare_store(
                 statement, opened, hasher, behind=behind, progressed=terms.progressed
             )
+
+    def read_place(self, scope: PartitionChoice, checkpoint: str | None) -> ReadPlace:
+        """Return the store to read states from; rounds may go on meanwhile."""
+        return store_read(self.store, self.broker, self.object_options)

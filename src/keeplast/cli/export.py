@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.export_source import SourceGroup, find_source
+from keeplast.cli.export_source import SourceGroup, read_source
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import RunnerOptions, task_memory_size
 from keeplast.cli.frame.parameters import TASK_MEMORY_DEFAULT, Json, TaskMemory
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from keeplast.pipeline.export import Export
-    from keeplast.pipeline.increment import VersionPlace
 
 Target = Annotated[
     Path,
@@ -96,49 +94,37 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.output import print_result, say
     from keeplast.cli.show.progress import ProgressEvents
-    from keeplast.log.files import LocalFiles
 
     _require_pyarrow()
     workers = options.workers
     check_runner(workers.chosen_runner, master=workers.master)
-    from keeplast.pipeline.export import check_target, export_state
-    from keeplast.pipeline.increment import KEPT_DEFAULT
+    from keeplast.service.exporting import ExportCall, find_versions
 
-    versions = _versions(options)
-    found = find_source(options.source)
-    source, point = found.options, found.point
-    task_memory_bytes = task_memory_size(options.task_memory)
-    target = options.to.absolute() if versions is None else versions.next()
+    versions = find_versions(
+        options.to, incremental=options.incremental, keep=options.keep, overwrite=options.overwrite
+    )
+    source = read_source(options.source)
+    call = ExportCall(
+        source=source, to=options.to, versions=versions, keep=options.keep,
+        overwrite=options.overwrite, tombstones=options.tombstones,
+        task_memory_bytes=task_memory_size(options.task_memory),
+    )  # fmt: skip
     # Before Spark is started: a mistake costs no session.
-    check_target(target, LocalFiles(), source, overwrite=options.overwrite)
+    call.check()
     say_start(workers.chosen_runner)
     with (
-        nullcontext() if versions is None else versions.held(),
-        found.named(),
+        call.held(),
         ProgressEvents("exporting") as events,
         open_runner(workers.chosen_runner, master=workers.master, cores=workers.cores) as opened,
     ):
-        done = export_state(
-            source,
-            target if versions is None else versions.next(),
-            opened,
-            events,
-            topic_config=found.topic_config,
-            partitions=options.source.scope.partitions,
-            overwrite=options.overwrite,
-            task_memory_bytes=task_memory_bytes,
-            names_all=options.source.names_all,
-            versions=versions,
-            tombstones=options.tombstones,
-        )
-        if versions is not None:
-            versions.settle(done.target, options.keep or KEPT_DEFAULT)
+        done = call.run(opened, events)
+    point = source.point
     if not as_json:
         about = "" if point.words is None else f", {point.words}"
         print_result(
             printable(f"exported to {done.target}{about}"),
             "",
-            _table(done, has_end=source.has_end, is_incremental=options.incremental),
+            _table(done, has_end=source.options.has_end, is_incremental=options.incremental),
         )
         say(f"go on reading with startingOffsets as in {done.target / '_offsets.json'}")
     return DONE, {
@@ -149,21 +135,6 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
         "as_of": point.document,
         "tombstones": options.tombstones,
     }
-
-
-def _versions(options: ExportOptions) -> VersionPlace | None:
-    """Return where versions lie, where one more is asked for."""
-    from keeplast.pipeline.increment import VersionPlace
-
-    if not options.incremental:
-        if options.keep is not None:
-            raise InvalidError("--keep is about versions; give --incremental too, or leave it out")
-        return None
-    if options.overwrite:
-        raise InvalidError("--incremental adds a version and replaces none; leave --overwrite out")
-    versions = VersionPlace(options.to.resolve())
-    versions.check()
-    return versions
 
 
 def _require_pyarrow() -> None:

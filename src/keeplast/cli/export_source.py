@@ -1,15 +1,8 @@
-"""What ``keeplast export`` reads: a directory, a store or a remote tier, and as of which point.
-
-The point is put into the words of the data source, which alone says what it means.
-"""
+"""What ``keeplast export`` reads: a directory, a store or a remote tier, and as of which point."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,16 +13,12 @@ from keeplast.cli.frame.options import ScopeOptions, SettingOptions, memory_size
 from keeplast.cli.frame.parameters import MEMORY_DEFAULT, Memory, ObjectOptions
 from keeplast.cli.frame.places import object_option, place
 from keeplast.cli.frame.times import time_ms
-from keeplast.clock import time_text
 from keeplast.errors import InvalidError
-from keeplast.log.object_paths import shown
 from keeplast.model.redaction import shown_url
 
 if TYPE_CHECKING:
-    from keeplast.model.partition import TopicPartition
-    from keeplast.model.reader_wait import GroupReader
-    from keeplast.model.topic_config import TopicConfig
-    from keeplast.pipeline.source_options import SourceOptions
+    from keeplast.service.exporting import ExportSource
+    from keeplast.service.read_place import ReadPlace
 
 DataDir = Annotated[
     Path | None,
@@ -122,14 +111,6 @@ CheckpointGroup = Annotated[
 OFFSETS_BYTES_MAX = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedPoint:
-    """The point that a state is of, in words and for the document; the latest has neither."""
-
-    words: str | None = None
-    document: dict[str, object] | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceGroup:
     """What is read, and as of which point."""
@@ -149,49 +130,24 @@ class SourceGroup:
     memory: Memory = MEMORY_DEFAULT
     object_options: ObjectOptions = ()
 
-    @property
-    def names_all(self) -> bool:
-        """Say whether every partition that is read must have a point of its own."""
-        return self.checkpoint is not None or self.checkpoint_group is not None
 
-
-@dataclass(frozen=True, slots=True)
-class ExportedSource:
-    """What is read, as of which point, and how the records of a topic rank.
-
-    Within ``named`` errors name what is really there.
-    """
-
-    options: SourceOptions
-    point: ExportedPoint
-    topic_config: Callable[[str], TopicConfig]
-    named: Callable[[], AbstractContextManager[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where what is read lies: ``given`` in the words of the data source, ``shows`` what of it is
-    read with some options, and ``configs`` how topics rank there. ``groups`` tell what consumer
-    groups have committed, None where files do. Within ``named`` errors name what is really there.
-    """
-
-    given: Mapping[str, str]
-    shows: Callable[[SourceOptions], SourceOptions]
-    configs: Callable[[SourceOptions], Callable[[str], TopicConfig]]
-    groups: GroupReader | None = None
-    named: Callable[[], AbstractContextManager[None]] = nullcontext
-
-
-def find_source(group: SourceGroup) -> ExportedSource:
+def read_source(group: SourceGroup) -> ExportSource:
     """Return what is read; InvalidError for options that do not go together."""
+    from keeplast.cli.show.output import say
+    from keeplast.service.exporting import ExportPoint, find_source
+
     place = _place_of(group)
-    with place.named():
-        options, point = _source(group, place)
-        options = place.shows(options)
-        return ExportedSource(options, point, place.configs(options), place.named)
+    for note in place.notes:
+        say(note, kind="note")
+    ends = None if group.ending_offsets is None else _offsets_text(group.ending_offsets)
+    point = ExportPoint(
+        ending_offsets=ends, as_of_ms=group.as_of, checkpoint=group.checkpoint,
+        group=group.checkpoint_group,
+    )  # fmt: skip
+    return find_source(place, group.scope, point, memory_size(group.memory))
 
 
-def _place_of(group: SourceGroup) -> _Place:
+def _place_of(group: SourceGroup) -> ReadPlace:
     attached = group.bootstrap_server is not None
     if (group.data_dir is None) == (group.store is None and not attached):
         raise InvalidError(
@@ -210,13 +166,18 @@ def _place_of(group: SourceGroup) -> _Place:
         )
     if group.store is not None:
         return _store_place(group, group.store)
-    path = shown(str(group.data_dir))
-    return _Place({"path": path}, lambda options: options, partial(_directory_configs, group))
+    from keeplast.service.read_place import directory_read
+
+    return directory_read(Path(str(group.data_dir)), group.settings, _object_options(group))
 
 
-def _store_place(group: SourceGroup, store: str) -> _Place:
+def _object_options(group: SourceGroup) -> dict[str, str]:
+    return dict(map(object_option, group.object_options))
+
+
+def _store_place(group: SourceGroup, store: str) -> ReadPlace:
     from keeplast.cli.tier.options import broker_settings
-    from keeplast.config.stored import stored_topic_config
+    from keeplast.service.read_place import store_read
 
     if group.settings.flags or group.settings.config_file is not None:
         raise InvalidError(
@@ -224,17 +185,11 @@ def _store_place(group: SourceGroup, store: str) -> _Place:
             f"out, or change them with keeplast tier configure. --store={shown_url(store)}"
         )
     cluster = broker_settings(group.settings.broker_config)
-
-    def configs(options: SourceOptions) -> Callable[[str], TopicConfig]:
-        return stored_topic_config(options.shown_logs(), cluster)
-
-    return _Place({"store": store}, lambda options: options.of(options.shown_logs()), configs)
+    return store_read(store, cluster, _object_options(group))
 
 
-def _attached_place(group: SourceGroup) -> _Place:
+def _attached_place(group: SourceGroup) -> ReadPlace:
     """Look at a cluster once, for the topics that are exported and those of checkpoints."""
-    from keeplast.attach.attached_files import ROOT
-    from keeplast.attach.shown_logs import find_shown_topics, naming_segments
     from keeplast.cli.attach.options import (
         ClusterOptions,
         WantedOptions,
@@ -242,8 +197,7 @@ def _attached_place(group: SourceGroup) -> _Place:
         layout_at,
     )
     from keeplast.cli.show.attach import folding
-    from keeplast.cli.show.output import say
-    from keeplast.cluster.group_offsets import BrokerGroups
+    from keeplast.service.read_place import topics_read
 
     if group.storage is None:
         raise InvalidError(
@@ -256,136 +210,23 @@ def _attached_place(group: SourceGroup) -> _Place:
             "settings, and --storage-option is for its objects. "
             f"--bootstrap-server={group.bootstrap_server}"
         )
-    topics, named = group.scope.topics, (group.checkpoint or "").partition("@")[0]
-    if topics and named:
-        topics = tuple({*topics, named})
-
-    def wants(partition: TopicPartition) -> bool:
-        return group.scope.includes(partition) or partition.topic == named
-
+    topics = topics_read(group.scope.topics, group.checkpoint)
     cluster = ClusterOptions(
         bootstrap_server=str(group.bootstrap_server), command_config=group.command_config,
         topics=topics,
     )  # fmt: skip
     layout = layout_at(group.storage, group.storage_options)
     with decision_log_there(group.store, only_looks=True) as log:
+        from keeplast.service.attached_read import attached_read
+
         client = cluster.connect()
         facts = client.read_facts(topics)
+        wanted = WantedOptions(flags=group.settings.flags, config_file=group.settings.config_file)
         with folding() as progressed:
-            found = find_shown_topics(
-                client, facts, log, layout, wants,
-                f"bootstrap_server={group.bootstrap_server}", progressed,
+            return attached_read(
+                client, facts, log, layout, wanted.settings_of(facts.topics), group.scope,
+                group.checkpoint, f"bootstrap_server={group.bootstrap_server}", progressed,
             )  # fmt: skip
-    for each in found.logs:
-        if each.behind:
-            say(f"{each.partition}: {each.behind}", kind="note")
-        if log is None and each.told_from > each.log_start:
-            say(
-                f"{each.partition}: it was compacted; how far, the decision log says (--store), "
-                "and without it only the latest state can be told",
-                kind="note",
-            )
-    wanted = WantedOptions(flags=group.settings.flags, config_file=group.settings.config_file)
-    configs = wanted.settings_of(facts.topics).topic_config
-    return _Place(
-        {"path": str(ROOT)}, lambda options: options.of(found), lambda _: configs,
-        groups=BrokerGroups(client), named=lambda: naming_segments(found),
-    )  # fmt: skip
-
-
-def _directory_configs(group: SourceGroup, options: SourceOptions) -> Callable[[str], TopicConfig]:
-    from keeplast.config.sources import read_settings
-    from keeplast.log.data_directory import open_data_directory
-
-    there = options.recipe().open()
-    root = open_data_directory(options.path, there).root
-    return read_settings(root, there, group.settings).topic_config
-
-
-def _source(options: SourceGroup, place: _Place) -> tuple[SourceOptions, ExportedPoint]:
-    """Return what is read, in the words of the data source, and as of which point."""
-    from keeplast.pipeline.source_options import OBJECT_PREFIX, read_options
-
-    ends = {
-        "--ending-offsets": options.ending_offsets,
-        "--as-of": options.as_of,
-        "--checkpoint": options.checkpoint,
-        "--checkpoint-group": options.checkpoint_group,
-    }
-    asked = [name for name, value in ends.items() if value is not None]
-    if len(asked) > 1:
-        raise InvalidError(f"one point at a time; leave out {' and '.join(asked[1:])}")
-
-    memory_bytes = memory_size(options.memory)
-    given = {
-        OBJECT_PREFIX + key: value for key, value in map(object_option, options.object_options)
-    }
-    given |= {"memoryBytes": str(memory_bytes), **place.given}
-    if options.scope.topics:
-        given["subscribe"] = ",".join(options.scope.topics)
-    point = ExportedPoint()
-    if options.ending_offsets is not None:
-        given["endingOffsets"] = _offsets_text(options.ending_offsets)
-    elif options.as_of is not None:
-        # Up to the first record that is later: of this very time is still in it.
-        given["endingTimestamp"] = str(options.as_of + 1)
-        point = ExportedPoint(
-            f"as of {time_text(options.as_of)}, approximately: by the timestamps of the records",
-            {"time_ms": options.as_of, "is_approximate": True},
-        )
-    elif options.checkpoint is not None:
-        point = _take_checkpoint(options, place, options.checkpoint, given)
-    elif options.checkpoint_group is not None:
-        point = _take_group(options, place, options.checkpoint_group, given)
-    return read_options(given, is_streaming=False), point
-
-
-def _take_checkpoint(
-    options: SourceGroup, place: _Place, checkpoint: str, given: dict[str, str]
-) -> ExportedPoint:
-    """Add to ``given`` what a checkpoint names, as far as it was chosen."""
-    from keeplast.pipeline.checkpoint_topic import read_checkpoint, split_checkpoint
-    from keeplast.pipeline.source_options import read_options
-
-    topic, offset = split_checkpoint(checkpoint)
-    found = read_checkpoint(
-        place.shows(read_options({**given, "subscribe": topic}, is_streaming=False)), offset
-    )
-    _take_offsets(options, found.offsets, given, f"--checkpoint={checkpoint}")
-    at = f"{found.partition}@{found.offset}"
-    return ExportedPoint(f"as of the checkpoint {at}", {"checkpoint": at})
-
-
-def _take_group(
-    options: SourceGroup, place: _Place, group: str, given: dict[str, str]
-) -> ExportedPoint:
-    """Add to ``given`` what a consumer group has committed, as far as it was chosen."""
-    from keeplast.pipeline.checkpoint_group import read_group_checkpoint
-    from keeplast.pipeline.source_options import read_options
-
-    source = place.shows(read_options(given, is_streaming=False))
-    found = read_group_checkpoint(source, group, options.scope.partitions, brokers=place.groups)
-    _take_offsets(options, found, given, f"--checkpoint-group={group!r}")
-    return ExportedPoint(f"as of what group {group} has committed", {"group": group})
-
-
-def _take_offsets(
-    options: SourceGroup, offsets: Mapping[TopicPartition, int], given: dict[str, str], where: str
-) -> None:
-    """Add to ``given`` what of ``offsets``, exclusive, was chosen; InvalidError for nothing."""
-    topics, numbers = options.scope.topics, options.scope.partitions
-    document: dict[str, dict[str, int]] = {}
-    for partition, end in sorted(offsets.items()):
-        is_chosen = not numbers or partition.partition in numbers
-        if is_chosen and (not topics or partition.topic in topics):
-            document.setdefault(partition.topic, {})[str(partition.partition)] = end
-    if not document:
-        named = ", ".join(sorted({each.topic for each in offsets}))
-        raise InvalidError(
-            f"the checkpoint names nothing that was chosen; it names {named}. {where}"
-        )
-    given.setdefault("subscribe", ",".join(document))
-    given["endingOffsets"] = json.dumps(document)
 
 
 def _offsets_text(text: str) -> str:

@@ -43,6 +43,13 @@ def test_segments_batches_and_records_in_log_order(directory: Path) -> None:
     ] == [(each.offset, each.key, each.value) for each in log.records()]
 
 
+def test_records_of_one_key_are_those_that_inspect_shows(directory: Path) -> None:
+    log = keeplast.open_log(directory)
+    assert [(1, b"2"), (3, None)] == [(e.offset, e.value) for e in log.records(key=b"b")]
+    assert [3] == [each.offset for each in log.records(from_offset=2, key=b"b")]
+    assert [] == list(log.records(key=b"nobody"))
+
+
 def test_a_key_that_is_no_bytes_is_refused_and_not_told_as_absent(directory: Path) -> None:
     log = keeplast.open_log(directory)
     found = keeplast.explain_keys(log, COMPACT, [b"a"])
@@ -52,6 +59,8 @@ def test_a_key_that_is_no_bytes_is_refused_and_not_told_as_absent(directory: Pat
             keeplast.explain_keys(log, COMPACT, keys)  # type: ignore[arg-type]
     with pytest.raises(keeplast.InvalidError, match="are bytes"):
         keeplast.explain(log, COMPACT, key="a")  # type: ignore[arg-type]
+    with pytest.raises(keeplast.InvalidError, match="are bytes"):
+        list(log.records(key="a"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("offset", range(7))

@@ -51,3 +51,11 @@ def time_text(timestamp_ms: int) -> str:
     except (OverflowError, ValueError, OSError):
         return str(timestamp_ms)
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
+
+
+def utc_text(timestamp_ms: int) -> str:
+    """Return a time to the second with its zone, as sentences say it; without a calendar's, as
+    :func:`time_text`.
+    """
+    text = time_text(timestamp_ms)
+    return f"{text[:19]} UTC" if len(text) == 23 else text

@@ -168,7 +168,7 @@ def test_two_of_the_same_name_waste_rounds_and_lose_nothing(world: StoreWorld) -
             process.send_signal(signal.SIGTERM)
             assert process.stderr is not None
             err = process.stderr.read()
-            assert (143, False) == (process.wait(SECONDS_MAX), "set aside until" in err), err
+            assert (143, False) == (process.wait(SECONDS_MAX), "skipped until" in err), err
     assert_whole(world)
 
 

@@ -41,7 +41,7 @@ def run(
     """Clean whatever becomes worth it, until SIGTERM or SIGINT, or with --once until nothing is.
 
     The broker must be stopped, or the directory be a copy: its lock is taken and held. Settings are
-    read again before each turn. A damaged partition is set aside and stops no other. Each round
+    read again before each turn. A damaged partition is skipped and stops no other. Each round
     leaves a receipt in DATA_DIR/keeplast-receipts (see keeplast receipt show).
     """
     from contextlib import ExitStack

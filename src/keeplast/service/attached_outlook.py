@@ -31,7 +31,7 @@ from keeplast.cleaner.reasons import (
     TombstonesStay,
 )
 from keeplast.cleaner.section import LogFigures
-from keeplast.clock import time_text
+from keeplast.clock import utc_text
 from keeplast.cluster.check import check_cluster, check_topic
 from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.layouts.layout import RemoteLayout
@@ -293,5 +293,5 @@ def _old_values(
         f"{precise_duration_text(after_ms)} after it"
     )
     if by_ms is not None:
-        words = f"{words}, what rounds have replaced by {time_text(by_ms)[:19]}"
+        words = f"{words}, what rounds have replaced by {utc_text(by_ms)}"
     return OldValues(after_ms, by_ms, f"{words}, if attach run goes on (default grace)")

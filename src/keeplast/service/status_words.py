@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from keeplast.cleaner.reasons import BoundNote, DueReason
-from keeplast.clock import time_text
+from keeplast.clock import utc_text
 from keeplast.inspect.stages import StageCounts, Stages
 from keeplast.inspect.status import LogStatus
 from keeplast.model.duration import duration_text, precise_duration_text, precise_relative_text
@@ -17,11 +17,28 @@ from keeplast.model.size import format_bytes, format_count
 from keeplast.service.status import DirectoryStatus, ErasedBy, PartitionStatus, State
 from keeplast.survey.wording import sentences
 
+_SHOWN = {State.SET_ASIDE.value: "skipped"}
+"""What people are shown for a state whose name in documents and metrics says less to them."""
+_DAMAGE = ("CorruptError", "BrokenRowError")
+
+
+def state_words(state: str) -> str:
+    """Return a state as it is shown; documents, metrics and addresses have its name."""
+    return _SHOWN.get(state, str(state))
+
+
+def skipped_words(error_class: str | None) -> str:
+    """Say that a log is skipped and what for; None where nobody knows the class of the error."""
+    if error_class is None:
+        return state_words(State.SET_ASIDE)
+    what = "damaged file" if error_class in _DAMAGE else "defect of keeplast"
+    return f"{state_words(State.SET_ASIDE)}: {what}"
+
 
 def status_summary(status: DirectoryStatus) -> str:
     """Return one sentence about all partitions."""
     counts = [
-        f"{format_count(count)} {state.value}"
+        f"{format_count(count)} {state_words(state)}"
         for state in State
         if (count := len(status.in_state(state)))
     ]
@@ -43,10 +60,11 @@ def detail_lines(each: PartitionStatus, now_ms: int, *, names_options: bool = Tr
     log = each.log
     if each.set_aside is not None:
         mark = each.set_aside
-        lines.append(f"set aside since {time_text(mark.since_ms)}: {mark.error_class}")
+        what = skipped_words(mark.error_class)
+        lines.append(f"{what}, since {utc_text(mark.since_ms)} ({mark.error_class})")
     if each.failing is not None:
         mark = each.failing
-        lines.append(f"failing since {time_text(mark.since_ms)}: {mark.error_class}")
+        lines.append(f"failing since {utc_text(mark.since_ms)} ({mark.error_class})")
     if log is not None:
         # Where there is nothing to clean, the bound's note says the same as the reason.
         has_nothing = not log.figures.cleanable.cleanable_bytes
@@ -90,21 +108,19 @@ def seconds_text(seconds: float) -> str:
 
 
 def old_values_lines(each: PartitionStatus, erased: ErasedBy, now_ms: int) -> list[str]:
-    """Say the same as :func:`old_values_words` in a line a date, and what the last one rests on."""
+    """Say the same as :func:`old_values_words`: both dates in one sentence, and in another what the
+    last one rests on.
+    """
     log = each.log
     if log is None or erased.is_gone or erased.is_unknown:
         return [f"old values: {erased_sentence(erased, now_ms)}"]
-    first = _first_to_go(each, log, now_ms)
-    lines = [f"old values: {first}"] if first else []
-    takes_all = not first or log.figures.cleanable.bound >= log.log_end
-    which = "all old values" + ("" if takes_all else f", also those {above_words(log)}")
     if erased.by_ms is None or erased.eligible_by_ms is None:
-        return [*lines, f"{which}: {erased.why}"]
+        return [f"old values: {old_values_words(each, erased, now_ms)}"]
+    joined = _joined(_first_to_go(each, log, now_ms), log)
     waits = precise_duration_text(erased.by_ms - erased.eligible_by_ms - erased.undo_ms)
     kept = f", then {duration_text(erased.undo_ms)} for undo" if erased.undo_ms else ""
     return [
-        *lines,
-        f"{which}: erased by {_moment(erased.by_ms, now_ms)}, while keeplast run goes on and its "
+        f"old values: {joined} {_moment(erased.by_ms, now_ms)}, while keeplast run goes on and its "
         "rounds succeed",
         f"that is a round that is due by {_moment(erased.eligible_by_ms, now_ms)}, {erased.why}; "
         f"then {waits} at most {ABOUT['keeplast run']}{kept}",
@@ -123,13 +139,18 @@ def old_values_words(each: PartitionStatus, erased: ErasedBy, now_ms: int) -> st
     if log is None or erased.is_gone or erased.is_unknown:
         return words
     first = _first_to_go(each, log, now_ms)
-    takes_all = log.figures.cleanable.bound >= log.log_end
     if erased.by_ms is None:
-        return f"{first}; of those {above_words(log)} {words}" if first else words
+        return f"{first}; for {above_words(log)} {words}" if first else words
+    return f"{_joined(first, log)} {words}"
+
+
+def _joined(first: str, log: LogStatus) -> str:
+    """Join what goes first to when everything is gone, which the caller adds."""
     if not first:
-        return f"erased by {words}"
-    all_of_them = "" if takes_all else f"all, also those {above_words(log)}, are "
-    return f"{first}; {all_of_them}erased by {words}"
+        return "gone by"
+    if log.figures.cleanable.bound >= log.log_end:
+        return f"{first}; gone by"
+    return f"{first}; everything, with {above_words(log)}, is gone by"
 
 
 def _first_to_go(each: PartitionStatus, log: LogStatus, now_ms: int) -> str:
@@ -137,7 +158,7 @@ def _first_to_go(each: PartitionStatus, log: LogStatus, now_ms: int) -> str:
     cleanable = log.figures.cleanable
     if not cleanable.cleanable_bytes:
         return ""
-    what = "all" if cleanable.bound >= log.log_end else f"those below offset {cleanable.bound}"
+    what = "all" if cleanable.bound >= log.log_end else _closed_words(log)
     lag = "the deadline of max.compaction.lag.ms"
     if log.figures.compaction_delay_ms and log.deadline_ms is not None:
         return f"{what} were due for a round by {_moment(log.deadline_ms, now_ms)}, {lag}"
@@ -149,11 +170,15 @@ def _first_to_go(each: PartitionStatus, log: LogStatus, now_ms: int) -> str:
 
 
 def above_words(log: LogStatus) -> str:
-    """Say where lies what the next round cannot take."""
+    """Say what the next round cannot take."""
     bound = log.figures.cleanable.bound
     if log.segments and bound >= log.segments[-1].base_offset:
-        return f"in the active segment from {bound} on"
-    return f"held back from {bound} on"
+        return f"the active segment from {bound} on"
+    return f"what is held back from {bound} on"
+
+
+def _closed_words(log: LogStatus) -> str:
+    return f"those in closed segments, below offset {log.figures.cleanable.bound},"
 
 
 def _point_lines(log: LogStatus, now_ms: int) -> list[str]:
@@ -226,4 +251,4 @@ def erased_sentence(erased: ErasedBy, now_ms: int, *, loop: str = "keeplast run"
 
 
 def _moment(at_ms: int, now_ms: int) -> str:
-    return f"{time_text(at_ms)[:19]} ({precise_relative_text(at_ms, now_ms)})"
+    return f"{utc_text(at_ms)} ({precise_relative_text(at_ms, now_ms)})"

@@ -23,7 +23,7 @@ from keeplast.cleaner.reasons import (
     SkipReason,
 )
 from keeplast.cleaner.rolling import IdleRoll
-from keeplast.clock import time_text
+from keeplast.clock import utc_text
 from keeplast.format.consumer_offsets import TOPIC
 from keeplast.model.duration import duration_text, precise_duration_text
 from keeplast.model.escapes import printable
@@ -62,7 +62,7 @@ _BASES = {
     ),
     BasisKind.LAG_OF_ANY_DATE: f"no date, because of {MIN_LAG}: {_ANY_DATE}",
     BasisKind.KEY_MAP_OF_ANY_DATE: f"no date, because the key map may be full before: {_ANY_DATE}",
-    BasisKind.SET_ASIDE: "no date while it is set aside",
+    BasisKind.SET_ASIDE: "no date while it is skipped",
     BasisKind.UNREADABLE: "no date while it cannot be looked at",
     BasisKind.FAILING: "? while its rounds fail: a date would rest on the next one succeeding",
 }
@@ -156,7 +156,7 @@ def limit_words(limit: Limit) -> str:
         case r.GivenLimit(offset):
             return f"{offset} was given as the first uncleanable offset"
         case r.HoldLimit(offset, name, until_ms):
-            return f"the state as of {offset} is held by {name} until {time_text(until_ms)[:19]}"
+            return f"the state as of {offset} is held by {name} until {utc_text(until_ms)}"
         case r.LagLimit():
             return _lag_words(limit)
     assert_never(limit)
@@ -186,6 +186,8 @@ def skip_words(reason: SkipReason, *, names_options: bool = True) -> str:
             return f"nothing to clean: all is clean up to the active segment at {base}"
         case r.AllCopiedClean():
             return "nothing to clean: all that was copied is clean"
+        case r.NothingBelow(r.LagLimit() as limit):
+            return f"too young to clean: {limit_words(limit)}"
         case r.NothingBelow(limit):
             return f"nothing to clean: {limit_words(limit)}"
         case r.RatioTooLow(ratio, threshold):
@@ -394,7 +396,7 @@ def removal_words(found: r.TombstoneRemoval) -> str:
             f"with the first round that begins {after} or more after the one that goes over it "
             "next, and nobody knows when that is"
         )
-    when = f"with the first round that begins at {time_text(found.from_ms)[:19]} or later"
+    when = f"with the first round that begins at {utc_text(found.from_ms)} or later"
     if found.after_round_ms is not None:
         after = precise_duration_text(found.after_round_ms)
         return f"{when}, at least {after} after the next one, which is due now"

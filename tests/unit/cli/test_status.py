@@ -211,8 +211,8 @@ def test_what_is_set_aside_is_told_with_its_reason(keeplast: Command, directory:
     write_set_aside(LocalFiles(), directory, {partition: mark})
     first = keeplast("status", directory, *NOW, "--json").document["partitions"][0]
     assert "set aside" == first["state"]
-    explained = "set aside: left alone until its files change, or run --retry"
-    assert explained in keeplast("status", directory, *NOW).out.splitlines()
+    explained = "skipped: a damaged file, or a defect of keeplast; until files change, or run "
+    assert f"{explained}--retry" in keeplast("status", directory, *NOW).out.splitlines()
     assert ("f.log", 7, EPOCH_MS) == (
         first["set_aside"]["path"],
         first["set_aside"]["position"],

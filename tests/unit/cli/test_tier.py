@@ -476,7 +476,7 @@ def test_nothing_is_promised_of_what_is_set_aside(
         opened.set_aside(ORDERS, "CorruptError: bad")
     run = keeplast("tier", "status", "--store", store, "--erased-by", "--json")
     (found,) = run.document["partitions"]
-    assert (None, "no date while it is set aside") == (
+    assert (None, "no date while it is skipped") == (
         found["erased_by"]["by_ms"],
         found["erased_by"]["why"],
     )

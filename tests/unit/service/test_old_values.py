@@ -22,7 +22,13 @@ from keeplast.inspect.status import LogStatus
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.service.status import ErasedBy, PartitionStatus, State
-from keeplast.service.status_words import old_values_lines, old_values_words, seconds_text
+from keeplast.service.status_words import (
+    old_values_lines,
+    old_values_words,
+    seconds_text,
+    skipped_words,
+    state_words,
+)
 
 DAY_MS = 86_400_000
 NOW_MS = 1_800_000_000_000
@@ -30,7 +36,7 @@ NAME = TopicPartition("t", 0)
 DUE_MS, BY_MS = NOW_MS + 6 * DAY_MS, NOW_MS + 6 * DAY_MS + 60_000
 BASIS = ErasureBasis(BasisKind.MAX_LAG_AFTER_FIRST, 8)
 ERASED = ErasedBy(BY_MS, DUE_MS, BASIS)
-ALL = "are erased by 2027-01-21 08:01:00 (in 6 d): due 2027-01-21 08:00:00 (in 6 d)"
+ALL = "is gone by 2027-01-21 08:01:00 UTC (in 6 d): due 2027-01-21 08:00:00 UTC (in 6 d)"
 
 
 def status(
@@ -58,7 +64,7 @@ def words(each: PartitionStatus) -> str:
 
 
 TOO_CLEAN = RatioTooLow(0.4, 0.5)
-ACTIVE_TOO = "all, also those in the active segment from 8 on, "
+ACTIVE_TOO = "everything, with the active segment from 8 on, "
 
 
 @pytest.mark.parametrize(
@@ -66,29 +72,29 @@ ACTIVE_TOO = "all, also those in the active segment from 8 on, "
     [
         (
             status(TOO_CLEAN, deadline_ms=NOW_MS + 5 * DAY_MS - 3_600_000),
-            "those below offset 8 are due for a round by 2027-01-20 07:00:00 (in 4 d 23 h), the "
-            "deadline of max.compaction.lag.ms; ",
+            "those in closed segments, below offset 8, are due for a round by "
+            "2027-01-20 07:00:00 UTC (in 4 d 23 h), the deadline of max.compaction.lag.ms; ",
             ACTIVE_TOO + ALL,
         ),
         (
             status(Overdue(1, 2), delay_ms=7, deadline_ms=NOW_MS - 2 * DAY_MS),
-            "those below offset 8 were due for a round by 2027-01-13 08:00:00 (2 d ago), the "
-            "deadline of max.compaction.lag.ms; ",
+            "those in closed segments, below offset 8, were due for a round by "
+            "2027-01-13 08:00:00 UTC (2 d ago), the deadline of max.compaction.lag.ms; ",
             ACTIVE_TOO + ALL,
         ),
         (
             status(DirtyEnough(0.6, 0.5), deadline_ms=NOW_MS + 4 * DAY_MS),
-            "those below offset 8 go with the next round, which is due now; ",
+            "those in closed segments, below offset 8, go with the next round, which is due now; ",
             ACTIVE_TOO + ALL,
         ),
         (
             status(TOO_CLEAN, bound=6, deadline_ms=NOW_MS + 4 * DAY_MS),
-            "those below offset 6 are due",
-            "all, also those held back from 6 on, " + ALL,
+            "those in closed segments, below offset 6, are due",
+            "everything, with what is held back from 6 on, " + ALL,
         ),
         (
             status(AllClean(8), bound=8, cleanable_bytes=0, deadline_ms=NOW_MS + 4 * DAY_MS),
-            "erased by 2027-01-21 08:01:00 (in 6 d): due",
+            "gone by 2027-01-21 08:01:00 UTC (in 6 d): due",
             "max.compaction.lag.ms after the first record of segment 8",
         ),
         (
@@ -96,9 +102,9 @@ ACTIVE_TOO = "all, also those in the active segment from 8 on, "
                 Overdue(1, 2), bound=12, delay_ms=7, deadline_ms=NOW_MS - DAY_MS,
                 erased=ErasedBy(NOW_MS + 5000, NOW_MS, ErasureBasis(BasisKind.NEXT_ROUND)),
             ),
-            "all were due for a round by 2027-01-14 08:00:00 (1 d ago)",
-            "; erased by 2027-01-15 08:00:05 (in 5 s): due 2027-01-15 08:00:00 (now) (the next "
-            "round covers it)",
+            "all were due for a round by 2027-01-14 08:00:00 UTC (1 d ago)",
+            "; gone by 2027-01-15 08:00:05 UTC (in 5 s): due 2027-01-15 08:00:00 UTC (now) "
+            "(the next round covers it)",
         ),
         (
             status(
@@ -107,8 +113,8 @@ ACTIVE_TOO = "all, also those in the active segment from 8 on, "
                     None, None, ErasureBasis(BasisKind.HELD, limit=TransactionLimit(9))
                 ),
             ),
-            "those below offset 8 are due for a round by",
-            "; of those in the active segment from 8 on no date, because a transaction is open",
+            "those in closed segments, below offset 8, are due for a round by",
+            "; for the active segment from 8 on no date, because a transaction is open",
         ),
     ],
 )  # fmt: skip
@@ -131,23 +137,27 @@ def test_where_there_is_one_fact_there_is_no_other() -> None:
     assert words(replace(unread, erased_by=unset)).startswith("no date")
 
 
-def test_a_page_has_a_line_a_date_and_what_the_last_rests_on() -> None:
+def test_a_page_joins_both_dates_in_one_sentence_and_says_what_the_last_rests_on() -> None:
     each = status(TOO_CLEAN, deadline_ms=NOW_MS + 4 * DAY_MS)
     assert each.erased_by is not None
-    first, last, because = old_values_lines(each, each.erased_by, NOW_MS)
-    assert first.startswith("old values: those below offset 8 are due for a round by")
-    assert last.startswith("all old values, also those in the active segment from 8 on: erased by")
-    assert 1 == last.count("(")
+    joined, because = old_values_lines(each, each.erased_by, NOW_MS)
+    expected = (
+        "old values: those in closed segments, below offset 8, are due for a round by 2027-01-19 "
+        "08:00:00 UTC (in 4 d), the deadline of max.compaction.lag.ms; everything, with the active "
+        "segment from 8 on, is gone by 2027-01-21 08:01:00 UTC (in 6 d), while keeplast run goes "
+        "on and its rounds succeed"
+    )
+    assert expected == joined
     assert because.startswith("that is a round that is due by ")
     assert each.erased_by.why in because
-    assert "))" not in first + last + because
+    assert "))" not in joined + because
 
 
 def test_a_page_says_why_there_is_no_date() -> None:
     unknown = ErasedBy(None, None, ErasureBasis(BasisKind.HELD, limit=TransactionLimit(9)))
     each = status(TOO_CLEAN, deadline_ms=NOW_MS + DAY_MS, erased=unknown)
     found = old_values_lines(each, unknown, NOW_MS)
-    assert f": {unknown.why}" in found[-1]
+    assert f"8 on {unknown.why}" in found[-1]
     gone = ErasedBy(NOW_MS, NOW_MS, ErasureBasis(BasisKind.NOTHING_LEFT), is_gone=True)
     (only,) = old_values_lines(each, gone, NOW_MS)
     assert f"old values: {gone.why}" == only
@@ -156,3 +166,10 @@ def test_a_page_says_why_there_is_no_date() -> None:
 def test_what_took_no_time_to_speak_of_is_told_alike_everywhere() -> None:
     assert "< 0.1 s" == seconds_text(0.0)
     assert "0.5 s" == seconds_text(0.475)
+
+
+def test_what_is_skipped_is_told_with_what_it_is_skipped_for() -> None:
+    assert "skipped: damaged file" == skipped_words("CorruptError")
+    assert "skipped: defect of keeplast" == skipped_words("InvariantError")
+    assert "skipped" == skipped_words(None) == state_words("set aside")
+    assert "overdue" == state_words(State.OVERDUE)

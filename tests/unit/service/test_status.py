@@ -229,7 +229,7 @@ def test_a_mark_about_other_files_counts_no_more(tmp_path: Path) -> None:
     status = only(joined(tmp_path, [found], marks=marks))
     assert (State.SET_ASIDE, "bad", mark) == (status.state, status.reason, status.set_aside)
     assert status.erased_by is not None
-    assert "no date while it is set aside" == status.erased_by.why
+    assert "no date while it is skipped" == status.erased_by.why
     (found[0].path / f"{0:020d}.log").write_bytes(b"restored")
     assert State.NOT_DUE is only(joined(tmp_path, [found], marks=marks)).state
 

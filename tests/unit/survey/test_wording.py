@@ -18,6 +18,7 @@ from keeplast.cleaner.reasons import (
     GivenLimit,
     LagLimit,
     Limit,
+    NothingBelow,
     TransactionLimit,
     WatermarkLimit,
 )
@@ -77,6 +78,13 @@ def test_a_young_segment_says_how_much_is_missing() -> None:
         "not cleaned past offset 812: segment 812 is held back for another 4 min by "
         "min.compaction.lag.ms (1 h)" == note_words(BoundNote(812, 812, limit))
     )
+
+
+def test_a_log_of_which_all_is_too_young_says_so_and_what_is_held_otherwise_does_not() -> None:
+    young = skip_words(NothingBelow(lag_limit(NOW_MS - 56 * MINUTE_MS)))
+    assert "too young to clean: segment 812 is held back for another 4 min" == young[:62]
+    open_since = skip_words(NothingBelow(TransactionLimit(5)))
+    assert "nothing to clean: a transaction is open since offset 5" == open_since
 
 
 def test_a_segment_without_timestamps_says_that_its_file_is_young() -> None:

@@ -322,7 +322,7 @@ class RoundOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
-    """When a loop ends, which log is next, and whether what was set aside is tried again."""
+    """When a loop ends, which log is next, and whether what was skipped is tried again."""
 
     once: Annotated[
         bool,
@@ -334,7 +334,7 @@ class LoopOptions:
         bool,
         typer.Option(
             "--retry",
-            help="Try again what was set aside: partitions whose files are damaged, which are left "
+            help="Try again what was skipped: partitions whose files are damaged, which are left "
             "alone until those change.",
             rich_help_panel=ROUND,
         ),

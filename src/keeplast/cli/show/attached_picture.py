@@ -31,7 +31,7 @@ from keeplast.cli.show.picture import ACTIVE, CLEAN, DIRTY, PicturedSegment, dra
 from keeplast.cli.show.rows import new_table
 from keeplast.cli.show.tier_picture import MARKS, draw_places
 from keeplast.cli.show.tier_status import PICTURES_MAX
-from keeplast.clock import time_text
+from keeplast.clock import utc_text
 from keeplast.model.duration import precise_relative_text, relative_text
 from keeplast.model.escapes import printable
 from keeplast.model.size import format_bytes, format_counted
@@ -133,7 +133,7 @@ def _lines(each: PartitionOutlook, now_ms: int) -> Iterator[str]:
     at_latest = ""
     if each.deadline_ms is not None and not each.is_due:
         at_latest = (
-            f"; max.compaction.lag.ms ends {time_text(each.deadline_ms)[:19]} "
+            f"; max.compaction.lag.ms ends {utc_text(each.deadline_ms)} "
             f"({precise_relative_text(each.deadline_ms, now_ms)})"
         )
     yield f"next round: {_DUE[each.is_due]}, {printable(each.why)}{at_latest}"

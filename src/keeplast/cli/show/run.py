@@ -26,6 +26,7 @@ from keeplast.service.documents import facts_document
 from keeplast.service.run_report import RunReport
 from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
 from keeplast.service.status import State
+from keeplast.service.status_words import state_words
 from keeplast.survey.report import ExpiryReport, RoundReport
 
 _TOLD_WHEN_IDLE = (
@@ -111,7 +112,7 @@ class RunLines(ProgressEvents):
 
     def set_aside(self, partition: TopicPartition, reason: str) -> None:
         """Say that a partition will not be cleaned any more, and what helps."""
-        self._line(f"{partition}  set aside until its files change, or --retry: {reason}")
+        self._line(f"{partition}  skipped until its files change, or --retry: {reason}")
 
     def retrying(self, partition: TopicPartition, reason: str, seconds: float) -> None:
         """Say that something failed and will be tried again."""
@@ -145,7 +146,7 @@ def _idle_words(snapshot: Snapshot) -> str:
     for state in _TOLD_WHEN_IDLE:
         number = sum(each.state is state for each in snapshot.partitions)
         if number:
-            words += f", {number} {state}"
+            words += f", {number} {state_words(state)}"
     return words
 
 
@@ -178,7 +179,7 @@ def run_table(report: RunReport) -> Table:
 
 def _state(facts: PartitionFacts) -> str:
     """Return the state, of a log that waits in the word of ``keeplast status``."""
-    return State.HELD_BACK.value if facts.is_held_back else facts.state.value
+    return state_words(State.HELD_BACK if facts.is_held_back else facts.state)
 
 
 def _clean_to(facts: PartitionFacts) -> str:

@@ -17,13 +17,13 @@ from keeplast.inspect.status import LogStatus
 from keeplast.model.escapes import printable
 from keeplast.model.size import format_count
 from keeplast.service.status import DirectoryStatus, State
-from keeplast.service.status_words import detail_lines, status_summary
+from keeplast.service.status_words import detail_lines, state_words, status_summary
 
 DETAILS_MAX = 3
 """So many partitions are told of in full without being asked."""
 
 MEANINGS = {
-    State.SET_ASIDE: "left alone until its files change, or run --retry",
+    State.SET_ASIDE: "a damaged file, or a defect of keeplast; until files change, or run --retry",
     State.FAILING: "its last round failed, and it is tried again",
     State.EXPIRED: "only tombstones and markers are left to go, and their time has come",
 }
@@ -59,7 +59,9 @@ def render_status(
 
 def _legend(states: Collection[State]) -> str:
     """Say what those of the states mean that neither their names nor the reasons explain."""
-    return "; ".join(f"{state}: {words}" for state, words in MEANINGS.items() if state in states)
+    return "; ".join(
+        f"{state_words(state)}: {words}" for state, words in MEANINGS.items() if state in states
+    )
 
 
 def _picture(log: LogStatus, width: int) -> str:

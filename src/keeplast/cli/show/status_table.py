@@ -21,6 +21,7 @@ from keeplast.model.duration import relative_text
 from keeplast.model.escapes import printable
 from keeplast.model.size import format_bytes
 from keeplast.service.status import ErasedBy, PartitionStatus
+from keeplast.service.status_words import state_words
 
 BAR_WIDTH, NARROW_BAR_WIDTH = 16, 8
 NAME, STATE, BAR = "partition", "=state", "=log"
@@ -79,7 +80,7 @@ def _cells(each: PartitionStatus, now_ms: int) -> dict[str, str]:
     """Return the text below each heading but the picture's."""
     cells = dict.fromkeys(HEADINGS, "") | {
         NAME: printable(str(each.partition)),
-        STATE: each.state.value,
+        STATE: state_words(each.state),
         ERASED_BY: _erased_cell(each.erased_by, now_ms),
     }
     log = each.log

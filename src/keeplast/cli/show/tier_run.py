@@ -29,7 +29,7 @@ class TierLines(RunLines):
 
     def set_aside(self, partition: TopicPartition, reason: str) -> None:
         """Say that a partition will not be cleaned any more, and what helps."""
-        self._line(f"{partition}  set aside until --retry or a clean by hand: {reason}")
+        self._line(f"{partition}  skipped until --retry or a clean by hand: {reason}")
 
     def _tell(self, partition: TopicPartition, what: str, words: str, size_bytes: int) -> None:
         name = str(partition).ljust(NAME_WIDTH)

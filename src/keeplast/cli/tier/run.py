@@ -17,7 +17,7 @@ def run(options: TierRunOptions, as_json: Json = False) -> Result:
 
     For all partitions that nobody owns or this host does; another's only with --take-over, and who
     is fenced later leaves the partition alone. The partitions' settings are those in the store,
-    `--config` is about the cleaner. A damaged partition is set aside and stops no other.
+    `--config` is about the cleaner. A damaged partition is skipped and stops no other.
     """
     check_packages()
     from keeplast.cli.tier.loop import look_after

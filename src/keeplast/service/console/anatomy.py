@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keeplast.clock import time_text
+from keeplast.clock import utc_text
 from keeplast.config.definition import DOUBLE_MAX, Definition, Value
 from keeplast.config.definitions import BY_KEY, DEFINITIONS
 from keeplast.config.layers import Layer
@@ -201,7 +201,7 @@ def _cleanable(entry: Entry, facts: PartitionFacts | None) -> tuple[int, int]:
 
 
 def _at(at_ms: int, now_ms: int) -> str:
-    return f"{time_text(at_ms)[:19]} ({precise_relative_text(at_ms, now_ms)})"
+    return f"{utc_text(at_ms)} ({precise_relative_text(at_ms, now_ms)})"
 
 
 def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
@@ -309,7 +309,7 @@ def _tier_lines(view: ConsoleView, status: TierStatus, now_ms: int) -> list[str]
 def _erased_words(found: TierErasure, now_ms: int) -> str:
     bound = ErasedBy(found.by_ms, found.eligible_by_ms, found.basis)
     words = erased_sentence(bound, now_ms, loop="keeplast tier run")
-    return words if found.by_ms is None else f"erased by {words}"
+    return words if found.by_ms is None else f"gone by {words}"
 
 
 def settings_of(view: ConsoleView, entry: Entry) -> Settings | None:

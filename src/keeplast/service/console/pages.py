@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from keeplast.cleaner.reasons import DirtyEnough, Overdue
 from keeplast.cleaner.selection import Choice
-from keeplast.clock import time_text
+from keeplast.clock import time_text, utc_text
 from keeplast.inspect.status import LogStatus
 from keeplast.model.duration import precise_duration_text, precise_relative_text
 from keeplast.model.partition import TopicPartition
@@ -209,7 +209,7 @@ def moment(at_ms: int | None, now_ms: int) -> ShownTime:
         return ShownTime("")
     text = time_text(at_ms)
     iso = f"{text[:10]}T{text[11:19]}Z" if len(text) == 23 and at_ms >= 0 else ""
-    return ShownTime(precise_relative_text(at_ms, now_ms), iso, f"{text[:19]} UTC", at_ms)
+    return ShownTime(precise_relative_text(at_ms, now_ms), iso, utc_text(at_ms), at_ms)
 
 
 # The overview.

@@ -141,7 +141,7 @@ def test_why_it_is_cleaned_and_by_when_are_told_of_every_hosts_partitions(
     assert erased.by_ms is not None
     assert 0 <= expected["erased_by"]["by_ms"] - erased.by_ms < 600_000
     assert expected["erased_by"]["why"] == erased.why
-    assert "old values: erased by " in text_of(view, "/log/orders/0")
+    assert "old values: gone by " in text_of(view, "/log/orders/0")
     page = text_of(view, "/work")
     assert "Due, on every host" in page
     assert outlook.reason in page

@@ -42,7 +42,14 @@ def walk(browser: Browser, until: str) -> list[str]:
 def test_the_keyboard_reaches_a_log_from_the_overview(browser: Browser, served: Served) -> None:
     browser.open(served.url("/"))
     names = walk(browser, "customers-0")
-    assert ["To the content", "keeplast", "Overview", "Work", "Find a key", "JSON"] == names[:6]
+    assert [
+        "To the content",
+        "keeplast",
+        "Overview",
+        "Work",
+        "Look up a record key",
+        "JSON",
+    ] == names[:6]
     assert {"q", "state", "sort", "Show"} <= set(names)
     browser.press(Keys.ENTER)
     browser.wait(lambda: browser.address.endswith("/log/customers/0"))
@@ -100,7 +107,7 @@ def test_a_key_is_found_by_the_keyboard_alone(
     walk(browser, "token")
     browser.press(VIEWER, Keys.ENTER)
     browser.wait(lambda: browser.address == served.url("/") and bool(browser.all("tbody")))
-    walk(browser, "Find a key")
+    walk(browser, "Look up a record key")
     browser.press(Keys.ENTER)
     browser.wait(lambda: bool(browser.all("form.keys")))
     walk(browser, "topic")

@@ -302,9 +302,9 @@ def opened() -> Iterator[Browser]:
 
 
 def cells(browser: Browser, table: str) -> list[Sequence[str]]:
-    """Return the rows of a table as a person reads them."""
+    """Return the rows of a table as a person reads them, without headings of groups."""
     found: list[Sequence[str]] = browser.script(
-        "return [...document.querySelectorAll(arguments[0] + ' tbody tr')].map("
+        "return [...document.querySelectorAll(arguments[0] + ' tbody tr:not(.group)')].map("
         "row => [...row.cells].map(cell => cell.innerText.trim()))",
         table,
     )

@@ -19,7 +19,8 @@ from keeplast.survey.wording import sentences
 
 _SHOWN = {State.SET_ASIDE.value: "skipped"}
 """What people are shown for a state whose name in documents and metrics says less to them."""
-_DAMAGE = ("CorruptError", "BrokenRowError")
+DAMAGE = ("CorruptError", "BrokenRowError")
+"""Classes of the errors that say that a file, an object or a row is damaged."""
 
 
 def state_words(state: str) -> str:
@@ -31,7 +32,7 @@ def skipped_words(error_class: str | None) -> str:
     """Say that a log is skipped and what for; None where nobody knows the class of the error."""
     if error_class is None:
         return state_words(State.SET_ASIDE)
-    what = "damaged file" if error_class in _DAMAGE else "defect of keeplast"
+    what = "damaged file" if error_class in DAMAGE else "defect of keeplast"
     return f"{state_words(State.SET_ASIDE)}: {what}"
 
 

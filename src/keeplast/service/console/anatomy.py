@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from keeplast.clock import utc_text
 from keeplast.config.definition import DOUBLE_MAX, Definition, Value
 from keeplast.config.definitions import BY_KEY, DEFINITIONS
-from keeplast.config.layers import Layer
 from keeplast.config.setting_rows import origin_text, shown_value
 from keeplast.config.settings import Settings
 from keeplast.model.duration import precise_relative_text
@@ -28,6 +27,7 @@ from keeplast.service.console.pages import (
 from keeplast.service.console.standing import (
     Entry,
     holes_words,
+    settings_of,
 )
 from keeplast.service.console.strip import (
     SegmentPart,
@@ -60,7 +60,6 @@ from keeplast.survey.wording import wait_words
 SEGMENTS_MAX = 500
 ROUNDS_MAX = 30
 RATE_KEY = "log.cleaner.io.max.bytes.per.second"
-KEPT_SOURCE = "kept with the partition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +172,7 @@ def saving_words(entry: Entry, facts: PartitionFacts | None, rounds: Sequence[Re
     cleanable, clean = _cleanable(entry, facts)
     if not cleanable:
         return ""
-    words = f"a round would clean {format_bytes(cleanable)}"
+    words = f"a round would clean {format_bytes(cleanable)} that are dirty"
     last = next((each.round for each in reversed(rounds) if each.round is not None), None)
     if last is None or last.bytes_read <= 0:
         return f"{words}; no receipt tells how much rounds of this log do"
@@ -181,8 +180,9 @@ def saving_words(entry: Entry, facts: PartitionFacts | None, rounds: Sequence[Re
     # Tombstones of the dirty section may free more of the clean one than they take themselves.
     about = round((cleanable + clean) * share)
     return (
-        f"{words}, and free about {format_bytes(about)} if it frees the share of the last one "
-        f"({share:.0%} of what it read)"
+        f"{words}, and read {format_bytes(cleanable + clean)}, with what is clean; it would "
+        f"free about {format_bytes(about)} of that, if as large a share of it goes as in the "
+        f"last one: {100 * share:.0f} %"
     )
 
 
@@ -310,17 +310,6 @@ def _erased_words(found: TierErasure, now_ms: int) -> str:
     bound = ErasedBy(found.by_ms, found.eligible_by_ms, found.basis)
     words = erased_sentence(bound, now_ms, loop="keeplast tier run")
     return words if found.by_ms is None else f"gone by {words}"
-
-
-def settings_of(view: ConsoleView, entry: Entry) -> Settings | None:
-    """Return the settings that count for a partition, a store's as they are kept with it.
-
-    None where nobody knows them.
-    """
-    if isinstance(entry, TierStatus):
-        topic = entry.partition.topic
-        return Settings([Layer(KEPT_SOURCE, topics={topic: entry.settings})])
-    return view.settings
 
 
 def _settings(view: ConsoleView, entry: Entry) -> tuple[tuple[SettingRow, ...], tuple[str, ...]]:

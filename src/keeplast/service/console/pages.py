@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Generic, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -16,20 +17,30 @@ from keeplast.cleaner.reasons import DirtyEnough, Overdue
 from keeplast.cleaner.selection import Choice
 from keeplast.clock import time_text, utc_text
 from keeplast.inspect.status import LogStatus
-from keeplast.model.duration import precise_duration_text, precise_relative_text
+from keeplast.model.duration import (
+    NEAR_MS,
+    duration_text,
+    precise_duration_text,
+    precise_relative_text,
+)
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes
 from keeplast.service.attached_outlook import PartitionOutlook
 from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.console.progress import CLEANING, running_document
+from keeplast.service.console.remedies import Need, need_of, remedy_of
 from keeplast.service.console.standing import (
     Entry,
     attached_reason,
     deadline_ms,
     entries,
     facts_by_partition,
+    has_longest_lag,
+    is_defect,
+    least_ratio,
     outlook_of,
     ratio_of,
+    state_badge,
     state_of,
     stored_reason,
 )
@@ -57,29 +68,21 @@ ROWS = 50
 """Partitions or receipts on one page."""
 ROUND_OVER = "round over"
 
-REMEDIES = {
-    "holes": "keeplast attach verify names what is missing; restore it from a backup of the remote "
-    "tier, or let the log start move beyond it",
-    "set aside": "restore the file from a replica or a backup: it is tried again when its files "
-    "change, or when somebody asks for it",
-    "unreadable": "look at the reason; nothing is known of the log",
-    "failing": "nothing, unless it goes on: it is tried again by itself",
-    "retrying": "nothing, unless it goes on: it is tried again by itself",
-    "refused": "the reason says what to set",
-    "owned elsewhere": "nothing: its owner cleans it",
-}
-"""What helps, by the states in which something is wrong, or somebody else's."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class ShownTime:
-    """A time for people; ``iso`` and ``at_ms`` are for machines, ``iso`` empty where none is."""
+    """A time for people; ``iso`` and ``at_ms`` are for machines, ``iso`` empty where none is.
+
+    ``is_deadline`` says that it counts on as late, not as ago.
+    """
 
     text: str
     iso: str = ""
     title: str = ""
     at_ms: int = 0
+    is_deadline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,11 @@ class Row:
     ``local`` what of a store's lies on a host, beside what ``strip`` has of objects.
 
     ``deadline_of``, ``erased_of`` and ``last_of`` say which offsets the time above them is about.
-    ``next_words`` say why the last round did not do what is due, and what will. ``badge`` stands
-    for the state of a log that is being cleaned, or whose round has ended since the look.
+    ``next_words`` say why the last round did not do what is due, and what will; ``running_words``
+    and ``running_of`` what the one under way does, in the places of reason and ``deadline_of``.
+    ``badge`` stands for the state of a log that is being cleaned, or whose round has ended since
+    the look. ``remedy`` is what to do, empty where nothing is wrong. ``size_share`` is its size in
+    per cent of the largest on the page.
     """
 
     partition: TopicPartition
@@ -101,7 +107,10 @@ class Row:
     hidden_twin: str = ""
     local: tuple[StripPart, ...] = ()
     ratio: str = ""
+    ratio_of: str = ""
     size: str = ""
+    size_bytes: int = 0
+    size_share: float = 0.0
     cleanable: str = ""
     deadline: ShownTime = ShownTime("")
     deadline_of: str = ""
@@ -111,18 +120,18 @@ class Row:
     last: ShownTime = ShownTime("")
     last_of: str = ""
     next_words: str = ""
+    running_words: str = ""
+    running_of: str = ""
     badge: str = ""
     badge_why: str = ""
+    state_badge: str = ""
+    remedy: str = ""
+    need: Need = Need.NONE
 
     @property
     def url(self) -> str:
         """Return where the log's page is."""
         return log_url(self.partition)
-
-    @property
-    def remedy(self) -> str:
-        """Return what helps; empty where nothing is wrong."""
-        return REMEDIES.get(self.state, "")
 
     @property
     def short_reason(self) -> str:
@@ -212,6 +221,14 @@ def moment(at_ms: int | None, now_ms: int) -> ShownTime:
     return ShownTime(precise_relative_text(at_ms, now_ms), iso, utc_text(at_ms), at_ms)
 
 
+def deadline(at_ms: int | None, now_ms: int) -> ShownTime:
+    """Return by when something is due; behind it, how late it is."""
+    found = moment(at_ms, now_ms)
+    if at_ms is None or at_ms + NEAR_MS > now_ms:
+        return found
+    return replace(found, text=f"{precise_duration_text(now_ms - at_ms)} late", is_deadline=True)
+
+
 # The overview.
 
 _SORTS: dict[str, Callable[[Entry], tuple[object, ...]]] = {
@@ -240,10 +257,26 @@ def chosen(view: ConsoleView, query: Query, live: LiveProgress | None = None) ->
     return found
 
 
+def by_need(
+    view: ConsoleView, found: Sequence[Entry], live: LiveProgress | None = None
+) -> list[Entry]:
+    """Return partitions in the order of a page: what needs a person, what a round, the others."""
+    facts, at_work = facts_by_partition(view), _at_work(live)
+    order = list(Need)
+
+    def rank(each: Entry) -> int:
+        state = state_of(view, each, facts.get(each.partition))
+        return order.index(need_of(state, is_at_work=each.partition in at_work))
+
+    return sorted(found, key=rank)
+
+
 def state_counts(view: ConsoleView, live: LiveProgress | None = None) -> list[tuple[str, int]]:
     """Return how many partitions are shown in each state, in the order of need."""
     facts, at_work = facts_by_partition(view), _at_work(live)
-    found = Counter(shown_state(view, each, facts, at_work) for each in entries(view))
+    found = Counter(
+        shown_state(view, each, facts, at_work) for each in by_need(view, entries(view), live)
+    )
     return list(found.items())
 
 
@@ -275,12 +308,19 @@ def overview_rows(
     """
     facts = facts_by_partition(view)
     places = queue_places(view, live)
-    return [
+    rows = [
         with_progress(
             row_of(view, each, now_ms, facts.get(each.partition), places.get(each.partition)), live
         )
         for each in found
     ]
+    largest = max((each.size_bytes for each in rows), default=0) or 1
+    return [replace(each, size_share=round(100 * each.size_bytes / largest, 2)) for each in rows]
+
+
+def groups_of(rows: Sequence[Row]) -> list[tuple[Need, list[Row]]]:
+    """Return rows that are in the order of need with the heading of each group of them."""
+    return [(need, list(its)) for need, its in groupby(rows, lambda each: each.need)]
 
 
 def queue_places(view: ConsoleView, live: LiveProgress | None) -> dict[TopicPartition, int]:
@@ -311,12 +351,21 @@ def with_progress(row: Row, live: LiveProgress | None) -> Row:
             is_this = row.last.at_ms >= progress.since_ms
             last, last_of = (ShownTime(""), "") if is_this else (row.last, row.last_of)
             return replace(
-                row, badge=its["badge"], badge_why=why, next_words="", last=last, last_of=last_of
-            )
+                row, badge=its["badge"], badge_why=why, next_words="", last=last, last_of=last_of,
+                reason=row.running_words or row.reason, need=_need(row, is_at_work=True),
+                deadline_of=row.running_of or row.deadline_of,
+            )  # fmt: skip
     if progress.has_ended(row.partition):
         why = "the next look tells its state"
-        return replace(row, badge=ROUND_OVER, badge_why=why, next_words="")
+        return replace(
+            row, badge=ROUND_OVER, badge_why=why, next_words="",
+            need=_need(row, is_at_work=True),
+        )  # fmt: skip
     return row
+
+
+def _need(row: Row, *, is_at_work: bool) -> Need:
+    return need_of(row.state, is_at_work=is_at_work)
 
 
 def row_of(
@@ -330,8 +379,32 @@ def row_of(
 
     ``place`` is how far from the head of the queue it is, from 1.
     """
+    row = _plain_row(view, each, now_ms, facts, place)
+    limit = least_ratio(view, each)
+    what = _RATIO_OF[type(each)]
+    return replace(
+        row, state_badge=state_badge(each, row.state), need=need_of(row.state),
+        remedy=remedy_of(view, row.state, is_defect=is_defect(each)), size_bytes=_size(each),
+        ratio_of="" if not row.ratio else f"{what}; limit {limit}" if limit else what,
+    )  # fmt: skip
+
+
+_RATIO_OF = {
+    PartitionStatus: "of closed segments",
+    TierStatus: "of what is in object storage",
+    AttachedStatus: "of what brokers serve",
+}
+
+
+def _plain_row(
+    view: ConsoleView,
+    each: Entry,
+    now_ms: int,
+    facts: PartitionFacts | None,
+    place: int | None,
+) -> Row:
     if isinstance(each, PartitionStatus):
-        return _directory_row(each, now_ms, place)
+        return _directory_row(view, each, now_ms, place)
     if isinstance(each, AttachedStatus):
         return _attached_row(view, each, now_ms, facts)
     parts = tier_parts(each)
@@ -346,7 +419,8 @@ def row_of(
         local=zones_in_tier(parts, is_local=True) if has_local else (),
         ratio=f"{each.ratio:.3f}", size=format_bytes(each.remote_bytes),
         cleanable=format_bytes(each.cleanable_bytes),
-        deadline=moment(deadline_ms(view, each, facts), now_ms), erased=erased, erased_why=why,
+        deadline=_due(view, each, deadline_ms(view, each, facts), now_ms),
+        erased=erased, erased_why=why,
         last=moment(None if last is None else last.sums.last_ms, now_ms),
         last_of="" if last is None else f"on {last.host}",
     )  # fmt: skip
@@ -373,9 +447,18 @@ def _attached_row(
         each.partition, state_of(view, each, facts), attached_reason(each, facts, outlook),
         by_zone(parts), twin_of(parts), by_zone(hidden), twin_of(hidden) if hidden else "",
         ratio=f"{ratio:.3f}", size=format_bytes(each.size_bytes), cleanable=format_bytes(dirty),
-        deadline=moment(deadline_ms(view, each, facts), now_ms),
+        deadline=_due(view, each, deadline_ms(view, each, facts), now_ms),
         erased_why="" if outlook is None else _old_words(outlook),
     )  # fmt: skip
+
+
+def _due(view: ConsoleView, each: Entry, at_ms: int | None, now_ms: int) -> ShownTime:
+    """Return by when a round is due at the latest, or why there is no such date."""
+    if at_ms is not None:
+        return deadline(at_ms, now_ms)
+    return ShownTime(
+        "no date: max.compaction.lag.ms is not set" if has_longest_lag(view, each) is False else ""
+    )
 
 
 def _old_words(outlook: PartitionOutlook) -> str:
@@ -387,7 +470,7 @@ def _old_words(outlook: PartitionOutlook) -> str:
     return f"no date; {precise_duration_text(outlook.old.after_round_ms)} after its round"
 
 
-def _directory_row(each: PartitionStatus, now_ms: int, place: int | None) -> Row:
+def _directory_row(view: ConsoleView, each: PartitionStatus, now_ms: int, place: int | None) -> Row:
     erased, why = _erased(each, now_ms)
     last = each.last_round
     # Nobody types an option into a page.
@@ -406,14 +489,49 @@ def _directory_row(each: PartitionStatus, now_ms: int, place: int | None) -> Row
         return row
     parts, cleanable = log_parts(log), log.figures.cleanable
     is_split = bool(cleanable.cleanable_bytes) and cleanable.bound < log.log_end
+    due = _due(view, each, log.deadline_ms, now_ms)
+    if log.figures.first_dirty >= log.log_end:
+        due = ShownTime("nothing is dirty")
+    elif not due.text:
+        due = ShownTime("no date: what is dirty has no timestamp")
     return replace(
         row, strip=by_zone(parts), twin=twin_of(parts), ratio=f"{cleanable.ratio:.3f}",
         size=format_bytes(log.size_bytes), cleanable=format_bytes(cleanable.cleanable_bytes),
-        deadline=moment(log.deadline_ms, now_ms),
-        deadline_of=f"offsets {log.figures.first_dirty} to {cleanable.bound}" if is_split else "",
-        erased_of=f"all, also those {above_words(log)}" if is_split else "",
-        next_words=_next_words(each, log, place),
+        deadline=due, deadline_of=_deadline_of(log) if due.iso else "",
+        erased_of=f"with {above_words(log)}" if is_split else "",
+        next_words=_next_words(each, log, place), running_words=_running_words(log),
+        running_of=_running_of(log),
     )  # fmt: skip
+
+
+def _deadline_of(log: LogStatus) -> str:
+    """Say which offsets a deadline is about; empty where all of the log is."""
+    first, bound = log.figures.first_dirty, log.figures.cleanable.bound
+    if not log.figures.cleanable.cleanable_bytes:
+        return "nothing closed can be cleaned yet"
+    return f"offsets {first} to {bound}" if bound < log.log_end else ""
+
+
+def _running_words(log: LogStatus) -> str:
+    """Say what a round that is under way does, as a look before it tells; empty where it cannot."""
+    first, bound = log.figures.first_dirty, log.figures.cleanable.bound
+    if not log.figures.cleanable.cleanable_bytes:
+        return ""
+    late_ms = log.figures.compaction_delay_ms
+    late = f"{precise_duration_text(late_ms)} late; " if late_ms else ""
+    takes = f"{late}the running round takes offsets {first} to {bound}"
+    if log.eligibility.rounds_max > 1:
+        return f"{takes}, as far as its key map reaches"
+    if log.undo_retention_ms:
+        kept = duration_text(log.undo_retention_ms)
+        return f"{takes}: what is overwritten there is kept for undo then, and gone {kept} later"
+    return f"{takes}: what is overwritten there is gone when it ends"
+
+
+def _running_of(log: LogStatus) -> str:
+    """Say the same below a deadline; empty where a round's end is not the end of what it takes."""
+    is_all = log.eligibility.rounds_max <= 1 and not log.undo_retention_ms
+    return "gone when the running round ends" if is_all and _running_words(log) else ""
 
 
 def _next_words(each: PartitionStatus, log: LogStatus, place: int | None) -> str:

@@ -23,7 +23,9 @@ from keeplast.service.console.progress import progress_document
 from keeplast.service.console.rendering import Rendering
 from keeplast.service.console.standing import (
     Entry,
+    cleaner_beside,
     find_entry,
+    settings_of,
 )
 from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.document_text import document_pieces, document_text
@@ -61,11 +63,15 @@ class Reading:
 
         def make() -> str:
             view, live = self._source.view(), self._source.live
-            found = pages.paged(pages.chosen(view, query, live), query.page)
+            chosen = pages.chosen(view, query, live)
+            if not query.sort:
+                chosen = pages.by_need(view, chosen, live)
+            found = pages.paged(chosen, query.page)
+            rows = pages.overview_rows(view, found.items, self._rendering.page_ms(view), live)
+            groups = [(None, rows)] if query.sort and rows else pages.groups_of(rows)
             return self._rendering.page(
-                "overview.html", request, view, query=query, found=found,
-                rows=pages.overview_rows(view, found.items, self._rendering.page_ms(view), live),
-                states=pages.state_counts(view, live),
+                "overview.html", request, view, query=query, found=found, groups=groups,
+                states=pages.state_counts(view, live), beside=cleaner_beside(view),
             )  # fmt: skip
 
         return await self._rendering.html(make)
@@ -103,6 +109,7 @@ class Reading:
                 "work.html", request, view, query=query, queue=queue[: work.QUEUE_MAX],
                 queue_left=max(len(queue) - work.QUEUE_MAX, 0),
                 troubles=work.troubles(view), since=lambda each: work.since(each, now_ms),
+                beside=cleaner_beside(view),
                 growth=work.growth_of(view), due=work.due_lines(view),
                 budgets=work.budgets(view), caps=work.cap_lines(view),
                 found=pages.paged(work.receipts_found(view, query), query.page),
@@ -143,7 +150,7 @@ class Reading:
         def make() -> str:
             view = self._source.view()
             entry = find_entry(view, partition)
-            settings = None if entry is None else anatomy.settings_of(view, entry)
+            settings = None if entry is None else settings_of(view, entry)
             if settings is None:
                 raise unknown(partition)
             return document_text(settings_document(settings, partition.topic, shows_folders=False))

@@ -24,7 +24,7 @@ from keeplast.service.console.gate import Entrance, Visitor
 from keeplast.service.console.progress import progress_document
 from keeplast.service.console.tokens import VisitorRole
 from keeplast.service.console.view import ConsoleView, ViewSource
-from keeplast.service.status_words import seconds_text
+from keeplast.service.status_words import seconds_text, state_words
 
 RELOAD_SECONDS = 10
 
@@ -120,7 +120,8 @@ def _templates() -> Environment:
     found.filters |= {"bytes": format_bytes, "count": format_count, "span": seconds_text}
     found.globals |= {
         "moment": pages.moment, "log_url": pages.log_url, "receipt_words": work.receipt_words,
-        "throughput": work.throughput,
+        "throughput": work.throughput, "state_words": state_words,
+        "slots_words": work.slots_words,
     }  # fmt: skip
     return found
 

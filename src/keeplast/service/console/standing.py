@@ -6,6 +6,10 @@ it: the loop, an outlook, or the metadata alone. Pure.
 
 from __future__ import annotations
 
+from keeplast.cleaner.reasons import MAX_LAG, MIN_RATIO
+from keeplast.config.definitions import BY_KEY
+from keeplast.config.layers import Layer
+from keeplast.config.settings import Settings
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_counted
@@ -15,8 +19,10 @@ from keeplast.service.console.view import ConsoleView
 from keeplast.service.set_aside import read_stored_mark
 from keeplast.service.snapshot import PartitionCondition, PartitionFacts
 from keeplast.service.status import PartitionStatus, State
+from keeplast.service.status_words import DAMAGE, skipped_words, state_words
 from keeplast.store.status import TierStatus
 
+KEPT_SOURCE = "kept with the partition"
 Entry = PartitionStatus | TierStatus | AttachedStatus
 NEED = (
     "holes", "set aside", "unreadable", "failing", "retrying", "refused", "overdue", "eligible",
@@ -146,6 +152,81 @@ def reason_of(view: ConsoleView, entry: Entry, facts: PartitionFacts | None) -> 
     if isinstance(entry, AttachedStatus):
         return attached_reason(entry, facts, outlook_of(view, entry))
     return stored_reason(view, entry, facts)
+
+
+def skipped_class(entry: Entry) -> str | None:
+    """Return the class of the error that a log is skipped for, None where nobody knows it."""
+    if isinstance(entry, PartitionStatus):
+        return None if entry.set_aside is None else entry.set_aside.error_class
+    if isinstance(entry, TierStatus) and entry.uncleanable_reason is not None:
+        mark = read_stored_mark(entry.partition, entry.uncleanable_reason, 0)
+        return None if mark.error_class == mark.reason else mark.error_class
+    return None
+
+
+def is_defect(entry: Entry) -> bool:
+    """Say whether a log is skipped for a defect of keeplast, and not for a damaged file."""
+    error_class = skipped_class(entry)
+    return error_class is not None and error_class not in DAMAGE
+
+
+def state_badge(entry: Entry, state: str) -> str:
+    """Return the state of a log as its badge says it, of one that is skipped with what for."""
+    skipped = state == State.SET_ASIDE.value
+    return skipped_words(skipped_class(entry)) if skipped else state_words(state)
+
+
+def cleaner_beside(view: ConsoleView) -> str:
+    """Say whether a broker's own cleaner works on the same logs, as far as keeplast knows."""
+    if view.attached is not None:
+        return (
+            "Brokers' own cleaners do not clean these logs: Kafka compacts no topic that has "
+            "remote storage."
+        )
+    if view.status is None:
+        return (
+            "No broker's cleaner cleans what lies in object storage; where logs are copied from a "
+            "running broker, its own cleaner may clean its files."
+        )
+    if view.snapshot is not None:
+        return (
+            "No broker's cleaner works on these logs: this loop holds the lock of the directory, "
+            "without which no broker runs."
+        )
+    if view.status.is_locked:
+        return (
+            "A broker or another keeplast holds the directory. If it is a broker, its own cleaner "
+            "may be at work on these logs too (log.cleaner.enable), and is not told of here."
+        )
+    return "No broker's cleaner works on these logs: nobody holds the lock of the directory."
+
+
+def settings_of(view: ConsoleView, entry: Entry) -> Settings | None:
+    """Return the settings that count for a partition, a store's as they are kept with it.
+
+    None where nobody knows them.
+    """
+    if isinstance(entry, TierStatus):
+        topic = entry.partition.topic
+        return Settings([Layer(KEPT_SOURCE, topics={topic: entry.settings})])
+    return view.settings
+
+
+def least_ratio(view: ConsoleView, entry: Entry) -> str:
+    """Return the dirty ratio that a log has to be above, empty where nobody knows it."""
+    settings = settings_of(view, entry)
+    if settings is None:
+        return ""
+    found = settings.effective(BY_KEY[MIN_RATIO], entry.partition.topic)
+    return f"{found.number:g}"
+
+
+def has_longest_lag(view: ConsoleView, entry: Entry) -> bool | None:
+    """Say whether a log becomes overdue at all; None where nobody knows."""
+    settings = settings_of(view, entry)
+    if settings is None:
+        return None
+    return settings.effective(BY_KEY[MAX_LAG], entry.partition.topic).number < INT64_MAX
 
 
 def holes_words(entry: AttachedStatus) -> list[str]:

@@ -5,7 +5,8 @@ Texts are as they are; the template escapes them. A page is bounded.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from keeplast.clock import time_text
@@ -13,7 +14,6 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_count, format_counted
 from keeplast.service.console.anatomy import SettingRow, setting_rows
 from keeplast.service.console.pages import (
-    REMEDIES,
     ROWS,
     Query,
     ShownTime,
@@ -23,16 +23,20 @@ from keeplast.service.console.pages import (
     place_in,
     sentence_of,
 )
+from keeplast.service.console.remedies import is_wrong, remedy_of
 from keeplast.service.console.standing import (
+    Entry,
     entries,
+    is_defect,
     reason_of,
+    state_badge,
     state_of,
 )
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.receipt_shelf import ReceiptLine
-from keeplast.service.snapshot import AttachedTotals, PartitionCondition, PartitionFacts
+from keeplast.service.snapshot import AttachedTotals, PartitionFacts
 from keeplast.service.status import PartitionStatus, State
-from keeplast.service.status_words import seconds_text
+from keeplast.service.status_words import seconds_text, state_words
 from keeplast.store.status import TierStatus
 from keeplast.tier.state.round_days import RoundSums
 
@@ -50,7 +54,8 @@ BUDGET_KEYS = (
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """A partition that is set aside, fails, is refused or has a hole: what is wrong, where, what
-    helps; ``path`` and ``position`` are None where the error names none.
+    to do; ``path`` and ``position`` are None where the error names none, ``badge`` is the state as
+    it is shown.
     """
 
     partition: TopicPartition
@@ -60,6 +65,7 @@ class Trouble:
     position: int | None
     since_ms: int | None
     remedy: str
+    badge: str
 
     @property
     def url(self) -> str:
@@ -89,39 +95,46 @@ class Trouble:
 def troubles(view: ConsoleView) -> list[Trouble]:
     """Return what needs attention, the most urgent first; whose it is elsewhere, its owner's."""
     if view.status is not None:
-        return [_directory_trouble(each) for each in view.status.partitions
-                if each.state.value in REMEDIES]  # fmt: skip
+        return [_directory_trouble(view, each) for each in view.status.partitions
+                if is_wrong(each.state.value)]  # fmt: skip
     facts = {} if view.snapshot is None else {e.partition: e for e in view.snapshot.partitions}
     found, known = [], set()
     for each in entries(view):
         known.add(each.partition)
         its = facts.get(each.partition)
         state = state_of(view, each, its)
-        if state in REMEDIES and state != PartitionCondition.ELSEWHERE:
-            found.append(_trouble(each.partition, state, reason_of(view, each, its), its))
+        if is_wrong(state):
+            reason = reason_of(view, each, its)
+            found.append(_trouble(view, each.partition, state, reason, its, each))
     # What a loop cannot even look at, the watcher beside it may not have.
     for partition, told in facts.items():
         state = told.state.value
-        if partition not in known and state in REMEDIES and state != PartitionCondition.ELSEWHERE:
-            found.append(_trouble(partition, state, told.reason, told))
+        if partition not in known and is_wrong(state):
+            found.append(_trouble(view, partition, state, told.reason, told, None))
     return found
 
 
-def _directory_trouble(each: PartitionStatus) -> Trouble:
+def _directory_trouble(view: ConsoleView, each: PartitionStatus) -> Trouble:
     mark, state = each.set_aside or each.failing, each.state.value
+    found = _trouble(view, each.partition, state, each.reason, None, each)
     if mark is None:
-        return _trouble(each.partition, state, each.reason, None)
-    return Trouble(
-        each.partition, state, each.reason, mark.path, mark.position, mark.since_ms, REMEDIES[state]
-    )
+        return found
+    return replace(found, path=mark.path, position=mark.position, since_ms=mark.since_ms)
 
 
 def _trouble(
-    partition: TopicPartition, state: str, reason: str, facts: PartitionFacts | None
+    view: ConsoleView,
+    partition: TopicPartition,
+    state: str,
+    reason: str,
+    facts: PartitionFacts | None,
+    entry: Entry | None,
 ) -> Trouble:
     path, position = place_in(reason)
     since_ms = None if facts is None else facts.set_aside_since_ms
-    return Trouble(partition, state, reason, path, position, since_ms, REMEDIES[state])
+    remedy = remedy_of(view, state, is_defect=entry is not None and is_defect(entry))
+    badge = state_words(state) if entry is None else state_badge(entry, state)
+    return Trouble(partition, state, reason, path, position, since_ms, remedy, badge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +228,21 @@ def work_document(view: ConsoleView) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def slots_words(view: ConsoleView, live: Mapping[str, Any] | None) -> str:
+    """Say how many rounds go on at once, and when the next ones begin; empty where nothing runs."""
+    if view.snapshot is None or live is None:
+        return ""
+    slots, running = view.snapshot.slots, len(live["running"])
+    if slots == 1:
+        return "One round at a time."
+    if not running:
+        return f"Up to {slots} rounds at once."
+    return (
+        f"{format_counted(running, 'round')} under way, up to {slots} at once: they begin "
+        "together, and the next ones when the last of them has ended."
+    )
+
+
 def receipt_words(line: ReceiptLine) -> str:
     """Return what a receipt says beside its figures."""
     if line.round is None:
@@ -235,11 +263,13 @@ def throughput(line: ReceiptLine) -> str:
 class DayOfRounds:
     """What the rounds of one day did, UTC: bytes that came since the rounds before, and went.
 
-    ``hosts`` are those that did them, of a store.
+    ``compared`` are the rounds that tell what came, because one before them is known. ``hosts`` are
+    those that did them, of a store.
     """
 
     at_ms: int
     rounds: int = 0
+    compared: int = 0
     came_bytes: int = 0
     freed_bytes: int = 0
     hosts: tuple[str, ...] = ()
@@ -258,16 +288,21 @@ class Growth:
 
     @property
     def words(self) -> str:
-        """Return all days in a sentence."""
+        """Return all days in a sentence; what came is told where a round before it is known."""
         rounds = sum(each.rounds for each in self.days)
         freed = sum(each.freed_bytes for each in self.days)
         came = sum(each.came_bytes for each in self.days)
+        if not any(each.compared for each in self.days):
+            return (
+                f"{format_counted(rounds, 'round')} freed {format_bytes(freed)}; what was appended "
+                "between rounds is known of a log from its second one on"
+            )
         gain = came - freed
         change = f"{format_bytes(abs(gain))} {'larger' if gain > 0 else 'smaller'}"
         return (
             f"{format_counted(rounds, 'round')} freed {format_bytes(freed)}, and between rounds "
             f"{format_bytes(came)} {'was' if came == 1 else 'were'} appended: as far as they tell, "
-            f"these logs are {change} than before"
+            f"these logs are {change} than when the first of these rounds began"
         )
 
 
@@ -293,7 +328,7 @@ def growth_of(view: ConsoleView) -> Growth:
         day = days.get(at_ms, DayOfRounds(at_ms))
         came = 0 if before is None else max(found.bytes_read - before, 0)
         days[at_ms] = DayOfRounds(
-            at_ms, day.rounds + 1, day.came_bytes + came,
+            at_ms, day.rounds + 1, day.compared + (before is not None), day.came_bytes + came,
             day.freed_bytes + max(found.bytes_read - found.bytes_written, 0),
         )  # fmt: skip
     return Growth(tuple(days[at_ms] for at_ms in sorted(days, reverse=True)))
@@ -310,7 +345,7 @@ def _growth_of_store(view: ConsoleView, first_ms: int) -> Growth:
     return Growth(
         tuple(
             DayOfRounds(
-                at_ms, found.rounds, found.came_bytes,
+                at_ms, found.rounds, found.rounds, found.came_bytes,
                 max(found.bytes_read - found.bytes_written, 0), tuple(sorted(hosts[at_ms])),
             )
             for at_ms, found in sorted(sums.items(), reverse=True)

@@ -184,7 +184,7 @@ def test_a_hole_comes_before_everything(world: AttachedWorld) -> None:
     work = text_of(found, "/work")
     assert "nothing serves offsets 10 to 19" in work
     assert "keeplast attach verify" in work
-    assert "Nothing is set aside, and nothing fails." not in work
+    assert "Nothing is skipped, and nothing fails." not in work
     (trouble,) = found.document("/work.json")["troubles"]
     assert ("orders", 0, "holes") == (trouble["topic"], trouble["partition"], trouble["state"])
 

@@ -276,14 +276,20 @@ def test_trying_again_is_offered_in_place_of_a_round_where_something_is_wrong(si
     assert {"/log/orders/0": [True, False], "/log/broken/0": [False, True]} == offered
 
 
-def test_the_way_in_says_what_it_is_for(source: FixedSource, root: Path) -> None:
+def test_the_way_in_is_called_by_its_usual_name_and_stands_where_it_leads_somewhere(
+    source: FixedSource, root: Path
+) -> None:
     looks = replace(OPEN, allows_actions=False)
-    for entrance, searches, words in (
-        (OPEN, None, "Enter to act<"),
-        (OPEN, searches_in(root), "Enter to act or find keys<"),
-        (looks, searches_in(root), "Enter to find keys<"),
-    ):
-        assert words in Site(source, entrance, searches=searches).get("/").text
+    for entrance, searches, is_offered in (
+        (OPEN, None, True), (OPEN, searches_in(root), True), (looks, searches_in(root), True),
+        (looks, None, False),
+    ):  # fmt: skip
+        site = Site(source, entrance, searches=searches)
+        assert is_offered is ('<a href="/enter">Log in</a>' in site.get("/").text)
+    site = Site(source)
+    assert "<button>Log in</button>" in site.get("/enter").text
+    site.enter(ACTOR)
+    assert "<button>Log out</button>" in site.get("/").text
 
 
 def test_wishes_are_bounded(site: Site, source: FixedSource) -> None:

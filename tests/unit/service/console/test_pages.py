@@ -17,11 +17,16 @@ from keeplast.cleaner.reasons import OnlyActive, RatioTooLow, SkipReason
 from keeplast.cleaner.selection import Choice
 from keeplast.cli.main import app
 from keeplast.config.choice import SettingSources
+from keeplast.config.layers import Layer
+from keeplast.config.settings import Settings
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.run.events import RoundWork
 from keeplast.service.console import pages, work
+from keeplast.service.console.remedies import Need, is_wrong
+from keeplast.service.console.standing import cleaner_beside
 from keeplast.service.console.strip import Zone, log_parts
+from keeplast.service.console.view import ConsoleView
 from keeplast.service.control import Control
 from keeplast.service.document_text import ROWS_AT_ONCE, document_text
 from keeplast.service.documents import status_document
@@ -89,8 +94,8 @@ def test_the_overview_shows_every_partition_with_its_reason_in_words(
     text = html.unescape(site.get("/").text)
     for each in site.document("/overview.json")["partitions"]:
         assert f"{each['topic']}-{each['partition']}" in text
-        has_remedy = each["state"] in pages.REMEDIES
-        assert (pages.brief(each["reason"]) if has_remedy else each["reason"]) in text
+        reason = each["reason"]
+        assert (pages.brief(reason) if is_wrong(each["state"]) else reason) in text
         assert each["state"] in text
 
 
@@ -226,10 +231,181 @@ def test_the_overview_claims_an_order_only_where_it_has_it(site: Site) -> None:
     assert "the most urgent first" not in site.get("/?sort=name").text
 
 
-def test_what_helps_stands_beside_what_is_wrong(site: Site) -> None:
+def test_what_to_do_stands_beside_what_is_wrong(site: Site) -> None:
     for path in ("/", "/log/broken/0"):
-        assert f"What helps: {pages.REMEDIES['unreadable']}" in site.get(path).text
-    assert "What helps" not in site.get("/log/orders/0").text
+        assert "What to do: look at the reason; nothing is known" in site.get(path).text
+    assert "What to do" not in site.get("/log/orders/0").text
+
+
+def shown(text: str) -> str:
+    """Return a page without its tags."""
+    return " ".join(re.sub(r"<[^>]+>", " ", html.unescape(text)).split())
+
+
+def test_what_needs_a_person_a_round_and_nothing_are_three_groups_with_headings(
+    source: FixedSource,
+) -> None:
+    status = source.found.status
+    assert status is not None
+    refused = PartitionStatus(
+        TopicPartition("strange", 0), State.REFUSED, "its policy is not known"
+    )
+    found = replace(status, partitions=(*status.partitions, refused))
+    source.found = replace(source.found, status=found)
+    site = Site(source)
+    text = site.get("/").text
+    rows = re.findall(
+        r'<th scope="rowgroup" colspan="9">([^<]+)</th>|<th scope="row"><a [^>]+>([^<]+)</a>', text
+    )
+    expected = [
+        Need.PERSON.value, "broken-0", "strange-0", Need.ROUND.value, "orders-0", "orders-1",
+    ]  # fmt: skip
+    assert expected == [heading or name for heading, name in rows]
+    # Another order has no groups; a document keeps that of the command line.
+    assert 'scope="rowgroup"' not in site.get("/?sort=name").text
+    names = [each["topic"] for each in site.document("/overview.json")["partitions"]]
+    assert ["broken", "orders", "orders", "strange"] == names
+
+
+def test_a_log_in_work_is_among_those_that_need_a_round(source: FixedSource) -> None:
+    status = source.found.status
+    assert status is not None
+    idle = tuple(
+        replace(each, state=State.NOT_DUE, decision=None)
+        if each.partition == TopicPartition("orders", 0)
+        else each
+        for each in status.partitions
+    )
+    source.found = replace(source.found, status=replace(status, partitions=idle))
+    live, site = loop_of(source), Site(source)
+    assert Need.NONE.value in site.get("/").text
+    live.chosen((Choice(TopicPartition("orders", 0), "asked for"),))
+    assert Need.NONE.value not in site.get("/").text
+
+
+def test_a_log_that_is_skipped_says_what_for_and_what_to_do(source: FixedSource) -> None:
+    status = source.found.status
+    assert status is not None
+    for error_class, what, remedy in (
+        ("CorruptError", "damaged file", "restore the file from a replica or a backup"),
+        ("InvariantError", "defect of keeplast", "report the reason: it is a defect of keeplast"),
+    ):
+        name = TopicPartition("orders", 0)
+        mark = SetAside(name, "bad", error_class, NOW_MS, "")
+        skipped = PartitionStatus(name, State.SET_ASIDE, "bad", set_aside=mark)
+        source.found = replace(source.found, status=replace(status, partitions=(skipped,)))
+        site = Site(source)
+        for path in ("/", "/log/orders/0", "/work"):
+            text = shown(site.get(path).text)
+            assert f"skipped: {what} bad" in text
+            assert remedy in text
+        assert ">1 skipped</a>" in site.get("/").text
+        # Documents and addresses have the state's name.
+        assert ">orders-0</a>" in site.get("/?state=set+aside").text
+        assert "set aside" == site.document("/overview.json")["partitions"][0]["state"]
+
+
+def test_a_ratio_says_what_of_and_which_it_has_to_be_above(site: Site) -> None:
+    assert "1.000 of closed segments; limit 0.5" in row(site, "orders-0")
+
+
+def without_longest_lag(source: FixedSource) -> None:
+    """Have the topics' settings say no max.compaction.lag.ms, and their logs no deadline."""
+    status = source.found.status
+    assert status is not None
+    partitions = tuple(
+        each if each.log is None else replace(each, log=replace(each.log, deadline_ms=None))
+        for each in status.partitions
+    )
+    source.found = replace(
+        source.found, settings=Settings([]), status=replace(status, partitions=partitions)
+    )
+
+
+def test_a_date_that_there_is_not_says_why(source: FixedSource) -> None:
+    status = source.found.status
+    assert status is not None
+    without_longest_lag(source)
+    site = Site(source)
+    assert "no date: max.compaction.lag.ms is not set" in row(site, "orders-0")
+    source.found = replace(source.found, settings=directory_view_settings(source))
+    partitions = source.found.status.partitions if source.found.status else ()
+    assert "no date: what is dirty has no timestamp" in row(site, "orders-0")
+    clean = tuple(
+        each
+        if each.log is None
+        else replace(each, log=replace(each.log, figures=replace(each.log.figures, first_dirty=99)))
+        for each in partitions
+    )
+    source.found = replace(source.found, status=replace(status, partitions=clean))
+    assert "nothing is dirty" in row(site, "orders-0")
+
+
+def directory_view_settings(source: FixedSource) -> Settings:
+    """Return settings by which every log becomes overdue."""
+    return Settings([Layer("here", cluster={"log.cleaner.max.compaction.lag.ms": "1000"})])
+
+
+def test_a_deadline_that_is_over_counts_on_as_late(source: FixedSource) -> None:
+    text = row(Site(source), "orders-0")
+    assert re.search(r"\d+ (d|h|min|s)[^,]* late", text)
+    assert "data-deadline" in Site(source).get("/").text
+    assert "1 min late" == pages.deadline(NOW_MS - 60_000, NOW_MS).text
+    assert ("in 1 min", False) == (
+        pages.deadline(NOW_MS + 60_000, NOW_MS).text,
+        pages.deadline(NOW_MS + 60_000, NOW_MS).is_deadline,
+    )
+    assert ("now", "") == (pages.deadline(NOW_MS, NOW_MS).text, pages.deadline(None, NOW_MS).text)
+
+
+def with_log(source: FixedSource, **changes: Any) -> None:
+    """Have the log of orders-0 be another in something."""
+    status = source.found.status
+    assert status is not None
+    partitions = tuple(
+        replace(each, log=replace(each.log, **changes))
+        if each.log is not None and each.partition == TopicPartition("orders", 0)
+        else each
+        for each in status.partitions
+    )
+    source.found = replace(source.found, status=replace(status, partitions=partitions))
+
+
+def test_a_log_in_work_says_what_the_running_round_does_and_leaves(source: FixedSource) -> None:
+    live, site = loop_of(source), Site(source)
+    live.chosen((Choice(TopicPartition("orders", 0), "overdue"),))
+    found = row(site, "orders-0")
+    takes = "late; the running round takes offsets 0 to 4"
+    assert f"{takes}: what is overwritten there is gone when it ends" in found
+    assert "gone when the running round ends" in found
+    assert "due for a round" not in found
+    with_log(source, undo_retention_ms=3_600_000)
+    found = row(site, "orders-0")
+    assert f"{takes}: what is overwritten there is kept for undo then, and gone 1 h later" in found
+    assert "gone when the running round ends" not in found
+    status = source.found.status
+    assert status is not None
+    log = next(e.log for e in status.partitions if e.partition == TopicPartition("orders", 0))
+    assert log is not None
+    with_log(source, undo_retention_ms=0, eligibility=replace(log.eligibility, rounds_max=3))
+    found = row(site, "orders-0")
+    assert f"{takes}, as far as its key map reaches" in found
+    assert "gone when" not in found
+
+
+def test_pages_say_whether_a_brokers_own_cleaner_works_beside(source: FixedSource) -> None:
+    status = source.found.status
+    assert status is not None
+    site = Site(source)
+    free = "nobody holds the lock of the directory"
+    for path in ("/", "/work"):
+        assert free in site.get(path).text
+    source.found = replace(source.found, status=replace(status, is_locked=True))
+    assert "its own cleaner may be at work on these logs too" in site.get("/").text
+    loop_of(source)
+    assert "this loop holds the lock of the directory" in site.get("/").text
+    view = ConsoleView("s", NOW_MS)
+    assert "No broker's cleaner cleans what lies in object storage" in cleaner_beside(view)
 
 
 def test_a_time_without_bound_is_told_once(source: FixedSource) -> None:
@@ -309,10 +485,10 @@ def test_a_log_in_work_has_a_badge_until_a_look_tells_its_state(source: FixedSou
     assert ">orders-0<" not in site.get("/?state=overdue").text
     (only,) = site.document("/overview.json?state=cleaning")["partitions"]
     assert 0 == only["partition"]
-    assert "orders-0 cleaning due for a round" in row(site, "orders-0")
+    assert "orders-0 cleaning " in row(site, "orders-0")
     live.planned(200, RoundWork(name, 50))
     live.progressed(142, name)
-    assert "orders-0 cleaning 71 % due for a round" in row(site, "orders-0")
+    assert "orders-0 cleaning 71 % " in row(site, "orders-0")
     log = html.unescape(site.get("/log/orders/0").text)
     assert 'max="100" value="71"' in log
     assert "cleaning 71 %, pass 2 of 2: rewriting" in log
@@ -387,7 +563,7 @@ def test_dates_of_the_overview_say_which_offsets_they_are_about(source: FixedSou
     assert status is not None
     each = next(e for e in status.partitions if e.partition == TopicPartition("orders", 0))
     assert each.log is not None
-    assert "also those" not in row(Site(source), "orders-0")
+    assert "with what is held back" not in row(Site(source), "orders-0")
     # The look counts the old active segment as left; a younger one stays.
     figures = each.log.figures
     figures = replace(figures, cleanable=replace(figures.cleanable, bound=3))
@@ -395,7 +571,7 @@ def test_dates_of_the_overview_say_which_offsets_they_are_about(source: FixedSou
     source.found = replace(source.found, status=replace(status, partitions=(each,)))
     found = row(Site(source), "orders-0")
     assert "offsets 0 to 3" in found
-    assert "all, also those held back from 3 on" in found
+    assert "with what is held back from 3 on" in found
 
 
 def test_ages_count_from_the_page_and_not_from_the_look(source: FixedSource) -> None:

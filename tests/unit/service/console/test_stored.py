@@ -92,15 +92,18 @@ DAMAGE = "CorruptError: the checksum differs. path=orders/0/00000000000000000000
 
 def test_what_is_set_aside_needs_attention_with_file_position_and_remedy(view: ConsoleView) -> None:
     found = set_aside(view, DAMAGE)
-    assert '<span class="state s-set-aside">set aside</span>' in text_of(found, "/")
+    badge = '<span class="state s-set-aside">skipped: damaged file</span>'
+    assert badge in text_of(found, "/")
+    assert badge in text_of(found, "/work")
     page = text_of(found, "/work")
-    assert "Nothing is set aside" not in page
+    assert "Nothing is skipped" not in page
     assert "the checksum differs" in page
     assert "orders/0/00000000000000000000.log at byte 77" in page
     (trouble,) = Site(FixedSource(found)).document("/work.json")["troubles"]
     assert ("orders/0/00000000000000000000.log", 77) == (trouble["path"], trouble["position"])
-    assert pages.REMEDIES["set aside"] == trouble["remedy"]
-    assert "Nothing is set aside, and nothing fails." in text_of(view, "/work")
+    assert "restore the object from a backup" in trouble["remedy"]
+    assert "tier clean" in trouble["remedy"]
+    assert "Nothing is skipped, and nothing fails." in text_of(view, "/work")
 
 
 def test_a_loops_error_names_file_and_position_too(view: ConsoleView) -> None:

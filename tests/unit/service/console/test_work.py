@@ -76,8 +76,41 @@ def test_growth_is_told_in_words() -> None:
     grown = work.growth_of(view_of(line(2, 2048, 1024), line(1, 4096, 4096)))
     assert "2 rounds freed 1,024 B" in grown.words
     assert "3,072 B were appended" in grown.words
-    assert "these logs are 2,048 B larger than before" in grown.words
-    assert "4,096 B smaller than before" in work.growth_of(view_of(line(1, 4096, 0))).words
+    since = "than when the first of these rounds began"
+    assert f"these logs are 2,048 B larger {since}" in grown.words
+    shrunk = work.growth_of(view_of(line(2, 4096, 1024), line(1, 1024, 512)))
+    assert f"these logs are 3,584 B smaller {since}" in shrunk.words
+
+
+def test_what_came_is_not_told_before_a_round_to_compare_with(root: Path) -> None:
+    view = view_of(line(1, 4096, 0))
+    assert (
+        "1 round freed 4,096 B; what was appended between rounds is known of a log from its "
+        "second one on" == work.growth_of(view).words
+    )
+    view = replace(directory_view(root), receipts=(line(1, 4096, 0),))
+    text = Site(FixedSource(view)).get("/work").text
+    assert '<td class="n" data-label="Appended since the rounds before">not known</td>' in text
+
+
+@pytest.mark.parametrize(
+    ("slots", "running", "expected"),
+    [
+        (1, 1, "One round at a time."),
+        (2, 0, "Up to 2 rounds at once."),
+        (
+            2, 1,
+            "1 round under way, up to 2 at once: they begin together, and the next ones when the "
+            "last of them has ended.",
+        ),
+    ],
+)  # fmt: skip
+def test_how_many_rounds_go_on_at_once_is_told_with_how_many_do(
+    slots: int, running: int, expected: str
+) -> None:
+    view = replace(view_of(), snapshot=Snapshot("here", 0, NOW_MS, 1, slots, ()))
+    assert expected == work.slots_words(view, {"running": [{}] * running})
+    assert "" == work.slots_words(view, None)
 
 
 def test_the_page_has_budgets_with_where_they_come_from(root: Path) -> None:
@@ -102,9 +135,11 @@ def test_what_a_round_would_free_is_told_by_the_share_of_the_last_one(root: Path
     assert f"a round would clean {cleanable} B" in words
     assert "no receipt tells" in words
     words = anatomy.saving_words(entry, None, [line(1, 100, 75)])
+    about = round((cleanable + clean) / 4)
     assert (
-        f"about {round((cleanable + clean) / 4)} B if it frees the share of the last one (25%"
-        in words
+        f"a round would clean {cleanable} B that are dirty, and read {cleanable + clean} B, with "
+        f"what is clean; it would free about {about} B of that, if as large a share of it goes "
+        "as in the last one: 25 %" == words
     )
     assert f"about {cleanable + clean} B" in anatomy.saving_words(entry, None, [line(1, 100, 0)])
     assert "about 0 B" in anatomy.saving_words(entry, None, [line(1, 100, 200)])

@@ -100,7 +100,7 @@ function countOn() {
     const away = Number(time.dataset.at) - now;
     let words = away >= 0 ? "now" : "just now";
     if (away >= 2000) words = "in " + span(away);
-    if (away <= -2000) words = span(-away) + " ago";
+    if (away <= -2000) words = span(-away) + ("deadline" in time.dataset ? " late" : " ago");
     if (time.textContent !== words) time.textContent = words;
   }
 }

@@ -1,0 +1,74 @@
+"""What to do where something is wrong, and whose the next step is: a person's, a round's, nobody's.
+
+What a reader must not break: the words are true of the place. What makes a skipped log be tried
+again is another thing in a directory, in a store and in a live cluster. Pure.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from keeplast.service.console.view import ConsoleView
+from keeplast.service.status import State
+
+_REMEDIES = {
+    "holes": "keeplast attach verify names what is missing; restore it from a backup of the remote "
+    "tier, or let the log start move beyond it",
+    "unreadable": "look at the reason; nothing is known of the log",
+    "failing": "nothing, unless it goes on: it is tried again by itself",
+    "retrying": "nothing, unless it goes on: it is tried again by itself",
+    "refused": "the reason says what to set",
+    "owned elsewhere": "nothing: its owner cleans it",
+}
+_SKIPPED = State.SET_ASIDE.value
+_OF_DIRECTORY = (
+    "restore the file from a replica or a backup: it is tried again when its files change, or when "
+    "somebody asks for it"
+)
+_OF_STORE = (
+    "restore the object from a backup: it is tried again when somebody asks for it, or by keeplast "
+    "tier clean"
+)
+_OF_CLUSTER = (
+    "restore the segment from a backup of the remote tier: it is tried again when somebody asks "
+    "for it, by keeplast attach clean, or when the log begins elsewhere"
+)
+_OF_DEFECT = (
+    "report the reason: it is a defect of keeplast. It is tried again when somebody asks for it"
+)
+_WRONG = frozenset(_REMEDIES) - {"owned elsewhere"} | {_SKIPPED}
+_DUE = frozenset(each.value for each in (State.OVERDUE, State.ELIGIBLE, State.EXPIRED))
+
+
+class Need(StrEnum):
+    """Whose the next step is, in the order of a page; the values are its headings."""
+
+    PERSON = "Something is wrong: a person should look"
+    ROUND = "A round is due, or under way"
+    NONE = "No round is known to be due"
+
+
+def need_of(state: str, *, is_at_work: bool = False) -> Need:
+    """Return whose the next step is; ``is_at_work`` of a log whose round is under way, or over."""
+    if state in _WRONG:
+        return Need.PERSON
+    return Need.ROUND if is_at_work or state in _DUE else Need.NONE
+
+
+def is_wrong(state: str) -> bool:
+    """Say whether a person should look."""
+    return state in _WRONG
+
+
+def remedy_of(view: ConsoleView, state: str, *, is_defect: bool = False) -> str:
+    """Return what to do about a log in ``state``; empty where nothing is wrong.
+
+    ``is_defect`` is of one that is skipped for a defect of keeplast, where no file is damaged.
+    """
+    if state != _SKIPPED:
+        return _REMEDIES.get(state, "")
+    if is_defect:
+        return _OF_DEFECT
+    if view.status is not None:
+        return _OF_DIRECTORY
+    return _OF_STORE if view.attached is None else _OF_CLUSTER

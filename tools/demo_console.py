@@ -1,8 +1,9 @@
 """Makes a data directory for the console's demo: one log of each kind that operators ask about.
 
-Run as ``python tools/demo_console.py DIRECTORY``, which must not exist. Some logs have had a round
-already, and more came behind it: three are overdue, one is not dirty enough, one is held back by
-a lag, one is damaged. Rounds are slowed down, so that somebody sees one.
+Run as ``python tools/demo_console.py DIRECTORY``, which must not exist. Some logs had two rounds,
+days ago by the clock that these were given, and more came behind them: three are overdue, one is
+not dirty enough, one is held back by a lag, one is damaged. Rounds are slowed down, so that
+somebody sees one.
 
 With ``--run`` and options of ``keeplast run`` that loop is begun on them, and for half an hour a
 segment is written now and then, so that there are rounds to watch. What must hold: such a segment
@@ -12,18 +13,22 @@ keeplast cleans has no other writer; this one does nothing that a round could be
 
 from __future__ import annotations
 
+import contextlib
+import io
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
+from keeplast.cli.main import app
 from keeplast.format import leader_epoch, offset_index, time_index
 from keeplast.format.batch import encode_batch
 from keeplast.format.record import Record
+from keeplast.service.receipt_names import FILE_NAME
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -60,28 +65,28 @@ WRITE_SECONDS = 4.0
 SEGMENTS_WRITTEN_MAX = 450
 """Half an hour of them: then the loop goes on with nothing to do."""
 DAMAGED = "sessions-0"
-SECONDS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
 class DemoLog:
-    """A log: how many keys it has, and how many hours old its segments are.
+    """A log: how many keys it has, its rounds, and how many hours old its segments are.
 
-    Those of ``cleaned`` have had a round; ``later`` came behind it, and the last one is active.
+    ``rounds`` are in order: how many hours ago each was, and the segments that came before it.
+    ``later`` came behind the last, and the last of them is active.
     """
 
     name: str
     keys: int
-    cleaned: tuple[float, ...]
+    rounds: tuple[tuple[float, tuple[float, ...]], ...]
     later: tuple[float, ...]
 
 
 LOGS = (
-    DemoLog("orders-0", 300, (320, 300, 280), (220, 210, 200, 190, 1)),
-    DemoLog("orders-1", 500, (320, 300, 280), (215, 205, 195, 1)),
-    DemoLog("orders-2", 700, (320, 300, 280), (210, 200, 190, 1)),
-    DemoLog("customers-0", 1400, (160, 150, 140, 130), (48, 40, 1)),
-    DemoLog("prices-0", 600, (96, 72, 48), (6, 4, 2, 1)),
+    DemoLog("orders-0", 300, ((270, (320, 300, 280)), (212, (220,))), (210, 200, 190, 1)),
+    DemoLog("orders-1", 500, ((269, (320, 300, 280)), (208, (215,))), (205, 195, 1)),
+    DemoLog("orders-2", 700, ((268, (320, 300, 280)), (204, (210,))), (200, 190, 1)),
+    DemoLog("customers-0", 1400, ((136, (160, 150, 140)), (124, (130,))), (48, 40, 1)),
+    DemoLog("prices-0", 600, ((96, (168, 144, 121)), (40, (70,))), (6, 4, 2, 1)),
     DemoLog(DAMAGED, 200, (), (30, 25, 20, 1)),
 )
 
@@ -110,30 +115,41 @@ def write_segment(directory: Path, log: DemoLog, base: int, first_ms: int) -> No
 
 
 def main(root: Path, now_ms: int) -> None:
-    """Write the logs and their settings; what is older has been cleaned by a run of its own."""
+    """Write the logs and their settings, and have their rounds done at the time of each."""
     root.mkdir(parents=True)
     (root / "keeplast.toml").write_text(SETTINGS, encoding="utf-8")
+    written = dict.fromkeys((log.name for log in LOGS), 0)
+
+    def write(log: DemoLog, ages: Iterable[float]) -> None:
+        for hours in ages:
+            first_ms = now_ms - round(hours * HOUR_MS)
+            write_segment(root / log.name, log, written[log.name] * RECORDS, first_ms)
+            written[log.name] += 1
+
     for log in LOGS:
         (root / log.name).mkdir()
-        # The first of the later ones is active while the earlier ones are cleaned.
-        for index, hours in enumerate((*log.cleaned, log.later[0])):
-            first_ms = now_ms - round(hours * HOUR_MS)
-            write_segment(root / log.name, log, index * RECORDS, first_ms)
-    words = ("run", str(root), "--once", "--runner", "local", "--cores", "1")
-    cleaned = sorted({log.name.rpartition("-")[0] for log in LOGS if log.cleaned})
-    subprocess.run(
-        [sys.executable, "-m", "keeplast", *words, "--config", "min.cleanable.dirty.ratio=0.0",
-         *(word for topic in cleaned for word in ("--topic", topic))],
-        check=True, capture_output=True, timeout=SECONDS_MAX,
-    )  # fmt: skip
+    every = ((hours, log, ages) for log in LOGS for hours, ages in log.rounds)
+    for hours, log, ages in sorted(every, key=lambda each: -each[0]):
+        write(log, ages)
+        clean(root, log, now_ms - round(hours * HOUR_MS))
     for log in LOGS:
-        for index, hours in enumerate(log.later[1:], start=len(log.cleaned) + 1):
-            first_ms = now_ms - round(hours * HOUR_MS)
-            write_segment(root / log.name, log, index * RECORDS, first_ms)
+        write(log, log.later)
     damaged = root / DAMAGED / f"{RECORDS:020d}.log"
     data = damaged.read_bytes()
     damaged.write_bytes(data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
     (root / "keeplast.toml").write_text(SETTINGS + SLOW, encoding="utf-8")
+
+
+def clean(root: Path, log: DemoLog, at_ms: int) -> None:
+    """Have a round of a log done by a clock that says ``at_ms``, its active segment closed."""
+    topic, _, number = log.name.rpartition("-")
+    words = (
+        "clean", str(root), "--topic", topic, "--partition", number, "--now-ms", str(at_ms),
+        "--roll-active", "--force", "--runner", "local", "--cores", "1",
+        "--receipt", str(root / FILE_NAME),
+    )  # fmt: skip
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        app(words, standalone_mode=False)
 
 
 def write_next(root: Path, scratch: Path, log: DemoLog, now_ms: int) -> None:

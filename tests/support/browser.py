@@ -254,14 +254,17 @@ class Browser:
             if each["impact"] in GRAVE
         ]
 
-    def picture(self, path: Path, words: Mapping[str, str]) -> Path:
-        """Write what is seen as PNG, with some words shown as others; the page is left."""
+    def reword(self, words: Mapping[str, str]) -> None:
+        """Show some words of the page as others."""
         self.script(
             "const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);"
             "while (walk.nextNode()) for (const [from, to] of Object.entries(arguments[0]))"
             " walk.currentNode.data = walk.currentNode.data.replaceAll(from, to);",
             dict(words),
         )
+
+    def picture(self, path: Path) -> Path:
+        """Write what is seen as PNG; the page is left."""
         taken = self._driver.get_screenshot_as_base64()
         # Elsewhere: the console's pages load no picture out of a script, and no script may draw.
         self._driver.get("about:blank")

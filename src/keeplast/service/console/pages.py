@@ -58,7 +58,7 @@ from keeplast.service.console.strip import (
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import LiveProgress
 from keeplast.service.snapshot import PartitionFacts
-from keeplast.service.status import PartitionStatus
+from keeplast.service.status import PartitionStatus, State
 from keeplast.service.status_words import above_words
 from keeplast.store.erasure import TierErasure
 from keeplast.store.status import TierStatus
@@ -486,7 +486,8 @@ def _directory_row(view: ConsoleView, each: PartitionStatus, now_ms: int, place:
     )  # fmt: skip
     log = each.log
     if log is None:
-        return row
+        known = each.state in (State.REFUSED, State.NOT_COMPACTED)
+        return row if known else replace(row, deadline=ShownTime("not known: it was not read"))
     parts, cleanable = log_parts(log), log.figures.cleanable
     is_split = bool(cleanable.cleanable_bytes) and cleanable.bound < log.log_end
     due = _due(view, each, log.deadline_ms, now_ms)

@@ -6,13 +6,14 @@ browser that asks often makes itself wait and nobody else's round.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import anyio
 import anyio.to_thread
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
@@ -27,6 +28,7 @@ from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.status_words import seconds_text, state_words
 
 RELOAD_SECONDS = 10
+_NAME_DOTS = re.compile(r"(?<=[a-z])\.(?=[a-z])")
 
 
 class Rendering:
@@ -117,13 +119,19 @@ def _templates() -> Environment:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         finalize=_shown,
     )  # fmt: skip
-    found.filters |= {"bytes": format_bytes, "count": format_count, "span": seconds_text}
+    found.filters |= {"bytes": format_bytes, "count": format_count, "span": seconds_text,
+                      "breakable": breakable}  # fmt: skip
     found.globals |= {
         "moment": pages.moment, "log_url": pages.log_url, "receipt_words": work.receipt_words,
         "throughput": work.throughput, "state_words": state_words,
         "slots_words": work.slots_words,
     }  # fmt: skip
     return found
+
+
+def breakable(text: str) -> Markup:
+    """Return a text that may be broken behind the dots of a name, as in a narrow column."""
+    return Markup(".<wbr>").join(escape(each) for each in _NAME_DOTS.split(printable(text)))
 
 
 def _shown(value: object) -> object:

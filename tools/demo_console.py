@@ -82,13 +82,14 @@ class DemoLog:
 
 
 LOGS = (
-    DemoLog("orders-0", 300, ((270, (320, 300, 280)), (212, (220,))), (210, 200, 190, 1)),
-    DemoLog("orders-1", 500, ((269, (320, 300, 280)), (208, (215,))), (205, 195, 1)),
-    DemoLog("orders-2", 700, ((268, (320, 300, 280)), (204, (210,))), (200, 190, 1)),
-    DemoLog("customers-0", 1400, ((136, (160, 150, 140)), (124, (130,))), (48, 40, 1)),
-    DemoLog("prices-0", 600, ((96, (168, 144, 121)), (40, (70,))), (6, 4, 2, 1)),
+    DemoLog("orders-0", 300, ((264, (320, 300, 280)), (216, (222,))), (210, 200, 190, 1)),
+    DemoLog("orders-1", 500, ((264, (320, 300, 280)), (216, (219,))), (205, 195, 1)),
+    DemoLog("orders-2", 700, ((264, (320, 300, 280)), (216, (218,))), (200, 190, 1)),
+    DemoLog("customers-0", 1400, ((144, (170, 160, 150)), (120, (130,))), (48, 40, 1)),
+    DemoLog("prices-0", 600, ((96, (168, 144, 121)), (48, (76,))), (6, 4, 2, 1)),
     DemoLog(DAMAGED, 200, (), (30, 25, 20, 1)),
 )
+"""Rounds are whole days ago: on how many days there were some depends on no time of day."""
 
 
 def records(log: DemoLog, base: int, first_ms: int) -> Iterator[Record]:

@@ -33,6 +33,8 @@ _USERINFO = re.compile(r"(?<=://)(?:[^/@:]*:.*|[^/@:]*)@", re.DOTALL)
 _USERINFO_IN_TEXT = re.compile(r"(?<=://)(?:[^/@:\s]*:\S*|[^/@:\s]*)@")
 _QUERY = re.compile(r"([?&;#])([^=&;#?\s]*)=([^&;#]*)", re.DOTALL)
 _URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
+_PATH_VALUE = re.compile(r"(?<==)/[^=]*?(?= \w+=|$)")
+_PATH_IN_TEXT = re.compile(r"(?<![\w:/.~-])/(?:[^\s/'\"=]+/)*[^\s/'\"=,;:]+")
 _CONNINFO = re.compile(r"(?i)\b((?:ssl)?password|passwd|pwd)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s'&;]+)")
 
 
@@ -62,6 +64,20 @@ def without_secrets(text: str, hidden: Iterable[str] = ()) -> str:
     text = _USERINFO_IN_TEXT.sub(f"{HIDDEN}@", text)
     text = _URL_IN_TEXT.sub(lambda found: _QUERY.sub(_show_parameter, found[0]), text)
     return _CONNINFO.sub(rf"\1\2{HIDDEN}", text)
+
+
+def without_folders(text: str, root: str) -> str:
+    """Return a message in which files are told by their names, but for those in ``root``.
+
+    For who may look at a place and at nothing else of the host. A URL is no file of the host's.
+    """
+
+    def shown(found: re.Match[str]) -> str:
+        path = found[0]
+        is_inside = bool(root) and (path + "/").startswith(root.rstrip("/") + "/")
+        return path if is_inside else path.rstrip("/").rpartition("/")[2]
+
+    return _PATH_IN_TEXT.sub(shown, _PATH_VALUE.sub(shown, text))
 
 
 def secrets_of(url: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from keeplast.model.redaction import (
     option_secrets,
     secrets_of,
     shown_url,
+    without_folders,
     without_secrets,
 )
 
@@ -83,3 +84,25 @@ def test_what_is_too_short_to_be_a_secret_garbles_no_message() -> None:
 def test_options_of_an_object_store_are_secrets_unless_they_are_known() -> None:
     options = {"endpoint": "http://h", "secret_access_key": "s3cret", "new_kind": "t0ken"}
     assert ("s3cret", "t0ken") == option_secrets(options.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("bad. source=/etc/kafka/server.properties line=3", "bad. source=server.properties line=3"),
+        ("bad. source=/etc/my broker/a.toml line=3", "bad. source=a.toml line=3"),
+        ("bad. path=/logs/t-0/0.log position=7", "bad. path=/logs/t-0/0.log position=7"),
+        ("bad. path=/logs-2/t-0/0.log", "bad. path=0.log"),
+        ("[Errno 2] No such file: '/etc/a/b.toml'", "[Errno 2] No such file: 'b.toml'"),
+        ("see /etc/a/b, and sqlite:////x/meta.db", "see b, and sqlite:////x/meta.db"),
+        ("1/2 of it, read/write, ~/x, ./a/b", "1/2 of it, read/write, ~/x, ./a/b"),
+        ("cannot look at /logs", "cannot look at /logs"),
+        ("", ""),
+    ],
+)
+def test_files_outside_a_place_are_told_by_their_names(text: str, shown: str) -> None:
+    assert shown == without_folders(text, "/logs")
+
+
+def test_without_a_place_every_file_is_told_by_its_name() -> None:
+    assert "path=0.log" == without_folders("path=/logs/t-0/0.log", "")

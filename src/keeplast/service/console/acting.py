@@ -23,6 +23,10 @@ from keeplast.service.console.view import ViewSource
 from keeplast.service.control import Deed
 
 DEEDS = {"clean": Deed.CLEAN, "retry": Deed.RETRY, "pause": Deed.PAUSE, "resume": Deed.RESUME}
+NO_ROUND = (
+    "no round is begun from here in a store or a live cluster; keeplast tier clean --force and "
+    "keeplast attach clean --force do one, and /do/retry has what is skipped or waits tried again"
+)
 
 
 def require_own_form(request: Request, form: dict[str, str], sessions: Sessions) -> None:
@@ -94,6 +98,8 @@ class Acting:
             view = await self._rendering.in_turn(self._source.view)
             if find_entry(view, partition) is None:
                 raise unknown(partition)
+            if deed is Deed.CLEAN and view.status is None:
+                raise HTTPException(409, NO_ROUND)
         peer = (request.client.host if request.client else "") or "console"
         try:
             control.ask(deed, partition, f"console, {peer}")

@@ -24,6 +24,7 @@ from keeplast.model.duration import (
     precise_relative_text,
 )
 from keeplast.model.partition import TopicPartition
+from keeplast.model.redaction import without_folders
 from keeplast.model.size import format_bytes
 from keeplast.service.attached_outlook import PartitionOutlook
 from keeplast.service.attached_status import AttachedStatus
@@ -477,6 +478,8 @@ def _directory_row(view: ConsoleView, each: PartitionStatus, now_ms: int, place:
     reason = (
         each.reason if each.decision is None else decision_words(each.decision, names_options=False)
     )
+    # What is refused for a setting names the file that says it.
+    reason = without_folders(reason, view.place) if each.state is State.REFUSED else reason
     row = Row(
         each.partition, each.state.value, reason, erased=erased, erased_why=why,
         last=moment(None if last is None else last.at_ms, now_ms),

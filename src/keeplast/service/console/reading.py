@@ -20,12 +20,16 @@ from keeplast.model.escapes import printable
 from keeplast.service.console import anatomy, pages, work
 from keeplast.service.console.asked import partition_of, query_of, unknown
 from keeplast.service.console.progress import progress_document
-from keeplast.service.console.rendering import Rendering
+from keeplast.service.console.rendering import Rendering, shown_problem
 from keeplast.service.console.standing import (
     Entry,
     cleaner_beside,
+    deadline_ms,
+    facts_by_partition,
     find_entry,
+    reason_of,
     settings_of,
+    state_of,
 )
 from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.document_text import document_pieces, document_text
@@ -39,6 +43,7 @@ from keeplast.service.documents import (
 )
 from keeplast.service.metrics import CleanerCollector, exposition
 from keeplast.service.receipt_shelf import ACTION, LINES_MAX
+from keeplast.service.snapshot import PartitionFacts
 from keeplast.service.status import PartitionStatus
 from keeplast.store.status import TierStatus
 
@@ -166,7 +171,7 @@ class Reading:
             document: dict[str, object] = {
                 "now_ms": view.now_ms,
                 "is_running": snapshot is not None,
-                "problem": view.problem,
+                "problem": shown_problem(view.problem, view),
                 "progress": progress_document(self._source),
                 "rounds_by_day": list(view.round_days),
             }
@@ -222,20 +227,38 @@ class Reading:
 
     async def health(self, request: Request) -> Response:
         """Say whether the loop turns."""
-        control = self._source.control
-        fault = self._source.view().problem if control is None else control.fault()
+        control, view = self._source.control, self._source.view()
+        fault = shown_problem(view.problem if control is None else control.fault(), view)
         words = "ok" if fault is None else printable(fault)
         return PlainTextResponse(f"{words}\n", 200 if fault is None else 503)
 
 
+def _standing(view: ConsoleView, each: TierStatus, facts: PartitionFacts | None) -> dict[str, Any]:
+    """Return how a partition of a store stands: the metadata alone, of which ``keeplast tier
+    status`` tells, say neither why it is or is not cleaned nor by when a round is due.
+    """
+    return {
+        "state": state_of(view, each, facts),
+        "reason": reason_of(view, each, facts),
+        "deadline_ms": deadline_ms(view, each, facts),
+    }
+
+
 def _place_parts(view: ConsoleView, found: list[Entry]) -> tuple[dict[str, Any], Iterator[object]]:
-    """Return what the command line prints of these partitions with ``--json``: head and rows."""
+    """Return what the command line prints of these partitions with ``--json``: head and rows.
+
+    Those of a store have beside it how they stand.
+    """
     if view.attached is not None:
         head = view.attached.as_document([each.partition for each in found])
         return head, iter(head.pop(PARTITIONS))
     if view.status is None:
         by_name = {each.partition: each for each in found if isinstance(each, TierStatus)}
         chosen = (by_name[e.partition] for e in view.tiers if e.partition in by_name)
-        return store_head(view.given_up), (tier_document(each) for each in chosen)
+        facts = facts_by_partition(view)
+        return store_head(view.given_up), (
+            tier_document(each) | _standing(view, each, facts.get(each.partition))
+            for each in chosen
+        )
     those = [each for each in found if isinstance(each, PartitionStatus)]
     return status_head(view.status, those), (partition_document(each) for each in those)

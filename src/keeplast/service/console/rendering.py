@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from keeplast.clock import Clock
 from keeplast.model.escapes import printable
+from keeplast.model.redaction import without_folders
 from keeplast.model.size import format_bytes, format_count
 from keeplast.service.console import pages, work
 from keeplast.service.console.gate import Entrance, Visitor
@@ -77,7 +78,8 @@ class Rendering:
             form_token=visitor.form_token(), runs=control is not None,
             is_paused=control is not None and control.is_paused, reload_seconds=RELOAD_SECONDS,
             has_wishes=control is not None and control.has_wishes,
-            trouble=None if control is None else control.fault(),
+            look_problem=shown_problem(view.problem, view),
+            trouble=None if control is None else shown_problem(control.fault(), view),
             now=pages.moment(view.now_ms, page_ms), page_ms=page_ms, **values,
         )  # fmt: skip
 
@@ -127,6 +129,11 @@ def _templates() -> Environment:
         "slots_words": work.slots_words,
     }  # fmt: skip
     return found
+
+
+def shown_problem(problem: str | None, view: ConsoleView) -> str | None:
+    """Return why a look or the loop failed as a page says it: without folders outside the place."""
+    return None if problem is None else without_folders(problem, view.place)
 
 
 def breakable(text: str) -> Markup:

@@ -654,6 +654,35 @@ def test_what_is_set_aside_was_so_in_no_future(root: Path) -> None:
     assert "now" == work.since(found, NOW_MS).text
 
 
+def test_a_file_outside_the_place_is_told_by_its_name_where_a_look_or_the_loop_failed(
+    source: FixedSource,
+) -> None:
+    place = source.found.place
+    problem = f"not a number. value='x' source=/etc/my broker/b.properties line=3 path={place}/t-0"
+    source.found = replace(source.found, problem=problem)
+    assert source.control is not None
+    source.control.trouble = "no such file: '/etc/secret/keeplast.toml'"
+    site = Site(source)
+    texts = [site.get(path).text for path in ("/", "/work", "/work.json", "/healthz")]
+    assert [] == [each for each in texts if "/etc" in each or "my broker" in each]
+    assert f"source=b.properties line=3 path={place}/t-0" in texts[0]
+    assert "no such file: &#39;keeplast.toml&#39;" in texts[0]
+    looking = Site(FixedSource(replace(source.found)))
+    assert "source=b.properties" in looking.get("/healthz").text
+
+
+def test_a_log_that_is_refused_for_a_setting_names_no_folder(source: FixedSource) -> None:
+    status = source.found.status
+    assert status is not None
+    reason = "no policy; say one. source=/etc/kafka/keeplast.toml"
+    refused = PartitionStatus(TopicPartition("orders", 0), State.REFUSED, reason)
+    source.found = replace(source.found, status=replace(status, partitions=(refused,)))
+    for path in ("/", "/log/orders/0", "/work"):
+        text = Site(source).get(path).text
+        assert "no policy; say one" in text
+        assert "/etc/kafka" not in text
+
+
 def test_health_says_why_not(source: FixedSource) -> None:
     site = Site(source)
     assert "ok\n" == site.get("/healthz").text

@@ -24,11 +24,13 @@ from keeplast.model.partition import TopicPartition
 from keeplast.service import store_outlook
 from keeplast.service.console import pages, standing, work
 from keeplast.service.console.view import ConsoleView
+from keeplast.service.control import Control
 from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
 from keeplast.service.status import State
 from keeplast.store import look, tiered_store
 from keeplast.store.erasure import TierPace
-from tests.support.console_site import FixedSource, Site
+from tests.support.console_site import ACTOR, NOW_MS, FixedSource, Site
+from tests.support.manual_clock import ManualClock
 
 SAMPLE = Path(__file__).parents[4] / "src" / "keeplast" / "samples" / "broker-4.3.0"
 ORDERS = TopicPartition("orders", 0)
@@ -306,13 +308,41 @@ def test_settings_and_budgets_of_a_store_are_told(view: ConsoleView) -> None:
 
 
 def test_in_a_store_the_button_is_named_for_what_it_does(view: ConsoleView) -> None:
-    from keeplast.service.control import Control
-    from tests.support.console_site import ACTOR, NOW_MS
-    from tests.support.manual_clock import ManualClock
-
     site = Site(FixedSource(view, control=Control(ManualClock(NOW_MS))))
     site.enter(ACTOR)
     page = site.get("/log/orders/0").text
     assert "Try again now" in page
     assert "Clean now" not in page
     assert 'action="/do/retry"' in page
+
+
+def test_in_a_store_a_round_that_is_asked_for_by_post_is_refused_and_not_taken_for_another_wish(
+    view: ConsoleView,
+) -> None:
+    control = Control(ManualClock(NOW_MS))
+    site = Site(FixedSource(view, control=control))
+    headers = {"authorization": f"Bearer {ACTOR}"}
+    which = {"topic": "orders", "partition": "0"}
+    answer = site.ask("POST", "/do/clean", data=which, headers=headers)
+    assert 409 == answer.status_code
+    assert "keeplast tier clean --force" in answer.text
+    assert [] == control.take()
+    assert 303 == site.ask("POST", "/do/retry", data=which, headers=headers).status_code
+    assert 1 == len(control.take())
+
+
+def test_the_document_of_a_store_says_why_each_is_cleaned_or_not_and_by_when(
+    view: ConsoleView, store: str
+) -> None:
+    site, outlook = Site(FixedSource(view)), view.outlooks[ORDERS]
+    for path in ("/overview.json", "/log/orders/0.json"):
+        document = site.document(path)
+        (found,) = document["partitions"]
+        told = [found.pop(name) for name in ("state", "reason", "deadline_ms")]
+        assert ["overdue", outlook.reason, outlook.deadline_ms] == told
+        # The rest is what the command line prints.
+        assert printed("tier", "status", "--store", store) == document
+
+
+def test_a_store_says_what_brokers_cleaners_do(view: ConsoleView) -> None:
+    assert "No broker's cleaner cleans what lies in object storage" in text_of(view, "/")

@@ -196,9 +196,9 @@ def find_outlooks(
             else skip_words(decision, names_options=False)
         )
         if layout is None and config.max_compaction_lag_ms < INT64_MAX and not look.is_eligible:
-            why = f"{why}; --storage says when max.compaction.lag.ms ends"
+            why = f"{why}; no remote tier was named, which says when max.compaction.lag.ms ends"
         if log is None:
-            why = f"--store says what is clean; if nothing is: {why}"
+            why = f"no decision log was named, which says what is clean; if nothing is: {why}"
         is_due = None if log is None else look.is_eligible
         found.append(
             replace(

@@ -217,7 +217,7 @@ def _erased_words(remote: RemoteLog, grace_ms: int, *, has_log: bool) -> str:
         f"{duration_text(grace_ms)} longer at least, until it is collected"
     )
     if not has_log:
-        return f"{words} (--store says how far it is clean, and what waits)"
+        return f"{words}; no decision log was named, which says how far it is clean, and what waits"
     kept = [
         each.published_ms + each.keep_ms
         for each in remote.decisions

@@ -194,15 +194,18 @@ def fate_words(found: KeyExplanation, each: FoundRecord) -> str:
     return f"stays{when}: {stays.why}; then goes with the next round: {goes.why}"
 
 
-def answer_lines(each: ExplainedPartition) -> list[str]:
-    """Return what else is known of a partition: its next round, who wins, the last trace."""
+def answer_lines(each: ExplainedPartition, *, names_options: bool = True) -> list[str]:
+    """Return what else is known of a partition: its next round, who wins, the last trace.
+
+    ``names_options`` says that who reads it may type one.
+    """
     found = each.found
     tried = [
         f"by {strategy} {'none' if offset is None else f'the record at {offset}'}"
         for strategy, offset in found.winners.items()
     ]
     lines = [
-        f"{each.name}: {_next_round(found)}",
+        f"{each.name}: {_next_round(found, names_options=names_options)}",
         f"{each.name}: the record that stays: {', '.join(tried)}; this topic goes by "
         f"{found.topic.strategy}",
         trace_line(each),
@@ -287,9 +290,9 @@ def unseen_lines(each: ExplainedPartition) -> list[str]:
     return [f"{each.name}: not searched: {words}" for words in each.unseen]
 
 
-def _next_round(found: KeyExplanation) -> str:
+def _next_round(found: KeyExplanation, *, names_options: bool) -> str:
     """Return what a round would clean and whether one is due; the latter alone for no bytes."""
-    now = decision_words(found.decision)
+    now = decision_words(found.decision, names_options=names_options)
     if found.bound <= found.first_dirty:
         return now
     return f"the next round cleans [{found.first_dirty}, {found.bound}); now: {now}"

@@ -121,8 +121,8 @@ _TOMBSTONES_STAY = {
     "and may yet; a round that takes all around it takes it away",
     r.TombstonesStay.OLD_FORMAT: "never at this rate: its batch is older than format 2, which "
     "alone has a delete horizon",
-    r.TombstonesStay.NO_DECISION_LOG: "no date: the decision log, --store, says where what is "
-    "deleted may still be read",
+    r.TombstonesStay.NO_DECISION_LOG: "no date: no decision log was named, which says where what "
+    "is deleted may still be read",
 }
 _TOMBSTONES_WAIT = {
     r.TombstonesWait.NOTHING: "nothing",

@@ -206,7 +206,7 @@ def test_without_a_decision_log_all_counts_as_dirty(world: VerifiedWorld, tmp_pa
     assert (0, 1.0, None) == (found["first_dirty"], found["ratio"], found["is_due"])
     text = call(world, "status", *asked)
     assert "all counts as dirty: the decision log" in text
-    assert "next round: not known, --store says what is clean" in text
+    assert "next round: not known, no decision log was named, which says what is clean" in text
 
 
 def test_what_a_margin_leaves_nothing_of_has_no_ratio(world: VerifiedWorld) -> None:
@@ -227,7 +227,7 @@ def test_the_storage_says_when_a_round_is_due_at_the_latest(
     )  # fmt: skip
     unseen = outlook(world, *places(world)[2:], *asked)
     assert None is unseen["deadline_ms"]
-    assert "--storage says when max.compaction.lag.ms ends" in unseen["why"]
+    assert "no remote tier was named, which says when max.compaction.lag.ms ends" in unseen["why"]
     found = outlook(world, *places(world), *asked)
     dirty = [e for e in world.tier.served() if e.start_offset >= found["first_dirty"]]
     assert lag_ms < found["deadline_ms"] <= min(e.max_timestamp_ms for e in dirty) + lag_ms

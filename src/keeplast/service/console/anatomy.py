@@ -228,8 +228,8 @@ def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
                          f"{format_bytes(found.bytes)}")  # fmt: skip
     lines += holes_words(entry)
     if attached is None:
-        return [*lines, "nobody compacts it, as far as is asked here: name the decision log "
-                        "with --store"]  # fmt: skip
+        return [*lines, "nobody compacts it, as far as is known here: no decision log that "
+                        "was asked attached it"]  # fmt: skip
     lines += hold_lines(in_force(attached.holds, now_ms), now_ms)
     lines += [] if entry.readers is None else [wait_words(entry.readers)]
     if not attached.epoch:

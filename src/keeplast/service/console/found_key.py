@@ -130,7 +130,7 @@ def _partition_answer(
     )  # fmt: skip
     prefix = f"{each.name}: "
     # The answer first: by when the last trace is gone.
-    last, lines = printable(trace_line(each)), answer_lines(each)
+    last, lines = printable(trace_line(each)), answer_lines(each, names_options=False)
     lines.sort(key=lambda line: line != last)
     return PartitionAnswer(
         found.partition, rows, len(found.records) - len(rows),

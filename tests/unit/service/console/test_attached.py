@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -161,7 +162,12 @@ def test_without_a_decision_log_brokers_alone_are_shown(world: AttachedWorld) ->
     compacted(world)
     found = site(world, is_asked=False)
     assert "not attached" in text_of(found, "/")
-    assert "--store" in text_of(found, "/log/orders/0")
+    page = text_of(found, "/log/orders/0")
+    assert "no decision log that was asked attached it" in page
+    # Nobody types an option into a page.
+    assert " --" not in re.sub(
+        r"(?s)<!--.*?-->|<section aria-labelledby=\"h-settings\".*", "", page
+    )
     assert printed(world) == found.document("/overview.json")
 
 

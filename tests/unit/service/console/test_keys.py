@@ -30,6 +30,7 @@ from tests.support.console_site import (
     VIEWER,
     FixedSource,
     Site,
+    directory_view,
     searches_in,
 )
 from tests.support.manual_clock import ManualClock
@@ -409,3 +410,17 @@ def test_a_store_is_searched_as_tier_explain_does(source: FixedSource, tmp_path:
         each["last_trace"].pop("values_by_ms")
     assert told == found
     assert 10 == len(found["partitions"][0]["records"])
+
+
+def test_an_answer_on_a_page_names_no_option_that_nobody_can_give_there(root: Path) -> None:
+    (root / "keeplast.toml").write_text(
+        '[topic.orders]\n"cleanup.policy" = "compact"\n"min.cleanable.dirty.ratio" = 1.0\n',
+        encoding="utf-8",
+    )
+    site = Site(FixedSource(directory_view(root)), searches=searches_in(root))
+    site.enter(VIEWER)
+    page = told(site, partition="0")
+    assert "dirty ratio 1.000 is not above min.cleanable.dirty.ratio 1.0" in page
+    assert "clean --force" not in page
+    shown = CliRunner().invoke(app, ["explain", str(root), "a", "--topic", "orders"])
+    assert "clean --force does it anyway" in shown.stdout

@@ -138,7 +138,8 @@ def log_page(
             offsets.append(("log end", entry.log_end))
             local = in_tier(parts, is_local=True)
         lines = _tier_lines(view, entry, now_ms)
-    saves = saving_words(entry, facts, rounds)
+    # What a round would do is no question while one does it.
+    saves = "" if row.badge else saving_words(entry, facts, rounds)
     every = (*parts, *hidden)
     return LogAnatomy(
         row, (*([saves] if saves else ()), *lines), every[:SEGMENTS_MAX],

@@ -263,22 +263,30 @@ def by_need(
 ) -> list[Entry]:
     """Return partitions in the order of a page: what needs a person, what a round, the others."""
     facts, at_work = facts_by_partition(view), _at_work(live)
-    order = list(Need)
-
-    def rank(each: Entry) -> int:
+    groups: dict[Need, list[Entry]] = {need: [] for need in Need}
+    of_state: dict[str, list[Entry]] = {}
+    for each in found:
         state = state_of(view, each, facts.get(each.partition))
-        return order.index(need_of(state, is_at_work=each.partition in at_work))
-
-    return sorted(found, key=rank)
+        if at_work and each.partition in at_work:
+            groups[need_of(state, is_at_work=True)].append(each)
+            continue
+        its = of_state.get(state)
+        if its is None:
+            its = of_state[state] = groups[need_of(state)]
+        its.append(each)
+    return [each for its in groups.values() for each in its]
 
 
 def state_counts(view: ConsoleView, live: LiveProgress | None = None) -> list[tuple[str, int]]:
     """Return how many partitions are shown in each state, in the order of need."""
     facts, at_work = facts_by_partition(view), _at_work(live)
-    found = Counter(
-        shown_state(view, each, facts, at_work) for each in by_need(view, entries(view), live)
-    )
-    return list(found.items())
+    found = Counter(shown_state(view, each, facts, at_work) for each in entries(view))
+    order, in_work = list(Need), (CLEANING, ROUND_OVER)
+
+    def rank(counted: tuple[str, int]) -> int:
+        return order.index(need_of(counted[0], is_at_work=counted[0] in in_work))
+
+    return sorted(found.items(), key=rank)
 
 
 def shown_state(

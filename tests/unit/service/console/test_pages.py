@@ -262,6 +262,8 @@ def test_what_needs_a_person_a_round_and_nothing_are_three_groups_with_headings(
         Need.PERSON.value, "broken-0", "strange-0", Need.ROUND.value, "orders-0", "orders-1",
     ]  # fmt: skip
     assert expected == [heading or name for heading, name in rows]
+    filters = re.findall(r'<a class="state [^"]*"[^>]*>([^<]+)</a>', text)
+    assert ["1 unreadable", "1 refused", "2 overdue"] == filters
     # Another order has no groups; a document keeps that of the command line.
     assert 'scope="rowgroup"' not in site.get("/?sort=name").text
     names = [each["topic"] for each in site.document("/overview.json")["partitions"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,9 @@ HOMES = {
 }
 """Where each command is, or the group that it begins."""
 LOG_FILE = "--log-file"
+OBJECTS_PER_COLLECTION = 10_000
+"""Python looks for garbage in cycles after so many new objects, not after 700. What a look at
+thousands of partitions keeps has none, and was walked through for a tenth of the command's time."""
 HELP_COLUMNS_MIN = 90
 """Tables of options need so many columns; below, names of options would be cut."""
 VOICE_FLAGS = ("--quiet", "-q", "--verbose", "-v")
@@ -163,6 +167,7 @@ def _options(
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
+    gc.set_threshold(OBJECTS_PER_COLLECTION, *gc.get_threshold()[1:])
     claim_stdout()
     terminate_on_signal()
     try:

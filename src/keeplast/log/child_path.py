@@ -11,11 +11,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+PARTS_MIN = 2
+"""The root, and what has no part, are not followed by a separator of their own."""
+
 if sys.version_info < (3, 12):
 
     def child_path(directory: Path, name: str) -> Path:
-        """Return ``directory / name``, as pathlib makes it of what it has listed itself."""
+        """Return ``directory / name``, as pathlib makes it of what it has listed itself.
+
+        Its text is given along: what is named is nearly always asked for it, and joining the parts
+        again takes three times as long as all else here.
+        """
         path: Path = directory._make_child_relpath(name)  # type: ignore[attr-defined]
+        if len(directory.parts) >= PARTS_MIN:
+            path._str = f"{directory}/{name}"  # type: ignore[attr-defined]
         return path
 
 else:

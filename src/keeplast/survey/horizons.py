@@ -216,6 +216,8 @@ class FoundHorizons:
         tells = (rows[:, t.ATTRIBUTES] & (t.DELETE_HORIZON | t.CONTROL) != 0) & (
             rows[:, t.COUNT] > 0
         )
+        if not tells.any():
+            return
         columns = [t.ATTRIBUTES, t.BASE_TIMESTAMP, t.LAST_OFFSET]
         for attributes, horizon, last_offset in rows[tells][:, columns].tolist():
             self.add(attributes, horizon, last_offset)

@@ -79,7 +79,7 @@ def certify(
     changed; InvalidError for what cannot be used or is not there.
     """
     files, path, where = LocalFiles(), Path(out).absolute(), placed(place)
-    require_new(path, files)
+    require_new(path)
     where.require_elsewhere(path)
     signer, hasher = Signer(Path(sign_key)), key_hasher(hash_key)
     plain = None if keys is None else key_lines(keys)

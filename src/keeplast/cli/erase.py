@@ -87,12 +87,14 @@ def erase(options: EraseOptions, as_json: Json = False) -> Result:
     line and hash, and the exit code is 1. The request is kept, hashed; nothing else is written
     without --now. keeplast erasure certificate says it in writing when nothing is left.
     """
-    from keeplast.service.directory_erasing import directory_shelves
+    from keeplast.log.files import LocalFiles
+    from keeplast.service.directory_erasing import directory_shelves, require_whole
 
     about = options.about
-    check_call(about, now=options.now)
+    check_call(about, now=options.now, now_ms=options.now_ms)
     brokers = options.readers.brokers()
     shelf, own = directory_shelves(options.data_dir, about.requests)
+    require_whole(options.data_dir, LocalFiles())
     asked = asked_keys(about, options.topics, shelf)
     files, selection = _select(options, asked)
     return erase_keys(

@@ -72,6 +72,10 @@ UNCHAINED = "that the receipts are as they were written: their lines are not cha
 WITHOUT_TAIL = "that no line was cut off the end of the receipts: no head of their chain was kept"
 NOT_BOUND = "the certificate is not bound to a store id"
 UNBOUND = f"which store it is: {NOT_BOUND}"
+LOOKALIKE_WORDS = (
+    "it has the name of a log and was not searched, being a link or no partition's directory: ask "
+    "where a link leads to, and move away or remove what is a copy"
+)
 NOT_SEARCHED_OF_DIRECTORY = (
     "plain files at the data directory's root, beside the partitions' directories"
 )
@@ -189,7 +193,8 @@ def require_gone(answer: ErasureAnswer, topics: Sequence[str], erase: str) -> No
     """Raise RefusedError unless everything was searched and nothing found; says what is where.
 
     Of ``topics``, which were named, all must be compacted; what ``--all-topics`` left out is not
-    what it asked for. ``erase`` is the command that shows all of it.
+    what it asked for. What has the name of one of their logs and was not searched is in the way
+    too. ``erase`` is the command that shows all of it.
     """
     left = [
         f"{each.name}: {place.partition}: {_where(place.offsets, place.beside)}: {place.why}; may "
@@ -204,6 +209,7 @@ def require_gone(answer: ErasureAnswer, topics: Sequence[str], erase: str) -> No
         for partition, why in answer.left_out
         if partition.topic in topics
     ]
+    left += [f"{name}: {LOOKALIKE_WORDS}" for name in answer.lookalikes(topics)]
     if not left and answer.searches:
         return
     shown = "; ".join(left[:SHOWN_MAX]) or "nothing was searched"

@@ -6,6 +6,8 @@ was read before it was searched. Nothing is made while a trace may be left.
 
 from __future__ import annotations
 
+import errno
+import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -62,10 +64,18 @@ class IssuedCertificate:
     not_stated: tuple[str, ...]
 
 
-def require_new(out: Path, files: FileSystem) -> None:
-    """Raise InvalidError where a certificate would take a file's place."""
-    if files.exists(out):
-        raise InvalidError(f"there is a file; name a new one. --out={out}")
+def require_new(out: Path) -> None:
+    """Raise InvalidError where no new file can be made: before a search of hours, and not after."""
+    if os.path.lexists(out):
+        what = "a directory; name a file in it" if out.is_dir() else "a file; name a new one"
+        raise InvalidError(f"there is {what}. --out={out}")
+    if not out.absolute().parent.is_dir():
+        raise InvalidError(
+            "there is no directory for the certificate; make it "
+            f"(mkdir -p {out.parent}), or name another. --out={out}"
+        )
+    if not os.access(out.absolute().parent, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(out))
 
 
 def issue_certificate(
@@ -83,7 +93,7 @@ def issue_certificate(
     ``plain`` gives the keys themselves, by line, where somebody has them. InvalidError for what
     cannot be chosen or written to, RefusedError while a trace may be left.
     """
-    require_new(out, files)
+    require_new(out)
     asked = choose_one(shelf, request_id)
     found = search(asked, keys_of_requests((asked,), hasher, plain()))
     data = make_certificate(

@@ -61,6 +61,16 @@ def require_on_disk(data_dir: Path) -> None:
         )
 
 
+def require_whole(data_dir: Path, files: FileSystem) -> None:
+    """Raise InvalidError for one partition: what was of it before may lie beside it."""
+    directory = open_data_directory(data_dir, files)
+    if directory.is_single:
+        raise InvalidError(
+            "give the data directory, and the topic with --topic, not one partition in it: what a "
+            f"broker disposes of lies beside them. path={data_dir} data_directory={directory.root}"
+        )
+
+
 def select_topics(
     data_dir: Path,
     files: FileSystem,
@@ -72,6 +82,7 @@ def select_topics(
     """Return the partitions of ``topics``, of all without any; InvalidError for one that is not
     there, unless ``leaves_missing`` and another one is."""
     require_on_disk(data_dir)
+    require_whole(data_dir, files)
     chosen = tuple(topics)
     if leaves_missing and chosen:
         there = {
@@ -80,13 +91,7 @@ def select_topics(
             if each.mark is None
         }
         chosen = tuple(each for each in chosen if each in there) or chosen
-    selection = select_partitions(data_dir, files, PartitionChoice(topics=chosen), settings)
-    if selection.directory.is_single:
-        raise InvalidError(
-            "give the data directory, not one partition in it: what a broker disposes of lies "
-            f"beside them. path={data_dir}"
-        )
-    return selection
+    return select_partitions(data_dir, files, PartitionChoice(topics=chosen), settings)
 
 
 def clean_traces(

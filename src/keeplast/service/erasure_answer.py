@@ -8,12 +8,14 @@ The rule that a reader must not break: no document, word or error that is made h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from keeplast.clock import time_text
 from keeplast.errors import error_text
+from keeplast.format.filename import parse_partition_directory
 from keeplast.inspect.erasure_search import (
     BesideLog,
     PartitionSearch,
@@ -24,6 +26,8 @@ from keeplast.model.partition import TopicPartition
 
 TOMBSTONE_WORDS = "write a tombstone for the key, to this partition"
 """What is to be done where a value wins."""
+LINES_SHOWN_MAX = 10
+"""Of the lines without a record, those that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,14 @@ class ErasureAnswer:
         """Return the keys of which there is a trace."""
         return tuple(each for each in self.keys if each.places)
 
+    def lookalikes(self, topics: Sequence[str]) -> tuple[str, ...]:
+        """Return what is named as a log of ``topics`` (none for all), and was not searched.
+
+        A broker follows a link that has a partition's name, and a copy that somebody made, such as
+        ``orders-0.bak``, has what the log had. Neither is a stranger whose name is enough to tell.
+        """
+        return tuple(name for name in self.ignored if _is_like_log(name, topics))
+
     def partitions_with_traces(self) -> tuple[TopicPartition, ...]:
         """Return the partitions in which one of the keys is."""
         return tuple(sorted({place.partition for each in self.keys for place in each.places}))
@@ -226,14 +238,18 @@ class ErasureAnswer:
         }  # fmt: skip
 
 
-def answer_words(answer: ErasureAnswer) -> list[str]:
-    """Return what is to be said of an answer in sentences, without any key."""
-    there = answer.there
+def _is_like_log(name: str, topics: Sequence[str]) -> bool:
+    """Say whether a name begins as a partition directory of ``topics`` does, whatever follows."""
+    parsed = parse_partition_directory(name)
+    if parsed is not None:
+        return not topics or parsed.partition.topic in topics
+    begins = [re.escape(each) for each in topics] or [".+"]
+    return any(re.match(rf"{each}-[0-9]+(?![0-9])", name) is not None for each in begins)
+
+
+def unsearched_words(answer: ErasureAnswer) -> list[str]:
+    """Return what of the place was not searched, a sentence each, without any key."""
     lines = [
-        f"{len(answer.keys)} key(s), {len(there)} with a trace, {len(answer.undecided)} whose "
-        f"delete is not decided; searched: {len(answer.searches)} partition(s)"
-    ]
-    lines += [
         f"not searched: {partition}: {each.name}: {each.problem}"
         for partition, each in answer.problems
     ]
@@ -248,6 +264,23 @@ def answer_words(answer: ErasureAnswer) -> list[str]:
         if each.unknown
     ]
     return lines
+
+
+def answer_words(answer: ErasureAnswer) -> list[str]:
+    """Return what is to be said of an answer in sentences, without any key."""
+    there = answer.there
+    lines = [
+        f"{len(answer.keys)} key(s), {len(there)} with a trace, {len(answer.undecided)} whose "
+        f"delete is not decided; searched: {len(answer.searches)} partition(s)"
+    ]
+    absent = [each.line for each in answer.keys if each.line is not None and not each.places]
+    if absent:
+        more = f" and {len(absent) - LINES_SHOWN_MAX} more" if len(absent) > LINES_SHOWN_MAX else ""
+        lines.append(
+            f"no record was found of line {', '.join(map(str, absent[:LINES_SHOWN_MAX]))}{more}: "
+            "gone, or never here, or not spelled as the log has it"
+        )
+    return [*lines, *unsearched_words(answer)]
 
 
 def date_words(at_ms: int | None) -> str:

@@ -51,9 +51,8 @@ def ask_for_keys(
 ) -> AskedErasure:
     """Return a question for keys, by their line; InvalidError unless topics or all are meant."""
     if bool(topics) == all_topics:
-        raise InvalidError(
-            f"give --topic, or --all-topics for every compacted topic. --topic={' '.join(topics)}"
-        )
+        both = f"; both were. --topic={' '.join(topics)}" if topics else ""
+        raise InvalidError(f"give --topic, or --all-topics for every compacted topic{both}")
     return AskedErasure(keys_of_file(plain, hasher, topics), topics)
 
 

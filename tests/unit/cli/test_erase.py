@@ -314,7 +314,9 @@ def test_a_clock_that_is_given_moves_no_round(
     ahead = SystemClock().now_ms() + 10 * 86_400_000
     kept = "delete.retention.ms=86400000"
     more = ("--now", "--json", "--config", kept, "--now-ms", ahead)
-    found = erase(keeplast, data, operator, *more).document
+    done = erase(keeplast, data, operator, *more)
+    assert "go by this host's clock" in done.err
+    found = done.document
     assert [[2]] == [each["offsets"] for each in found["keys"][0]["places"]]
 
 
@@ -584,6 +586,145 @@ def test_white_space_behind_a_key_is_named_by_its_line(
     run = erase(keeplast, data, operator)
     assert "ends in white space" in run.err
     assert "line=2 lines=1" in run.err
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b" anna-4711", "begins with white space"),
+        (b"\tanna-4711", "begins with white space"),
+        (b'"anna-4711"', "stands in quotation marks"),
+        (b"'anna-4711' ", "stands in quotation marks"),
+        (b"HEX:616e6e61", "is taken as text"),
+        (b" hex:616e6e61", "is taken as text"),
+        (b"Base64 :YW5uYQ==", "is taken as text"),
+        (b"# those who left", "no comment"),
+        (b"\x00a\x00n\x00n\x00a", "UTF-16"),
+    ],
+)
+def test_a_line_that_is_probably_meant_otherwise_is_named_by_its_number_alone(
+    keeplast: Command, data: Path, operator: OperatorFiles, line: bytes, words: str
+) -> None:
+    with_keys(operator, CORA, line, line)
+    run = erase(keeplast, data, operator, "--dry-run")
+    told = " ".join(run.err.split())
+    assert words in told
+    assert f"path={operator.keys} line=2 lines=2" in run.err.replace("\n", "")
+    assert [] == named(run.err)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"text: anna",
+        b'text:"anna"',
+        b"text:HEX:61",
+        b"text:#a",
+        b"text:\x00a",
+        b"hex:20",
+        b'"a',
+        b"a#",
+    ],
+)
+def test_a_line_that_is_what_it_looks_like_is_not_doubted(
+    keeplast: Command, data: Path, operator: OperatorFiles, line: bytes
+) -> None:
+    with_keys(operator, line)
+    assert "warning" not in erase(keeplast, data, operator, "--dry-run").err
+
+
+def test_keys_of_which_nothing_was_found_are_told_by_their_lines(
+    keeplast: Command, data: Path, operator: OperatorFiles
+) -> None:
+    with_keys(operator, ANNA, CORA, CORA + b"x")
+    told = " ".join(erase(keeplast, data, operator, "--dry-run").out.split())
+    assert "no record was found of line 2, 3: gone, or never here, or not spelled as" in told
+    many = (b"%d" % number for number in range(13))
+    with_keys(operator, *many)
+    told = " ".join(erase(keeplast, data, operator, "--dry-run").out.split())
+    assert "of line 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 3 more: gone" in told
+    with_keys(operator, ANNA)
+    assert "no record was found" not in erase(keeplast, data, operator, "--dry-run").out
+
+
+@pytest.mark.parametrize("name", ["t-2", "t-1.bak", "t-0-old", "t-0 copy"])
+def test_what_has_the_name_of_a_log_and_is_not_searched_keeps_a_certificate_from_being_made(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path, name: str
+) -> None:
+    copy = tmp_path / "elsewhere" if name == "t-2" else data / name
+    shutil.copytree(data / "t-0", copy)
+    if name == "t-2":  # what a broker would serve: it follows links
+        (data / name).symlink_to(copy)
+    done = erase(keeplast, data, operator, "--now", code=4)
+    assert f"not searched: links and other names: {name}" in " ".join(done.out.split())
+    out = tmp_path / "gone.json"
+    refused = certify(keeplast, data, operator, out, code=4)
+    assert f"{name}: it has the name of a log and was not searched" in refused.err
+    assert not out.exists()
+    shutil.move(data / name, tmp_path / "moved")
+    certify(keeplast, data, operator, out)
+
+
+@pytest.mark.parametrize(
+    "name", ["other-0", "t-x", "tt-0.bak", "t", "t-0-changelog-1", "lost+found"]
+)
+def test_what_has_another_name_is_told_and_in_no_ones_way(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path, name: str
+) -> None:
+    erase(keeplast, data, operator, "--now")
+    apart = tmp_path / "elsewhere"
+    apart.mkdir()
+    if name[-2:] in ("-0", "-1"):
+        (data / name).symlink_to(apart)
+    else:
+        (data / name).mkdir()
+    (data / "t-0" / "notes.txt").write_text("mine")
+    run = certify(keeplast, data, operator, tmp_path / "gone.json")
+    told = " ".join(run.out.split())
+    assert f"not searched: links and other names: {name}" in told
+    assert "not searched: t-0: files that nobody here knows: notes.txt" in told
+
+
+def test_a_copy_of_a_log_is_in_the_way_of_a_request_of_all_topics_too(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    shutil.copytree(data / "t-0", data / "t-0.bak")
+    run = keeplast(
+        "erase", data, "--keys", operator.keys, "--hash-key", operator.hash_key, "--all-topics",
+        "--now",
+    )  # fmt: skip
+    assert 4 == run.code, run.err
+    certify(keeplast, data, operator, tmp_path / "gone.json", code=4)
+
+
+def test_where_a_certificate_cannot_be_written_nothing_is_searched(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    erase(keeplast, data, operator)  # a trace is left: a search would refuse with 4
+    missing = certify(keeplast, data, operator, tmp_path / "no" / "gone.json", code=2)
+    assert "mkdir -p" in missing.err
+    taken = certify(keeplast, data, operator, tmp_path, code=2)
+    assert "a directory; name a file in it" in taken.err
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    certify(keeplast, data, operator, tmp_path / "dangling", code=2)
+
+
+def test_one_partition_is_no_place_to_erase_in_and_that_is_said_before_its_topic_is_asked_for(
+    keeplast: Command, data: Path, operator: OperatorFiles
+) -> None:
+    run = keeplast("erase", data / "t-0", "--keys", operator.keys, "--hash-key", operator.hash_key)
+    assert (2, True) == (run.code, "not one partition in it" in run.err)
+    assert f"data_directory={data}" in run.err.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("option", "what"), [("--keys", "the file of --keys"), ("--hash-key", "the hash key")]
+)
+def test_a_file_that_is_not_there_is_named_by_what_it_was_to_be(
+    keeplast: Command, data: Path, operator: OperatorFiles, option: str, what: str
+) -> None:
+    run = erase(keeplast, data, operator, option, data / "no", code=2)
+    assert f"{what} cannot be read; correct the path" in run.err
 
 
 def test_secrets_that_every_user_may_read_are_named(

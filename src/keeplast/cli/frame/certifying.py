@@ -40,14 +40,15 @@ def sign_certificate(
     from keeplast.log.files import LocalFiles
     from keeplast.model.escapes import printable
     from keeplast.service.certificate_issue import issue_certificate, require_new
+    from keeplast.service.erasure_answer import unsearched_words
 
     check_signing()
     from keeplast.signing import Signer
 
     files, out = LocalFiles(), options.out
-    require_new(out, files)
+    require_new(out)
     signer, hasher = Signer(options.sign_key), read_hasher(options.hash_key)
-    warn_if_open(options.sign_key, "sign with it in your name")
+    warn_if_open(options.sign_key, "the signing key", "sign with it in your name")
     issued = issue_certificate(
         out, files, shelf, options.request, hasher,
         lambda: None if options.keys is None else read_keys(options.keys), signer, search,
@@ -57,6 +58,7 @@ def sign_certificate(
             f"{out}: no record with one of {len(issued.request.keys)} key(s) was found in "
             f"{len(issued.answer.searches)} partition(s); it says what was searched, and what was "
             "not",
+            *(printable(each) for each in unsearched_words(issued.answer)),
             *(f"not stated: {printable(each)}" for each in issued.not_stated),
         )
     return DONE, {

@@ -80,12 +80,19 @@ class Eraser(Protocol):
         ...
 
 
-def check_call(about: KeyOptions, *, now: bool) -> None:
-    """Raise InvalidError for options that contradict each other."""
+def check_call(about: KeyOptions, *, now: bool, now_ms: int | None = None) -> None:
+    """Raise InvalidError for options that contradict each other; say whose clock rounds go by."""
+    from keeplast.cli.show.output import say
     from keeplast.errors import InvalidError
 
     if now and about.dry_run:
         raise InvalidError("--now changes logs and --dry-run nothing; leave one out. --now=True")
+    if now and now_ms is not None:
+        say(
+            "the rounds of --now go by this host's clock; --now-ms dates the answer alone. "
+            f"--now-ms={now_ms}",
+            kind="note",
+        )
 
 
 def asked_keys(about: KeyOptions, topics: tuple[str, ...], shelf: RequestShelf) -> AskedErasure:
@@ -101,7 +108,9 @@ def asked_keys(about: KeyOptions, topics: tuple[str, ...], shelf: RequestShelf) 
     plain = None if about.keys is None else read_keys(about.keys)
     if not about.reapply:
         if plain is None:
-            raise InvalidError("give the keys with --keys FILE, or --reapply. --keys=None")
+            raise InvalidError(
+                "give the keys with --keys FILE, or --reapply for those of earlier requests"
+            )
         return ask_for_keys(plain, hasher, topics, all_topics=about.all_topics)
     if topics or about.all_topics:
         raise InvalidError(
@@ -163,7 +172,8 @@ def say_answer(answer: ErasureAnswer, asked: AskedErasure) -> int:
         places = ", ".join(str(e.partition) for e in each.places if not e.is_decided)
         say(f"{each.name}: its delete is not decided in {places}", kind="error")
     is_named = bool(asked.topics) and not asked.reapplied
-    if answer.problems or (answer.left_out and is_named) or not answer.searches:
+    likes = answer.lookalikes(asked.topics)
+    if answer.problems or (answer.left_out and is_named) or not answer.searches or likes:
         code = max(code, REFUSED)
     for partition, error in answer.faults:
         say(f"{partition}: {fault_text(error)}", kind="error")

@@ -6,6 +6,7 @@ What a reader must not break: no error has anything of a line in it but its numb
 from __future__ import annotations
 
 import codecs
+import re
 import stat
 from pathlib import Path
 
@@ -23,20 +24,44 @@ KEYS_FILE_WORDS = (
 FILE_BYTES_MAX = 256 << 20
 BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 """What some editors put before the first line; a key that is not meant would be searched for."""
+_MEANT = "; write text: before it if it is meant so"
+DOUBTS = (
+    (
+        re.compile(rb"[ \t]\Z"),
+        "a key ends in white space, which counts as part of it; take it out if it is not meant",
+    ),
+    (re.compile(rb"\A[ \t]"), f"a key begins with white space, which counts as part of it{_MEANT}"),
+    (
+        re.compile(rb"\A([\"'`]).*\1[ \t]*\Z"),
+        f"a key stands in quotation marks, which count as part of it{_MEANT}",
+    ),
+    (
+        re.compile(rb"\A(?!(?:text|hex|base64):)(?i:[ \t]*(?:text|hex|base64)[ \t]*:)"),
+        f"a line is taken as text: text:, hex: and base64: are written small and at once{_MEANT}",
+    ),
+    (re.compile(rb"\A#"), f"a line that begins with # is a key, and no comment{_MEANT}"),
+    (
+        re.compile(rb"\A(?!text:).*\x00"),
+        f"a key has bytes of zero: is the file UTF-16? Save it as UTF-8{_MEANT}",
+    ),
+)
+"""What is in a line that is probably meant otherwise, and what is said of it."""
 
 
 def read_keys(path: Path) -> dict[int, bytes]:
     """Return the keys of a file by their line, from 1 on; InvalidError names the line alone.
 
-    Lines that end in white space are keys with white space, and said to be.
+    Lines that look like another key than they are (:data:`DOUBTS`) are taken as they stand, and
+    said to be: a key that nobody meant is found nowhere, which would pass for gone.
     """
-    data = _read(path, FILE_BYTES_MAX)
+    data = _read(path, FILE_BYTES_MAX, "the file of --keys")
     if data.startswith(BYTE_ORDER_MARKS):
         raise InvalidError(
             "the file begins with a byte order mark, which would count as part of a key; save it "
             f"as UTF-8 without one, or write that key as hex:DIGITS. path={path} line=1"
         )
     found: dict[int, bytes] = {}
+    doubted: dict[str, list[int]] = {}
     for number, line in enumerate(data.split(b"\n"), start=1):
         text = line.removesuffix(b"\r")
         if not text:
@@ -50,13 +75,11 @@ def read_keys(path: Path) -> dict[int, bytes]:
             found[number] = _parse(text)
         except InvalidError as error:
             raise InvalidError(f"{error} path={path} line={number}") from None
-    spaced = [number for number, key in found.items() if key[-1:] in (b" ", b"\t")]
-    if spaced:
-        say(
-            "a key ends in white space, which counts as part of it; take it out if it is not "
-            f"meant. path={path} line={spaced[0]} lines={len(spaced)}",
-            kind="warning",
-        )
+        for look, words in DOUBTS:
+            if look.search(text):
+                doubted.setdefault(words, []).append(number)
+    for words, numbers in doubted.items():
+        say(f"{words}. path={path} line={numbers[0]} lines={len(numbers)}", kind="warning")
     if not found:
         raise InvalidError(f"the file has no key; give {KEYS_FILE_WORDS}. path={path}")
     return found
@@ -64,23 +87,23 @@ def read_keys(path: Path) -> dict[int, bytes]:
 
 def read_hasher(path: Path) -> KeyHasher:
     """Return what hashes with the key in a file, without the newline that an editor adds."""
-    warn_if_open(path, "tell with it who is meant")
-    data = _read(path, HASH_KEY_BYTES_MAX + 2).rstrip(b"\r\n")
+    warn_if_open(path, "the hash key", "tell with it who is meant")
+    data = _read(path, HASH_KEY_BYTES_MAX + 2, "the hash key").rstrip(b"\r\n")
     try:
         return KeyHasher(data)
     except InvalidError as error:
         raise InvalidError(f"{error} path={path}") from None
 
 
-def warn_if_open(path: Path, why: str) -> None:
-    """Say so where a file that is secret may be read by every user of the host."""
+def warn_if_open(path: Path, what: str, why: str) -> None:
+    """Say so where ``what``, a file that is secret, may be read by every user of the host."""
     try:
         is_open = path.stat().st_mode & stat.S_IROTH
     except OSError:
         return  # whoever reads it says what is wrong
     if is_open:
         say(
-            f"every user of this host may read it, and {why}; chmod 600. path={path}",
+            f"every user of this host may read {what}, and {why}; chmod 600. path={path}",
             kind="warning",
         )
 
@@ -93,15 +116,15 @@ def _parse(line: bytes) -> bytes:
     return line
 
 
-def _read(path: Path, limit: int) -> bytes:
+def _read(path: Path, limit: int, what: str) -> bytes:
     try:
         with path.open("rb") as file:
             data = file.read(limit + 1)
     except OSError as error:
         raise InvalidError(
-            f"the file of keys cannot be read; name another one. path={path} "
+            f"{what} cannot be read; correct the path. path={path} "
             f"error={(error.strerror or str(error)).lower()}"
         ) from None
     if len(data) > limit:
-        raise InvalidError(f"the file is too large for what it is. path={path} limit={limit}")
+        raise InvalidError(f"{what} is too large to be one. path={path} bytes_max={limit}")
     return data

@@ -71,7 +71,7 @@ def erase(
             "a request is of whole topics; leave --partition out. "
             f"--partition={list(call.scope.partitions)}"
         )
-    check_call(about, now=now)
+    check_call(about, now=now, now_ms=now_ms)
     brokers = readers.brokers()
     check_packages()
     from keeplast.service.erasure_book import name_elsewhere

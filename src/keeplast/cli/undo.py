@@ -22,9 +22,14 @@ if TYPE_CHECKING:
     from keeplast.run.undoing import Told, UndoReport
 
 NAMES_BYTES_MAX = 1 << 20
+NOTHING_KEPT = "no round has kept anything"
+WHEN_KEPT = (
+    "rounds keep what they replace where undo.retention.ms is above 0, until that time is over, "
+    "and not while keys of the topic are to be erased"
+)
 undo = typer.Typer(
     name="undo",
-    help="Put back what a round replaced, within undo.retention.ms.",
+    help="Put back what a round replaced, within undo.retention.ms; of attached topics none is.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -95,7 +100,8 @@ def apply(
     So do the cleaner checkpoint and the producer snapshots. Refused where anything of the round was
     cleaned, cut or replaced since; what was appended behind it stays. The directory may not be in
     use. The next round cleans the log again: keep it away first, with keeplast hold or by the
-    settings. With --round a call that was cut off may be made again: what came back stays.
+    settings. Where no round has kept anything the exit code is 4. With --round a call that was cut
+    off may be made again: what came back stays.
     """
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.clock import SystemClock
@@ -117,7 +123,7 @@ def apply(
             )  # fmt: skip
         undone = _undone_before(files, directory, receipt) if done.missing else {}
     document = {"path": directory.root, "dry_run": dry_run}
-    return end_of_undo(done, undone, "keeplast undo list", document)
+    return end_of_undo(done, undone, "keeplast undo list", document, is_named=bool(named))
 
 
 @undo.command()
@@ -160,7 +166,7 @@ def print_rounds(found: Sequence[UndoRound]) -> None:
     from keeplast.cli.show.output import print_result
     from keeplast.clock import SystemClock
 
-    print_result(_table(found, SystemClock().now_ms()) if found else "no round has kept anything")
+    print_result(_table(found, SystemClock().now_ms()) if found else f"{NOTHING_KEPT}: {WHEN_KEPT}")
 
 
 def print_dropped(counts: Iterable[int]) -> None:
@@ -172,14 +178,21 @@ def print_dropped(counts: Iterable[int]) -> None:
 
 
 def end_of_undo(
-    done: UndoReport, undone_ms: Mapping[str, int], listing: str, document: dict[str, object]
+    done: UndoReport,
+    undone_ms: Mapping[str, int],
+    listing: str,
+    document: dict[str, object],
+    *,
+    is_named: bool,
 ) -> tuple[int, dict[str, object]]:
     """Return the exit code of an apply and its document, of which ``document`` is the beginning.
 
     ``undone_ms`` is when rounds that are missing were undone, by name; ``listing`` the command that
-    lists those that are not.
+    lists those that are not. Where no round was named and none was there, nothing was undone, and
+    who goes on as if something was would be wrong: that is refused.
     """
-    from keeplast.cli.frame.exit_codes import DONE, USAGE, error_exit_code
+    from keeplast.cli.frame.exit_codes import DONE, REFUSED, USAGE, error_exit_code
+    from keeplast.cli.show.output import say
     from keeplast.survey.report import describe_error
 
     failed = [
@@ -192,6 +205,9 @@ def end_of_undo(
         for partition, error in done.failed
     ]
     code = max((error_exit_code(error) for _, error in done.failed), default=DONE)
+    if not (is_named or done.rounds or done.failed):
+        say(f"nothing was undone, {NOTHING_KEPT}: {WHEN_KEPT}", kind="error")
+        code = REFUSED
     for name in done.missing:
         code = max(code, _say_missing(name, undone_ms.get(name), listing, usage=USAGE))
     more = {"rounds": done.rounds, "failed": failed, "missing": done.missing}
@@ -235,7 +251,7 @@ def teller(hold: str, *, dry_run: bool, is_named: bool, as_json: bool) -> Told:
     from keeplast.cli.show.output import print_result, say
     from keeplast.survey.report import describe_error
 
-    nothing = "no round of these is kept" if is_named else "no round has kept anything"
+    nothing = "no round of these is kept" if is_named else NOTHING_KEPT
 
     def told(partition: TopicPartition, done: Sequence[UndoRound] | Exception) -> None:
         if isinstance(done, Exception):

@@ -190,7 +190,9 @@ class LocalReadHandle:
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
             os.close(self._fd)
-            raise RefusedError(f"not a regular file; move it away. path={path}")
+            raise RefusedError(
+                f"not a regular file; name another one, or move it away. path={path}"
+            )
         self._size_bytes = status.st_size
 
     @property

@@ -74,7 +74,8 @@ def test_a_round_is_listed_tried_and_undone(keeplast: Command, store: str, tmp_p
     strange = keeplast(*call, "--round", "no-such")
     assert (2, True) == (strange.code, "keeplast tier undo list" in strange.err)
     nothing = keeplast(*call, "--json")
-    assert (0, [], []) == (nothing.code, nothing.document["rounds"], nothing.document["failed"])
+    assert (4, [], []) == (nothing.code, nothing.document["rounds"], nothing.document["failed"])
+    assert "nothing was undone, no round has kept anything" in nothing.err
     verified = keeplast("tier", "verify", "--store", store)
     assert 0 == verified.code, verified.out
 

@@ -68,7 +68,12 @@ def test_a_round_is_listed_tried_and_undone(data: Path) -> None:
     shown = run("receipt", "show", data / "keeplast-receipts")
     assert "undone, 2 segments back" in " ".join(shown.output.split())
     again = run("undo", "apply", data, "--partition", 0)
-    assert (0, True) == (again.exit_code, "no round has kept anything" in again.output)
+    words = "nothing was undone, no round has kept anything: rounds keep what they replace where"
+    assert (4, True) == (again.exit_code, words in " ".join(again.stderr.split()))
+    tried = run("undo", "apply", data, "--partition", 0, "--dry-run")
+    assert 4 == tried.exit_code
+    both = run("undo", "apply", data, "--json")  # of the other partition one is there
+    assert (0, 1) == (both.exit_code, len(json.loads(both.stdout)["rounds"]))
 
 
 def test_a_round_whose_only_list_is_damaged_is_named_and_not_taken_for_none(data: Path) -> None:
@@ -121,7 +126,9 @@ def test_what_is_kept_is_dropped_when_asked(data: Path) -> None:
     clean(data)
     dropped = run("undo", "drop", data, "--json")
     assert {"t-0": 1, "t-1": 1} == json.loads(dropped.stdout)["rounds"]
-    assert "no round has kept anything" in run("undo", "list", data).output
+    listed = run("undo", "list", data)
+    told = "no round has kept anything: rounds keep what they replace where undo.retention.ms is"
+    assert (0, True) == (listed.exit_code, told in " ".join(listed.output.split()))
 
 
 def test_a_time_above_the_greatest_lag_is_refused(data: Path) -> None:

@@ -229,6 +229,14 @@ def test_receipt_is_shown(cleaned: Path, keeplast: Command) -> None:
     assert SECOND_MS < receipt["now_ms"]
 
 
+def test_a_directory_is_no_receipt_and_is_not_told_to_be_moved_away(
+    cleaned: Path, keeplast: Command
+) -> None:
+    run = keeplast("receipt", "show", cleaned)
+    assert 2 == run.code
+    assert f"name the file in it, such as {cleaned}/keeplast-receipts" in run.err.replace("\n", "")
+
+
 def test_receipt_that_is_none_is_refused(place: Path, keeplast: Command) -> None:
     assert 2 == keeplast("receipt", "show", place / "before" / "log-0" / f"{0:020d}.log").code
 
@@ -319,7 +327,10 @@ def test_an_edited_receipt_is_noted_as_broken_and_stays_so(
     assert 1 == noted(cleaned, keeplast).code
     line = json.loads(path.read_bytes().splitlines()[-1])
     assert ["receipt"] == line["verdict"]["broken"]
-    assert "its chain is broken" in keeplast("receipt", "show", path).out
+    shown = keeplast("receipt", "show", path)
+    assert (1, True) == (shown.code, "its chain is broken" in shown.out)
+    assert "error: its chain is broken: line 2 follows another line" in " ".join(shown.err.split())
+    assert 1 == keeplast("receipt", "show", path, "--json").code
 
 
 def test_where_no_round_was_judged_nothing_is_noted(cleaned: Path, keeplast: Command) -> None:

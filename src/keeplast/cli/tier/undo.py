@@ -61,8 +61,9 @@ def apply(
 
     So does the first dirty offset go back. Refused where anything of the round was cleaned, cut or
     replaced since; what was copied behind it stays. Readers find the log before or after it. The
-    next round cleans the log again: keep it away first, by a hold. With --round a call that was cut
-    off may be made again: what came back stays.
+    next round cleans the log again: keep it away first, by a hold. Where no round has kept anything
+    the exit code is 4. With --round a call that was cut off may be made again: what came back
+    stays.
     """
     check_packages()
     from keeplast.cli.show.progress import ProgressEvents
@@ -87,7 +88,7 @@ def apply(
         )  # fmt: skip
     undone = _undone_before(receipt) if done.missing else {}
     document: dict[str, object] = {"store": call.shown, "dry_run": dry_run}
-    return end_of_undo(done, undone, "keeplast tier undo list", document)
+    return end_of_undo(done, undone, "keeplast tier undo list", document, is_named=bool(named))
 
 
 @undo.command()

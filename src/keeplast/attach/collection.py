@@ -43,7 +43,8 @@ class CollectedSources:
     """What a pass removed, and how many decisions still wait: for their grace, or for brokers.
 
     ``held_back`` is why brokers may not have heard of what is due, None where they have, nothing is
-    due, or nobody was asked.
+    due, or nobody was asked. ``due_ms`` is when the grace of the next one that waits for it is
+    over, None where none does.
     """
 
     decisions: int
@@ -51,6 +52,7 @@ class CollectedSources:
     bytes: int
     waiting: int
     held_back: str | None = None
+    due_ms: int | None = None
 
 
 WhyWait = Callable[[int, int], str | None]
@@ -87,14 +89,17 @@ def collect(
     log = publisher.log
     now_ms = log.clock.now_ms()
     waiting = decisions = segments = size = 0
+    due_ms: int | None = None
     held_back: str | None = None
     filters: frozenset[str] | None = None
     checked: set[RemoteLogSegmentId] = set()
     for decision in log.decisions(
         publisher.held, DecisionState.PUBLISHED, DecisionState.COLLECTING
     ):
-        if (decision.published_ms or now_ms) + max(grace_ms, decision.keep_ms) > now_ms:
+        over_ms = (decision.published_ms or now_ms) + max(grace_ms, decision.keep_ms)
+        if over_ms > now_ms:
             waiting += 1
+            due_ms = over_ms if due_ms is None else min(due_ms, over_ms)
             continue
         if held_back is not None:
             waiting += 1
@@ -134,7 +139,7 @@ def collect(
         size += sum(each.size_bytes for each in decision.sources)
     if decisions:
         prune(publisher)
-    return CollectedSources(decisions, segments, size, waiting, held_back)
+    return CollectedSources(decisions, segments, size, waiting, held_back, due_ms)
 
 
 def _line_of(decision: Decision, now_ms: int) -> bytes:

@@ -48,7 +48,9 @@ def telling_why_gone(publisher: Publisher, view: MetadataView) -> Iterator[None]
         if isinstance(error, FileNotFoundError):
             raise CorruptError(
                 "an object of the remote tier is missing, and brokers serve all that was found: "
-                "was it removed by hand, or by a rule of the bucket? Put it back from a copy",
+                "was it removed by hand, or by a rule of the bucket, or does --storage name "
+                "another place than the brokers' plugin? Put it back from a copy, or correct "
+                "--storage",
                 path=str(error.filename or error),
             ) from error  # fmt: skip
         raise

@@ -83,6 +83,8 @@ def inspect(
         return _file_inspected(path, files, limit, as_json=as_json)
     if not as_json:
         print_result(*view.render(screen_width()))
+        if key is not None and not sample.rows and limit:
+            print_result(f"no record with this key from offset {from_offset} on")
     return CORRUPT if view.findings.is_corrupt else DONE, view
 
 

@@ -177,15 +177,24 @@ def search_partition(
     """Search one partition directory; takes no lock and writes nothing.
 
     ``rankings`` say by what versions are read. CorruptError where a closed segment cannot be read,
-    RefusedError where a swap was interrupted, UnavailableError when files change all the time.
+    RefusedError where a swap was interrupted, UnavailableError when files change all the time, or
+    one of them was not there at any look.
     """
+    missing: list[str | None] = []
     for _ in range(LOOKS_MAX):
         try:
             found = _search(partition, path, wanted, rankings, files, workspace, progressed)
             if _is_still(found, list_partition(path, files, if_empty=found.tail.log_end)):
                 return found
-        except FileNotFoundError:
-            continue
+        except FileNotFoundError as error:
+            missing.append(None if error.filename is None else str(error.filename))
+    if len(missing) == LOOKS_MAX and missing[0] is not None and len(set(missing)) == 1:
+        # A list of objects is as of one moment: one that is gone since is missed at every look.
+        raise UnavailableError(
+            "a part of the log is not where it should be: collected meanwhile (run again), removed "
+            "by hand or by a rule of the bucket (put it back from a copy), or this is not the "
+            f"place that the metadata tells of. partition={partition} missing={missing[0]}"
+        )
     raise UnavailableError(
         "the log changed each time that it was searched; run again when no round is under way. "
         f"partition={partition} path={path}"

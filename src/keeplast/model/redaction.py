@@ -28,9 +28,10 @@ _HARMLESS_OPTIONS = frozenset(
         "skip_signature", "timeout", "unsigned_payload", "virtual_hosted_style_request",
     }
 )  # fmt: skip
+# USER@HOST/DATABASE is how messages say what to write, and nobody's name.
 # A user's name ends at a colon; his password at the last @, because a driver may read it so.
 _USERINFO = re.compile(r"(?<=://)(?:[^/@:]*:.*|[^/@:]*)@", re.DOTALL)
-_USERINFO_IN_TEXT = re.compile(r"(?<=://)(?:[^/@:\s]*:\S*|[^/@:\s]*)@")
+_USERINFO_IN_TEXT = re.compile(r"(?<=://)(?!USER@HOST/DATABASE\b)(?:[^/@:\s]*:\S*|[^/@:\s]*)@")
 _QUERY = re.compile(r"([?&;#])([^=&;#?\s]*)=([^&;#]*)", re.DOTALL)
 _URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 _PATH_VALUE = re.compile(r"(?<==)/[^=]*?(?= \w+=|$)")

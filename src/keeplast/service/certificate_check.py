@@ -256,6 +256,11 @@ def _receipts_behind(
         return None
     if chain.missing_before >= kept.number:
         return None  # put aside since, and not here: the lines that are here are later ones
+    if chain.head is not None and chain.head.chain_id != kept.chain_id:
+        return (
+            "the receipts that are here are of another chain than the certificate's: of another "
+            f"place, or begun anew. chain={chain.head.chain_id} wanted={kept.chain_id}"
+        )
     at = "there is none" if chain.head is None else f"the newest line is {chain.head.number}"
     return f"the receipts do not reach line {kept.number} of the certificate's chain: {at}"
 

@@ -201,6 +201,11 @@ def choose_requests(shelf: RequestShelf, request_id: str | None) -> tuple[Erasur
         ids = ", ".join(each.request_id for each in book.requests) or "none"
         other = ", ".join(each.request_id for each in book.elsewhere)
         more = f", and kept elsewhere (name the file with --requests): {other}" if other else ""
+        if request_id is None:
+            raise InvalidError(
+                "there is no erasure request to go by; make one with erase, or name the file that "
+                f"has it with --requests{more}. path={shelf.name}"
+            )
         raise InvalidError(
             f"there is no such erasure request; there are: {ids}{more}. request={request_id} "
             f"path={shelf.name}"

@@ -84,9 +84,16 @@ def test_brokers_that_may_be_behind_are_asked_when_something_is_due_and_hold_it_
 
 def test_a_partition_is_not_given_up_while_sources_are_kept(world: AttachedWorld) -> None:
     from keeplast.cli.attach.steps import detach_step
+    from keeplast.cli.show.attach import attached_parts
+    from keeplast.clock import time_text
 
     swap_kept(world, KEEP_MS)
     world.clock.advance(GRACE_MS)
     publisher = world.claim()
     found = detach_step(GRACE_MS)(publisher)
     assert (1, False) == (found["waiting"], found["is_detached"])
+    left_ms = KEEP_MS - GRACE_MS
+    assert world.clock.now_ms() + left_ms == found["waiting_until_ms"]
+    (words,) = attached_parts([{"topic": "t", "partition": 0, **found}])
+    date = time_text(world.clock.now_ms() + left_ms)[:19]
+    assert f"t-0: 1 waiting for the grace, the first until {date}, still attached" == words

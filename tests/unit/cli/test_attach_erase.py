@@ -351,7 +351,7 @@ def test_a_certificate_takes_its_topics_from_the_request(
     named = certify(world, operator, tmp_path / "gone.json", "--topic", PARTITION.topic)
     assert (2, True) == (named.code, "No such option" in named.err), named.err
     none = certify(world, operator, tmp_path / "gone.json")
-    assert (2, True) == (none.code, "no such erasure request" in none.err), none.err
+    assert (2, True) == (none.code, "no erasure request to go by" in none.err), none.err
 
 
 def test_a_decision_log_that_is_not_there_is_not_made(

@@ -400,6 +400,19 @@ def test_receipts_that_are_not_there_are_a_mistake_of_the_call(
     assert (2, True) == (run.code, wanted in run.err), run.err
 
 
+def test_receipts_of_another_chain_are_said_to_be_of_another_one(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    shutil.copytree(data, tmp_path / "other")
+    erase(keeplast, data, operator, "--now")
+    out = tmp_path / "gone.json"
+    certify(keeplast, data, operator, out)
+    erase(keeplast, tmp_path / "other", operator, "--now")
+    run = prove(keeplast, out, operator, "--data", tmp_path / "other", code=1)
+    assert "older" == standings(run)[0]
+    assert "of another chain than the certificate's" in run.document["data"][0]["why"]
+
+
 def test_receipts_that_were_changed_since_are_no_receipts_of_a_certificate(
     keeplast: Command, certified: Path, data: Path, operator: OperatorFiles
 ) -> None:
@@ -811,7 +824,7 @@ def test_a_damaged_list_of_requests_is_no_empty_one(
         (["--keys", "KEYS", "--topic", "t", "--now", "--dry-run"], "leave one out"),
         (["--keys", "KEYS", "--topic", "t", "--requests", "INSIDE"], "outside of the data"),
         (["--reapply", "--topic", "t"], "--reapply takes the topics"),
-        (["--reapply"], "no such erasure request"),
+        (["--reapply"], "no erasure request to go by"),
         (["--keys", "EMPTY", "--topic", "t"], "the file has no key"),
         (["--keys", "BAD", "--topic", "t"], "line=2"),
         (["--keys", "GONE", "--topic", "t"], "cannot be read"),
@@ -1271,6 +1284,19 @@ def test_what_a_key_waits_for_stands_beside_it(
     assert "max.compaction.lag.ms is not set" in place["why"]
 
 
+def test_an_object_that_is_gone_is_named_and_no_log_is_said_to_change(
+    keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    lost = next((tmp_path / "objects" / "t-0").rglob("*.log"))
+    lost.unlink()
+    asked = ("--store", store, "--hash-key", operator.hash_key, "--keys", operator.keys)
+    run = keeplast("tier", "erase", *asked, "--topic", "t")
+    told = run.err.replace("\n", "")
+    assert (5, True) == (run.code, "a part of the log is not where it should be" in told), told
+    assert lost.name in told
+    assert "the log changed" not in told
+
+
 def test_a_stores_requests_are_kept_in_its_metadata(
     keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
 ) -> None:
@@ -1287,7 +1313,7 @@ def test_a_stores_requests_are_kept_in_its_metadata(
     assert 4 == keeplast("tier", "certificate", *hashed, *signed).code
     assert 0 == keeplast("erasure", "forget", store, request).code
     none = keeplast("tier", "certificate", *hashed, *signed)
-    assert (2, True) == (none.code, "no such erasure request" in none.err)
+    assert (2, True) == (none.code, "no erasure request to go by" in none.err)
     gone = keeplast("erasure", "list", f"sqlite:///{tmp_path / 'nowhere.db'}")
     assert (2, False) == (gone.code, (tmp_path / "nowhere.db").exists())
 

@@ -207,6 +207,9 @@ def test_the_library_tells_the_same(data_dir: Path) -> None:
 def test_inspect_shows_the_records_of_a_key(keeplast: Command, data_dir: Path) -> None:
     run = keeplast("inspect", data_dir / "t-0", "--key", "1", "--json")
     assert [0, 2] == [each["offset"] for each in run.document["records"]]
+    nothing = "no record with this key from offset 0 on"
+    assert nothing not in keeplast("inspect", data_dir / "t-0", "--key", "1").out
+    assert nothing in keeplast("inspect", data_dir / "t-0", "--key", "none-such").out
     refused = keeplast("inspect", data_dir / "t-0" / f"{0:020d}.index", "--key", "1")
     assert (2, True) == (refused.code, "--key is about records" in refused.err)
 

@@ -239,6 +239,15 @@ def test_a_new_store_wants_to_know_where_its_objects_are(tmp_path: Path, keeplas
     assert not (tmp_path / "other.db").exists()
 
 
+def test_init_of_a_new_store_asks_for_what_it_lacks_and_not_for_init(
+    tmp_path: Path, keeplast: Command
+) -> None:
+    run = keeplast("tier", "init", "--store", f"sqlite:///{tmp_path / 'other.db'}")
+    assert (2, True) == (run.code, "give --objects URL" in run.err)
+    assert "keeplast tier init" not in run.err
+    assert not (tmp_path / "other.db").exists()
+
+
 @pytest.mark.parametrize("objects", ["memory://here", "file://srv/objects", "", "ftp://x/y"])
 def test_a_place_that_keeps_no_objects_is_refused_and_not_remembered(
     tmp_path: Path, keeplast: Command, objects: str

@@ -50,6 +50,13 @@ def test_nor_in_a_message_that_quotes_it(url: str) -> None:
     assert SECRET not in without_secrets(f"cannot be reached. url={url.replace(' ', '+')} x=1")
 
 
+def test_how_a_url_is_written_is_told_in_full() -> None:
+    words = "give sqlite:///FILE or postgresql://USER@HOST/DATABASE, and write @ as %40"
+    assert words == without_secrets(words)
+    for text in ("postgresql://USER:s3cret@HOST/DATABASE", "postgresql://s3cret@HOST/DATABASE"):
+        assert SECRET not in without_secrets(text)
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -51,6 +51,7 @@ def collection_step(grace_ms: int, why_wait: WhyWait | None = None) -> Step:
             "published": repaired.published + repaired.published_again,
             "discarded": repaired.discarded, "collected_segments": found.segments,
             "collected_bytes": found.bytes, "waiting": found.waiting,
+            **({} if found.due_ms is None else {"waiting_until_ms": found.due_ms}),
             **({} if found.held_back is None else {"held_back": found.held_back}),
         }  # fmt: skip
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from keeplast.attach.round import RoundCosts
 from keeplast.cli.show.output import stderr_console
 from keeplast.cli.show.rows import new_table
+from keeplast.clock import time_text
 from keeplast.cluster.check import AttachFinding, Severity
 from keeplast.cluster.facts import ASSUMED_OF_BROKERS, METADATA_TOPIC, ClusterFacts
 from keeplast.cluster.status import RemotePartitionStatus, SegmentSum
@@ -69,14 +70,25 @@ def attached_parts(rows: Sequence[Mapping[str, object]]) -> Iterator[RenderableT
     for row in rows:
         who = f"{printable(str(row['topic']))}-{row['partition']}"
         done = [
-            f"{value} {name.replace('_', ' ')}"
+            _count_words(name, value, row.get("waiting_until_ms"))
             for name, value in row.items()
             if isinstance(value, int) and value and name in _COUNTS
         ]
         done += [name.removeprefix("is_") for name, value in row.items() if value is True]
+        done += ["still attached"] if row.get("is_detached") is False else []
         done += [str(row["held_back"])] if "held_back" in row else []
         words = printable(str(row["error"])) if "error" in row else ", ".join(done)
         yield f"{who}: {words or 'nothing to do'}"
+
+
+def _count_words(name: str, value: int, until_ms: object) -> str:
+    """Return a count of ``_COUNTS`` in words; what waits for its grace has a date."""
+    if name.endswith("_bytes"):
+        return f"{format_bytes(value)} {name.removesuffix('_bytes').replace('_', ' ')}"
+    words = f"{value} {name.replace('_', ' ')}"
+    if name != "waiting" or not isinstance(until_ms, int):
+        return words
+    return f"{words} for the grace, the first until {time_text(until_ms)[:19]}"
 
 
 _COUNTS = frozenset(

@@ -30,8 +30,17 @@ from keeplast.cli.tier.options import (
 def init(place: StoreAddress, objects: Objects = None, as_json: Json = False) -> Result:
     """Make the tables of a new metadata store, and remember where its objects are."""
     from keeplast.cli.show.output import print_result
+    from keeplast.errors import InvalidError
     from keeplast.model.size import format_counted
 
+    check_packages()
+    from keeplast.tier.metadata.database import is_missing
+
+    if objects is None and is_missing(place.store):
+        raise InvalidError(
+            "a new store must know where its objects are; give --objects URL (file://, s3://, "
+            f"gs:// or az://). store={place.shown}"
+        )
     with place.opened(objects) as opened:
         count = len(opened.partitions())
     if not as_json:

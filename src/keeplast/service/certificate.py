@@ -76,6 +76,10 @@ LOOKALIKE_WORDS = (
     "it has the name of a log and was not searched, being a link or no partition's directory: ask "
     "where a link leads to, and move away or remove what is a copy"
 )
+NOT_HERE_WORDS = (
+    "it held keys when they were asked about, and has no log here now: deleted, or moved elsewhere "
+    "with all that it had"
+)
 NOT_SEARCHED_OF_DIRECTORY = (
     "plain files at the data directory's root, beside the partitions' directories"
 )
@@ -250,6 +254,16 @@ def not_stated_in(statement: Mapping[str, Any]) -> list[str]:
     return found if statement["receipts"] is not None else [*found, WITHOUT_RECEIPTS]
 
 
+def not_here(request: ErasureRequest, answer: ErasureAnswer) -> list[str]:
+    """Return the partitions that held the keys when they were asked about, and were not searched.
+
+    A topic that was deleted is gone with them, and one that was moved is not: nobody here can tell.
+    """
+    named = {each.partition for each in answer.searches} | {each for each, _ in answer.left_out}
+    held = {each.partition for each in request.before} - named
+    return [f"partition {each}: {NOT_HERE_WORDS}" for each in sorted(held)]
+
+
 def make_certificate(
     request: ErasureRequest,
     answer: ErasureAnswer,
@@ -307,6 +321,7 @@ def make_certificate(
                 f"partition {partition}: {why}"
                 for partition, why in (*answer.left_out, *answer.unseen)
             ),
+            *not_here(request, answer),
             *(f"not a partition's directory, or a link: {name}" for name in answer.ignored),
             *(
                 f"partition {each.partition}: files that nobody here knows: "

@@ -678,6 +678,35 @@ def test_what_has_the_name_of_a_log_and_is_not_searched_keeps_a_certificate_from
     certify(keeplast, data, operator, out)
 
 
+@pytest.mark.parametrize("asks", [("--topic", "t"), ("--all-topics",)])
+def test_a_partition_that_held_the_keys_and_is_not_here_any_more_stands_in_the_certificate(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path, asks: tuple[str, ...]
+) -> None:
+    shutil.copytree(data / "t-0", data / "t-7")
+    both = ("--keys", operator.keys, "--hash-key", operator.hash_key, *asks)
+    assert 0 == keeplast("erase", data, *both).code
+    shutil.move(data / "t-7", tmp_path / "t-7")
+    assert 0 == keeplast("erase", data, *both, "--now").code
+    out = tmp_path / "gone.json"
+    run = certify(keeplast, data, operator, out)
+    words = "partition t-7: it held keys when they were asked about, and has no log here now"
+    assert f"warning: not searched: {words}" in " ".join(run.err.split())
+    (said,) = [
+        each for each in json.loads(out.read_bytes())["statement"]["not_searched"] if "t-7" in each
+    ]
+    assert said.startswith(words)
+    proven = keeplast("erasure", "verify", out, "--public-key", operator.public_key)
+    assert (0, True) == (proven.code, words in " ".join(proven.out.split()))
+
+
+def test_a_partition_that_is_here_as_it_was_is_not_missed(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    erase(keeplast, data, operator, "--now")
+    run = certify(keeplast, data, operator, tmp_path / "gone.json")
+    assert "it held keys" not in run.err + (tmp_path / "gone.json").read_text()
+
+
 @pytest.mark.parametrize(
     "name", ["other-0", "t-x", "tt-0.bak", "t", "t-0-changelog-1", "lost+found"]
 )

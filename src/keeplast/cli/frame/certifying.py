@@ -36,13 +36,14 @@ def sign_certificate(
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.frame.key_files import read_hasher, read_keys, warn_if_open
     from keeplast.cli.frame.packages import check_signing
-    from keeplast.cli.show.output import print_result
+    from keeplast.cli.show.output import print_result, say
     from keeplast.log.files import LocalFiles
     from keeplast.model.escapes import printable
     from keeplast.service.certificate_issue import issue_certificate, require_new
     from keeplast.service.erasure_answer import unsearched_words
 
     check_signing()
+    from keeplast.service.certificate import not_here
     from keeplast.signing import Signer
 
     files, out = LocalFiles(), options.out
@@ -53,6 +54,8 @@ def sign_certificate(
         out, files, shelf, options.request, hasher,
         lambda: None if options.keys is None else read_keys(options.keys), signer, search,
     )  # fmt: skip
+    for gone in not_here(issued.request, issued.answer):
+        say(f"not searched: {gone}", kind="warning")
     if not as_json:
         print_result(
             f"{out}: no record with one of {len(issued.request.keys)} key(s) was found in "

@@ -68,7 +68,10 @@ CLAIMS = {
 }
 NO_BEFORE = "there is no log before cleaning to compare with"
 NO_ROUND = "no round: compared without a receipt"
-NO_ROUND_IN_PLACE = "no round: there is no receipt to judge by"
+NO_ROUND_IN_PLACE = (
+    "no round: there is no receipt of this partition to judge by; clean writes one with --receipt "
+    "FILE alone"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,16 @@ def test_people_get_pictures_counts_and_a_verdict(repository: GitRepository) -> 
         assert expected in result.stdout
 
 
+def test_what_comes_next_names_a_directory_to_copy_that_is_there(
+    repository: GitRepository,
+) -> None:
+    told = run_demo(repository.path).stdout
+    (line,) = [each for each in told.splitlines() if "a copy to try the rest on" in each]
+    copied = Path(line.split("cp -r ")[1].split()[0])
+    assert SAMPLE.samefile(copied)
+    assert (copied / "orders-0").is_dir()
+
+
 @pytest.mark.parametrize("name", ["a", b"not \xff utf-8", "x" * 200])
 def test_single_commit_is_compacted_too(tmp_path: Path, name: str | bytes) -> None:
     repository = GitRepository(tmp_path)

@@ -15,6 +15,10 @@ from tests.support.damaged_log import DamagedLog
 from tests.unit.cli.conftest import Run
 
 Command = Callable[..., Run]
+NO_ROUND_IN_PLACE = (
+    "no round: there is no receipt of this partition to judge by; clean writes one with --receipt "
+    "FILE alone"
+)
 TOPIC = ("--topic", "log", "--config", "cleanup.policy=compact")
 
 
@@ -112,7 +116,7 @@ def test_partition_without_a_round_and_a_before_cannot_be_judged(
     assert 0 == run.code, run.err
     second = run.document["partitions"][1]
     assert ("log-1", "cannot be judged") == (second["partition"], second["verdict"])
-    assert ["no round: there is no receipt to judge by"] == second["notes"]
+    assert [NO_ROUND_IN_PLACE] == second["notes"]
 
 
 def test_receipt_of_an_earlier_clean_says_that_no_round_lies_between(
@@ -162,7 +166,7 @@ def test_receipt_file_without_a_line_is_said_and_no_failure(
     run = keeplast("verify", place / "after", *receipt)
     (partition,) = run.document["partitions"]
     assert (0, "cannot be judged") == (run.code, partition["verdict"])
-    assert [unwritten, "no round: there is no receipt to judge by"] == partition["notes"]
+    assert [unwritten, NO_ROUND_IN_PLACE] == partition["notes"]
 
 
 def test_receipt_of_another_directory_is_refused(cleaned: Path, keeplast: Command) -> None:

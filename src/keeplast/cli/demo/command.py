@@ -28,6 +28,7 @@ NOTHING_SUPERSEDED = (
 NEXT_STEPS = """\
 Next
    what a broker wrote        keeplast inspect {sample}
+   a copy to try the rest on  cp -r {directory} DATA_DIR
    what a clean would do      keeplast plan DATA_DIR          (the broker may be running)
    clean to a new place       keeplast clean DATA_DIR --to COPY
    clean in place             keeplast clean DATA_DIR         (the broker must be stopped)"""
@@ -52,7 +53,8 @@ def demo(
 ) -> Result:
     """Compact a git history and a broker's data directory, and compare what remains.
 
-    The history becomes a compacted topic: path by path, the last value must be what git says.
+    The history becomes a compacted topic: path by path, the last value must be what git says. All
+    of it lies in temporary directories; at the end stands what to try next, and on which data.
     """
     from keeplast.cli.frame.wiring import choose_runner
 
@@ -101,7 +103,9 @@ def _show_cleaning(git: Path, runner: RunnerName, *, as_json: bool) -> Result:
         for number, outcome in enumerate(outcomes, 1):
             print_result(_describe(outcome, number, runner))
         sample = demo_cleaning.SAMPLE / f"{demo_cleaning.SAMPLE_TOPIC}-0"
-        print_result(NEXT_STEPS.format(sample=_from_here(sample)))
+        print_result(
+            NEXT_STEPS.format(sample=_from_here(sample), directory=_from_here(demo_cleaning.SAMPLE))
+        )
     for report in reports:
         for message in report_errors(report):
             say(message, kind="error")

@@ -6,6 +6,7 @@ to a fold of the metadata topic; ``Publisher`` here decides and publishes at onc
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -95,6 +96,8 @@ class AttachedTier:
                 *(((TXN_INDEX, txn_index.encode(here)),) if here else ()),
             ):
                 (Path(made) / segment_file(first, kind)).write_bytes(content)
+            newest_ns = max(each.max_timestamp for each in kept) * 1_000_000
+            os.utime(Path(made) / segment_file(first, LOG), ns=(newest_ns, newest_ns))
             snapshot = directory / segment_file(last + 1, SNAPSHOT)
             return self.copy_one(Path(made), first, last, snapshot)
 

@@ -215,12 +215,13 @@ class AttachedPlace:
     def survey(self, run: PartitionRun) -> Survey:
         """Survey what may be compacted of the log."""
         request = replace(
-            self.request, first_dirty_offset=self.state.first_dirty,
-            log_start_offset=self.state.log_start, high_watermark=self._files.end,
-        )  # fmt: skip
-        holds = {run.request.partition: self.state.holds}
+            self.request, log_start_offset=self.state.log_start, high_watermark=self._files.end
+        )
+        # As a checkpoint, and not as an offset that is asked for: what is clean is old enough.
+        at = run.request.partition
+        checkpoints = Checkpoints({at: self.state.first_dirty}, {}, {}, {at: self.state.holds})
         found = survey_partition(
-            run.request, request, Checkpoints({}, {}, {}, holds), self._files,
+            run.request, request, checkpoints, self._files,
             self._clock.now_ms(), known=self._known(run),
             groups=StoredReaders(self._files.partition.topic_id.hex(), self._brokers),
         )  # fmt: skip

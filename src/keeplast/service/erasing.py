@@ -97,7 +97,8 @@ class FileLog:
 
     ``request`` has the offsets of a round that counts as the next one, ``checkpoints`` reads those
     that count. ``beside`` searches what else was of the log, and says how many files that were.
-    ``readers`` tell of groups that tombstones wait for, None where files beside the log do.
+    ``readers`` tell of groups that tombstones wait for, None where files beside the log do. How far
+    the log is clean is told on unless ``tells_clean_to`` is False.
     """
 
     log: PartitionRequest
@@ -106,6 +107,7 @@ class FileLog:
     checkpoints: Callable[[], Checkpoints]
     beside: SearchBeside
     readers: ReaderOffsets | None = None
+    tells_clean_to: bool = True
 
     @property
     def partition(self) -> TopicPartition:
@@ -132,10 +134,8 @@ class FileLog:
                 for key, records in found.records.items()
             }
             elsewhere, count = self.beside(asked.wanted)
-            return SearchedLog(
-                found, told, checkpoints.cleaner.get(log.partition),
-                (*found.beside, *elsewhere), count,
-            )  # fmt: skip
+            clean_to = checkpoints.cleaner.get(log.partition) if self.tells_clean_to else None
+            return SearchedLog(found, told, clean_to, (*found.beside, *elsewhere), count)
         raise UnavailableError(
             "the log changed each time that it was searched; run again when no round is under way. "
             f"partition={log.partition} path={log.path}"

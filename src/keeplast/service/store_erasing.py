@@ -169,16 +169,16 @@ def _searched(
     return FileLog(
         PartitionRequest(state.partition, remote.path, look.topic),
         remote,
-        CleanRequest(
-            (), first_dirty_offset=state.first_dirty(), log_start_offset=state.log_start,
-            high_watermark=remote.end,
-        ),
+        CleanRequest((), log_start_offset=state.log_start, high_watermark=remote.end),
         partial(
-            Checkpoints, {}, {}, {state.partition: remote.end}, {state.partition: state.holds}
+            Checkpoints, {state.partition: state.first_dirty()}, {},
+            {state.partition: remote.end}, {state.partition: state.holds},
         ),
         nothing_beside,
         # Asked here: a task is sent what was told.
         StoredReaders(state.topic_id, None if told is None else ToldGroups(told.groups)),
+        # An undo or another leader moves it back: it does not tell an older store.
+        tells_clean_to=False,
     )  # fmt: skip
 
 

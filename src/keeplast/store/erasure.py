@@ -36,7 +36,7 @@ from keeplast.log.partition_log import (
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.topic_config import TopicConfig
-from keeplast.survey.log_bounds import Checkpoints
+from keeplast.store.look import stored_checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.wording import basis_words
 from keeplast.tier.objects.object_store import ObjectStore
@@ -184,13 +184,10 @@ def _due(
 ) -> Eligibility:  # fmt: skip
     """Return by when a round for what lies in ``path``, of either tier, is due."""
     partition = PartitionRequest(state.partition, path, topic)
-    request = CleanRequest(
-        (partition,), first_dirty_offset=state.first_dirty(), log_start_offset=state.log_start,
-        high_watermark=watermark,
-    )  # fmt: skip
-    holds = {state.partition: state.holds}
+    request = CleanRequest((partition,), log_start_offset=state.log_start, high_watermark=watermark)
+    checkpoints = stored_checkpoints(state, {state.partition: watermark})
     found = find_status(
-        partition, request, Checkpoints({}, {}, {state.partition: watermark}, holds), files, now_ms,
+        partition, request, checkpoints, files, now_ms,
         timestamp_ahead_max_ms=timestamp_ahead_max_ms, tombstones=TombstoneReading.SKIP,
     )  # fmt: skip
     return found.eligibility

@@ -25,9 +25,8 @@ from keeplast.log.partition_log import list_partition
 from keeplast.model.reader_wait import GroupReader
 from keeplast.rewrite.workspace import Workspace
 from keeplast.store.key_filters import without_absent
-from keeplast.store.look import RemoteLook
+from keeplast.store.look import RemoteLook, stored_checkpoints
 from keeplast.store.readers import StoredReaders
-from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.tier.objects.filters import FilterKey, SegmentBytes
 from keeplast.tier.objects.object_store import ObjectStore, topic_ids_of
@@ -84,14 +83,10 @@ def explain_stored(
     state = look.state
     segments = tuple(state.segments[route.segment_id] for route in state.routes)
     remote = RoundFiles(objects, state.partition, state.topic_id, segments)
-    request = CleanRequest(
-        (), first_dirty_offset=state.first_dirty(), log_start_offset=state.log_start,
-        high_watermark=remote.end,
-    )  # fmt: skip
+    request = CleanRequest((), log_start_offset=state.log_start, high_watermark=remote.end)
     looked = look_for_keys(
         PartitionRequest(state.partition, remote.path, look.topic), request,
-        Checkpoints({}, {}, {state.partition: remote.end}, {state.partition: state.holds}), remote,
-        now_ms,
+        stored_checkpoints(state, {state.partition: remote.end}), remote, now_ms,
         StoredReaders(state.topic_id, brokers),
     )  # fmt: skip
     key = key_of(looked, asked)

@@ -8,7 +8,7 @@ never change. Kafka: ``LogCleanerManager.grabFilthiestCompactedLog``; cleaning.m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from keeplast.cleaner.eligibility import (
@@ -36,12 +36,14 @@ from keeplast.cleaner.section import (
 from keeplast.log.partition_log import list_partition, read_first_batch_timestamp
 from keeplast.model.hold import in_force
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 from keeplast.store.horizons import RemoteHorizons
 from keeplast.store.readers import StoredReaders
 from keeplast.survey.horizons import NOTHING, Examination, Expired
+from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.wording import skip_words
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles
@@ -165,6 +167,17 @@ def _decide(
     return as_copied(
         reason, section.cleanable, first_dirty=section.first_dirty.offset, end=state.remote_end
     )
+
+
+def stored_checkpoints(
+    state: PartitionState, high_watermark: Mapping[TopicPartition, int]
+) -> Checkpoints:
+    """Return what counts as the checkpoints of a partition's directory; its log start is given.
+
+    Where it is dirty from is no offset that somebody asks for: what is clean holds nothing back.
+    """
+    at = state.partition
+    return Checkpoints({at: state.first_dirty()}, {}, high_watermark, {at: state.holds})
 
 
 def as_copied(

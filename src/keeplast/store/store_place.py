@@ -35,10 +35,9 @@ from keeplast.run.round_reports import base_report, round_report
 from keeplast.run.round_state import PartitionRun, Round, Site
 from keeplast.store.commit import Committed, TierCommit
 from keeplast.store.horizons import RemoteHorizons
-from keeplast.store.look import as_copied
+from keeplast.store.look import as_copied, stored_checkpoints
 from keeplast.store.readers import StoredReaders
 from keeplast.survey.horizons import Examination, examination_of
-from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest
 from keeplast.survey.survey import Survey, survey_partition
@@ -130,13 +129,13 @@ class StorePlace:
         found = survey_partition(
             run.request,
             replace(
-                request, first_dirty_offset=state.first_dirty(), log_start_offset=state.log_start,
+                request, log_start_offset=state.log_start,
                 high_watermark=self._files.end if bound is None else bound,
                 uncleanable_offset=self._uncleanable, force=request.force or not is_first,
                 expired=request.expired and is_first,
             ),
-            Checkpoints({}, {}, {}, {state.partition: state.holds}), self._files,
-            self.clock.now_ms(), known=self._list_known(),
+            stored_checkpoints(state, {}), self._files, self.clock.now_ms(),
+            known=self._list_known(),
             book=self._horizons.book(state) if request.expired else None, groups=self._readers,
         )  # fmt: skip
         return self._naming_copied(found) if is_first else replace(found, notes=())

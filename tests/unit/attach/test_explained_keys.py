@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,16 @@ from keeplast.format.message_set import read_batches
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.fates import Outlook, Stay
 from keeplast.inspect.traces import TraceKind, find_attached_trace
+from keeplast.log.append import NewRecord
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.tier.state.attached import AttachedName
 from tests.support.attached_world import CLUSTER_ID, PARTITION
+from tests.support.log_builder import LogBuilder
 from tests.support.verified_world import VerifiedWorld
-from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, write_history
+from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, TOPIC, write_history
 
 KEYS = [b"k%d" % number for number in range(30)]
 GRACE_MS = 1000
@@ -243,3 +246,31 @@ def test_a_partition_of_which_nothing_is_read_is_refused(world: VerifiedWorld) -
     world.cluster.log = replace(world.cluster.log, start=end, end=end + 5)
     with pytest.raises(RefusedError, match="nothing of the partition is in the remote tier"):
         explained(world, KEYS[0])
+
+
+def test_what_a_round_has_left_holds_no_later_one_back_however_young_it_is(tmp_path: Path) -> None:
+    """An output of which nothing is left has no timestamp, and counts as old as its upload."""
+    log = LogBuilder(tmp_path / "logs" / "t-0", TOPIC)
+    topic = replace(MERGING, segment_bytes=TOPIC.segment_bytes, min_compaction_lag_ms=60_000)
+    for number in range(400):
+        log.now_ms += 1000
+        log.append(NewRecord(b"k%d" % (number % 3), b"x" * 90, log.now_ms))
+    log.roll()
+    log.close()
+    world = VerifiedWorld(tmp_path, log.directory, LINEAGE[:1], left=8)
+    try:
+        world.world.clock.advance(log.now_ms - world.world.clock.now_ms() + 120_000)
+        assert not world.clean(topic, margin=MARGIN).skipped
+        assert any(each.max_timestamp_ms < 0 for each in world.compacted())
+        for base, following in list(pairwise(world.bases))[-8:]:
+            world.tier.copy_one(world.directory, base, following - 1)
+        workspace = Workspace(MEMORY_BYTES_MIN)
+        told = {key: explained(world, key, topic, workspace=workspace) for key in KEYS[:3]}
+        goes = {key: offsets(each, Outlook.GOES_NEXT) for key, each in told.items()}
+        assert all(goes.values())
+        before = served(world)
+        assert not world.clean(topic, margin=MARGIN).skipped
+        after = served(world)
+        assert goes == {key: [n for n in before[key] if n not in after[key]] for key in KEYS[:3]}
+    finally:
+        world.close()

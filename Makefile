@@ -41,7 +41,7 @@ endef
 export NEEDS_CHROMIUM
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-all test-kafka test-attach-cluster beside-a-broker test-services test-console fuzz-console console-pictures chromium soak soak-attach simulate bench bench-peers bench-growth bench-start bench-tier bench-attached bench-console demo demo-tier demo-attach demo-cdc demo-console docs readme lock bare java clean
+.PHONY: all help setup check test test-all test-kafka test-attach-cluster beside-a-broker test-services test-console fuzz-console console-pictures chromium soak soak-attach soak-readers simulate bench bench-peers bench-growth bench-start bench-tier bench-attached bench-console demo demo-tier demo-attach demo-cdc demo-console docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -118,6 +118,9 @@ soak: setup $(GATEWAY)  ## Two hosts under load, killed and frozen, on PostgreSQ
 
 soak-attach: setup java  ## Three tiered brokers under load, rounds, kills and new leaders; ARGS='--soak-minutes 60 --soak-seed 7'
 	$(BIN)/pytest -m kafka tests/kafka/soak_attach.py -s $(ARGS)
+
+soak-readers: setup java  ## Readers of one broker, again and again, while topic after topic goes through rounds; ARGS='--soak-minutes 60'
+	$(BIN)/pytest -m kafka tests/kafka/soak_readers.py -s $(ARGS)
 
 simulate: setup  ## Hosts of the tier with faults, by seed; ARGS='--seeds 0:10000 --jobs 2', '--seed N --trace', '--world owners' or 'attached'
 	$(BIN)/python tools/simulate.py $(ARGS)

@@ -79,9 +79,13 @@ class Broker:
     """A broker that can be started and ended again and again over the same directory."""
 
     def __init__(
-        self, version: str, root: Path, properties: Mapping[str, str] | None = None
-    ) -> None:
-        """Choose ports; nothing runs yet. ``root/data`` may exist already."""
+        self, version: str, root: Path, properties: Mapping[str, str] | None = None, *,
+        classes: Path | None = None,
+    ) -> None:  # fmt: skip
+        """Choose ports; nothing runs yet. ``root/data`` may exist already.
+
+        ``classes`` are more than its jars have: a plugin of a test's own.
+        """
         if shutil.which("java") is None:
             raise BrokerError("java is missing: install Java 17 or later")
         self.version = version
@@ -90,6 +94,7 @@ class Broker:
         self.port = free_port()
         self._controller_port = free_port()
         self._extra = dict(properties or {})
+        self._classes = classes
         self._process: subprocess.Popen[bytes] | None = None
         self._log = root / "server.log"
         self._log_start = 0
@@ -215,8 +220,9 @@ class Broker:
             logging = f"-Dlog4j.configuration=file:{self.root / 'log4j.properties'}"
         else:
             logging = f"-Dlog4j2.configurationFile={self.root / 'log4j2.xml'}"
-        libs = broker_libs(self.version)
-        return ["java", HEAP, *QUICK_START, logging, "-cp", f"{libs}/*"]
+        more = () if self._classes is None else (str(self._classes),)
+        path = os.pathsep.join((f"{broker_libs(self.version)}/*", *more))
+        return ["java", HEAP, *QUICK_START, logging, "-cp", path]
 
     def _write_properties(self) -> str:
         settings = {

@@ -1,9 +1,10 @@
-"""``keeplast attach clean`` and ``collect`` are killed, or frozen, at each of their steps.
+"""``keeplast attach clean`` and ``collect`` are killed at each of their steps.
 
-One real broker, and real processes that meet SIGKILL or SIGSTOP at a named step
-(:mod:`tests.support.attach_driver`). What consumers read is judged by what producers were told
-(:mod:`tests.support.acknowledged`), before anything is repaired and after it. 3.9.1: a broker of
-4.x tells no client by which small size it rolls, and the command's margin would be all of the log.
+One real broker, and real processes that meet SIGKILL at a named step
+(:mod:`tests.support.attach_driver`); those that sleep are in :mod:`tests.kafka.test_attach_frozen`.
+What consumers read is judged by what producers were told (:mod:`tests.support.acknowledged`),
+before anything is repaired and after it. 3.9.1: a broker of 4.x tells no client by which small size
+it rolls, and the command's margin would be all of the log.
 """
 
 from __future__ import annotations
@@ -40,9 +41,7 @@ pytestmark = pytest.mark.kafka
 
 VERSION = "3.9.1"
 TOPIC = "killed"
-FROZEN = (Step.ANNOUNCED, Step.DECIDED)
-"""What a zombie has before it when it wakes: a decision of its own, or one that was made."""
-CUT = len(ROUND_STEPS) + len(FROZEN)
+CUT = len(ROUND_STEPS)
 """The partition whose beginning is deleted."""
 PARTITIONS = CUT + 1
 RECORDS = 3000
@@ -195,26 +194,6 @@ def test_readers_get_the_same_when_a_round_is_killed(
     assert found.compacted.count
 
 
-@pytest.mark.parametrize("step", FROZEN)
-def test_a_zombie_publishes_only_what_was_decided(
-    broker: Broker, acknowledged: Acknowledged, step: Step
-) -> None:
-    """AT-7, AT-9, Z1, Z2: frozen, overtaken by another round, and awake again."""
-    partition = len(ROUND_STEPS) + FROZEN.index(step)
-    zombie = freeze(cleaning(broker, partition), step)
-    done(cleaning(broker, partition, "--take-over"))
-    served = status(broker, partition)
-    read = compacted(acknowledged, partition)
-    assert 0 < wake(zombie)
-    assert (served.served, served.compacted) == (
-        (after := status(broker, partition)).served, after.compacted,
-    )  # fmt: skip
-    assert read == acknowledged.judge(partition)
-    done(cleaning(broker, partition))
-    assert 0 == status(broker, partition).copying.count
-    assert read == acknowledged.judge(partition)
-
-
 def test_records_are_deleted_from_the_middle_of_what_was_compacted_and_beyond(
     broker: Broker, acknowledged: Acknowledged
 ) -> None:
@@ -260,16 +239,6 @@ def test_readers_get_the_same_when_a_collection_is_killed(
     before = [acknowledged.judge(each) for each in (0, 1)]
     kill(command(broker, "collect", "--grace-ms", "0"), step)
     assert before == [acknowledged.judge(each) for each in (0, 1)]
-
-
-def test_a_zombie_deletes_nothing(broker: Broker, acknowledged: Acknowledged) -> None:
-    """Frozen when it was about to delete; another one has collected everything meanwhile."""
-    zombie = freeze(command(broker, "collect", "--grace-ms", "0"), Step.COLLECTING)
-    rows = done(command(broker, "collect", "--grace-ms", "0", "--take-over"))["partitions"]
-    assert {0} == {each["waiting"] for each in rows}
-    before = stored(broker)
-    assert 0 < wake(zombie)
-    assert before == stored(broker)
 
 
 def test_nothing_is_left_over_and_a_cold_broker_serves_the_same(

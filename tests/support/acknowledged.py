@@ -60,6 +60,8 @@ class Acknowledged:
     value_bytes: int = 70
     deletions_may_go: bool = False
     """For readers who come to the end within ``delete.retention.ms``: those of this module."""
+    fetch_bytes: int | None = None
+    """How much readers ask for at a time; None for as much as librdkafka does."""
     sent: dict[int, dict[int, Sent]] = field(default_factory=dict)
     _dice: random.Random = field(init=False)
     _lasting: dict[int, Producer] = field(default_factory=dict)
@@ -208,7 +210,7 @@ class Acknowledged:
             try:
                 read, end = read_all(
                     self.address, self.topic, partition, level, start, rack=rack,
-                    told_broker=told_broker,
+                    told_broker=told_broker, fetch_bytes=self.fetch_bytes,
                 )  # fmt: skip
                 found.extend(read)
             except KafkaException as error:
@@ -258,13 +260,15 @@ class Acknowledged:
 
 def read_all(
     address: str, topic: str, partition: int, level: str, start: int, *, rack: str = "",
-    told_broker: Callable[[int], object] = lambda node: None,
+    told_broker: Callable[[int], object] = lambda node: None, fetch_bytes: int | None = None,
 ) -> tuple[list[Got], int]:  # fmt: skip
     """Return what a consumer reads from ``start``, and where it ends; any reset is an error.
 
     One that is in a ``rack`` reads little at a time, and tells from whom it fetches.
     """
-    more = _in_rack(rack, topic, partition, told_broker) if rack else None
+    more = _in_rack(rack, topic, partition, told_broker) if rack else {}
+    if fetch_bytes is not None:
+        more["max.partition.fetch.bytes"] = fetch_bytes
     consumer = _consumer(address, level, more)
     found: list[Got] = []
     silent = 0

@@ -1,0 +1,84 @@
+"""Brokers whose own requests to the remote tier are slow: a tenth of a second before each.
+
+Their plugin is Kafka's LocalTieredStorage behind a wait (``slow_storage/SlowStorage.java``), which
+keeplast is told to take for it. A slow compactor is in :mod:`tests.kafka.test_attach_cluster`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from keeplast.cluster import check
+from tests.kafka.broker import VERSIONS, Broker, broker_libs
+from tests.kafka.test_attach import create, tier_settings
+from tests.kafka.test_attach_rounds import WISH, wait_until_remote
+from tests.support.acknowledged import Acknowledged, Watch
+from tests.support.live_rounds import LiveCompactor
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.kafka
+
+PLUGIN = "SlowStorage"
+SOURCE = Path(__file__).resolve().parent / "slow_storage" / f"{PLUGIN}.java"
+WAIT_MS = 100
+TOPIC = "slow"
+RECORDS = 3000
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A broker that waits before each request, and the file that grows with each."""
+
+    broker: Broker
+    requests: Path
+
+    def count(self) -> int:
+        """Return how many requests the broker has sent."""
+        return self.requests.stat().st_size
+
+
+@pytest.fixture(params=VERSIONS)
+def slow(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Slow]:
+    classes, requests = tmp_path / "classes", tmp_path / "requests"
+    subprocess.run(
+        ["javac", "-cp", f"{broker_libs(request.param)}/*", "-d", str(classes), str(SOURCE)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    root = tmp_path / "broker"
+    settings = tier_settings(request.param, root) | {
+        "remote.log.storage.manager.class.name": PLUGIN,
+        "rsm.config.slow.ms": str(WAIT_MS),
+        "rsm.config.slow.requests": str(requests),
+    }
+    with Broker(request.param, root, settings, classes=classes) as running:
+        create(running, TOPIC, 1)
+        yield Slow(running, requests)
+
+
+def test_readers_get_the_same_from_brokers_whose_storage_is_slow(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P16: during a round, and while what nobody reads any more is collected."""
+    monkeypatch.setattr(check, "STORAGE_MANAGERS", (*check.STORAGE_MANAGERS, PLUGIN))
+    broker, told = slow.broker, Acknowledged(slow.broker.address, TOPIC)
+    compactor = LiveCompactor(broker.address, broker.root / "meta.db", broker.root / "remote")
+    for _ in range(2):
+        told.send(0, RECORDS)
+        told.send_in_transactions(0, 6)
+        wait_until_remote(broker, compactor, TOPIC)
+        sent, before, watch = told.count(0), slow.count(), Watch(told, 0)
+        compactor.clean(TOPIC, WISH)
+        # The grace is for reads that began before, and for brokers that hear of a swap late.
+        wait_until(lambda sent=sent: told.judge(0) < 0.7 * sent)  # type: ignore[misc]
+        assert 0 < watch.stop()
+        watch = Watch(told, 0)
+        compactor.collect(TOPIC)
+        assert 0 < watch.stop()
+        assert before + 20 < slow.count()
+    found = compactor.status(TOPIC)
+    assert ((), 0, 0) == (found.holes, found.copying.count, found.deleting.count)

@@ -15,18 +15,18 @@ import numpy as np
 from keeplast.columns import batch_table as t
 from keeplast.columns.hashing import siphash128
 from keeplast.columns.kernel import BAD_COUNT, BAD_RECORD, OK, TOO_MANY, inline, kernel
-from keeplast.columns.varints import read_varint, read_varlong, varlong_bytes
+from keeplast.columns.varints import (
+    is_shortest_varint,
+    is_shortest_varlong,
+    read_varint,
+    read_varlong,
+)
 from keeplast.columns.winners import UNKNOWN
 
 HAS_KEY = 1
 HAS_VALUE = 2
 PLAIN = 4
 """The record's bytes are what Kafka's writer would write for the same values."""
-
-
-@inline
-def _is_shortest(value, length):
-    return length == 1 or length == varlong_bytes(value)
 
 
 @inline
@@ -49,7 +49,7 @@ def parse_record(data, at, end):
     length, at = read_varint(data, at, end)
     if at < 0 or length < 0 or length > end - at:
         return bad
-    plain = _is_shortest(length, at - start)
+    plain = is_shortest_varint(data, start, at)
     stop = at + length
     if at >= stop:
         return bad
@@ -59,17 +59,17 @@ def parse_record(data, at, end):
     timestamp_delta, at = read_varlong(data, at, stop)
     if at < 0:
         return bad
-    plain = plain and _is_shortest(timestamp_delta, at - start)
+    plain = plain and is_shortest_varlong(data, start, at)
     start = at
     offset_delta, at = read_varint(data, at, stop)
     if at < 0:
         return bad
-    plain = plain and _is_shortest(offset_delta, at - start)
+    plain = plain and is_shortest_varint(data, start, at)
     start = at
     key_length, at = read_varint(data, at, stop)
     if at < 0 or key_length > stop - at:
         return bad
-    plain = plain and _is_shortest(key_length, at - start) and key_length >= -1
+    plain = plain and is_shortest_varint(data, start, at) and key_length >= -1
     key_at = at
     if key_length > 0:
         at += key_length
@@ -77,26 +77,26 @@ def parse_record(data, at, end):
     value_length, at = read_varint(data, at, stop)
     if at < 0 or value_length > stop - at:
         return bad
-    plain = plain and _is_shortest(value_length, at - start) and value_length >= -1
+    plain = plain and is_shortest_varint(data, start, at) and value_length >= -1
     if value_length > 0:
         at += value_length
     start = at
     headers, at = read_varint(data, at, stop)
     if at < 0 or headers < 0 or headers > stop - at:
         return bad
-    plain = plain and _is_shortest(headers, at - start)
+    plain = plain and is_shortest_varint(data, start, at)
     for _ in range(headers):
         start = at
         n, at = read_varint(data, at, stop)
         if at < 0 or n < 0 or n > stop - at:
             return bad
-        plain = plain and _is_shortest(n, at - start)
+        plain = plain and is_shortest_varint(data, start, at)
         at += n
         start = at
         n, at = read_varint(data, at, stop)
         if at < 0 or n > stop - at:
             return bad
-        plain = plain and _is_shortest(n, at - start) and n >= -1
+        plain = plain and is_shortest_varint(data, start, at) and n >= -1
         if n > 0:
             at += n
     if at != stop:

@@ -64,6 +64,27 @@ def read_varlong(data, at, end):
 
 
 @inline
+def _is_shortest(data, start, at, bytes_max, last_max):
+    last = data[at - 1]
+    return at - start == 1 or (last != 0 and (at - start < bytes_max or last <= last_max))
+
+
+@inline
+def is_shortest_varint(data, start, at):
+    """Say whether the varint in ``data[start:at]``, which was read, is as a writer makes it.
+
+    Its last byte tells: a 0 there adds nothing, and of a fifth one four bits count.
+    """
+    return _is_shortest(data, start, at, 5, 0x0F)
+
+
+@inline
+def is_shortest_varlong(data, start, at):
+    """Say of a varlong what :func:`is_shortest_varint` says; of a tenth byte one bit counts."""
+    return _is_shortest(data, start, at, 10, 0x01)
+
+
+@inline
 def varlong_bytes(value):
     """Return how many bytes the shortest encoding of a signed number takes."""
     bits = np.uint64((value << 1) ^ (value >> 63))

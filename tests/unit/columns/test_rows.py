@@ -52,6 +52,14 @@ SOUND = record(HEAD + KEY + VALUE + NONE)
         (HEAD + KEY + VALUE + b"\x80\x00", HAS_KEY | HAS_VALUE),
         (HEAD + KEY + VALUE + b"\x02" + KEY + b"\x03", HAS_KEY | HAS_VALUE),
         (b"\x00\x80\x00\x00" + KEY + VALUE + NONE, HAS_KEY | HAS_VALUE),
+        (b"\x00\x82\x80\x80\x00\x00" + KEY + VALUE + NONE, HAS_KEY | HAS_VALUE),
+        # As many bytes as it takes; of the last one readers drop all bits but one, or four.
+        (b"\x00" + b"\xff" * 9 + b"\x01\x00" + KEY + VALUE + NONE, HAS_KEY | HAS_VALUE | PLAIN),
+        (b"\x00" + b"\xff" * 9 + b"\x03\x00" + KEY + VALUE + NONE, HAS_KEY | HAS_VALUE),
+        (b"\x00" + b"\xff" * 9 + b"\x7f\x00" + KEY + VALUE + NONE, HAS_KEY | HAS_VALUE),
+        (b"\x00\x00" + b"\xfe\xff\xff\xff\x0f" + KEY + VALUE + NONE, HAS_KEY | HAS_VALUE | PLAIN),
+        (b"\x00\x00" + b"\xfe\xff\xff\xff\x1f" + KEY + VALUE + NONE, HAS_KEY | HAS_VALUE),
+        (b"\x00\x00" + b"\xfe\xff\xff\xff\x7f" + KEY + VALUE + NONE, HAS_KEY | HAS_VALUE),
     ],
 )
 def test_flags_of_a_record(body: bytes, flags: int) -> None:

@@ -54,8 +54,13 @@ def siphash128(data, start, length, k0, k1):
         v0 ^= word
         at += 8
     word = np.uint64(length & 0xFF) << np.uint64(56)
-    for i in range(length & 7):
-        word |= np.uint64(data[at + i]) << np.uint64(8 * i)
+    rest = length & 7
+    if rest and length > 7:
+        # The last eight bytes at once, without those of them that are in a word already.
+        word |= load_le64(data, whole + rest - 8) >> np.uint64(64 - 8 * rest)
+    else:
+        for i in range(rest):
+            word |= np.uint64(data[at + i]) << np.uint64(8 * i)
     v3 ^= word
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
     v0 ^= word

@@ -226,7 +226,7 @@ def loop(tmp_path: Path) -> Iterator[Loop]:
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     ) as process:  # fmt: skip
         try:
-            link = wait_for_line(process, r"to enter it: (http://127\.0\.0\.1:\d+/enter#\S+)")
+            link = wait_for_line(process, r"to log in: (http://127\.0\.0\.1:\d+/enter#\S+)")
             assert process.stderr is not None
             # Whoever reads no more would stop it in the end.
             reading = threading.Thread(target=process.stderr.read)

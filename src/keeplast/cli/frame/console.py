@@ -389,5 +389,5 @@ def say_console(server: ConsoleServer, options: EntranceOptions) -> None:
     token = server.printed_token
     if options.console_token_file is None and token is not None:
         # Not by say(), which a log file hears too.
-        sys.stderr.write(f"to enter it: {server.link(token)}\n")
+        sys.stderr.write(f"to log in: {server.link(token)}\n")
         sys.stderr.flush()

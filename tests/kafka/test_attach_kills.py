@@ -23,6 +23,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from keeplast.cluster.client import ClusterClient
+from keeplast.cluster.layouts.local_storage import SEGMENTS
 from keeplast.cluster.metadata_log import fold_metadata
 from keeplast.cluster.status import RemotePartitionStatus, name_of, partition_status
 from tests.kafka.broker import Broker
@@ -45,6 +46,7 @@ CUT = len(ROUND_STEPS)
 """The partition whose beginning is deleted."""
 PARTITIONS = CUT + 1
 RECORDS = 3000
+WRONG_USE, REFUSED = 2, 4
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +172,19 @@ def compacted(acknowledged: Acknowledged, partition: int, start: int = 0) -> int
 
     wait_until(is_compacted, told=lambda: f"{reads[-3:]} of {acknowledged.count(partition)}")
     return reads[-1]
+
+
+def test_another_plugins_directory_is_refused_and_stays_empty(
+    broker: Broker, acknowledged: Acknowledged, tmp_path: Path
+) -> None:
+    """Before anything is claimed: the first round at the right one is the first of all."""
+    (tmp_path / SEGMENTS).mkdir()
+    said = json.dumps(done(cleaning(broker, 0, "--storage", f"local:{tmp_path}"), REFUSED))
+    assert "--storage or its prefix is another one than the brokers' plugin has" in said
+    assert f"object={tmp_path}/" in said
+    assert [tmp_path / SEGMENTS] == list(tmp_path.rglob("*"))
+    said = json.dumps(done(command(broker, "repair"), WRONG_USE))
+    assert "nothing of that is attached by this decision log" in said
 
 
 @pytest.mark.parametrize("step", ROUND_STEPS)

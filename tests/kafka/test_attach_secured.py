@@ -27,6 +27,12 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    pkcs12,
+)
 
 from keeplast.cluster import client as client_module
 from keeplast.cluster.client import ClusterClient
@@ -57,7 +63,7 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 ANSWER_SECONDS = 5.0
 LISTENERS = {"CLIENTS": "SASL_SSL", "SALTED": "SASL_SSL", "CERTIFIED": "SSL"}
-WRONG_PASSWORD, NO_CERTIFICATE = "wrong-password", "no-certificate"
+WRONG_PASSWORD, NO_CERTIFICATE, IN_PEM = "wrong-password", "no-certificate", "in-pem"
 CHECK_FAILED, REFUSED = 1, 4
 COMMAND_SECONDS = 300
 Acl = tuple[str, str | None]
@@ -187,10 +193,14 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         f"security.protocol=SSL\nssl.keystore.type=PKCS12\nssl.keystore.location={clients}\n"
         f"ssl.keystore.password={STORE_PASSWORD}\nssl.key.password={STORE_PASSWORD}\n{trusted}"
     )
+    (root / f"{IN_PEM}.properties").write_text(
+        f"security.protocol=SSL\nssl.keystore.type=PEM\nssl.keystore.location={in_pem(clients)}\n"
+        f"ssl.key.password={STORE_PASSWORD}\n{trusted}"
+    )
     (root / f"{NO_CERTIFICATE}.properties").write_text(f"security.protocol=SSL\n{trusted}")
     users_of = {
         "CLIENTS": tuple(PASSWORDS), "SALTED": (SCRAM_USER, WRONG_PASSWORD),
-        "CERTIFIED": (CERTIFIED, NO_CERTIFICATE),
+        "CERTIFIED": (CERTIFIED, IN_PEM, NO_CERTIFICATE),
     }  # fmt: skip
     ports = {user: doors[name][0] for name, users in users_of.items() for user in users}
     with broker:
@@ -232,6 +242,18 @@ def make_keystore(root: Path, alias: str, subject: str) -> tuple[Path, Path]:
     return keystore, certificate
 
 
+def in_pem(keystore: Path) -> Path:
+    """Return a file with a keystore's key, locked by the same password, and its certificate."""
+    word = STORE_PASSWORD.encode()
+    key, certificate, _ = pkcs12.load_key_and_certificates(keystore.read_bytes(), word)
+    assert key is not None
+    assert certificate is not None
+    locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(word))
+    path = keystore.with_suffix(".key.pem")
+    path.write_bytes(locked + certificate.public_bytes(Encoding.PEM))
+    return path
+
+
 def needed(document: dict[str, Any]) -> list[str]:
     """Return what each finding asks to be allowed, as its line says it."""
     assert {"permission"} == {each["rule"] for each in document["findings"]}
@@ -271,6 +293,12 @@ def test_scram_and_a_certificate_of_the_clients_own_say_who_looks(
     assert [as_line(each) for each in LOOK] == needed(document)
     secured.allow(user, *LOOK)
     code, document = secured.attach(user, "check")
+    assert (0, [TOPIC]) == (code, document["topics"])
+
+
+def test_a_certificate_in_pem_says_the_same_as_one_in_pkcs12(secured: Secured) -> None:
+    secured.allow(CERTIFIED, *LOOK)
+    code, document = secured.attach(IN_PEM, "check", "--topic", TOPIC)
     assert (0, [TOPIC]) == (code, document["topics"])
 
 

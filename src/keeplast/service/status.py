@@ -33,6 +33,7 @@ from keeplast.survey.receipt_book import (
     Entry,
     RoundReceipt,
     beside_rounds,
+    last_line,
     read_entries,
     rounds_of,
     told_of,
@@ -200,16 +201,26 @@ def read_round_receipts(
 
 
 def read_kept_entries(files: FileSystem, root: Path, given: Path | None) -> tuple[Entry, ...]:
-    """Return all that ``given`` tells, else what the daemon keeps in ``root``, in order."""
+    """Return all that ``given`` tells, else what the daemon keeps in ``root``, in order.
+
+    What a crash has left of the first line of all tells of nothing that was done.
+    """
     if given is not None:
         return read_entries(given, files)
     paths = [root / name for name in (PREVIOUS_NAME, FILE_NAME)]
     return tuple(
         entry
         for path in paths
-        if files.exists(path) and files.stat(path).size_bytes
+        if files.exists(path) and _has_line(files, path)
         for entry in read_entries(path, files)
     )
+
+
+def _has_line(files: FileSystem, path: Path) -> bool:
+    try:
+        return last_line(files, path) is not None
+    except ValueError:
+        return True  # Whoever reads it says what is wrong with it.
 
 
 def find_last_rounds(entries: Iterable[Entry]) -> dict[TopicPartition, LastRound]:

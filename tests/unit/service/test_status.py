@@ -22,7 +22,7 @@ from keeplast.cleaner.reasons import (
 from keeplast.cleaner.section import LogFigures
 from keeplast.config.layers import flags_layer
 from keeplast.config.settings import Settings
-from keeplast.errors import CorruptError, RefusedError
+from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.inspect.status import LogStatus
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
@@ -255,6 +255,14 @@ def test_the_last_round_is_that_of_the_newest_receipt(tmp_path: Path) -> None:
         last.records_written,
     )
     assert () == read_round_receipts(LocalFiles(), tmp_path / "none", None)
+
+
+def test_a_first_receipt_that_a_crash_cut_off_is_none(tmp_path: Path) -> None:
+    (tmp_path / "keeplast-receipts").write_bytes(b'{"version":2,"top')
+    assert () == read_round_receipts(LocalFiles(), tmp_path, None)
+    (tmp_path / "keeplast-receipts").write_bytes(b"no receipt\n")
+    with pytest.raises(InvalidError, match="not a receipt"):
+        read_round_receipts(LocalFiles(), tmp_path, None)
 
 
 def test_sizes_are_those_of_all_logs_in_service(tmp_path: Path) -> None:

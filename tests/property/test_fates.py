@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 import keeplast
 from keeplast.errors import RefusedError
-from keeplast.format.filename import LOG
+from keeplast.format.filename import LOG, REPLICATION_CHECKPOINT
 from keeplast.inspect.explain import (
     AskedKey,
     KeyExplanation,
@@ -28,7 +29,9 @@ from keeplast.inspect.explain import (
     rankings_of,
 )
 from keeplast.inspect.fates import Outlook
+from keeplast.inspect.past_rounds import find_past_rounds, records_taken
 from keeplast.inspect.undo_copies import find_undo_copies
+from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.holds import write_holds
 from keeplast.log.recovery import recover_swap
@@ -43,6 +46,7 @@ from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.keeping import sweep_kept
 from keeplast.run.local_runner import LocalRunner
+from keeplast.survey.receipt_book import RoundReceipt, read_receipts
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 from tests.support.committed_offsets import commit_offsets
 from tests.support.log_script import KEYS, START_MS, Operation, scripts, write_script
@@ -85,6 +89,22 @@ STEPS = st.lists(
 change of the disk, and a deletion of so many percent of the records."""
 
 
+EXPIRING = st.builds(
+    replace,
+    TOPICS,
+    retention_ms=st.sampled_from([0, 12 * SECOND, 90 * SECOND, INT64_MAX]),
+    retention_bytes=st.sampled_from([-1, -1, 0, 250, 1500]),
+)
+
+
+class ExpiringLog(Protocol):
+    """A log of which retention takes segments at any time, without a round."""
+
+    def expire(self, now_ms: int) -> None: ...
+
+    def offsets(self, key: bytes) -> set[int]: ...
+
+
 class RoundLog(Protocol):
     """A log whose rounds are run at any time, as what was told of it is checked."""
 
@@ -101,14 +121,16 @@ class Log:
     """A log on disk, and rounds on it at any time."""
 
     def __init__(
-        self, root: Path, script: tuple[Operation, ...], topic: TopicConfig, *, removes: bool
-    ) -> None:
+        self, root: Path, script: tuple[Operation, ...], topic: TopicConfig, *, removes: bool,
+        has_receipts: bool = False,
+    ) -> None:  # fmt: skip
         """With ``removes`` rounds take segments below the log start off the disk."""
         self.path = root / str(PARTITION)
         write_script(script, self.path, replace(topic, segment_bytes=1 << 20))
         cleaner = CleanerConfig(producer_id_expiration_ms=INT64_MAX)
         self.partition = PartitionRequest(PARTITION, self.path, topic, cleaner)
         self.removes = removes
+        self.receipt = root / "receipts" if has_receipts else None
         self.log_end = self.explain(NAMES[0], START_MS).log_end
 
     def round(
@@ -117,6 +139,7 @@ class Log:
         request = CleanRequest(
             (self.partition,), uncleanable_offset=uncleanable, memory_bytes=MEMORY_BYTES_MIN,
             force=True, expired=True, rolls_idle=True, retention=self.removes,
+            receipt=self.receipt,
         )  # fmt: skip
         files = UnsyncedFiles() if files is None else files
         with LocalRunner(1, files=files) as runner:
@@ -141,10 +164,25 @@ class Log:
                     self.partition.topic, before_offset=self.log_end * percent // 100
                 )
 
+    def expire(self, now_ms: int) -> None:
+        """Let go of what retention and the log start let go; no round is done."""
+        with LocalRunner(1, files=UnsyncedFiles()) as runner:
+            coordinator = Coordinator(runner, ManualClock(now_ms), UnsyncedFiles(), NoEvents())
+            (report,) = coordinator.expire(CleanRequest((self.partition,))).partitions
+        assert report.expiry is None or report.expiry.failure is None, report.expiry
+
     def rounds(self, now_ms: int) -> None:
         """Do all that may be done at one time: a round, and what that one has made possible."""
         for _ in range(2):
             self.round(now_ms)
+
+    def receipts(self) -> Sequence[RoundReceipt]:
+        """Return what rounds have written down, nothing while no line of it is whole."""
+        if self.receipt is None or not self.receipt.exists():
+            return ()
+        if b"\n" not in self.receipt.read_bytes():
+            return ()
+        return read_receipts(self.receipt, LocalFiles())
 
     def offsets(self, key: bytes) -> set[int]:
         return {
@@ -201,24 +239,6 @@ class Log:
 def fates(found: KeyExplanation) -> object:
     records = [(each.record.offset, each.record.is_tombstone, each.fate) for each in found.records]
     return records, found.winners, found.reaches
-
-    def may_go(self, found: KeyExplanation) -> set[int]:
-        """Return what goes with its segment, whenever that lies below the log start as a whole."""
-        below = {e.record.offset for e in found.records if e.record.offset < found.log_start}
-        return below if self.removes and self.partition.topic.expires else set()
-
-    def kept_offsets(self, key: bytes) -> list[tuple[str, int]]:
-        """Return round and offset of a key in what is kept and is no segment of the log."""
-        live = {path.stat().st_ino for path in self.path.glob("*.log")}
-        return sorted(
-            (each.attempt, record.offset)
-            for each in read_kept(LocalFiles(), self.path).files
-            if each.kind == LOG and (self.path / each.name).stat().st_ino not in live
-            for batch in read_segment(LocalFiles(), self.path / each.name)
-            if not batch.is_control
-            for record in batch.records()
-            if record.key == key
-        )
 
 
 @settings(max_examples=examples(60, long=3000))
@@ -346,3 +366,92 @@ def check_later_rounds(log: RoundLog, told: dict[bytes, KeyExplanation], now_ms:
     for key, offset, fate in fates:
         if fate.from_ms is None and (key, offset) not in may_go:
             assert offset in there[key], (key, offset, fate, told[key])
+
+
+@settings(max_examples=examples(30, long=2000))
+@given(
+    script=scripts(),
+    topic=EXPIRING,
+    earlier=STEPS,
+    now_ms=st.integers(START_MS, START_MS + 130 * SECOND),
+    replicated=st.none() | st.integers(0, 100),
+)
+def test_what_retention_takes_goes_when_that_was_told(
+    script: tuple[Operation, ...],
+    topic: TopicConfig,
+    earlier: list[Step],
+    now_ms: int,
+    replicated: int | None,
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        log = Log(Path(root), script, topic, removes=False)
+        for number, step in enumerate(earlier):
+            log.step(step, now_ms - 5 * SECOND * (len(earlier) - number))
+        log.require_told(now_ms)
+        if replicated is not None:
+            watermark = log.log_end * replicated // 100
+            update_checkpoint(
+                LocalFiles(), Path(root), REPLICATION_CHECKPOINT, {PARTITION: watermark}
+            )
+        check_expiry(log, {key: log.explain(key, now_ms) for key in NAMES}, now_ms)
+
+
+def check_expiry(log: ExpiringLog, told: dict[bytes, KeyExplanation], now_ms: int) -> None:
+    """A segment goes at its time, and not before; what has none stays for ever."""
+    there = {(key, each.record.offset): each for key, part in told.items() for each in part.records}
+    times = {each.expiry.from_ms for each in there.values() if each.expiry is not None}
+    for time in (*sorted(times), now_ms + 400 * 24 * 60 * 60 * SECOND):
+        for at_ms in (time - 1, time):
+            if at_ms < now_ms:
+                continue
+            log.expire(at_ms)
+            left = {key: log.offsets(key) for key in told}
+            for (key, offset), each in there.items():
+                goes = each.expiry is not None and each.expiry.from_ms <= at_ms
+                assert (offset not in left[key]) == goes, (at_ms, key, each)
+
+
+@settings(max_examples=examples(30, long=2000))
+@given(
+    script=scripts(),
+    topic=TOPICS,
+    strategies=st.lists(st.sampled_from(Strategy), min_size=4, max_size=4),
+    earlier=st.lists(STEPS, min_size=1, max_size=4),
+    spans=st.lists(st.integers(1, 40), min_size=4, max_size=4),
+)
+def test_what_receipts_tell_of_records_that_are_gone_is_so(
+    script: tuple[Operation, ...],
+    topic: TopicConfig,
+    strategies: list[Strategy],
+    earlier: list[list[Step]],
+    spans: list[int],
+) -> None:
+    """What is taken by a round is ranked as its time wanted it: topics change their strategy."""
+    with tempfile.TemporaryDirectory() as root:
+        log = Log(Path(root), script, topic, removes=False, has_receipts=True)
+        now_ms = START_MS + 60 * SECOND
+        behind: dict[str, dict[bytes, set[int]]] = {}
+        before = {key: log.offsets(key) for key in NAMES}
+        for steps, span, strategy in zip(earlier, spans, strategies, strict=False):
+            now_ms += span * SECOND
+            ranked = replace(topic, strategy=strategy)
+            log.partition = replace(log.partition, topic=ranked)
+            for step in (*steps, None):
+                log.require_told(now_ms)
+                if step is None:
+                    log.round(now_ms)
+                else:
+                    log.step(step, now_ms)
+                is_whole = step is None or step[0] != "crash"
+                after = {key: log.offsets(key) for key in NAMES}
+                for each in log.receipts():
+                    if each.name not in behind and is_whole:
+                        assert records_taken(each) != 0 or before == after
+                    behind.setdefault(each.name, after if is_whole else {})
+                before = after
+        for key in NAMES:
+            found = log.explain(key, now_ms)
+            past = find_past_rounds(found, log.receipts())
+            if past.last is not None and behind[past.last.name]:
+                left = behind[past.last.name][key]
+                assert [past.kept] == [each for each in left if each < past.last.end_offset]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import assume, given, settings
@@ -23,7 +24,14 @@ from keeplast.store.explain import StoredKey, explain_stored
 from keeplast.tier.objects.filters import KEY_FACT, FilterKey
 from keeplast.tier.objects.object_store import object_key
 from keeplast.tier.state.segment import RemoteSegment
-from tests.property.test_fates import NAMES, POLICIES, SECOND, check_later_rounds, check_next_round
+from tests.property.test_fates import (
+    NAMES,
+    POLICIES,
+    SECOND,
+    check_expiry,
+    check_later_rounds,
+    check_next_round,
+)
 from tests.property.test_stored_certificates import GRACE_MS, Store
 from tests.support.log_script import START_MS, Operation, scripts
 from tests.support.partition_maker import PARTITION
@@ -69,6 +77,10 @@ class StoredLog:
     def round(self, now_ms: int) -> None:
         self.store.at(now_ms)
         self.store.round()
+
+    def expire(self, now_ms: int) -> None:
+        self.store.at(now_ms)
+        self.store.tiered.expire(PARTITION, grace_ms=GRACE_MS)
 
     def rounds(self, now_ms: int) -> None:
         self.round(now_ms)
@@ -156,3 +168,33 @@ def test_what_was_told_of_every_stored_record_comes_true(
         told = {key: each.found for key, each in found.items()}
         check_next_round(log, told, now_ms)
         check_later_rounds(log, told, now_ms)
+
+
+@settings(max_examples=examples(12, long=1000))
+@given(
+    script=scripts(),
+    topic=st.builds(
+        replace,
+        TOPICS,
+        retention_ms=st.sampled_from([0, 12 * SECOND, 90 * SECOND]),
+        retention_bytes=st.sampled_from([-1, -1, 0, 250, 1500]),
+    ),
+    earlier=STEPS,
+    now_ms=st.integers(START_MS + 60 * SECOND, START_MS + 130 * SECOND),
+)
+def test_what_remote_retention_takes_goes_when_that_was_told(
+    script: tuple[Operation, ...],
+    topic: TopicConfig,
+    earlier: Sequence[tuple[str, int]],
+    now_ms: int,
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        log = StoredLog(Store(Path(root), script, topic))
+        assume(log.store.state.routes)
+        for number, step in enumerate(earlier):
+            log.store.at(now_ms - 5 * SECOND * (len(earlier) - number))
+            log.step(*step)
+            assume(log.store.state.routes)
+        log.store.at(now_ms)
+        told = {key: log.explain(key, now_ms).found for key in NAMES}
+        check_expiry(log, told, now_ms)

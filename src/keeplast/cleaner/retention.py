@@ -21,7 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
+from keeplast.model.offsets import INT64_MAX
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 
@@ -108,6 +110,14 @@ class ExpiryPlan:
     notes: tuple[StaysNote, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentExpiry:
+    """From ``from_ms`` on ``rule`` lets a segment go, if nothing is written or cleaned before."""
+
+    rule: ExpiryRule
+    from_ms: int
+
+
 Judgement = tuple[bool, ExpiryReason] | None
 """Whether a segment may go, and why or why not; None when it stays and there is nothing to say."""
 
@@ -148,6 +158,42 @@ def plan_expiry(
         rolls_active=rolls_active,
         notes=tuple(walk.notes),
     )
+
+
+def foresee_expiry(
+    topic: TopicConfig,
+    segments: Sequence[SegmentSummary],
+    *,
+    log_start: int,
+    log_end: int,
+    high_watermark: int,
+    now_ms: int,
+    is_torn: bool = False,
+) -> dict[int, SegmentExpiry]:
+    """Return from when on each segment may go, by base offset; what no clock lets go is left out.
+
+    Arguments as for :func:`plan_expiry`. A round may make it sooner or later: it joins segments,
+    and takes the newest record out of one.
+    """
+    plan = partial(
+        plan_expiry, topic, segments, log_start=log_start, log_end=log_end,
+        high_watermark=high_watermark, is_torn=is_torn,
+    )  # fmt: skip
+    found = {
+        each.segment.base_offset: SegmentExpiry(each.rule, now_ms)
+        for each in plan(now_ms=now_ms).expired
+    }
+    newest_ms = max(each.age_timestamp_ms for each in segments)
+    # By then no age keeps one: what still stays, no clock lets go.
+    later = plan(now_ms=max(newest_ms + max(topic.retention_ms, 0) + 1, now_ms)).expired
+    counted_ms = now_ms - topic.retention_ms
+    for each in later[len(found) :]:
+        # One goes behind all before it.
+        counted_ms = max(counted_ms, each.segment.age_timestamp_ms)
+        from_ms = counted_ms + topic.retention_ms + 1
+        if from_ms < INT64_MAX:
+            found[each.segment.base_offset] = SegmentExpiry(each.rule, from_ms)
+    return found
 
 
 class _Walk:

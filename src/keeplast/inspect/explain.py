@@ -10,11 +10,12 @@ interrupted is refused (:mod:`keeplast.log.settled`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from keeplast.cleaner.reasons import Decision
+from keeplast.cleaner.retention import SegmentExpiry, foresee_expiry
 from keeplast.clock import SystemClock
 from keeplast.errors import CorruptError, InvalidError, UnavailableError
 from keeplast.format.record import Record
@@ -47,7 +48,7 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.ranking import Ranking, ranking_of
 from keeplast.rewrite.workspace import Workspace
 from keeplast.survey.group_offsets import ReaderOffsets
-from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
+from keeplast.survey.log_bounds import Checkpoints, find_bounds, load_checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey, survey_partition
 
@@ -89,10 +90,15 @@ class AskedKey:
 
 @dataclass(frozen=True, slots=True)
 class FoundRecord:
-    """A record of the key, and what becomes of it."""
+    """A record of the key, and what becomes of it.
+
+    ``expiry`` says from when on retention or the log start takes its segment, whatever its fate is;
+    None where no clock tells that.
+    """
 
     record: KeyRecord
     fate: Fate
+    expiry: SegmentExpiry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +238,8 @@ class LookedLog:
     """A log as it was looked at: ``segments`` are searched, ``log`` says what rounds may do.
 
     ``bound`` is the next round's, exclusive, ``decision`` whether one is due. What lies in segments
-    that begin below ``rounds_from`` no round reads or touches.
+    that begin below ``rounds_from`` no round reads or touches. ``expiries`` are segments, by base
+    offset, that retention or the log start lets go.
     """
 
     partition: TopicPartition
@@ -244,6 +251,7 @@ class LookedLog:
     bound: int
     decision: Decision
     rounds_from: int = 0
+    expiries: Mapping[int, SegmentExpiry] = field(default_factory=dict)
 
 
 def look_for_keys(
@@ -260,16 +268,35 @@ def look_for_keys(
     survey = survey_partition(
         partition, request, checkpoints, files, now_ms, foresees_roll=True, groups=groups
     )
+    log = _found_log(partition, survey, checkpoints, files, now_ms)
+    bounds = find_bounds(partition.partition, request, checkpoints, survey.listing, survey.tail)
     return LookedLog(
         partition=partition.partition,
         path=partition.path,
         topic=partition.topic,
         files=files,
         segments=searched_segments(survey),
-        log=_found_log(partition, survey, checkpoints, files, now_ms),
+        log=log,
         bound=survey.section.cleanable.bound,
         decision=survey.decision,
+        expiries=_foreseen_expiry(partition.topic, survey, log, bounds.high_watermark),
     )
+
+
+def _foreseen_expiry(
+    topic: TopicConfig, survey: Survey, log: FoundLog, high_watermark: int
+) -> Mapping[int, SegmentExpiry]:
+    """Return when segments may go by retention and the log start, as they are now."""
+    if log.log_start > log.log_end:
+        return {}  # A broker would drop the whole log, and keeplast refuses to.
+    *closed, active = survey.segments
+    largest_ms = -1 if log.active_largest_ms is None else log.active_largest_ms
+    known = replace(active, size_bytes=survey.tail.valid_bytes, largest_timestamp_ms=largest_ms)
+    return foresee_expiry(
+        topic, (*closed, known), log_start=log.log_start, log_end=log.log_end,
+        high_watermark=high_watermark, now_ms=log.now_ms,
+        is_torn=survey.tail.torn_at is not None,
+    )  # fmt: skip
 
 
 def explain_looked(
@@ -329,7 +356,10 @@ def explain_records(
         decision=looked.decision,
         winners=winners,
         reaches=tuple(reaches),
-        records=tuple(FoundRecord(*each) for each in zip(records, fates, strict=True)),
+        records=tuple(
+            FoundRecord(record, fate, looked.expiries.get(record.segment))
+            for record, fate in zip(records, fates, strict=True)
+        ),
     )
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum, auto
 
 from keeplast.cleaner.reasons import TombstoneRemoval
+from keeplast.cleaner.retention import ExpiryRule, SegmentExpiry
+from keeplast.clock import time_text
 from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.fates import Fate, Outlook, Stay
 from keeplast.inspect.key_rounds import RecordVerdict
@@ -206,6 +208,11 @@ _VERDICTS = {
     RecordVerdict.EXPIRED_TOMBSTONE: "tombstone whose delete horizon has passed",
     RecordVerdict.ABORTED_DATA: "of an aborted transaction",
 }
+_EXPIRIES = {
+    ExpiryRule.LOG_START: "the log start offset",
+    ExpiryRule.SIZE: "retention.bytes",
+    ExpiryRule.TIME: "retention.ms",
+}
 _STAYS = {
     Stay.BELOW_LOG_START: "below the log start: nobody reads it, and it goes with its segment",
     Stay.UNDECIDED_KEY: "what becomes of it depends on an open transaction with the same key",
@@ -228,6 +235,8 @@ def trace_words(found: KeyExplanation, trace: LastTrace) -> str:
     words = _TRACES[trace.kind].format(
         offset=None if winner is None else winner.record.offset, removal=removal, also=trace.also
     )
+    if winner is not None and winner.expiry and trace.kind is TraceKind.VALUE_WINS:
+        words = f"{words}; but {expiry_outlook_words(winner.expiry, found.now_ms)}"
     has_more = bool(trace.also) and "{also}" not in _TRACES[trace.kind]
     return f"{words}; also {trace.also}" if has_more else words
 
@@ -251,6 +260,15 @@ def hold_words(fate: Fate, delete_retention_ms: int) -> str | None:
         words = f"its delete horizon, delete.retention.ms ({retention}) after a round first kept it"
         return words if fate.readers is None else f"{words}; then {wait_words(fate.readers)}"
     return None if fate.limit is None else limit_words(fate.limit)
+
+
+def expiry_outlook_words(expiry: SegmentExpiry, now_ms: int) -> str:
+    """Say from when on retention or the log start takes a segment."""
+    what = _EXPIRIES[expiry.rule]
+    if expiry.from_ms <= now_ms:
+        return f"{what} lets its segment go with the next look for what has expired"
+    when = time_text(expiry.from_ms)
+    return f"{what} lets its segment go from {when} on, if no round changes it before"
 
 
 @dataclass(frozen=True, slots=True)

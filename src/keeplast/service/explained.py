@@ -18,7 +18,14 @@ from keeplast.inspect.beside_copies import BesideCopies, BesideCopy
 from keeplast.inspect.explain import FoundRecord, KeyExplanation
 from keeplast.inspect.key_search import KeyRecord
 from keeplast.inspect.log_rows import bytes_row
-from keeplast.inspect.traces import LastTrace, reason_words, timeline, trace_words
+from keeplast.inspect.past_rounds import find_past_rounds, records_taken
+from keeplast.inspect.traces import (
+    LastTrace,
+    expiry_outlook_words,
+    reason_words,
+    timeline,
+    trace_words,
+)
 from keeplast.inspect.undo_copies import UndoCopy
 from keeplast.model.document import encode
 from keeplast.model.escapes import printable, shown_bytes
@@ -180,7 +187,15 @@ def kind_words(record: KeyRecord) -> str:
 
 
 def fate_words(found: KeyExplanation, each: FoundRecord) -> str:
-    """Say what becomes of a record, when and why."""
+    """Say what becomes of a record, when and why, and from when on retention takes it."""
+    words = _round_words(found, each)
+    if each.expiry is None:
+        return words
+    return f"{words}; {expiry_outlook_words(each.expiry, found.now_ms)}"
+
+
+def _round_words(found: KeyExplanation, each: FoundRecord) -> str:
+    """Say what rounds do with a record."""
     moments = timeline(found, each.fate)
     if len(moments) == 1:
         return f"{moments[0].what}: {moments[0].why}"
@@ -302,14 +317,31 @@ def receipt_lines(each: ExplainedPartition) -> list[str]:
     """Say which rounds may have taken earlier records of the key."""
     if not each.receipts:
         return [f"{each.name}: no receipt tells of earlier rounds"]
-    newest = sorted(each.receipts, key=lambda receipt: receipt.now_ms)[-RECEIPTS_SHOWN:]
-    rounds = [f"{time_text(e.now_ms)} (to offset {e.end_offset})" for e in newest]
-    left = len(each.receipts) - len(newest)
-    more = f", and {left} before" if left > 0 else ""
+    past = find_past_rounds(each.found, each.receipts)
+    if not past.taking:
+        return [f"{each.name}: no round took any record, by their receipts"]
+    if past.last is not None:
+        before = f", or with one of {past.earlier} before it" if past.earlier else ""
+        return [
+            f"{each.name}: what rounds took of the key below offset {past.last.end_offset} went "
+            f"with that of {_round_words_of(past.last)}, which left the record at {past.kept} "
+            f"there{before}"
+        ]
+    newest = past.taking[-RECEIPTS_SHOWN:]
+    left = len(past.taking) - len(newest)
+    more = f", and {left} before" if left else ""
     return [
-        f"{each.name}: earlier records below those offsets went in one of these rounds, if there "
-        f"were any: {', '.join(rounds)}{more}"
+        f"{each.name}: earlier records below the ends of these rounds went in one of them, if "
+        f"there were any: {'; '.join(map(_round_words_of, newest))}{more}"
     ]
+
+
+def _round_words_of(receipt: RoundReceipt) -> str:
+    """Say when a round was, which offsets it went over first, and by what records rank."""
+    new = f"offsets {receipt.first_dirty} to {receipt.end_offset - 1}"
+    if receipt.first_dirty >= receipt.end_offset:
+        new = f"what had expired below {receipt.end_offset}"
+    return f"{time_text(receipt.now_ms)} ({new}, by {receipt.strategy})"
 
 
 def _partition_document(each: ExplainedPartition, *, values: bool) -> dict[str, Any]:
@@ -364,9 +396,26 @@ def _partition_document(each: ExplainedPartition, *, values: bool) -> dict[str, 
                 "first_dirty": e.first_dirty,
                 "end_offset": e.end_offset,
                 "attempt": e.attempt,
+                "strategy": e.strategy,
+                "records_taken": records_taken(e),
             }
             for e in each.receipts
         ],
+        "taken_by": _taken_by(each),
+    }
+
+
+def _taken_by(each: ExplainedPartition) -> dict[str, Any] | None:
+    """Return the document of the round that was the last to take any of the key below its end."""
+    past = find_past_rounds(each.found, each.receipts)
+    if past.last is None:
+        return None
+    return {
+        "now_ms": past.last.now_ms,
+        "attempt": past.last.attempt,
+        "below": past.last.end_offset,
+        "kept_offset": past.kept,
+        "rounds_before": past.earlier,
     }
 
 
@@ -414,4 +463,5 @@ def _record_document(found: KeyExplanation, each: FoundRecord, *, values: bool) 
         "superseded_by": fate.by_offset,
         "goes_from_ms": fate.from_ms,
         "timeline": [encode(moment) for moment in timeline(found, fate)],
+        "retention": encode(each.expiry),
     }

@@ -5,8 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from keeplast.cleaner.retention import ExpiryPlan, ExpiryRule, StaysNote, TornActive, plan_expiry
+from keeplast.cleaner.retention import (
+    ExpiryPlan,
+    ExpiryRule,
+    StaysNote,
+    TornActive,
+    foresee_expiry,
+    plan_expiry,
+)
+from keeplast.model.offsets import INT64_MAX
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 
@@ -91,3 +101,35 @@ def test_a_torn_active_segment_stays_and_says_why() -> None:
 def test_nothing_expires_and_the_log_start_stays_inside_the_first_segment() -> None:
     found = plan(segment(0), segment(1), log_start=5)
     assert ((), 5, 0) == (found.expired, found.log_start, found.first_base)
+
+
+@given(
+    st.lists(st.tuples(st.integers(-1, 300), st.integers(0, 30)), min_size=1, max_size=6),
+    st.sampled_from([-1, 0, 100, INT64_MAX]), st.sampled_from([-1, 0, 25]),
+    st.integers(0, 60), st.integers(0, 60), st.booleans(),
+)  # fmt: skip
+def test_a_segment_is_foretold_to_go_at_the_moment_from_which_on_it_may(
+    ages: list[tuple[int, int]], retention_ms: int, retention_bytes: int, log_start: int,
+    high_watermark: int, is_torn: bool,
+) -> None:  # fmt: skip
+    topic = replace(TOPIC, retention_ms=retention_ms, retention_bytes=retention_bytes)
+    segments = [segment(n, age_ms=age, size=size) for n, (age, size) in enumerate(ages)]
+    log_end = len(segments) * 10
+    start = min(log_start, log_end)
+    watermark = max(start, min(high_watermark, log_end))
+
+    def gone(now_ms: int) -> set[int]:
+        found = plan_expiry(
+            topic, segments, log_start=start, log_end=log_end, high_watermark=watermark,
+            now_ms=now_ms, is_torn=is_torn,
+        )  # fmt: skip
+        return {each.segment.base_offset for each in found.expired}
+
+    told = foresee_expiry(
+        topic, segments, log_start=start, log_end=log_end, high_watermark=watermark,
+        now_ms=NOW_MS, is_torn=is_torn,
+    )  # fmt: skip
+    times = {each.from_ms for each in told.values()}
+    for now_ms in {NOW_MS, 10 * NOW_MS, *times, *(each - 1 for each in times)}:
+        if now_ms >= NOW_MS:
+            assert {base for base, each in told.items() if each.from_ms <= now_ms} == gone(now_ms)

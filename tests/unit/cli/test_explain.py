@@ -226,6 +226,77 @@ def test_a_round_is_foretold_only_where_it_has_something_to_clean(
     assert "the next round cleans" not in after.out
 
 
+def test_retention_is_named_with_the_date_from_which_on_it_takes_a_segment(
+    keeplast: Command, tmp_path: Path
+) -> None:
+    topic = TopicConfig(cleanup_policy=frozenset({"compact", "delete"}), segment_bytes=1 << 20)
+    log = LogBuilder(tmp_path / "t-0", topic)
+    for number in range(3):
+        log.now_ms += 60_000
+        log.append(NewRecord(b"k%d" % number, b"v", log.now_ms))
+        log.roll()
+    log.close()
+
+    def asked(key: str, *more: object) -> Run:
+        return keeplast(
+            "explain", tmp_path, key, "--topic", "t", "--config", "cleanup.policy=compact,delete",
+            "--config", "retention.ms=3600000", *more,
+        )  # fmt: skip
+
+    document = asked("k1", "--now-ms", log.now_ms, "--json").document
+    (part,) = document["partitions"]
+    (record,) = part["records"]
+    from_ms = START_MS + 120_000 + 3_600_000 + 1
+    assert ("wins", {"rule": "time", "from_ms": from_ms}) == (record["fate"], record["retention"])
+    words = "retention.ms lets its segment go from 2023-11-14 23:15:20.001 on"
+    assert words in part["last_trace"]["why"]
+    shown = " ".join(asked("k1", "--now-ms", log.now_ms).out.split())
+    assert "never while its value wins" in shown
+    assert f"; but {words}, if no round changes it before" in shown
+    late = " ".join(asked("k1", "--now-ms", from_ms).out.split())
+    assert "retention.ms lets its segment go with the next look for what has expired" in late
+    size = ("--config", "retention.ms=-1", "--config", "retention.bytes=0")
+    document = asked("k0", "--now-ms", log.now_ms, *size, "--json").document
+    expiry = {"rule": "size", "from_ms": log.now_ms}
+    assert expiry == document["partitions"][0]["records"][0]["retention"]
+    none = asked("k0", "--now-ms", log.now_ms, "--config", "retention.ms=-1", "--json").document
+    assert None is none["partitions"][0]["records"][0]["retention"]
+
+
+def test_receipts_tell_with_which_round_the_rest_of_a_key_went(
+    keeplast: Command, data_dir: Path
+) -> None:
+    compact = ("--config", "cleanup.policy=compact", "--topic", "t", "--partition", 0)
+    receipt = data_dir.parent / "receipts"
+
+    def cleaned(at_ms: int) -> None:
+        run = keeplast(
+            "clean", data_dir, *compact, "--now-ms", at_ms, "--force", "--receipt", receipt
+        )
+        assert 0 == run.code, run.err
+
+    def asked(key: str, *more: str) -> Run:
+        return keeplast(
+            "explain", data_dir, key, *compact, "--now-ms", START_MS + 9, "--receipt", receipt,
+            *more,
+        )  # fmt: skip
+
+    cleaned(START_MS)
+    found = asked("1", "--json").document["partitions"][0]
+    assert [1] == [each["records_taken"] for each in found["rounds"]]
+    taken = found["taken_by"]
+    assert (3, 2, 0) == (taken["below"], taken["kept_offset"], taken["rounds_before"])
+    words = (
+        "t-0: what rounds took of the key below offset 3 went with that of 2023-11-14 22:13:20.000 "
+        "(offsets 0 to 2, by offset), which left the record at 2 there"
+    )
+    assert words in " ".join(asked("1").out.split())
+    # Nothing of the key is there: no receipt names it.
+    nowhere = " ".join(asked("9").out.split())
+    assert "earlier records below the ends of these rounds went in one of them" in nowhere
+    assert None is asked("9", "--json").document["partitions"][0]["taken_by"]
+
+
 def test_a_store_has_live_records_and_those_of_replaced_segments(
     keeplast: Command, tmp_path: Path
 ) -> None:

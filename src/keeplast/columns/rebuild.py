@@ -167,6 +167,19 @@ def _write_record(out, at, data, position, end, timestamp_delta, offset_delta):
     return at
 
 
+@inline
+def _write_plain_record(out, at, data, position, end, timestamp_delta):
+    """Do what :func:`_write_record` does for a PLAIN record whose offset delta stays as it is."""
+    _length, body_at = read_varint(data, position, end)
+    _delta, rest_at = read_varlong(data, body_at + 1, end)
+    rest = end - rest_at
+    at = write_varlong(out, at, 1 + varlong_bytes(timestamp_delta) + rest)
+    out[at] = 0
+    at = write_varlong(out, at + 1, timestamp_delta)
+    copy_bytes(out, at, data, rest_at, rest)
+    return at + rest
+
+
 @outline
 def _write_records(out, at, window, scratch, table, i, offsets, positions, flags, keep):
     """Write the retained records of batch ``i``; returns the next position."""
@@ -176,7 +189,8 @@ def _write_records(out, at, window, scratch, table, i, offsets, positions, flags
     shift = table[i, t.BASE_TIMESTAMP] - base_timestamp
     is_append_time = table[i, t.ATTRIBUTES] & t.LOG_APPEND_TIME != 0
     base_offset = table[i, t.OUT_BASE_OFFSET]
-    copies = shift == 0 and not is_append_time and base_offset == table[i, t.BASE_OFFSET]
+    keeps_deltas = base_offset == table[i, t.BASE_OFFSET]
+    copies = shift == 0 and not is_append_time and keeps_deltas
     r = table[i, t.FIRST_ROW]
     while r < rows_end:
         if keep[r] == 0:
@@ -196,6 +210,9 @@ def _write_records(out, at, window, scratch, table, i, offsets, positions, flags
             delta = table[i, t.MAX_TIMESTAMP] - base_timestamp
         else:
             delta = _timestamp_delta(data, start, end) + shift
+        if keeps_deltas and flags[r - 1] & PLAIN != 0:
+            at = _write_plain_record(out, at, data, start, end, delta)
+            continue
         at = _write_record(out, at, data, start, end, delta, offsets[r - 1] - base_offset)
     return at
 

@@ -114,6 +114,23 @@ def test_records_are_rewritten_in_the_shortest_form(tmp_path: Path) -> None:
     assert expected == bytes(found.payload())
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("first_ms", [0, 1, 63, 64, 8191, 8192, -8193, 1 << 40])
+def test_deltas_and_lengths_that_get_shorter_or_longer_are_those_of_a_writer(
+    tmp_path: Path, first_ms: int, codec: Codec
+) -> None:
+    """The first record goes, and with it the time from which the others count."""
+    value_bytes = [0, 1, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 8170, 8180, 8184, 8188]
+    kept = [
+        Record(1, 8192, b"", b""),
+        Record(2, 8192 + 63, b"headers", b"v" * 40, ((b"h", b"1"), (b"", None))),
+        *(Record(3 + i, n * 60, b"k%d" % n, b"v" * n) for i, n in enumerate(value_bytes)),
+    ]
+    found = cleaned(tmp_path, encode_batch([Record(0, first_ms, b"x", b""), *kept], codec=codec))
+    assert isinstance(found, RecordBatch)
+    assert encode_batch(kept, base_offset=0, codec=codec) == bytes(found.data)
+
+
 def test_timestamps_far_apart_wrap_and_come_back(tmp_path: Path) -> None:
     records = [Record(0, 0, b"x", b""), Record(1, INT64_MAX, b"a", b""), Record(2, -1, b"b", b"")]
     found = cleaned(tmp_path, encode_batch(records))

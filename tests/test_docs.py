@@ -33,7 +33,8 @@ EXPLAINED = (
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 COMMAND = re.compile(
     r"\bkeeplast ((?:inspect|explain|plan|clean|demo|verify|export|status|run|delete-records|pack"
-    r"|receipt show|config [a-z]+|erase|erasure [a-z]+|tier [a-z]+)\b[^\n`|&]*)"
+    r"|receipt show|config [a-z]+|erase|erasure [a-z]+|tier [a-z]+|hold [a-z]+|undo [a-z]+"
+    r"|attach [a-z]+|doctor|console)\b[^\n`|&]*)"
 )
 SINGLE_COMMANDS = [n for n, home in HOMES.items() if not isinstance(import_home(home), typer.Typer)]
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
@@ -143,6 +144,30 @@ def test_named_tests_exist(page: Path) -> None:
     for path, name in re.findall(r"`([\w/]+\.py)::(\w+)`", page.read_text("utf-8")):
         source = (ROOT / "tests" / path).read_text("utf-8")
         assert re.search(rf"^ *def {name}\(", source, re.MULTILINE), f"{path}::{name}"
+
+
+def wanted_commands() -> list[str]:
+    """Return the commands of README's table, each way of one that has several, whole ones alone."""
+    page = (ROOT / "README.md").read_text("utf-8")
+    table = page.partition("## I want to")[2].partition("\n## ")[0]
+    ways = []
+    for command in re.findall(r"`keeplast ([^`…]+)`", table.replace("\\|", "|")):
+        several = re.search(r"\S+\|\S+", command)
+        words = [] if several is None else several[0].split("|")
+        ways += [command.replace(several[0], each) for each in words] if several else [command]
+    assert 25 <= len(ways)
+    return ways
+
+
+@pytest.mark.parametrize("command", wanted_commands())
+def test_a_command_that_a_reader_wants_is_whole(command: str) -> None:
+    """Nothing that it must have is missing where capital letters stand for what is his."""
+    found: Any = typer.main.get_command(app)
+    words = command.replace("'", "").split()
+    while words and words[0] in getattr(found, "commands", {}):
+        found = found.commands[words.pop(0)]
+    numbers = {"N": "1", "MS": "1"}
+    found.make_context("keeplast", [numbers.get(each, each) for each in words])
 
 
 def test_every_scenario_of_the_tier_has_a_test() -> None:

@@ -77,7 +77,7 @@ class Shelves:
     own: RequestShelf
 
 
-class Place(ABC):
+class LogPlace(ABC):
     """A place of logs; what is asked of it is in the functions of :mod:`keeplast`."""
 
     @abstractmethod

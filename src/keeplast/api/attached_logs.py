@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from keeplast.api.place import Failed, LogPlace, SearchTerms, Shelves
+from keeplast.api.place import AskedPlace, Failed, SearchTerms, Shelves
 from keeplast.attach.collection import GRACE_MS_DEFAULT, check_grace
 from keeplast.attach.kept_folds import fold_known
 from keeplast.attach.shown_logs import decision_log_at
@@ -50,7 +50,7 @@ from keeplast.tier.metadata.decisions import DecisionLog
 
 
 @dataclass(frozen=True, slots=True)
-class AttachedLogs(LogPlace):
+class AttachedLogs(AskedPlace):
     """The remote tier of a live cluster, by its brokers, the plugin's place and the decision log.
 
     ``storage`` is PLUGIN:PLACE with ``storage_options``; ``store`` is the URL of the decision log,

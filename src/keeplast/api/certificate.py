@@ -13,7 +13,7 @@ from typing import Any
 
 from keeplast.api.directory_logs import placed
 from keeplast.api.erase import key_hasher, key_lines
-from keeplast.api.place import LogPlace, SearchTerms
+from keeplast.api.place import AskedPlace, SearchTerms
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
 from keeplast.model.erasure_request import ErasureRequest
@@ -55,7 +55,7 @@ class VerifiedCertificate:
 
 
 def certify(
-    place: LogPlace | str | Path,
+    place: AskedPlace | str | Path,
     out: str | Path,
     *,
     hash_key: bytes,
@@ -100,7 +100,7 @@ def verify_certificate(
     *,
     hash_key: bytes | None = None,
     keys: Collection[bytes] = (),
-    place: LogPlace | str | Path | None = None,
+    place: AskedPlace | str | Path | None = None,
     receipt: Path | None = None,
     progressed: Callable[[int], None] = lambda _: None,
 ) -> VerifiedCertificate:

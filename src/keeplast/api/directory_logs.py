@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from keeplast.api.place import Failed, LogPlace, SearchTerms, Shelves
+from keeplast.api.place import AskedPlace, Failed, SearchTerms, Shelves
 from keeplast.clock import SystemClock
 from keeplast.config.choice import PartitionChoice, SettingSources
 from keeplast.config.selection import select_partitions
@@ -44,7 +44,7 @@ from keeplast.tier.objects.places import recipe_of
 
 
 @dataclass(frozen=True, slots=True)
-class DirectoryLogs(LogPlace):
+class DirectoryLogs(AskedPlace):
     """A data directory, a broker's ``log.dirs`` or a copy of it; a path alone means the same.
 
     ``config`` are settings by Kafka's names, as ``--config`` gives them, and ``config_file``, the
@@ -175,7 +175,7 @@ class DirectoryLogs(LogPlace):
         return directory_read(self.path, self.sources, self.object_options)
 
 
-def placed(place: LogPlace | str | Path) -> LogPlace:
+def placed(place: AskedPlace | str | Path) -> AskedPlace:
     """Return a place; a path is a data directory with its usual settings."""
     return DirectoryLogs(place) if isinstance(place, (str, Path)) else place
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from keeplast.api.directory_logs import placed
-from keeplast.api.place import Failed, LogPlace, SearchTerms, Shelves, named
+from keeplast.api.place import AskedPlace, Failed, SearchTerms, Shelves, named
 from keeplast.errors import InvalidError
 from keeplast.model.erasure_request import ErasureRequest
 from keeplast.model.keyed_hash import KeyHasher
@@ -43,7 +43,7 @@ class Erasure:
 
 
 def erase(
-    place: LogPlace | str | Path,
+    place: AskedPlace | str | Path,
     keys: Collection[bytes],
     hash_key: bytes,
     *,
@@ -87,7 +87,7 @@ def erase(
 
 
 def reapply_erasure(
-    place: LogPlace | str | Path,
+    place: AskedPlace | str | Path,
     hash_key: bytes,
     *,
     keys: Collection[bytes] | None = None,
@@ -118,7 +118,7 @@ def reapply_erasure(
 
 
 def erasure_requests(
-    place: LogPlace | str | Path, *, requests: Path | None = None
+    place: AskedPlace | str | Path, *, requests: Path | None = None
 ) -> tuple[ErasureRequest, ...]:
     """Return the requests that are kept in a place, or in the file ``requests``, oldest first."""
     with placed(place).shelves(requests) as shelves:
@@ -126,7 +126,7 @@ def erasure_requests(
 
 
 def forget_erasure(
-    place: LogPlace | str | Path, request_id: str, *, requests: Path | None = None
+    place: AskedPlace | str | Path, request_id: str, *, requests: Path | None = None
 ) -> None:
     """Remove a request: nobody looks for its keys again. InvalidError when there is none."""
     with placed(place).shelves(requests) as shelves:
@@ -135,7 +135,7 @@ def forget_erasure(
 
 
 def _carried(
-    place: LogPlace,
+    place: AskedPlace,
     shelves: Shelves,
     asked: AskedErasure,
     terms: SearchTerms,

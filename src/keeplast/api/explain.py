@@ -10,7 +10,7 @@ from pathlib import Path
 
 from keeplast.api.directory_logs import placed
 from keeplast.api.open_log import OpenLog
-from keeplast.api.place import LogPlace, SearchTerms, named
+from keeplast.api.place import AskedPlace, SearchTerms, named
 from keeplast.clock import SystemClock
 from keeplast.config.choice import PartitionChoice
 from keeplast.errors import InvalidError
@@ -67,7 +67,7 @@ def explain_keys(
 
 
 def explain_place(
-    place: LogPlace | str | Path,
+    place: AskedPlace | str | Path,
     *,
     key: bytes | None = None,
     offset: int | None = None,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from keeplast.api.directory_logs import placed
-from keeplast.api.place import LogPlace, named
+from keeplast.api.place import AskedPlace, named
 from keeplast.config.choice import PartitionChoice
 from keeplast.errors import InvalidError
 from keeplast.pipeline.export import Export, ExportEvents, Workers
@@ -34,7 +34,7 @@ class _Silent:
 
 
 def export(
-    place: LogPlace | str | Path,
+    place: AskedPlace | str | Path,
     to: str | Path,
     *,
     topics: Collection[str] = (),

@@ -6,13 +6,13 @@ from collections.abc import Collection
 from pathlib import Path
 
 from keeplast.api.directory_logs import placed
-from keeplast.api.place import LogPlace, named
+from keeplast.api.place import AskedPlace, named
 from keeplast.errors import InvalidError
 from keeplast.model.hold import Hold, HoldPoint
 
 
 def add_hold(
-    place: LogPlace | str | Path,
+    place: AskedPlace | str | Path,
     name: str,
     *,
     topics: Collection[str],
@@ -42,7 +42,7 @@ def add_hold(
     return placed(place).add_hold(name, chosen, tuple(partitions), point, max_age_ms)
 
 
-def holds(place: LogPlace | str | Path) -> tuple[Hold, ...]:
+def holds(place: AskedPlace | str | Path) -> tuple[Hold, ...]:
     """Return every hold of ``place``, by name; those that are over stay until the next is added.
 
     :meth:`Hold.is_in_force` tells which are. Changes nothing.
@@ -50,7 +50,7 @@ def holds(place: LogPlace | str | Path) -> tuple[Hold, ...]:
     return placed(place).holds()
 
 
-def release_hold(place: LogPlace | str | Path, name: str) -> tuple[Hold, ...]:
+def release_hold(place: AskedPlace | str | Path, name: str) -> tuple[Hold, ...]:
     """End a hold before its time, for all partitions that it is of, and return what it was.
 
     InvalidError when there is none of this name.

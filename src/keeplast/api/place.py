@@ -77,7 +77,7 @@ class Shelves:
     own: RequestShelf
 
 
-class LogPlace(ABC):
+class AskedPlace(ABC):
     """A place of logs; what is asked of it is in the functions of :mod:`keeplast`."""
 
     @abstractmethod

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from keeplast.api.open_store import open_store
-from keeplast.api.place import Failed, LogPlace, SearchTerms, Shelves
+from keeplast.api.place import AskedPlace, Failed, SearchTerms, Shelves
 from keeplast.config.choice import PartitionChoice
 from keeplast.config.mapping import cleaner_config, topic_config
 from keeplast.inspect.explain import AskedKey
@@ -37,7 +37,7 @@ from keeplast.survey.receipt_book import read_receipts
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLogs(LogPlace):
+class StoredLogs(AskedPlace):
     """The store whose metadata is at the URL ``store``; :func:`keeplast.open_store` works on it.
 
     ``object_options`` are the object store's, ``broker`` what a broker's ``server.properties`` says

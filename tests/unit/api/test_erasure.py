@@ -11,7 +11,7 @@ import pytest
 
 import keeplast
 from keeplast.api import attached_logs
-from keeplast.api.place import LogPlace
+from keeplast.api.place import AskedPlace
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.log.lock import locked
 from keeplast.model.statement import statement_bytes
@@ -31,7 +31,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["directory", "store"])
-def place(request: pytest.FixtureRequest, data: Path, tmp_path: Path) -> LogPlace:
+def place(request: pytest.FixtureRequest, data: Path, tmp_path: Path) -> AskedPlace:
     if request.param == "directory":
         return keeplast.DirectoryLogs(data)
     return keeplast.StoredLogs(take_in(data, tmp_path), owner="me", grace_ms=0)
@@ -58,7 +58,7 @@ def there(found: keeplast.Erasure) -> dict[int | None, bool]:
     return {each.line: each.is_decided for each in found.answer.there}
 
 
-def test_each_key_has_its_places_and_the_request_is_kept(place: LogPlace) -> None:
+def test_each_key_has_its_places_and_the_request_is_kept(place: AskedPlace) -> None:
     found = keeplast.erase(place, [ANNA, b"nobody", BEN], HASH_KEY, topics=["t"])
     assert ({1: True, 3: False}, False) == (there(found), found.is_gone)
     (request,) = found.requests
@@ -73,26 +73,26 @@ def test_each_key_has_its_places_and_the_request_is_kept(place: LogPlace) -> Non
         keeplast.forget_erasure(place, request.request_id)
 
 
-def test_no_key_is_in_what_is_returned(place: LogPlace) -> None:
+def test_no_key_is_in_what_is_returned(place: AskedPlace) -> None:
     found = keeplast.erase(place, [ANNA, BEN], HASH_KEY, all_topics=True)
     for text in (repr(found.requests), repr(found.answer.keys), str(found.answer.document())):
         assert ANNA.decode() not in text
         assert HASH_KEY.decode() not in text
 
 
-def test_tasks_find_what_this_process_does(place: LogPlace) -> None:
+def test_tasks_find_what_this_process_does(place: AskedPlace) -> None:
     runner = Travelling()
     found = keeplast.erase(place, [ANNA, BEN], HASH_KEY, topics=["t"], runner=runner)
     assert ({1: True, 2: False}, 2) == (there(found), runner.items)
 
 
-def test_what_is_not_kept_is_no_request(place: LogPlace) -> None:
+def test_what_is_not_kept_is_no_request(place: AskedPlace) -> None:
     found = keeplast.erase(place, [ANNA], HASH_KEY, topics=["t"], keeps=False)
     assert ((), ()) == (found.requests, keeplast.erasure_requests(place))
 
 
 def test_requests_in_a_file_of_their_own_are_named_in_the_place(
-    place: LogPlace, tmp_path: Path
+    place: AskedPlace, tmp_path: Path
 ) -> None:
     """Undo heeds the place's own list, and no other."""
     file = tmp_path / "requests"
@@ -107,7 +107,7 @@ def test_requests_in_a_file_of_their_own_are_named_in_the_place(
 
 
 def test_a_certificate_follows_the_rounds_that_were_asked_for(
-    place: LogPlace, operator: OperatorFiles, tmp_path: Path
+    place: AskedPlace, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     out = tmp_path / "gone.json"
     keeplast.erase(place, [ANNA], HASH_KEY, topics=["t"])
@@ -201,7 +201,7 @@ def test_rounds_are_refused_while_somebody_has_the_directory(data: Path) -> None
     ],
 )
 def test_mistakes_of_an_erasure_are_the_callers(
-    place: LogPlace, given: dict[str, object], words: str
+    place: AskedPlace, given: dict[str, object], words: str
 ) -> None:
     call: dict[str, object] = {"keys": [ANNA], "hash_key": HASH_KEY, "topics": ["t"], **given}
     with pytest.raises(InvalidError, match=words):

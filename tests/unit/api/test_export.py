@@ -11,7 +11,7 @@ import pytest
 
 import keeplast
 from keeplast.api import attached_logs
-from keeplast.api.place import LogPlace
+from keeplast.api.place import AskedPlace
 from keeplast.errors import InvalidError, RefusedError, StoppedError
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
@@ -47,7 +47,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["path", "directory", "store"])
-def place(request: pytest.FixtureRequest, data: Path, tmp_path: Path) -> LogPlace | Path:
+def place(request: pytest.FixtureRequest, data: Path, tmp_path: Path) -> AskedPlace | Path:
     match request.param:
         case "path":
             return data
@@ -70,7 +70,7 @@ def rows(target: Path, topic: str = "t", number: int = 0) -> dict[bytes, bytes |
 
 
 def test_the_latest_state_is_written_with_where_to_go_on(
-    place: LogPlace | Path, tmp_path: Path
+    place: AskedPlace | Path, tmp_path: Path
 ) -> None:
     heard = Heard()
     done = keeplast.export(place, tmp_path / "out", topics=["t"], events=heard)
@@ -81,7 +81,7 @@ def test_the_latest_state_is_written_with_where_to_go_on(
     assert 0 < heard.read_bytes <= heard.planned_bytes
 
 
-def test_a_consumer_goes_on_from_it(place: LogPlace | Path, tmp_path: Path) -> None:
+def test_a_consumer_goes_on_from_it(place: AskedPlace | Path, tmp_path: Path) -> None:
     done = keeplast.export(place, tmp_path / "out", topics=["t"])
     topic = keeplast.topic_config({"cleanup.policy": "compact"})
     state = keeplast.exported_state(done.target, "t", topic)
@@ -89,7 +89,7 @@ def test_a_consumer_goes_on_from_it(place: LogPlace | Path, tmp_path: Path) -> N
     assert b"2" == state[0, BEN].value
 
 
-def test_an_earlier_state_is_that_of_its_offsets(place: LogPlace | Path, tmp_path: Path) -> None:
+def test_an_earlier_state_is_that_of_its_offsets(place: AskedPlace | Path, tmp_path: Path) -> None:
     done = keeplast.export(
         place, tmp_path / "out", topics=["t"], partitions=[0], ending_offsets={"t": {0: 2}}
     )
@@ -102,7 +102,7 @@ def test_an_earlier_state_is_that_of_its_offsets(place: LogPlace | Path, tmp_pat
 
 
 def test_a_state_as_of_a_time_is_of_all_records_that_are_not_later(
-    place: LogPlace | Path, tmp_path: Path
+    place: AskedPlace | Path, tmp_path: Path
 ) -> None:
     log = keeplast.open_log(tmp_path / "data" / "t-0")
     first = next(iter(log.records())).timestamp
@@ -172,7 +172,7 @@ def test_an_export_that_is_stopped_leaves_nothing(data: Path, tmp_path: Path) ->
     ],
 )
 def test_what_contradicts_itself_is_the_callers_mistake(
-    place: LogPlace | Path, tmp_path: Path, given: dict[str, object], words: str
+    place: AskedPlace | Path, tmp_path: Path, given: dict[str, object], words: str
 ) -> None:
     with pytest.raises(InvalidError, match=words):
         keeplast.export(place, tmp_path / "out", **given)  # type: ignore[arg-type]

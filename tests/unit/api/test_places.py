@@ -9,7 +9,7 @@ import pytest
 
 import keeplast
 from keeplast.api import attached_logs
-from keeplast.api.place import LogPlace
+from keeplast.api.place import AskedPlace
 from keeplast.clock import SystemClock
 from keeplast.errors import InvalidError, RefusedError, StoppedError
 from tests.support.attached_world import PARTITION
@@ -32,7 +32,7 @@ def store(data: Path, tmp_path: Path) -> str:
 
 
 @pytest.fixture(params=["path", "directory", "store"])
-def place(request: pytest.FixtureRequest, data: Path) -> LogPlace | Path:
+def place(request: pytest.FixtureRequest, data: Path) -> AskedPlace | Path:
     if request.param == "path":
         return data
     if request.param == "directory":
@@ -60,14 +60,14 @@ def found_in(answer: keeplast.KeyAnswer) -> dict[str, list[int]]:
     }
 
 
-def test_a_key_is_explained_in_every_partition_of_a_place(place: LogPlace | Path) -> None:
+def test_a_key_is_explained_in_every_partition_of_a_place(place: AskedPlace | Path) -> None:
     answer = keeplast.explain_place(place, key=ANNA, topics=["t"])
     assert {"t-0": [0, 2], "t-1": []} == found_in(answer)
     assert ((), ()) == (answer.faults, answer.left_out)
     assert answer.document(values=False)["key"]
 
 
-def test_an_offset_is_one_partitions(place: LogPlace | Path) -> None:
+def test_an_offset_is_one_partitions(place: AskedPlace | Path) -> None:
     answer = keeplast.explain_place(place, offset=1, partitions=[0])
     assert {"t-0": [1]} == found_in(answer)
     assert BEN == answer.parts[0].found.key
@@ -75,7 +75,7 @@ def test_an_offset_is_one_partitions(place: LogPlace | Path) -> None:
         keeplast.explain_place(place, offset=1)
 
 
-def test_progress_is_heard_and_ends_the_search(place: LogPlace | Path) -> None:
+def test_progress_is_heard_and_ends_the_search(place: AskedPlace | Path) -> None:
     heard: list[int] = []
     planned: list[int] = []
     keeplast.explain_place(place, key=ANNA, planned=planned.append, progressed=heard.append)
@@ -88,7 +88,7 @@ def test_progress_is_heard_and_ends_the_search(place: LogPlace | Path) -> None:
         keeplast.explain_place(place, key=ANNA, progressed=stop)
 
 
-def test_tasks_find_what_this_process_does(place: LogPlace | Path) -> None:
+def test_tasks_find_what_this_process_does(place: AskedPlace | Path) -> None:
     runner = Travelling()
     answer = keeplast.explain_place(place, key=ANNA, runner=runner)
     assert 2 == runner.items
@@ -106,7 +106,7 @@ def test_tasks_find_what_this_process_does(place: LogPlace | Path) -> None:
     ],
 )
 def test_what_cannot_be_asked_is_the_callers_mistake(
-    place: LogPlace | Path, asked: dict[str, object], words: str
+    place: AskedPlace | Path, asked: dict[str, object], words: str
 ) -> None:
     with pytest.raises(InvalidError, match=words):
         keeplast.explain_place(place, **asked)  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ def test_settings_of_a_directory_are_those_that_are_given(data: Path) -> None:
     assert ({}, 2) == (found_in(unknown), len(unknown.left_out))
 
 
-def test_a_hold_is_added_seen_and_released(place: LogPlace | Path) -> None:
+def test_a_hold_is_added_seen_and_released(place: AskedPlace | Path) -> None:
     (held,) = keeplast.add_hold(
         place, "audit", topics=["t"], partitions=[0], offset=2, max_age_ms=WEEK_MS
     )
@@ -140,7 +140,7 @@ def test_a_hold_is_added_seen_and_released(place: LogPlace | Path) -> None:
         keeplast.release_hold(place, "audit")
 
 
-def test_a_hold_as_of_now_is_of_every_partition(place: LogPlace | Path) -> None:
+def test_a_hold_as_of_now_is_of_every_partition(place: AskedPlace | Path) -> None:
     added = keeplast.add_hold(place, "now", topics=["t"], max_age_ms=WEEK_MS)
     assert {"t-0": 4, "t-1": 2} == {str(each.partition): each.offset for each in added}
 
@@ -158,7 +158,7 @@ def test_a_hold_as_of_now_is_of_every_partition(place: LogPlace | Path) -> None:
     ],
 )
 def test_a_hold_that_cannot_be_is_the_callers_mistake(
-    place: LogPlace | Path, point: dict[str, object], words: str
+    place: AskedPlace | Path, point: dict[str, object], words: str
 ) -> None:
     given: dict[str, object] = {"topics": ["t"], "max_age_ms": WEEK_MS, **point}
     with pytest.raises(InvalidError, match=words):

@@ -18,7 +18,7 @@ from keeplast.model.erasure_request import ErasureRequest
 from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.reader_wait import GroupReader
 from keeplast.service.erasure_answer import ErasureAnswer
-from keeplast.service.erasure_book import forget_request, name_elsewhere
+from keeplast.service.erasure_book import forget_request, name_in_own
 from keeplast.service.erasure_call import AskedErasure, ask_again, ask_for_keys, carry_out
 from keeplast.service.search_tasks import SearchRunner
 
@@ -28,11 +28,13 @@ class Erasure:
     """What there is of the keys: ``answer``, of which ``requests`` ask, and what of a round failed.
 
     A key's ``line`` in the answer is its place among the keys that were given, from 1 on.
+    ``warnings`` are sentences about settings, and about a request that undo will not heed.
     """
 
     answer: ErasureAnswer
     requests: tuple[ErasureRequest, ...]
     failed: Failed = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_gone(self) -> bool:
@@ -143,10 +145,11 @@ def _carried(
     now: bool,
     keeps: bool,
 ) -> Erasure:
+    unheeded: list[str] = []
+
     def kept(requests: Sequence[ErasureRequest]) -> None:
-        # Undo heeds the place's own list, and no other.
-        if shelves.own != shelves.shelf:
-            name_elsewhere(shelves.own, requests)
+        problem = name_in_own(shelves.own, shelves.shelf, requests)
+        unheeded.extend([] if problem is None else [problem])
 
     def act(answer: ErasureAnswer) -> Failed:
         return place.clean_traces(asked, answer, terms)
@@ -155,7 +158,8 @@ def _carried(
         asked, shelves.shelf, partial(place.find_traces, asked, terms), act=act if now else None,
         keeps=keeps, kept=kept,
     )  # fmt: skip
-    return Erasure(found.answer, found.requests, found.done or ())
+    warnings = (*found.answer.warnings, *unheeded)
+    return Erasure(found.answer, found.requests, found.done or (), warnings)
 
 
 def key_lines(keys: Collection[bytes]) -> Mapping[int, bytes]:

@@ -98,8 +98,12 @@ class StoredLogs(AskedPlace):
     @contextlib.contextmanager
     def shelves(self, requests: Path | None) -> Iterator[Shelves]:
         """Open the list in the store's metadata, or a file."""
-        with store_shelf(self.store, None) as own, store_shelf(self.store, requests) as shelf:
-            yield Shelves(own if requests is None else shelf, own)
+        with store_shelf(self.store, None) as own:
+            if requests is None:
+                yield Shelves(own, own)
+                return
+            with store_shelf(self.store, requests) as shelf:
+                yield Shelves(shelf, own)
 
     def find_traces(self, asked: AskedErasure, terms: SearchTerms) -> ErasureAnswer:
         """Search live segments and replaced ones."""

@@ -159,20 +159,13 @@ def _select(options: EraseOptions, asked: AskedErasure) -> tuple[FileSystem, Sel
 
 
 def _name_in(own: RequestShelf, shelf: RequestShelf, requests: Sequence[ErasureRequest]) -> None:
-    """Name requests of another list in the directory's own one: undo heeds no other."""
+    """Name requests of another list in the directory's own one."""
     from keeplast.cli.show.output import say
-    from keeplast.service.erasure_book import name_elsewhere
+    from keeplast.service.erasure_book import name_in_own
 
-    if shelf == own:
-        return
-    try:
-        name_elsewhere(own, requests)
-    except OSError as error:
-        say(
-            "the request is kept, and keeplast undo will not heed it: its name could not be "
-            f"written into the data directory. path={own.name} error={error.strerror}",
-            kind="warning",
-        )
+    problem = name_in_own(own, shelf, requests)
+    if problem is not None:
+        say(problem, kind="warning")
 
 
 def _clean(

@@ -193,6 +193,25 @@ def name_elsewhere(shelf: RequestShelf, requests: Sequence[ErasureRequest]) -> N
         )  # fmt: skip
 
 
+def name_in_own(
+    own: RequestShelf, shelf: RequestShelf, requests: Sequence[ErasureRequest]
+) -> str | None:
+    """Name requests of ``shelf`` in a place's ``own`` list, the only one that undo heeds.
+
+    Returns what is to be said where that could not be written: the requests are kept all the same.
+    """
+    if shelf == own:
+        return None
+    try:
+        name_elsewhere(own, requests)
+    except OSError as error:
+        return (
+            "the request is kept, and keeplast undo will not heed it: its name could not be "
+            f"written into the place's own list. path={own.name} error={error.strerror}"
+        )
+    return None
+
+
 def choose_requests(shelf: RequestShelf, request_id: str | None) -> tuple[ErasureRequest, ...]:
     """Return the request that is named, or all; InvalidError where that is none."""
     book = shelf.read()

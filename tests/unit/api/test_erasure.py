@@ -15,6 +15,7 @@ from keeplast.api.place import AskedPlace
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.log.lock import locked
 from keeplast.model.statement import statement_bytes
+from keeplast.service import erasure_book
 from keeplast.service.certificate_check import CertificateStanding
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import asked_world
@@ -104,6 +105,21 @@ def test_requests_in_a_file_of_their_own_are_named_in_the_place(
     keeplast.forget_erasure(place, request.request_id, requests=file)
     with place.shelves(None) as shelves:
         assert () == shelves.own.read().elsewhere
+
+
+def test_a_list_that_cannot_be_written_is_said_and_the_request_is_kept(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(erasure_book, "name_elsewhere", refuse)
+    file = tmp_path / "requests"
+    found = keeplast.erase(data, [ANNA], HASH_KEY, topics=["t"], requests=file)
+    assert found.requests == keeplast.erasure_requests(data, requests=file)
+    (warning,) = found.warnings
+    assert "undo will not heed it" in warning
+    assert "error=Read-only file system" in warning
 
 
 def test_a_certificate_follows_the_rounds_that_were_asked_for(

@@ -22,12 +22,15 @@ from keeplast.format.filename import (
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
 )
+from keeplast.format.identifier import encode_id
 from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
 from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem
 from keeplast.log.holds import read_holds, write_holds
+from keeplast.log.log_start import noted_log_start
 from keeplast.log.object_paths import is_object_path
-from keeplast.log.partition_log import list_partition
+from keeplast.log.partition_log import find_tail, list_partition
+from keeplast.log.topic_id import read_topic_id
 from keeplast.model.partition import TopicPartition
 from keeplast.run.commit import copy_file
 from keeplast.survey.request import CleanRequest, PartitionRequest
@@ -166,8 +169,40 @@ def make_target(
         raise RefusedError(f"--to is the source itself; leave it out. path={place}")
     if request.overwrites and is_finished(files, place):
         _names_at(files, place, overwrites=True)
+        _require_earlier(files, partition.path, place)
         return False
     return begin_target(files, place, run=run, overwrites=request.overwrites)
+
+
+def _require_earlier(files: FileSystem, source: Path, place: Path) -> None:
+    """Raise RefusedError unless the log at ``place`` may be an earlier one of ``source``.
+
+    ``--overwrite`` replaces what an earlier call wrote. A topic of the same name that is another
+    one, and a log that goes further than the source, are what somebody else wrote: a broker, in a
+    data directory that was named by mistake. What cannot be read is nobody's reason to stay.
+    """
+    try:
+        ids = [read_topic_id(each, files) for each in (source, place)]
+        ends = [_log_end(files, each) for each in (source, place)]
+    except CorruptError:
+        return
+    if None not in ids and ids[0] != ids[1]:
+        raise RefusedError(
+            "another topic of the same name lies at --to, and --overwrite replaces an earlier copy "
+            "alone; choose another place, or remove it if nobody needs it. "
+            f"path={place} topic_id={encode_id(ids[1] or b'')} source={encode_id(ids[0] or b'')}"
+        )
+    if ends[1] > ends[0]:
+        raise RefusedError(
+            "the log at --to goes further than the source, and --overwrite would lose what it has "
+            "behind; choose another place, or remove it if nobody needs it. "
+            f"path={place} log_end={ends[1]} source_log_end={ends[0]}"
+        )
+
+
+def _log_end(files: FileSystem, path: Path) -> int:
+    listing = list_partition(path, files, if_empty=noted_log_start(files, path))
+    return find_tail(listing, files).log_end
 
 
 def replace_target(

@@ -33,6 +33,7 @@ from keeplast.format.filename import (
     REPLICATION_CHECKPOINT,
 )
 from keeplast.inspect.verification import Verifier, VerifySettings
+from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import Buffer, FileSystem, LocalFiles, ReadHandle, WriteHandle
 from keeplast.model.document import encode
@@ -446,6 +447,43 @@ def test_what_lies_at_a_target_is_replaced_only_on_request(directory: Path, tmp_
     assert expected == contents(target / directory.name)
     assert b"mine" == (target / "note.txt").read_bytes()
     assert {} == read_checkpoint(LocalFiles(), target, LOG_START_CHECKPOINT)
+
+
+@pytest.mark.parametrize("ids", [("A" * 21 + "Q", "B" * 21 + "Q"), (None, "B" * 21 + "Q")])
+def test_another_topic_of_the_same_name_at_a_target_is_nobodys_earlier_copy(
+    directory: Path, tmp_path: Path, ids: tuple[str | None, str]
+) -> None:
+    target = tmp_path / "target"
+    request = replace(clean_request(directory), target=target, overwrites=True)
+    clean(replace(request, overwrites=False))
+    for place, topic_id in zip((directory, target / directory.name), ids, strict=True):
+        if topic_id is not None:
+            text = f"version: 0\ntopic_id: {topic_id}\n"
+            (place / PARTITION_METADATA).write_text(text)
+    before = tree(target)
+    if ids[0] is None:  # of a source that says none nobody can tell
+        clean(request)
+        return
+    failed = last_round(coordinator().clean(request))
+    assert isinstance(failure(failed), RefusedError)
+    assert "another topic of the same name lies at --to" in str(failure(failed))
+    assert before == tree(target)
+
+
+def test_a_log_at_a_target_that_goes_further_than_the_source_is_not_replaced(
+    directory: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    request = replace(clean_request(directory), target=target)
+    clean(request)
+    copy = target / directory.name
+    with LogAppender(copy, LocalFiles(), topic=TopicConfig()) as log:
+        log.append([NewRecord(b"later", b"1", NOW_MS)])
+    before = tree(target)
+    failed = last_round(coordinator().clean(replace(request, overwrites=True)))
+    assert isinstance(failure(failed), RefusedError)
+    assert "goes further than the source" in str(failure(failed))
+    assert before == tree(target)
 
 
 class Unreadable(LocalFiles):

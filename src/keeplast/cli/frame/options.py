@@ -112,7 +112,7 @@ class TargetOptions:
         typer.Option(
             "--overwrite",
             help="Write to --to although other things lie there; partitions that are there already "
-            "are replaced.",
+            "are replaced, unless they are of another topic or go further than the source.",
             rich_help_panel=ROUND,
         ),
     ] = False

@@ -72,9 +72,18 @@ class LiveState(Mapping[tuple[int, bytes], LiveRecord]):
         ``timestamp_ms`` is -1 without one; the name of a header is text, as clients give it, or
         bytes; headers None are none. A record below :attr:`positions` was taken before, as after a
         rebalance, and changes nothing; nor does one without a key, which is in no state.
-        InvalidError for a negative partition or offset.
+        InvalidError, and nothing is taken, for a negative partition or offset, and for a key or
+        value that is not bytes, such as what a client's deserializer makes of them.
         """
         _require_place(partition, offset)
+        # A key of another type is another key: its tombstone would leave what an export brought.
+        for name, given in (("key", key), ("value", value)):
+            if given is not None and not isinstance(given, bytes):
+                raise InvalidError(
+                    f"the {name} is not bytes; give it as the broker has it, without a "
+                    f"deserializer. type={type(given).__name__} partition={partition} "
+                    f"offset={offset}"
+                )
         if offset < self._next.get(partition, 0):
             return False
         self._next[partition] = offset + 1

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, delete, insert, select, update
 
 from keeplast.cleaner.eligibility import require_unheld
 from keeplast.errors import CompactionError, ConflictError, CorruptError, InvalidError
@@ -45,6 +45,19 @@ SEGMENTS_MAX = 1_000
 SEGMENTS_KNOWN = 4_096
 """Texts that are decoded once: each look at a partition reads all of its rows. A few MiB."""
 _S = schema.OWN_SEGMENTS.c
+
+# Queries of every look are put together once: that takes longer than SQLite's answer.
+_BY_NAME = select(schema.ATTACHED).where(
+    schema.ATTACHED.c.cluster_id == bindparam("cluster_id"),
+    schema.ATTACHED.c.topic_id == bindparam("topic_id"),
+    schema.ATTACHED.c.partition == bindparam("number"),
+)
+_BY_NAME_LOCKED = _BY_NAME.with_for_update()
+_BY_ROW_LOCKED = (
+    select(schema.ATTACHED).where(schema.ATTACHED.c.id == bindparam("row_id")).with_for_update()
+)
+_HOLDS = select(schema.HOLDS).where(schema.HOLDS.c.attached_id.is_not(None))
+_HOLDS_OF_ONE = select(schema.HOLDS).where(schema.HOLDS.c.attached_id == bindparam("row_id"))
 
 
 def segment_text(segment: RemoteLogSegment) -> str:
@@ -95,15 +108,16 @@ def find_row(
     connection: Connection, name: AttachedName, *, locks: bool = False
 ) -> RowMapping | None:
     """Return the row of a partition, locked for a change; None when there is none."""
-    found = schema.ATTACHED.c
-    query = select(schema.ATTACHED).where(
-        found.cluster_id == name.cluster_id,
-        found.topic_id == encode_id(name.partition.topic_id),
-        found.partition == name.partition.partition,
-    )
-    if locks:
-        query = query.with_for_update()
-    return connection.execute(query).mappings().first()
+    asked = {
+        "cluster_id": name.cluster_id, "topic_id": encode_id(name.partition.topic_id),
+        "number": name.partition.partition,
+    }  # fmt: skip
+    return connection.execute(_BY_NAME_LOCKED if locks else _BY_NAME, asked).mappings().first()
+
+
+def lock_row(connection: Connection, row_id: int) -> RowMapping | None:
+    """Return the row of this id, locked for a change; None when there is none."""
+    return connection.execute(_BY_ROW_LOCKED, {"row_id": row_id}).mappings().first()
 
 
 def insert_row(
@@ -124,11 +138,12 @@ def insert_row(
 def holds_of(connection: Connection, *rows: RowMapping) -> dict[int, tuple[Hold, ...]]:
     """Return the holds of the partitions of ``rows``, also those that are over, by row id."""
     partitions = {int(row["id"]): TopicPartition(row["topic"], row["partition"]) for row in rows}
-    query = select(schema.HOLDS).where(schema.HOLDS.c.attached_id.is_not(None))
     if len(partitions) == 1:
-        query = select(schema.HOLDS).where(schema.HOLDS.c.attached_id.in_(partitions))
+        rows_found = connection.execute(_HOLDS_OF_ONE, {"row_id": next(iter(partitions))})
+    else:
+        rows_found = connection.execute(_HOLDS)
     found: dict[int, tuple[Hold, ...]] = {}
-    for each in connection.execute(query).mappings():
+    for each in rows_found.mappings():
         number = each["attached_id"]
         if number in partitions:
             try:

@@ -47,6 +47,7 @@ from keeplast.tier.metadata.decision_rows import (
     holds_of,
     insert_row,
     leftovers,
+    lock_row,
     of_segment,
     open_decisions,
     own_of,
@@ -489,8 +490,7 @@ class DecisionLog:
 
 
 def _lock(connection: Connection, known: Attached) -> RowMapping:
-    query = select(schema.ATTACHED).where(_A.id == known.row_id).with_for_update()
-    row = connection.execute(query).mappings().first()
+    row = lock_row(connection, known.row_id)
     if row is None:
         raise InvalidError(f"the partition is not in the decision log. partition={known.name}")
     return row

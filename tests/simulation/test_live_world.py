@@ -33,7 +33,7 @@ from keeplast.format.remote_log_metadata import RemoteLogEvent
 from keeplast.model.offsets import INT64_MAX
 from keeplast.tier.state.attached import Attached, Decision
 from tests.support import live_world
-from tests.support.live_world import simulate
+from tests.support.live_world import World, simulate
 from tests.support.live_world_mood import LiveTally
 from tests.support.live_world_ports import HostCluster
 from tests.support.tier_world import Failure
@@ -68,6 +68,27 @@ def test_a_seed_is_the_same_run_every_time(engine: Engine) -> None:
         simulate(7, engine, told=trace.append)
     assert traces[0] == traces[1]
     assert len(traces[0]) > 100
+
+
+def test_nobody_writes_while_keeplast_works_when_the_log_is_long(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 363, which did not end: rounds that take longer the more is written meanwhile."""
+    meanwhile: list[bool] = []
+    write = World._write
+
+    def noted(self: World) -> None:
+        meanwhile.append(self._is_meanwhile)
+        write(self)
+
+    monkeypatch.setattr(World, "_write", noted)
+    simulate(2, engine)
+    assert any(meanwhile)
+    meanwhile.clear()
+    monkeypatch.setattr(live_world, "RECORDS_MAX", 0)
+    simulate(2, engine)
+    assert meanwhile
+    assert not any(meanwhile)
 
 
 def without_audit(patch: pytest.MonkeyPatch) -> None:

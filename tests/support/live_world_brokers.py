@@ -532,13 +532,16 @@ class Brokers:
         walk = self._walk(broker, start)
         if not walk.names <= self._serving_newest():
             self._happened[LAGGING_READ] += 1
-        key = (start, self.log.changes, broker.local_start, walk.key)
+        entries = {entry for each in walk.segments for entry in self._tier.aborted(each)}
+        entries |= {each for each in self.log.aborted if each.last_offset >= broker.local_start}
+        # What is remote is stable: what comes after it only lets more of it be missing.
+        is_stable = broker.local_start <= self.log.last_stable
+        changes = -1 if is_stable else self.log.changes
+        key = (start, changes, broker.local_start, walk.key, entries)
         asked = broker.node, start == self.log.start
         if self._judged.get(asked) == key:
             return
         self._judged[asked] = key
-        entries = {entry for each in walk.segments for entry in self._tier.aborted(each)}
-        entries |= {each for each in self.log.aborted if each.last_offset >= broker.local_start}
         removal = self._mood.removal
         gone = self.log.judge(
             f"{broker} of {self.leader}", walk.given, walk.committed(frozenset(entries)), start,

@@ -68,7 +68,10 @@ def locked(root: Path, *, writes: bool = True) -> Iterator[None]:
 
 
 def is_locked(root: Path) -> bool:
-    """Say whether anybody holds the lock now; never creates the file."""
+    """Say whether a broker or a cleaning process holds the lock now; never creates the file.
+
+    The file is only read, so that a principal who may do no more is told the truth.
+    """
     if is_object_path(root):
         return False
     with _guard:
@@ -78,11 +81,12 @@ def is_locked(root: Path) -> bool:
         except FileNotFoundError:
             return False  # It is none of this host's.
         try:
-            fd = os.open(root / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(root / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return False
         try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Brokers' locks exclude shared ones, which a file that is only read may have.
+            fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return True
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -64,6 +65,27 @@ def test_directory_that_another_process_holds_is_refused(tmp_path: Path) -> None
     assert not is_locked(tmp_path)
     with locked(tmp_path):
         pass
+
+
+def test_who_may_only_read_the_lock_file_is_told_of_its_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that nobody held a directory that a broker served."""
+    opened = os.open
+
+    def only_reads(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, flags, mode)
+
+    process = held_by_another(tmp_path)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "open", only_reads)
+            assert is_locked(tmp_path)
+    finally:
+        release(process)
+    assert not is_locked(tmp_path)
 
 
 def test_another_process_is_refused_while_it_is_held(tmp_path: Path) -> None:

@@ -9,11 +9,17 @@ from pathlib import Path
 import pytest
 
 from keeplast.format.filename import LOG, segment_file
+from keeplast.inspect.explain import AskedKey
+from keeplast.inspect.fates import Outlook
+from keeplast.log.append import LogAppender, NewRecord
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
+from keeplast.store.explain import explain_stored
 from keeplast.tier.objects.object_store import segment_of_key
 from keeplast.tier.state.segment import RemoteSegment
+from tests.support.broker_directory import FILES, BrokerDirectory
 from tests.support.counting_objects import CountingObjects
 from tests.support.crash_logs import CRASH_LOGS
-from tests.support.partition_maker import DAY_MS, clean, clean_request
+from tests.support.partition_maker import COMPACT, DAY_MS, NOW_MS, PARTITION, clean, clean_request
 from tests.support.reader import read_partition
 from tests.support.tiered_log import Tiered, records
 
@@ -90,3 +96,32 @@ def test_a_local_copy_with_other_bytes_is_not_read(tmp_path: Path) -> None:
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     report = tiered.clean(log.topic, local=directory)
     assert report.end_offset == tiered.state.first_dirty()
+
+
+def test_what_is_clean_holds_no_round_back_however_young_it_is(tmp_path: Path) -> None:
+    """A lag that was set later is about what is dirty, as in a directory and in Kafka."""
+    broker = BrokerDirectory(tmp_path, replace(COMPACT, segment_bytes=1 << 20))
+
+    def write(timestamp_ms: int) -> None:
+        log = LogAppender(broker.path, FILES, topic=broker.topic, clock=broker.clock)
+        log.append([NewRecord(b"k", b"v", timestamp_ms)])
+        log.roll()
+        log.close()
+
+    write(NOW_MS)
+    write(NOW_MS)
+    broker.import_all()
+    assert not broker.tiered.clean(PARTITION, grace_ms=0, force=True).skipped
+    broker.topic = replace(broker.topic, min_compaction_lag_ms=60_000)
+    broker.clock.advance(30_000)
+    for _ in range(2):
+        write(NOW_MS - 3_600_000)
+    broker.copy()
+    told = explain_stored(
+        broker.tiered.look(PARTITION), broker.objects, AskedKey(b"k"), broker.clock.now_ms(),
+        Workspace(MEMORY_BYTES_MIN), filter_key=None, planned=lambda _: None,
+        progressed=lambda _: None,
+    ).found  # fmt: skip
+    assert (2, 4) == (told.first_dirty, told.bound)
+    assert {Outlook.GOES_NEXT, Outlook.WINS} == {each.fate.outlook for each in told.records}
+    assert not broker.tiered.clean(PARTITION, grace_ms=0, force=True).skipped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import typer
 
 import keeplast as package
-from keeplast.cli.main import app
+from keeplast.cli.main import OBJECTS_PER_COLLECTION, app, main
 from tests.unit.cli.conftest import Run
 
 Command = Callable[..., Run]
@@ -28,6 +29,18 @@ def test_help_says_what_exit_codes_mean(keeplast: Command) -> None:
 
 def test_a_command_that_does_not_exist_is_a_usage_error(keeplast: Command) -> None:
     assert 2 == keeplast("compact").code
+
+
+def test_a_process_of_its_own_looks_for_garbage_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, found = gc.get_threshold(), list[tuple[int, ...]]()
+    for name in ("claim_stdout", "terminate_on_signal"):
+        monkeypatch.setattr(f"keeplast.cli.main.{name}", lambda: None)
+    monkeypatch.setattr("keeplast.cli.main.app", lambda: found.append(gc.get_threshold()))
+    try:
+        main()
+    finally:
+        gc.set_threshold(*before)
+    assert [(OBJECTS_PER_COLLECTION, *before[1:])] == found
 
 
 def test_the_shell_completes_commands_and_options(

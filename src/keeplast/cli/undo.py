@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 NAMES_BYTES_MAX = 1 << 20
 NOTHING_KEPT = "no round has kept anything"
 WHEN_KEPT = (
-    "rounds keep what they replace where undo.retention.ms is above 0, until that time is over, "
-    "and not while keys of the topic are to be erased"
+    "rounds keep what they replace where undo.retention.ms is above 0, until that time is over; "
+    "those of erase --now keep nothing"
 )
 undo = typer.Typer(
     name="undo",

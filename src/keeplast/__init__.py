@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from keeplast.rewrite.stats import Stats
     from keeplast.run.undo import UndoRound
     from keeplast.run.undoing import UndoReport
-    from keeplast.service.certificate_issue import IssuedCertificate
+    from keeplast.service.erasure.certificate_issue import IssuedCertificate
     from keeplast.service.explained import KeyAnswer
     from keeplast.store.tiered_store import TieredStore
     from keeplast.survey.report import CleanReport, Estimate, PartitionReport, RoundReport
@@ -125,7 +125,7 @@ __all__ = [
 _HOMES = {
     "keeplast.service.explained": ("KeyAnswer",),
     "keeplast.model.hold": ("Hold",),
-    "keeplast.service.certificate_issue": ("IssuedCertificate",),
+    "keeplast.service.erasure.certificate_issue": ("IssuedCertificate",),
     "keeplast.api.certificate": (
         "VerifiedCertificate",
         "certify",

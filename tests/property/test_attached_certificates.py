@@ -28,13 +28,18 @@ from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.keyed_hash import KeyHasher
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
-from keeplast.service.attached_certificate import attached_place
-from keeplast.service.attached_erasing import find_attached_traces
-from keeplast.service.certificate import ReceiptStanding, make_certificate
-from keeplast.service.certificate_check import read_certificate
 from keeplast.service.cluster_answer import AskedCluster
-from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.erasure_book import FileShelf, add_request, keys_of_file, keys_of_requests
+from keeplast.service.erasure.attached_certificate import attached_place
+from keeplast.service.erasure.attached_erasing import find_attached_traces
+from keeplast.service.erasure.certificate import ReceiptStanding, make_certificate
+from keeplast.service.erasure.certificate_check import read_certificate
+from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
+from keeplast.service.erasure.erasure_book import (
+    FileShelf,
+    add_request,
+    keys_of_file,
+    keys_of_requests,
+)
 from keeplast.service.search_tasks import SearchRunner
 from keeplast.signing import SignatureCheck, Signer
 from tests.support.attached_world import PARTITION

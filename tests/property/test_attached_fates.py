@@ -40,10 +40,10 @@ from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.strategy import Strategy
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
-from keeplast.service.attached_erasing import find_attached_traces
 from keeplast.service.cluster_answer import AskedCluster, answer_from_cluster, remote_log
-from keeplast.service.erasure_answer import ErasureAnswer
-from keeplast.service.erasure_book import keys_of_file
+from keeplast.service.erasure.attached_erasing import find_attached_traces
+from keeplast.service.erasure.erasure_answer import ErasureAnswer
+from keeplast.service.erasure.erasure_book import keys_of_file
 from keeplast.service.explained import ExplainedPartition
 from keeplast.store.explain import ReplacedCopy
 from keeplast.survey.report import RoundReport

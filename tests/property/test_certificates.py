@@ -30,16 +30,21 @@ from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
-from keeplast.service.certificate import (
+from keeplast.service.erasure.certificate import (
     CertifiedPlace,
     ReceiptStanding,
     directory_place,
     make_certificate,
 )
-from keeplast.service.certificate_check import read_certificate
-from keeplast.service.erasing import find_traces
-from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.erasure_book import FileShelf, add_request, keys_of_file, keys_of_requests
+from keeplast.service.erasure.certificate_check import read_certificate
+from keeplast.service.erasure.erasing import find_traces
+from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
+from keeplast.service.erasure.erasure_book import (
+    FileShelf,
+    add_request,
+    keys_of_file,
+    keys_of_requests,
+)
 from keeplast.signing import SignatureCheck, Signer
 from keeplast.survey.request import CleanRequest
 from tests.support.key_pair import write_operator_files

@@ -23,16 +23,16 @@ from keeplast.format.message_set import read_batches
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
-from keeplast.service.certificate import CertifiedPlace
-from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.erasure_book import (
+from keeplast.service.erasure.certificate import CertifiedPlace
+from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
+from keeplast.service.erasure.erasure_book import (
     MetadataShelf,
     add_request,
     keys_of_file,
     keys_of_requests,
 )
-from keeplast.service.store_certificate import store_place
-from keeplast.service.store_erasing import find_store_traces
+from keeplast.service.erasure.store_certificate import store_place
+from keeplast.service.erasure.store_erasing import find_store_traces
 from keeplast.signing import SignatureCheck, Signer
 from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.kept_text import ERASURES, KeptText

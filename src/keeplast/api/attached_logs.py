@@ -33,15 +33,15 @@ from keeplast.model.erasure_request import ErasureRequest
 from keeplast.model.hold import Hold, HoldPoint
 from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.redaction import shown_url
-from keeplast.service.attached_certificate import LiveTier, compare_attached, search_tier
-from keeplast.service.attached_erasing import find_attached_traces
 from keeplast.service.attached_holding import hold_topics
 from keeplast.service.attached_read import attached_read
-from keeplast.service.certificate_check import PartitionStanding, given_receipts_behind
-from keeplast.service.certificate_issue import SearchedPlace
 from keeplast.service.cluster_answer import answer_from_cluster, choose_attached
-from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.erasure_call import AskedErasure
+from keeplast.service.erasure.attached_certificate import LiveTier, compare_attached, search_tier
+from keeplast.service.erasure.attached_erasing import find_attached_traces
+from keeplast.service.erasure.certificate_check import PartitionStanding, given_receipts_behind
+from keeplast.service.erasure.certificate_issue import SearchedPlace
+from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
+from keeplast.service.erasure.erasure_call import AskedErasure
 from keeplast.service.explained import KeyAnswer
 from keeplast.service.read_place import ReadPlace, topics_read
 from keeplast.service.store_shelf import store_shelf

@@ -17,20 +17,20 @@ from keeplast.api.place import AskedPlace, SearchTerms
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
 from keeplast.model.erasure_request import ErasureRequest
-from keeplast.service.certificate import CERTIFICATE_BYTES_MAX
-from keeplast.service.certificate_check import (
+from keeplast.service.erasure.certificate import CERTIFICATE_BYTES_MAX
+from keeplast.service.erasure.certificate_check import (
     IS_FINE,
     PartitionStanding,
     lines_within,
     read_certificate,
 )
-from keeplast.service.certificate_issue import (
+from keeplast.service.erasure.certificate_issue import (
     IssuedCertificate,
     SearchedPlace,
     issue_certificate,
     require_new,
 )
-from keeplast.service.erasure_answer import ErasureKeys
+from keeplast.service.erasure.erasure_answer import ErasureKeys
 from keeplast.service.search_tasks import SearchRunner
 from keeplast.signing import SignatureCheck, Signer
 

@@ -25,18 +25,18 @@ from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.holds import add_holds, choose_entries, release_holds
 from keeplast.run.local_runner import LocalRunner
-from keeplast.service.certificate_check import PartitionStanding, compare_directory
-from keeplast.service.certificate_issue import SearchedPlace, search_directory
 from keeplast.service.directory_answer import answer_from_directory
-from keeplast.service.directory_erasing import (
+from keeplast.service.erasure.certificate_check import PartitionStanding, compare_directory
+from keeplast.service.erasure.certificate_issue import SearchedPlace, search_directory
+from keeplast.service.erasure.directory_erasing import (
     clean_traces,
     directory_shelves,
     require_outside,
     select_topics,
 )
-from keeplast.service.erasing import find_traces
-from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.erasure_call import AskedErasure
+from keeplast.service.erasure.erasing import find_traces
+from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
+from keeplast.service.erasure.erasure_call import AskedErasure
 from keeplast.service.explained import KeyAnswer
 from keeplast.service.read_place import ReadPlace, directory_read
 from keeplast.survey.report import CleanReport

@@ -17,9 +17,9 @@ from keeplast.errors import InvalidError
 from keeplast.model.erasure_request import ErasureRequest
 from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.reader_wait import GroupReader
-from keeplast.service.erasure_answer import ErasureAnswer
-from keeplast.service.erasure_book import forget_request, name_in_own
-from keeplast.service.erasure_call import AskedErasure, ask_again, ask_for_keys, carry_out
+from keeplast.service.erasure.erasure_answer import ErasureAnswer
+from keeplast.service.erasure.erasure_book import forget_request, name_in_own
+from keeplast.service.erasure.erasure_call import AskedErasure, ask_again, ask_for_keys, carry_out
 from keeplast.service.search_tasks import SearchRunner
 
 

@@ -22,16 +22,16 @@ from keeplast.model.hold import Hold, HoldPoint
 from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
-from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.erasure_book import RequestShelf
-from keeplast.service.erasure_call import AskedErasure
+from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
+from keeplast.service.erasure.erasure_book import RequestShelf
+from keeplast.service.erasure.erasure_call import AskedErasure
 from keeplast.service.explained import KeyAnswer
 from keeplast.service.read_place import ReadPlace
 from keeplast.service.search_tasks import SearchRunner
 
 if TYPE_CHECKING:
-    from keeplast.service.certificate_check import PartitionStanding
-    from keeplast.service.certificate_issue import SearchedPlace
+    from keeplast.service.erasure.certificate_check import PartitionStanding
+    from keeplast.service.erasure.certificate_issue import SearchedPlace
 
 Failed = tuple[tuple[TopicPartition, Exception], ...]
 """What failed of each partition."""

@@ -20,17 +20,17 @@ from keeplast.model.erasure_request import ErasureRequest
 from keeplast.model.hold import Hold, HoldPoint
 from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.reader_wait import GroupReader
-from keeplast.service.certificate_check import PartitionStanding, given_receipts_behind
-from keeplast.service.certificate_issue import SearchedPlace
-from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.erasure_call import AskedErasure
+from keeplast.service.erasure.certificate_check import PartitionStanding, given_receipts_behind
+from keeplast.service.erasure.certificate_issue import SearchedPlace
+from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
+from keeplast.service.erasure.erasure_call import AskedErasure
+from keeplast.service.erasure.store_certificate import compare_store, search_store
+from keeplast.service.erasure.store_erasing import clean_store_traces, find_store_traces
 from keeplast.service.explained import KeyAnswer
 from keeplast.service.read_place import ReadPlace, store_read
 from keeplast.service.receipts import receipt_to
 from keeplast.service.store_answer import answer_from_store
-from keeplast.service.store_certificate import compare_store, search_store
 from keeplast.service.store_choice import choose_partitions, choose_topics
-from keeplast.service.store_erasing import clean_store_traces, find_store_traces
 from keeplast.service.store_shelf import store_shelf
 from keeplast.store.tiered_store import GRACE_MS_DEFAULT, TieredStore
 from keeplast.survey.receipt_book import read_receipts

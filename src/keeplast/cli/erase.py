@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from keeplast.log.files import FileSystem
     from keeplast.model.erasure_request import ErasureRequest
     from keeplast.run.coordinator import Coordinator
-    from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
-    from keeplast.service.erasure_book import RequestShelf
-    from keeplast.service.erasure_call import AskedErasure
+    from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
+    from keeplast.service.erasure.erasure_book import RequestShelf
+    from keeplast.service.erasure.erasure_call import AskedErasure
     from keeplast.survey.report import CleanReport
 
 Topics = Annotated[
@@ -88,7 +88,7 @@ def erase(options: EraseOptions, as_json: Json = False) -> Result:
     without --now. keeplast erasure certificate says it in writing when nothing is left.
     """
     from keeplast.log.files import LocalFiles
-    from keeplast.service.directory_erasing import directory_shelves, require_whole
+    from keeplast.service.erasure.directory_erasing import directory_shelves, require_whole
 
     about = options.about
     check_call(about, now=options.now, now_ms=options.now_ms)
@@ -117,7 +117,7 @@ class _DirectoryEraser:
         """Search logs, and what lies beside them; takes no lock."""
         from keeplast.cli.show.progress import ProgressEvents
         from keeplast.clock import SystemClock
-        from keeplast.service.erasing import find_traces
+        from keeplast.service.erasure.erasing import find_traces
 
         given = self.options.now_ms
         with (
@@ -146,7 +146,7 @@ class _DirectoryEraser:
 def _select(options: EraseOptions, asked: AskedErasure) -> tuple[FileSystem, Selection]:
     from keeplast.cli.show.output import say
     from keeplast.log.files import LocalFiles
-    from keeplast.service.directory_erasing import select_topics
+    from keeplast.service.erasure.directory_erasing import select_topics
 
     files = LocalFiles()
     selection = select_topics(
@@ -161,7 +161,7 @@ def _select(options: EraseOptions, asked: AskedErasure) -> tuple[FileSystem, Sel
 def _name_in(own: RequestShelf, shelf: RequestShelf, requests: Sequence[ErasureRequest]) -> None:
     """Name requests of another list in the directory's own one."""
     from keeplast.cli.show.output import say
-    from keeplast.service.erasure_book import name_in_own
+    from keeplast.service.erasure.erasure_book import name_in_own
 
     problem = name_in_own(own, shelf, requests)
     if problem is not None:
@@ -182,7 +182,7 @@ def _clean(
     from keeplast.cli.frame.guard import StopSignals
     from keeplast.cli.frame.verdict import report_exit_code
     from keeplast.cli.show.progress import ProgressEvents
-    from keeplast.service.directory_erasing import clean_traces
+    from keeplast.service.erasure.directory_erasing import clean_traces
 
     workers, stopped = options.workers, 0
 

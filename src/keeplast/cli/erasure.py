@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from keeplast.model.erasure_request import ErasureRequest
     from keeplast.model.keyed_hash import KeyHasher
-    from keeplast.service.certificate_check import PartitionStanding
-    from keeplast.service.certificate_issue import SearchedPlace
-    from keeplast.service.erasure_answer import ErasureKeys
-    from keeplast.service.erasure_book import RequestShelf
+    from keeplast.service.erasure.certificate_check import PartitionStanding
+    from keeplast.service.erasure.certificate_issue import SearchedPlace
+    from keeplast.service.erasure.erasure_answer import ErasureKeys
+    from keeplast.service.erasure.erasure_book import RequestShelf
 
 erasure = typer.Typer(
     name="erasure",
@@ -180,7 +180,7 @@ def forget(
     """Remove a request: nobody looks for its keys again. Its certificate counts as before."""
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.output import print_result
-    from keeplast.service.erasure_book import forget_request
+    from keeplast.service.erasure.erasure_book import forget_request
 
     with _shelf_at(place, requests) as (shelf, own):
         keys = forget_request(shelf, request, own)
@@ -200,7 +200,7 @@ def _shelf_at(
     """
     from keeplast.cli.frame.packages import check_packages
     from keeplast.log.object_paths import is_object_path
-    from keeplast.service.directory_erasing import directory_shelves
+    from keeplast.service.erasure.directory_erasing import directory_shelves
 
     if "://" not in place or is_object_path(Path(place)):
         kept, its_own = directory_shelves(Path(place), requests)
@@ -239,8 +239,8 @@ def certificate(
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.clock import SystemClock
     from keeplast.log.files import LocalFiles
-    from keeplast.service.certificate_issue import search_directory
-    from keeplast.service.directory_erasing import (
+    from keeplast.service.erasure.certificate_issue import search_directory
+    from keeplast.service.erasure.directory_erasing import (
         directory_shelves,
         require_outside,
         select_topics,
@@ -295,8 +295,8 @@ def verify(
     from keeplast.log.files import LocalFiles
 
     check_signing()
-    from keeplast.service.certificate import CERTIFICATE_BYTES_MAX
-    from keeplast.service.certificate_check import (
+    from keeplast.service.erasure.certificate import CERTIFICATE_BYTES_MAX
+    from keeplast.service.erasure.certificate_check import (
         IS_FINE,
         compare_directory,
         given_receipts_behind,
@@ -365,7 +365,7 @@ def _compare_store(
     from keeplast.cli.show.progress import ProgressEvents
 
     check_packages()
-    from keeplast.service.store_certificate import compare_store
+    from keeplast.service.erasure.store_certificate import compare_store
 
     with call.opened(only_looks=True) as opened, ProgressEvents("searching") as events:
         return compare_store(statement, opened, hasher, behind=behind, progressed=events.progressed)
@@ -387,7 +387,7 @@ def _compare_tier(
     )
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.clock import SystemClock
-    from keeplast.service.attached_certificate import LiveTier, compare_attached
+    from keeplast.service.erasure.attached_certificate import LiveTier, compare_attached
 
     cluster = ClusterAddress(
         bootstrap_server=live.bootstrap_server or "", command_config=live.command_config
@@ -418,7 +418,7 @@ def _verified_lines(
     """Return what a person is told of a certificate that is as it was signed."""
     from keeplast.clock import time_text
     from keeplast.model.escapes import printable
-    from keeplast.service.certificate import not_stated_in
+    from keeplast.service.erasure.certificate import not_stated_in
 
     lines = [
         f"{file}: as it was signed, {time_text(int(statement['signed_at_ms']))[:19]} by the "

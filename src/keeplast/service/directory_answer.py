@@ -21,12 +21,12 @@ from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
 from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
 from keeplast.rewrite.workspace import Workspace
-from keeplast.service.erasing import OUT_OF_SERVICE_WORDS, out_of_service
+from keeplast.service.erasure.erasing import OUT_OF_SERVICE_WORDS, out_of_service
+from keeplast.service.erasure.trace_bounds import TraceBounds
 from keeplast.service.explained import ExplainedPartition, KeyAnswer, OutOfService
 from keeplast.service.search_tasks import SearchRunner, ask_each
 from keeplast.service.status import read_round_receipts
 from keeplast.service.status_words import erased_sentence
-from keeplast.service.trace_bounds import TraceBounds
 from keeplast.survey.group_offsets import GroupOffsets, ReaderOffsets, ask_ahead
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 

@@ -15,8 +15,8 @@ from keeplast.api.place import AskedPlace
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.log.lock import locked
 from keeplast.model.statement import statement_bytes
-from keeplast.service import erasure_book
-from keeplast.service.certificate_check import CertificateStanding
+from keeplast.service.erasure import erasure_book
+from keeplast.service.erasure.certificate_check import CertificateStanding
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import asked_world
 from tests.support.key_pair import OperatorFiles, write_operator_files

@@ -23,7 +23,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.statement import statement_bytes
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.receipt import append_receipt
-from keeplast.service.certificate import CONTEXT
+from keeplast.service.erasure.certificate import CONTEXT
 from keeplast.signing import Signer
 from tests.support.committed_offsets import commit_offsets, home_of
 from tests.support.key_pair import OperatorFiles, write_operator_files

@@ -21,9 +21,9 @@ from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.reader_wait import Absence
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.run.local_runner import LocalRunner
-from keeplast.service.erasure_book import keys_of_file
+from keeplast.service.erasure.erasure_book import keys_of_file
+from keeplast.service.erasure.store_erasing import find_store_traces
 from keeplast.service.store_answer import answer_from_store
-from keeplast.service.store_erasing import find_store_traces
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.report import RoundReport
 from tests.support.key_pair import write_operator_files

@@ -21,8 +21,8 @@ from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
     from keeplast.model.erasure_request import ErasureRequest
-    from keeplast.service.certificate_issue import SearchedPlace
-    from keeplast.service.erasure_answer import ErasureKeys
+    from keeplast.service.erasure.certificate_issue import SearchedPlace
+    from keeplast.service.erasure.erasure_answer import ErasureKeys
 
 
 @command(
@@ -52,7 +52,7 @@ def certificate(
     from keeplast.clock import SystemClock
 
     check_packages()
-    from keeplast.service.attached_certificate import LiveTier, search_tier
+    from keeplast.service.erasure.attached_certificate import LiveTier, search_tier
     from keeplast.service.store_shelf import store_shelf
 
     with (

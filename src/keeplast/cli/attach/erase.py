@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from keeplast.cluster.facts import ClusterFacts
     from keeplast.cluster.metadata_log import FoldedMetadata
     from keeplast.run.receipt import Receipt as ReceiptWriter
-    from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
-    from keeplast.service.erasure_call import AskedErasure
+    from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
+    from keeplast.service.erasure.erasure_call import AskedErasure
     from keeplast.survey.report import CleanReport
     from keeplast.tier.metadata.decisions import DecisionLog
 
@@ -164,7 +164,7 @@ def search_tier(
     """Search the remote tier of the topics that were looked at."""
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.clock import SystemClock
-    from keeplast.service.attached_erasing import find_attached_traces
+    from keeplast.service.erasure.attached_erasing import find_attached_traces
 
     with ProgressEvents("searching") as events, search_runner(workers) as runner:
         return find_attached_traces(
@@ -197,7 +197,7 @@ class _TierEraser:
         from keeplast.cli.attach.rounds import clean_holding
         from keeplast.cli.frame.verdict import report_errors, report_exit_code
         from keeplast.cli.show.output import say
-        from keeplast.service.directory_erasing import ROUNDS_OF_NOW
+        from keeplast.service.erasure.directory_erasing import ROUNDS_OF_NOW
 
         options, grace_ms = self.options, self.options.grace
         why_wait = why_wait_of(options.broker_metrics)

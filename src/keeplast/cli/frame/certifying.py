@@ -9,8 +9,8 @@ from keeplast.cli.frame.command import Result
 from keeplast.cli.frame.erasure_options import HashKey, Keys, Out, RequestId, Requests, SignKey
 
 if TYPE_CHECKING:
-    from keeplast.service.certificate_issue import SearchPlace
-    from keeplast.service.erasure_book import RequestShelf
+    from keeplast.service.erasure.certificate_issue import SearchPlace
+    from keeplast.service.erasure.erasure_book import RequestShelf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,11 @@ def sign_certificate(
     from keeplast.cli.show.output import print_result, say
     from keeplast.log.files import LocalFiles
     from keeplast.model.escapes import printable
-    from keeplast.service.certificate_issue import issue_certificate, require_new
-    from keeplast.service.erasure_answer import unsearched_words
+    from keeplast.service.erasure.certificate_issue import issue_certificate, require_new
+    from keeplast.service.erasure.erasure_answer import unsearched_words
 
     check_signing()
-    from keeplast.service.certificate import not_here
+    from keeplast.service.erasure.certificate import not_here
     from keeplast.signing import Signer
 
     files, out = LocalFiles(), options.out

@@ -20,9 +20,9 @@ from keeplast.cli.frame.parameters import SCOPE
 
 if TYPE_CHECKING:
     from keeplast.model.erasure_request import ErasureRequest
-    from keeplast.service.erasure_answer import ErasureAnswer
-    from keeplast.service.erasure_book import RequestShelf
-    from keeplast.service.erasure_call import AskedErasure
+    from keeplast.service.erasure.erasure_answer import ErasureAnswer
+    from keeplast.service.erasure.erasure_book import RequestShelf
+    from keeplast.service.erasure.erasure_call import AskedErasure
     from keeplast.service.search_tasks import SearchRunner
 
 AllTopics = Annotated[
@@ -102,7 +102,7 @@ def asked_keys(about: KeyOptions, topics: tuple[str, ...], shelf: RequestShelf) 
     """
     from keeplast.cli.frame.key_files import read_hasher, read_keys
     from keeplast.errors import InvalidError
-    from keeplast.service.erasure_call import ask_again, ask_for_keys
+    from keeplast.service.erasure.erasure_call import ask_again, ask_for_keys
 
     hasher = read_hasher(about.hash_key)
     plain = None if about.keys is None else read_keys(about.keys)
@@ -136,7 +136,7 @@ def erase_keys(
     """
     from keeplast.cli.show.erase import render_answer
     from keeplast.cli.show.output import print_result, say
-    from keeplast.service.erasure_call import carry_out
+    from keeplast.service.erasure.erasure_call import carry_out
 
     found = carry_out(
         asked, shelf, eraser.find, act=eraser.act if now else None, keeps=not about.dry_run,

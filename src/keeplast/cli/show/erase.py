@@ -12,7 +12,12 @@ from keeplast.cli.show.rows import new_table
 from keeplast.clock import time_text
 from keeplast.model.erasure_request import ErasureRequest
 from keeplast.model.escapes import printable
-from keeplast.service.erasure_answer import ErasureAnswer, KeyPlace, answer_words, date_words
+from keeplast.service.erasure.erasure_answer import (
+    ErasureAnswer,
+    KeyPlace,
+    answer_words,
+    date_words,
+)
 
 PLACES_SHOWN = 1000
 """Rows of a table; the document has all of them."""

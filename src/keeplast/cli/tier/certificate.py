@@ -14,8 +14,8 @@ from keeplast.cli.tier.options import StoreAddress, broker_settings
 
 if TYPE_CHECKING:
     from keeplast.model.erasure_request import ErasureRequest
-    from keeplast.service.certificate_issue import SearchedPlace
-    from keeplast.service.erasure_answer import ErasureKeys
+    from keeplast.service.erasure.certificate_issue import SearchedPlace
+    from keeplast.service.erasure.erasure_answer import ErasureKeys
 
 
 @command(
@@ -43,7 +43,7 @@ def certificate(
 
     check_packages()
 
-    from keeplast.service.store_certificate import search_store
+    from keeplast.service.erasure.store_certificate import search_store
     from keeplast.service.store_shelf import store_shelf
 
     def search(asked: ErasureRequest, keys: ErasureKeys) -> SearchedPlace:

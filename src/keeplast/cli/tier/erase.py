@@ -26,8 +26,8 @@ from keeplast.cli.tier.options import GraceOptions, OwnedCall, broker_settings
 if TYPE_CHECKING:
     from keeplast.cluster.group_offsets import BrokerGroups
     from keeplast.model.erasure_request import ErasureRequest
-    from keeplast.service.erasure_answer import ErasureAnswer
-    from keeplast.service.erasure_call import AskedErasure
+    from keeplast.service.erasure.erasure_answer import ErasureAnswer
+    from keeplast.service.erasure.erasure_call import AskedErasure
 
 Now = Annotated[
     bool,
@@ -74,7 +74,7 @@ def erase(
     check_call(about, now=now, now_ms=now_ms)
     brokers = readers.brokers()
     check_packages()
-    from keeplast.service.erasure_book import name_elsewhere
+    from keeplast.service.erasure.erasure_book import name_elsewhere
     from keeplast.service.store_shelf import store_shelf
 
     with (
@@ -110,8 +110,8 @@ class _StoreEraser:
         from keeplast.cli.show.progress import ProgressEvents
         from keeplast.clock import SystemClock
         from keeplast.config.mapping import cleaner_config
+        from keeplast.service.erasure.store_erasing import find_store_traces
         from keeplast.service.store_choice import choose_topics
-        from keeplast.service.store_erasing import find_store_traces
 
         with (
             self.call.opened(broker_config=self.broker_config, brokers=self.brokers) as opened,
@@ -130,7 +130,7 @@ class _StoreEraser:
         from keeplast.cli.frame.exit_codes import error_exit_code
         from keeplast.cli.show.fault import fault_text
         from keeplast.cli.tier.steps import receipt_writer
-        from keeplast.service.store_erasing import clean_store_traces
+        from keeplast.service.erasure.store_erasing import clean_store_traces
 
         faults = clean_store_traces(
             lambda: self.call.opened(broker_config=self.broker_config, brokers=self.brokers),

@@ -19,8 +19,8 @@ from keeplast.log.erasure_requests import REQUESTS_NAME
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.object_paths import is_object_path
 from keeplast.run.coordinator import Coordinator
-from keeplast.service.erasure_answer import ErasureAnswer
-from keeplast.service.erasure_book import FileShelf
+from keeplast.service.erasure.erasure_answer import ErasureAnswer
+from keeplast.service.erasure.erasure_book import FileShelf
 from keeplast.service.receipt_names import FILE_NAME
 from keeplast.survey.report import CleanReport
 from keeplast.survey.request import CleanRequest

@@ -23,8 +23,8 @@ from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.traces import LastTrace, find_attached_trace
 from keeplast.model.partition import TopicPartition
 from keeplast.service.cluster_answer import AskedCluster, remote_log
-from keeplast.service.erasing import Search, SearchedLog, search_logs
-from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
+from keeplast.service.erasure.erasing import Search, SearchedLog, search_logs
+from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.search_tasks import SearchRunner
 from keeplast.service.tombstone_dates import dated, removal_pace
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT

@@ -36,7 +36,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.statement import read_statement, statement_bytes
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.workspace import Workspace
-from keeplast.service.certificate import (
+from keeplast.service.erasure.certificate import (
     CONTEXT,
     DIRECTORY,
     KIND,

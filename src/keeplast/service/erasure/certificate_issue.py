@@ -19,7 +19,7 @@ from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem
 from keeplast.model.erasure_request import ErasureRequest
 from keeplast.model.keyed_hash import KeyHasher
-from keeplast.service.certificate import (
+from keeplast.service.erasure.certificate import (
     CertifiedPlace,
     ReceiptStanding,
     directory_place,
@@ -29,9 +29,9 @@ from keeplast.service.certificate import (
     read_standing,
     receipt_paths,
 )
-from keeplast.service.erasing import find_traces
-from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.erasure_book import RequestShelf, choose_one, keys_of_requests
+from keeplast.service.erasure.erasing import find_traces
+from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
+from keeplast.service.erasure.erasure_book import RequestShelf, choose_one, keys_of_requests
 from keeplast.service.search_tasks import SearchRunner
 from keeplast.service.status import read_round_receipts
 

@@ -34,9 +34,9 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
 from keeplast.read.transaction_outcomes import TransactionOutcome
 from keeplast.rewrite.workspace import Workspace
-from keeplast.service.erasure_answer import ErasedKey, ErasureAnswer, ErasureKeys, KeyPlace
+from keeplast.service.erasure.erasure_answer import ErasedKey, ErasureAnswer, ErasureKeys, KeyPlace
+from keeplast.service.erasure.trace_bounds import TraceBounds
 from keeplast.service.search_tasks import Progressed, SearchRunner, ask_each
-from keeplast.service.trace_bounds import TraceBounds
 from keeplast.survey.group_offsets import ReaderOffsets, ask_ahead
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest

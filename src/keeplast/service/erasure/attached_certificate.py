@@ -27,14 +27,15 @@ from keeplast.log.partition_log import PartitionFiles, Tail
 from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.workspace import Workspace
-from keeplast.service.attached_erasing import TieredLog, find_attached_traces
-from keeplast.service.certificate import (
+from keeplast.service.cluster_answer import AskedCluster, remote_log
+from keeplast.service.erasure.attached_erasing import TieredLog, find_attached_traces
+from keeplast.service.erasure.certificate import (
     ATTACHED,
     NOT_SEARCHED,
     CertifiedPlace,
     receipts_standing,
 )
-from keeplast.service.certificate_check import (
+from keeplast.service.erasure.certificate_check import (
     CertificateStanding,
     PartitionStanding,
     age,
@@ -42,10 +43,9 @@ from keeplast.service.certificate_check import (
     judge,
     wanted_keys,
 )
-from keeplast.service.certificate_issue import SearchedPlace
-from keeplast.service.cluster_answer import AskedCluster, remote_log
-from keeplast.service.erasing import Search
-from keeplast.service.erasure_answer import ErasureKeys
+from keeplast.service.erasure.certificate_issue import SearchedPlace
+from keeplast.service.erasure.erasing import Search
+from keeplast.service.erasure.erasure_answer import ErasureKeys
 from keeplast.service.search_tasks import SearchRunner
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog

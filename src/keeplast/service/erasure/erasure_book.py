@@ -26,7 +26,7 @@ from keeplast.model.erasure_request import (
     SegmentDigest,
 )
 from keeplast.model.keyed_hash import KeyHasher
-from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
+from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
 
 if TYPE_CHECKING:
     from keeplast.tier.metadata.kept_text import KeptText

@@ -25,7 +25,7 @@ from keeplast.model.erasure_request import ErasureRequest, SegmentDigest
 from keeplast.model.keyed_hash import ALGORITHM
 from keeplast.model.partition import TopicPartition
 from keeplast.model.statement import statement_bytes
-from keeplast.service.erasure_answer import ErasureAnswer, date_words
+from keeplast.service.erasure.erasure_answer import ErasureAnswer, date_words
 from keeplast.service.receipt_names import FILE_NAME, PREVIOUS_NAME
 from keeplast.survey.kept_heads import HeadFacts, check_lines
 from keeplast.survey.receipt_book import BYTES_MAX, RoundReceipt, read_receipts, whole_lines

@@ -20,7 +20,7 @@ from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
 from keeplast.service.directory_look import DirectoryLook, look_at_directory
-from keeplast.service.erasure_answer import TOMBSTONE_WORDS
+from keeplast.service.erasure.erasure_answer import TOMBSTONE_WORDS
 from keeplast.service.status import ErasedBy, find_last_rounds
 from keeplast.survey.receipt_book import RoundReceipt
 

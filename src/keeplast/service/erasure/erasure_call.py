@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 from keeplast.errors import InvalidError
 from keeplast.model.erasure_request import ErasureRequest
 from keeplast.model.keyed_hash import KeyHasher
-from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.erasure_book import (
+from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
+from keeplast.service.erasure.erasure_book import (
     RequestShelf,
     add_request,
     choose_requests,

@@ -20,14 +20,14 @@ from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.workspace import Workspace
-from keeplast.service.certificate import (
+from keeplast.service.erasure.certificate import (
     NOT_BOUND,
     NOT_SEARCHED,
     STORE,
     CertifiedPlace,
     receipts_standing,
 )
-from keeplast.service.certificate_check import (
+from keeplast.service.erasure.certificate_check import (
     CertificateStanding,
     PartitionStanding,
     age,
@@ -36,11 +36,11 @@ from keeplast.service.certificate_check import (
     judge,
     wanted_keys,
 )
-from keeplast.service.certificate_issue import SearchedPlace
-from keeplast.service.erasure_answer import ErasureKeys
+from keeplast.service.erasure.certificate_issue import SearchedPlace
+from keeplast.service.erasure.erasure_answer import ErasureKeys
+from keeplast.service.erasure.store_erasing import find_store_traces, remote_files, search_replaced
 from keeplast.service.search_tasks import SearchRunner
 from keeplast.service.store_choice import choose_topics
-from keeplast.service.store_erasing import find_store_traces, remote_files, search_replaced
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.store_name import find_name

@@ -20,15 +20,15 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader, ToldGroups
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.run.receipt import Receipt
-from keeplast.service.directory_erasing import ROUNDS_OF_NOW
-from keeplast.service.erasing import (
+from keeplast.service.erasure.directory_erasing import ROUNDS_OF_NOW
+from keeplast.service.erasure.erasing import (
     FileLog,
     LeftBeside,
     SearchableLog,
     nothing_beside,
     search_logs,
 )
-from keeplast.service.erasure_answer import TOMBSTONE_WORDS, ErasureAnswer, ErasureKeys
+from keeplast.service.erasure.erasure_answer import TOMBSTONE_WORDS, ErasureAnswer, ErasureKeys
 from keeplast.service.search_tasks import SearchRunner
 from keeplast.service.tier_pace import tier_pace
 from keeplast.store.erasure import TierErasure, TierPace

@@ -91,6 +91,11 @@ def test_nobody_writes_while_keeplast_works_when_the_log_is_long(
     assert not any(meanwhile)
 
 
+def test_a_copy_left_behind_is_waited_for_before_all_is_said_to_be_clean(engine: Engine) -> None:
+    """Seed 415: a leader announced a copy over what was merged, and never finished it."""
+    assert 1 == simulate(415, engine).runs
+
+
 def without_audit(patch: pytest.MonkeyPatch) -> None:
     """What was sent is taken for what brokers have, by everybody, and nobody looks at it again."""
     sent: set[tuple[bytes, ...]] = set()

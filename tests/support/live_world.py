@@ -576,9 +576,9 @@ class World:
         self.brokers.roll()
         self.brokers.copy_all()
         self._pass_hour()
+        # A copy that was left behind holds rounds back for as long as it may be finished yet.
+        self._clock.advance(COPY_MS)
         removal = self._mood.removal
-        if removal is not None:
-            self._clock.advance(COPY_MS)
         for number in range(HEALING_ROUNDS):
             if removal is not None and number < REMOVING_ROUNDS:
                 # Horizons pass, and there is something to do besides.

@@ -37,7 +37,6 @@ from keeplast.service.console.standing import (
     entries,
     facts_by_partition,
     has_longest_lag,
-    is_damaged,
     is_defect,
     least_ratio,
     outlook_of,
@@ -328,14 +327,6 @@ def overview_rows(
     return [replace(each, size_share=round(100 * each.size_bytes / largest, 2)) for each in rows]
 
 
-def headings_of(view: ConsoleView) -> tuple[str, str]:
-    """Return what the two columns of dates cover: a round's deadline, and the end of everything."""
-    if view.status is not None:
-        return "Closed segments: round due by", "Everything, with the active segment: gone by"
-    where = "" if view.attached is not None else " in object storage"
-    return "Round due by", f"Everything old{where}: gone by"
-
-
 def groups_of(rows: Sequence[Row]) -> list[tuple[Need, list[Row]]]:
     """Return rows that are in the order of need with the heading of each group of them."""
     return [(need, list(its)) for need, its in groupby(rows, lambda each: each.need)]
@@ -367,9 +358,7 @@ def with_progress(row: Row, live: LiveProgress | None) -> Row:
             why = its["pass"] or ""
             # What a round in waves has left so far has the time of its own beginning.
             is_this = row.last.at_ms >= progress.since_ms
-            last, last_of = (
-                (ShownTime(""), "the running one") if is_this else (row.last, row.last_of)
-            )
+            last, last_of = (ShownTime(""), "") if is_this else (row.last, row.last_of)
             return replace(
                 row, badge=its["badge"], badge_why=why, next_words="", last=last, last_of=last_of,
                 reason=row.running_words or row.reason, need=_need(row, is_at_work=True),
@@ -404,13 +393,9 @@ def row_of(
     what = _RATIO_OF[type(each)]
     return replace(
         row, state_badge=state_badge(each, row.state), need=need_of(row.state),
-        remedy=_remedy(view, each, row.state), size_bytes=_size(each),
+        remedy=remedy_of(view, row.state, is_defect=is_defect(each)), size_bytes=_size(each),
         ratio_of="" if not row.ratio else f"{what}; limit {limit}" if limit else what,
     )  # fmt: skip
-
-
-def _remedy(view: ConsoleView, each: Entry, state: str) -> str:
-    return remedy_of(view, state, is_defect=is_defect(each), is_damaged=is_damaged(each))
 
 
 _RATIO_OF = {

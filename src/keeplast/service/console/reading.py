@@ -77,7 +77,6 @@ class Reading:
             return self._rendering.page(
                 "overview.html", request, view, query=query, found=found, groups=groups,
                 states=pages.state_counts(view, live), beside=cleaner_beside(view),
-                headings=pages.headings_of(view),
             )  # fmt: skip
 
         return await self._rendering.html(make)

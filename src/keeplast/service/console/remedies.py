@@ -25,7 +25,6 @@ _OF_DIRECTORY = (
     "restore the file from a replica or a backup: it is tried again when its files change, or when "
     "somebody asks for it"
 )
-_OF_UNREADABLE = "restore the file from a replica or a backup: the log is looked at again by itself"
 _OF_STORE = (
     "restore the object from a backup: it is tried again when somebody asks for it, or by keeplast "
     "tier clean"
@@ -61,16 +60,11 @@ def is_wrong(state: str) -> bool:
     return state in _WRONG
 
 
-def remedy_of(
-    view: ConsoleView, state: str, *, is_defect: bool = False, is_damaged: bool = False
-) -> str:
+def remedy_of(view: ConsoleView, state: str, *, is_defect: bool = False) -> str:
     """Return what to do about a log in ``state``; empty where nothing is wrong.
 
-    ``is_defect`` is of one that is skipped for a defect of keeplast, where no file is damaged,
-    ``is_damaged`` of one that cannot be read because one is.
+    ``is_defect`` is of one that is skipped for a defect of keeplast, where no file is damaged.
     """
-    if state == State.UNREADABLE.value and is_damaged:
-        return _OF_UNREADABLE
     if state != _SKIPPED:
         return _REMEDIES.get(state, "")
     if is_defect:

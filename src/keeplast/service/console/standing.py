@@ -10,7 +10,6 @@ from keeplast.cleaner.reasons import MAX_LAG, MIN_RATIO
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.layers import Layer
 from keeplast.config.settings import Settings
-from keeplast.errors import CorruptError
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_counted
@@ -165,12 +164,6 @@ def skipped_class(entry: Entry) -> str | None:
     return None
 
 
-def is_damaged(entry: Entry) -> bool:
-    """Say whether a log could not be looked at because a file is damaged."""
-    error = entry.error if isinstance(entry, PartitionStatus) else None
-    return isinstance(error, CorruptError)
-
-
 def is_defect(entry: Entry) -> bool:
     """Say whether a log is skipped for a defect of keeplast, and not for a damaged file."""
     error_class = skipped_class(entry)
@@ -205,11 +198,7 @@ def cleaner_beside(view: ConsoleView) -> str:
             "A broker or another keeplast holds the directory. If it is a broker, its own cleaner "
             "may be at work on these logs too (log.cleaner.enable), and is not told of here."
         )
-    # A lock file that may not be opened for writing looks like one that nobody holds.
-    return (
-        "As far as can be seen from here no broker's cleaner works on these logs: nobody was found "
-        "to hold the lock of the directory, which who may not write there cannot see."
-    )
+    return "No broker's cleaner works on these logs: nobody holds the lock of the directory."
 
 
 def settings_of(view: ConsoleView, entry: Entry) -> Settings | None:

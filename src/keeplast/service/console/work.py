@@ -27,7 +27,6 @@ from keeplast.service.console.remedies import is_wrong, remedy_of
 from keeplast.service.console.standing import (
     Entry,
     entries,
-    is_damaged,
     is_defect,
     reason_of,
     state_badge,
@@ -133,10 +132,7 @@ def _trouble(
 ) -> Trouble:
     path, position = place_in(reason)
     since_ms = None if facts is None else facts.set_aside_since_ms
-    remedy = remedy_of(
-        view, state, is_defect=entry is not None and is_defect(entry),
-        is_damaged=entry is not None and is_damaged(entry),
-    )  # fmt: skip
+    remedy = remedy_of(view, state, is_defect=entry is not None and is_defect(entry))
     badge = state_words(state) if entry is None else state_badge(entry, state)
     return Trouble(partition, state, reason, path, position, since_ms, remedy, badge)
 

@@ -93,7 +93,7 @@ def serving(
         snapshot = Snapshot(view.place, view.now_ms, view.now_ms, 3, 2, (), queue=queue)
         view = replace(view, snapshot=snapshot)
         source.found = view
-    entrance = Entrance("127.0.0.1", 0, allows_actions=runs)
+    entrance = Entrance("127.0.0.1", 0, ("kafka-1",), allows_actions=runs)
     with ConsoleServer(source, entrance, TOKENS, clock, LocalFiles(), searches=searches) as server:
         # To wait for its start took time of this clock; pages are as of the look.
         clock.advance(view.now_ms - clock.now_ms())

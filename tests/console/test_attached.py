@@ -15,6 +15,7 @@ from keeplast.cli.attach.run_options import CapOptions
 from keeplast.cli.attach.watching import attached_finder, attached_watcher
 from keeplast.clock import SystemClock
 from keeplast.cluster.layouts.paced import RequestPace
+from keeplast.model.offsets import range_text
 from keeplast.model.size import format_bytes, format_counted
 from keeplast.service.console.searches import KeySearches, SearchLimits
 from tests.console.conftest import Served, printed, serving
@@ -87,7 +88,8 @@ def test_an_attached_topic_is_shown_as_attach_status_says(
         f"of them compacted {format_counted(compacted['count'], 'segment')}, "
         f"{format_bytes(compacted['bytes'])}"
     ) in known
-    assert f"brokers have offsets {expected['log']['start']} to {expected['log']['end']}" in known
+    log = expected["log"]
+    assert f"brokers have {range_text(log['start'], log['end'])}" in known
     for each in browser.all(".twin"):
         assert "hidden" in each.text
     assert [] == browser.grave_findings()

@@ -77,7 +77,7 @@ def test_the_keyboard_goes_through_the_segments_of_a_strip(
         assert words.startswith(f"{segment[1]}: segment {segment[0]}, offsets {segment[0]} to")
         assert segment[3] in words
         # A person sees what the focus is on, too.
-        assert words == browser.text("#segment")
+        assert f"Selected segment: {words}" == browser.text("#segment")
         assert browser.has_outline()
     browser.press(Keys.ENTER)
     browser.wait(lambda: browser.address.endswith(f"#s{segments[-1][0]}"))
@@ -88,7 +88,8 @@ def test_a_segment_under_the_pointer_is_told(browser: Browser, served: Served) -
     browser.open(served.url("/log/customers/0"))
     first = browser.all("svg.strip.tall a")[0]
     browser.point_at(first)
-    browser.wait(lambda: first.get_attribute("aria-label") == browser.text("#segment"))
+    told = f"Selected segment: {first.get_attribute('aria-label')}"
+    browser.wait(lambda: told == browser.text("#segment"))
 
 
 @pytest.mark.parametrize("has_script", [True, False], ids=["script", "none"])

@@ -50,7 +50,7 @@ def test_progress_arrives_without_a_reload(browser: Browser, served: Served) -> 
     browser.wait(
         lambda: 0.5 == browser.script("return document.querySelector('progress').position")
     )
-    browser.wait(lambda: "50 %, pass 2 of 2: rewriting" in browser.text("main"))
+    browser.wait(lambda: "50 % of both passes, pass 2 of 2: rewriting" in browser.text("main"))
     browser.open(served.url("/log/orders/0"))
     assert "Running now, because: overdue." in browser.text("main")
     browser.script("window.isTheSame = true")

@@ -22,7 +22,7 @@ SHOWN_PLACE = "/var/lib/kafka/data"
 TOLD = Path(__file__).resolve().parent / "pictured"
 """What the pages said when the pictures were taken, but for figures and times."""
 BYTES_MAX = 150_000
-HEIGHT_MAX = 1700
+HEIGHT_MAX = 1900
 LOG = "/log/customers/0"
 
 

@@ -46,13 +46,24 @@ def precise_duration_text(milliseconds: int) -> str:
     return duration_text(milliseconds)
 
 
+def nearest_duration_text(milliseconds: int) -> str:
+    """Return a span of at least 0 as :func:`precise_duration_text` does, the second unit rounded to
+    the nearest: what is two seconds short of five days is not ``4 d 23 h``.
+    """
+    part = next((part for (_, size), (_, part) in pairwise(DURATION_UNITS)
+                 if milliseconds >= size), 1000)  # fmt: skip
+    return precise_duration_text((milliseconds + part // 2) // part * part)
+
+
 def precise_relative_text(at_ms: int, now_ms: int) -> str:
-    """Return the same as :func:`relative_text` in two units, and what is nearer than two seconds
-    as now, or just now: who counts on, as a page does, counts seconds.
+    """Return the same as :func:`relative_text` in two units, what is to come to the nearest, what
+    is over rounded down, and what is nearer than two seconds as now, or just now: who counts on,
+    as a page does, counts seconds.
     """
     if abs(at_ms - now_ms) < NEAR_MS:
         return "now" if at_ms >= now_ms else "just now"
-    return _relative(at_ms, now_ms, precise_duration_text)
+    span = nearest_duration_text if at_ms > now_ms else precise_duration_text
+    return _relative(at_ms, now_ms, span)
 
 
 def relative_text(at_ms: int, now_ms: int) -> str:

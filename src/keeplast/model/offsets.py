@@ -28,6 +28,13 @@ def increment_sequence(sequence: int, increment: int) -> int:
     return sequence + increment
 
 
+def range_text(start: int, end: int) -> str:
+    """Return the offsets ``[start, end)`` as a person reads a range, both ends in it."""
+    if end <= start:
+        return f"no offset from {start} on"
+    return f"offset {start}" if end == start + 1 else f"offsets {start} to {end - 1}"
+
+
 NO_HORIZON = -(1 << 63)
 """In place of a delete horizon to set: none is, and no batch is written anew for one."""
 

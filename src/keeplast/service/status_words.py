@@ -13,6 +13,7 @@ from keeplast.inspect.stages import StageCounts, Stages
 from keeplast.inspect.status import LogStatus
 from keeplast.model.duration import duration_text, precise_duration_text, precise_relative_text
 from keeplast.model.hold import Hold
+from keeplast.model.offsets import range_text
 from keeplast.model.size import format_bytes, format_count
 from keeplast.service.status import DirectoryStatus, ErasedBy, PartitionStatus, State
 from keeplast.survey.wording import sentences
@@ -94,8 +95,8 @@ def detail_lines(each: PartitionStatus, now_ms: int, *, names_options: bool = Tr
         lines.append(
             f"last round {_moment(last.at_ms, now_ms)}: {format_bytes(last.bytes_read)} -> "
             f"{format_bytes(last.bytes_written)}, {format_count(last.records_read)} -> "
-            f"{format_count(last.records_written)} records, offsets {last.first_dirty} to "
-            f"{last.end_offset}, {seconds_text(last.seconds)}"
+            f"{format_count(last.records_written)} records, "
+            f"{range_text(last.first_dirty, last.end_offset)}, {seconds_text(last.seconds)}"
             + (f"; verdict: {last.verdict}" if last.verdict else "")
         )
     return lines
@@ -151,7 +152,7 @@ def _joined(first: str, log: LogStatus) -> str:
         return "gone by"
     if log.figures.cleanable.bound >= log.log_end:
         return f"{first}; gone by"
-    return f"{first}; everything, with {above_words(log)}, is gone by"
+    return f"{first}; all that was overwritten until now, {above_words(log)} included, is gone by"
 
 
 def _first_to_go(each: PartitionStatus, log: LogStatus, now_ms: int) -> str:

@@ -187,7 +187,10 @@ def skip_words(reason: SkipReason, *, names_options: bool = True) -> str:
         case r.AllCopiedClean():
             return "nothing to clean: all that was copied is clean"
         case r.NothingBelow(r.LagLimit() as limit):
-            return f"too young to clean: {limit_words(limit)}"
+            return (
+                f"too young to clean: {limit_words(limit)}; a round follows only if it is dirty "
+                "enough or overdue then"
+            )
         case r.NothingBelow(limit):
             return f"nothing to clean: {limit_words(limit)}"
         case r.RatioTooLow(ratio, threshold):

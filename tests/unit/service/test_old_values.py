@@ -36,7 +36,7 @@ NAME = TopicPartition("t", 0)
 DUE_MS, BY_MS = NOW_MS + 6 * DAY_MS, NOW_MS + 6 * DAY_MS + 60_000
 BASIS = ErasureBasis(BasisKind.MAX_LAG_AFTER_FIRST, 8)
 ERASED = ErasedBy(BY_MS, DUE_MS, BASIS)
-ALL = "is gone by 2027-01-21 08:01:00 UTC (in 6 d): due 2027-01-21 08:00:00 UTC (in 6 d)"
+ALL = "included, is gone by 2027-01-21 08:01:00 UTC (in 6 d): due 2027-01-21 08:00:00 UTC (in 6 d)"
 
 
 def status(
@@ -64,7 +64,7 @@ def words(each: PartitionStatus) -> str:
 
 
 TOO_CLEAN = RatioTooLow(0.4, 0.5)
-ACTIVE_TOO = "everything, with the active segment from 8 on, "
+ACTIVE_TOO = "all that was overwritten until now, the active segment from 8 on "
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ ACTIVE_TOO = "everything, with the active segment from 8 on, "
         (
             status(TOO_CLEAN, bound=6, deadline_ms=NOW_MS + 4 * DAY_MS),
             "those in closed segments, below offset 6, are due",
-            "everything, with what is held back from 6 on, " + ALL,
+            "all that was overwritten until now, what is held back from 6 on " + ALL,
         ),
         (
             status(AllClean(8), bound=8, cleanable_bytes=0, deadline_ms=NOW_MS + 4 * DAY_MS),
@@ -143,9 +143,9 @@ def test_a_page_joins_both_dates_in_one_sentence_and_says_what_the_last_rests_on
     joined, because = old_values_lines(each, each.erased_by, NOW_MS)
     expected = (
         "old values: those in closed segments, below offset 8, are due for a round by 2027-01-19 "
-        "08:00:00 UTC (in 4 d), the deadline of max.compaction.lag.ms; everything, with the active "
-        "segment from 8 on, is gone by 2027-01-21 08:01:00 UTC (in 6 d), while keeplast run goes "
-        "on and its rounds succeed"
+        "08:00:00 UTC (in 4 d), the deadline of max.compaction.lag.ms; all that was overwritten "
+        "until now, the active segment from 8 on included, is gone by 2027-01-21 08:01:00 UTC (in "
+        "6 d), while keeplast run goes on and its rounds succeed"
     )
     assert expected == joined
     assert because.startswith("that is a round that is due by ")

@@ -15,11 +15,12 @@ from keeplast.config.setting_rows import origin_text, shown_value
 from keeplast.config.settings import Settings
 from keeplast.model.duration import precise_relative_text
 from keeplast.model.hold import in_force
+from keeplast.model.offsets import range_text
 from keeplast.model.size import format_bytes, format_counted
 from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.console.pages import (
     Row,
-    queue_places,
+    queue_words,
     row_of,
     twin_of,
     with_progress,
@@ -107,9 +108,9 @@ def log_page(
 ) -> LogAnatomy:
     """Return the page of one log at ``now_ms``, with what ``live`` heard of its round."""
     facts = view.facts(entry.partition)
-    place = queue_places(view, live).get(entry.partition)
+    turn = queue_words(view, live).get(entry.partition, "")
     row = with_progress(
-        row_of(view, entry, now_ms, facts if view.status is None else None, place), live
+        row_of(view, entry, now_ms, facts if view.status is None else None, turn), live, now_ms
     )
     settings, problems = _settings(view, entry)
     local: tuple[StripPart, ...] = ()
@@ -208,7 +209,7 @@ def _at(at_ms: int, now_ms: int) -> str:
 def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
     remote, attached = entry.remote, entry.attached
     lines = [
-        f"topic id {remote.topic_id}; brokers have offsets {remote.log.start} to {remote.log.end}",
+        f"topic id {remote.topic_id}; brokers have {range_text(remote.log.start, remote.log.end)}",
         f"served: {format_counted(remote.served.count, 'segment')}, "
         f"{format_bytes(remote.served.bytes)}, of them compacted "
         f"{format_counted(remote.compacted.count, 'segment')}, "
@@ -216,7 +217,7 @@ def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
     ]
     if remote.remote_end is not None and remote.remote_end + 1 < remote.log.end:
         lines.append(
-            f"on brokers alone: offsets {remote.remote_end + 1} to {remote.log.end}, which no "
+            f"on brokers alone: {range_text(remote.remote_end + 1, remote.log.end)}, which no "
             "compactor can reach"
         )
     for words, found in (
@@ -280,11 +281,11 @@ def _tier_lines(view: ConsoleView, status: TierStatus, now_ms: int) -> list[str]
     lines += [
         f"owner: {status.owner or 'nobody'}, epoch {status.leader_epoch}",
         f"in object storage: {format_bytes(status.remote_bytes)}, "
-        f"{len(status.segments)} segments, offsets {status.log_start} to {status.remote_end}",
+        f"{len(status.segments)} segments, {range_text(status.log_start, status.remote_end)}",
     ]
     if status.local_bytes is not None:
         lines.append(
-            f"on this host: {format_bytes(status.local_bytes)}, up to offset {status.log_end}"
+            f"on this host: {format_bytes(status.local_bytes)}, below offset {status.log_end}"
         )
     if status.orphans:
         lines.append(

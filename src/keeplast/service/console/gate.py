@@ -57,7 +57,8 @@ HEADERS = {
 class Entrance:
     """Where the console is, and for whom it opens.
 
-    ``host`` and ``port`` are those listened on. ``names`` are further names that browsers use.
+    ``host`` and ``port`` are those listened on. ``names`` are further names that browsers use, this
+    host's own first.
     ``proxies`` are the addresses of peers that stand before it; where there are any, nobody else
     is let in. ``is_secure`` says that it speaks TLS itself.
     """
@@ -74,6 +75,11 @@ class Entrance:
     def is_closed(self) -> bool:
         """Say whether a token is needed to look."""
         return not is_loopback(self.host) or bool(self.proxies)
+
+    @property
+    def own_name(self) -> str:
+        """Return the name of this host, empty where nobody said it."""
+        return self.names[0] if self.names else ""
 
     @property
     def cookie(self) -> str:

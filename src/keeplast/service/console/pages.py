@@ -23,12 +23,13 @@ from keeplast.model.duration import (
     precise_duration_text,
     precise_relative_text,
 )
+from keeplast.model.offsets import range_text
 from keeplast.model.partition import TopicPartition
 from keeplast.model.redaction import without_folders
-from keeplast.model.size import format_bytes
+from keeplast.model.size import format_bytes, format_count
 from keeplast.service.attached_outlook import PartitionOutlook
 from keeplast.service.attached_status import AttachedStatus
-from keeplast.service.console.progress import CLEANING, running_document
+from keeplast.service.console.progress import CLEANING, NAMES_MAX, running_document
 from keeplast.service.console.remedies import Need, need_of, remedy_of
 from keeplast.service.console.standing import (
     Entry,
@@ -48,6 +49,7 @@ from keeplast.service.console.standing import (
 from keeplast.service.console.strip import (
     SegmentPart,
     StripPart,
+    Zone,
     attached_parts,
     by_zone,
     hidden_parts,
@@ -60,7 +62,7 @@ from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import LiveProgress
 from keeplast.service.snapshot import PartitionFacts
 from keeplast.service.status import PartitionStatus, State
-from keeplast.service.status_words import above_words
+from keeplast.service.status_words import above_words, state_words
 from keeplast.store.erasure import TierErasure
 from keeplast.store.status import TierStatus
 from keeplast.survey.wording import decision_words
@@ -68,6 +70,7 @@ from keeplast.survey.wording import decision_words
 ROWS = 50
 """Partitions or receipts on one page."""
 ROUND_OVER = "round over"
+MINUTE_MS = 60_000
 
 T = TypeVar("T")
 
@@ -85,6 +88,16 @@ class ShownTime:
     at_ms: int = 0
     is_deadline: bool = False
 
+    @property
+    def minute(self) -> str:
+        """Return the time to the minute, the next one where it has seconds: a date is kept by then;
+        empty without one.
+        """
+        if not self.iso:
+            return ""
+        text = utc_text(-(-self.at_ms // MINUTE_MS) * MINUTE_MS)
+        return f"{text[:16]} UTC" if len(text) == len(self.title) else self.title
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -95,8 +108,9 @@ class Row:
     ``next_words`` say why the last round did not do what is due, and what will; ``running_words``
     and ``running_of`` what the one under way does, in the places of reason and ``deadline_of``.
     ``badge`` stands for the state of a log that is being cleaned, or whose round has ended since
-    the look. ``remedy`` is what to do, empty where nothing is wrong. ``size_share`` is its size in
-    per cent of the largest on the page.
+    the look; ``badge_why`` is how far it is, ``begun`` when it began. ``cleanable_of`` says what
+    else is dirty where nothing can be cleaned. ``remedy`` is what to do, empty where nothing is
+    wrong. ``size_share`` is its size in per cent of the largest on the page.
     """
 
     partition: TopicPartition
@@ -113,6 +127,7 @@ class Row:
     size_bytes: int = 0
     size_share: float = 0.0
     cleanable: str = ""
+    cleanable_of: str = ""
     deadline: ShownTime = ShownTime("")
     deadline_of: str = ""
     erased: ShownTime = ShownTime("")
@@ -125,6 +140,7 @@ class Row:
     running_of: str = ""
     badge: str = ""
     badge_why: str = ""
+    begun: ShownTime = ShownTime("")
     state_badge: str = ""
     remedy: str = ""
     need: Need = Need.NONE
@@ -223,18 +239,20 @@ def moment(at_ms: int | None, now_ms: int) -> ShownTime:
 
 
 def deadline(at_ms: int | None, now_ms: int) -> ShownTime:
-    """Return by when something is due; behind it, how late it is."""
+    """Return by when something is due; behind it, for how long it is overdue."""
     found = moment(at_ms, now_ms)
     if at_ms is None or at_ms + NEAR_MS > now_ms:
         return found
-    return replace(found, text=f"{precise_duration_text(now_ms - at_ms)} late", is_deadline=True)
+    return replace(
+        found, text=f"overdue for {precise_duration_text(now_ms - at_ms)}", is_deadline=True
+    )
 
 
 # The overview.
 
 _SORTS: dict[str, Callable[[Entry], tuple[object, ...]]] = {
     "name": lambda each: (each.partition,),
-    "size": lambda each: (-_size(each), each.partition),
+    "size": lambda each: (-size_of(each), each.partition),
     "ratio": lambda each: (-ratio_of(each), each.partition),
 }
 SORTS = ("", *_SORTS)
@@ -251,7 +269,7 @@ def chosen(view: ConsoleView, query: Query, live: LiveProgress | None = None) ->
         each
         for each in entries(view)
         if (not wanted or wanted in str(each.partition).casefold())
-        and (not query.state or shown_state(view, each, facts, at_work) == query.state)
+        and (not query.state or query.state in shown_states(view, each, facts, at_work))
     ]
     if query.sort:
         found.sort(key=_SORTS[query.sort])
@@ -277,26 +295,55 @@ def by_need(
     return [each for its in groups.values() for each in its]
 
 
-def state_counts(view: ConsoleView, live: LiveProgress | None = None) -> list[tuple[str, int]]:
-    """Return how many partitions are shown in each state, in the order of need."""
+@dataclass(frozen=True, slots=True)
+class StateCount:
+    """How many partitions are in a state, and how many of these are being cleaned."""
+
+    state: str
+    count: int
+    in_work: int = 0
+
+    @property
+    def words(self) -> str:
+        """Return both in words."""
+        also = f", {format_count(self.in_work)} of them being cleaned" if self.in_work else ""
+        return f"{format_count(self.count)} {state_words(self.state)}{also}"
+
+
+def state_counts(view: ConsoleView, live: LiveProgress | None = None) -> list[StateCount]:
+    """Return how many partitions are in each state, in the order of need.
+
+    One that is being cleaned counts as that, and in the state that the round is for.
+    """
     facts, at_work = facts_by_partition(view), _at_work(live)
-    found = Counter(shown_state(view, each, facts, at_work) for each in entries(view))
-    order, in_work = list(Need), (CLEANING, ROUND_OVER)
+    counts: Counter[str] = Counter()
+    in_work: Counter[str] = Counter()
+    for each in entries(view):
+        first, *others = shown_states(view, each, facts, at_work)
+        counts.update((first, *others))
+        in_work.update(others)
+    order, working = list(Need), (CLEANING, ROUND_OVER)
 
-    def rank(counted: tuple[str, int]) -> int:
-        return order.index(need_of(counted[0], is_at_work=counted[0] in in_work))
+    def rank(state: str) -> int:
+        return order.index(need_of(state, is_at_work=state in working))
 
-    return sorted(found.items(), key=rank)
+    return [StateCount(each, counts[each], in_work[each]) for each in sorted(counts, key=rank)]
 
 
-def shown_state(
+def shown_states(
     view: ConsoleView,
     each: Entry,
     facts: Mapping[TopicPartition, PartitionFacts],
     at_work: Mapping[TopicPartition, str],
-) -> str:
-    """Return the state of a partition in the words of its badge, without the per cent."""
-    return at_work.get(each.partition) or state_of(view, each, facts.get(each.partition))
+) -> tuple[str, ...]:
+    """Return the state of a partition in the words of its badge, without the per cent, and behind
+    it, of one that is being cleaned, the state that it is in until the round ends.
+    """
+    working = at_work.get(each.partition)
+    state = state_of(view, each, facts.get(each.partition))
+    if working is None:
+        return (state,)
+    return (working, state) if working == CLEANING else (working,)
 
 
 def _at_work(live: LiveProgress | None) -> dict[TopicPartition, str]:
@@ -316,10 +363,12 @@ def overview_rows(
     ``now_ms`` is the page's clock, from which ages count.
     """
     facts = facts_by_partition(view)
-    places = queue_places(view, live)
+    places = queue_words(view, live)
     rows = [
         with_progress(
-            row_of(view, each, now_ms, facts.get(each.partition), places.get(each.partition)), live
+            row_of(view, each, now_ms, facts.get(each.partition), places.get(each.partition, "")),
+            live,
+            now_ms,
         )
         for each in found
     ]
@@ -332,9 +381,29 @@ def groups_of(rows: Sequence[Row]) -> list[tuple[Need, list[Row]]]:
     return [(need, list(its)) for need, its in groupby(rows, lambda each: each.need)]
 
 
-def queue_places(view: ConsoleView, live: LiveProgress | None) -> dict[TopicPartition, int]:
-    """Return who is how far from the head of the queue, from 1."""
-    return {each.partition: place for place, each in enumerate(upcoming(view, live), start=1)}
+def queue_words(view: ConsoleView, live: LiveProgress | None) -> dict[TopicPartition, str]:
+    """Say when the round of each that is due begins, as far as the queue tells.
+
+    Rounds begin together: as many as there are workers follow when all that run have ended.
+    """
+    queue, running = upcoming(view, live), () if live is None else live.progress.running
+    slots = 0 if view.snapshot is None or not running else view.snapshot.slots
+    names = [str(each.partition) for each in running[:NAMES_MAX]]
+    if len(running) > len(names):
+        names.append(f"{format_count(len(running) - len(names))} more")
+    ended = (
+        f"{', '.join(names[:-1])} and {names[-1]} have"
+        if names[1:]
+        else f"{names[0]} has"
+        if names
+        else ""
+    )
+    return {
+        each.partition: f"it begins when {ended} ended"
+        if place <= slots
+        else f"it is {ordinal(place)} in the queue"
+        for place, each in enumerate(queue, start=1)
+    }
 
 
 def upcoming(view: ConsoleView, live: LiveProgress | None) -> tuple[Choice, ...]:
@@ -347,7 +416,7 @@ def upcoming(view: ConsoleView, live: LiveProgress | None) -> tuple[Choice, ...]
     return tuple(each for each in queue if each.partition not in taken)
 
 
-def with_progress(row: Row, live: LiveProgress | None) -> Row:
+def with_progress(row: Row, live: LiveProgress | None, now_ms: int) -> Row:
     """Return a row with the badge of its round, where one is under way or ended since the look."""
     if live is None:
         return row
@@ -355,12 +424,12 @@ def with_progress(row: Row, live: LiveProgress | None) -> Row:
     for each in progress.running:
         if each.partition == row.partition:
             its = running_document(each, progress)
-            why = its["pass"] or ""
             # What a round in waves has left so far has the time of its own beginning.
             is_this = row.last.at_ms >= progress.since_ms
             last, last_of = (ShownTime(""), "") if is_this else (row.last, row.last_of)
             return replace(
-                row, badge=its["badge"], badge_why=why, next_words="", last=last, last_of=last_of,
+                row, badge=its["badge"], badge_why=its["words"], next_words="", last=last,
+                last_of=last_of, begun=moment(progress.since_ms, max(now_ms, progress.since_ms)),
                 reason=row.running_words or row.reason, need=_need(row, is_at_work=True),
                 deadline_of=row.running_of or row.deadline_of,
             )  # fmt: skip
@@ -382,18 +451,18 @@ def row_of(
     each: Entry,
     now_ms: int,
     facts: PartitionFacts | None,
-    place: int | None = None,
+    turn: str = "",
 ) -> Row:
     """Return the row of a partition; ``facts`` are the loop's, None where there is none.
 
-    ``place`` is how far from the head of the queue it is, from 1.
+    ``turn`` says when its round begins, empty where nobody knows.
     """
-    row = _plain_row(view, each, now_ms, facts, place)
+    row = _plain_row(view, each, now_ms, facts, turn)
     limit = least_ratio(view, each)
     what = _RATIO_OF[type(each)]
     return replace(
         row, state_badge=state_badge(each, row.state), need=need_of(row.state),
-        remedy=remedy_of(view, row.state, is_defect=is_defect(each)), size_bytes=_size(each),
+        remedy=remedy_of(view, row.state, is_defect=is_defect(each)), size_bytes=size_of(each),
         ratio_of="" if not row.ratio else f"{what}; limit {limit}" if limit else what,
     )  # fmt: skip
 
@@ -410,10 +479,10 @@ def _plain_row(
     each: Entry,
     now_ms: int,
     facts: PartitionFacts | None,
-    place: int | None,
+    turn: str,
 ) -> Row:
     if isinstance(each, PartitionStatus):
-        return _directory_row(view, each, now_ms, place)
+        return _directory_row(view, each, now_ms, turn)
     if isinstance(each, AttachedStatus):
         return _attached_row(view, each, now_ms, facts)
     parts = tier_parts(each)
@@ -479,7 +548,7 @@ def _old_words(outlook: PartitionOutlook) -> str:
     return f"no date; {precise_duration_text(outlook.old.after_round_ms)} after its round"
 
 
-def _directory_row(view: ConsoleView, each: PartitionStatus, now_ms: int, place: int | None) -> Row:
+def _directory_row(view: ConsoleView, each: PartitionStatus, now_ms: int, turn: str) -> Row:
     erased, why = _erased(each, now_ms)
     last = each.last_round
     # Nobody types an option into a page.
@@ -492,7 +561,7 @@ def _directory_row(view: ConsoleView, each: PartitionStatus, now_ms: int, place:
         each.partition, each.state.value, reason, erased=erased, erased_why=why,
         last=moment(None if last is None else last.at_ms, now_ms),
         last_of="" if last is None
-        else f"{format_bytes(last.bytes_read)} to {format_bytes(last.bytes_written)}, up to offset "
+        else f"{format_bytes(last.bytes_read)} to {format_bytes(last.bytes_written)}, below offset "
         f"{last.end_offset}",
     )  # fmt: skip
     log = each.log
@@ -509,11 +578,21 @@ def _directory_row(view: ConsoleView, each: PartitionStatus, now_ms: int, place:
     return replace(
         row, strip=by_zone(parts), twin=twin_of(parts), ratio=f"{cleanable.ratio:.3f}",
         size=format_bytes(log.size_bytes), cleanable=format_bytes(cleanable.cleanable_bytes),
+        cleanable_of=_held_words(log, parts),
         deadline=due, deadline_of=_deadline_of(log) if due.iso else "",
         erased_of=f"with {above_words(log)}" if is_split else "",
-        next_words=_next_words(each, log, place), running_words=_running_words(log),
+        next_words=_next_words(each, log, turn), running_words=_running_words(log),
         running_of=_running_of(log),
     )  # fmt: skip
+
+
+def _held_words(log: LogStatus, parts: Sequence[SegmentPart]) -> str:
+    """Say what is dirty where nothing can be cleaned yet; empty elsewhere."""
+    if log.figures.cleanable.cleanable_bytes:
+        return ""
+    sizes = zone_bytes(parts)
+    held = sizes.get(Zone.HELD, 0) + sizes.get(Zone.UNSTABLE, 0)
+    return f"cleanable now; {format_bytes(held)} held back" if held else ""
 
 
 def _deadline_of(log: LogStatus) -> str:
@@ -521,7 +600,7 @@ def _deadline_of(log: LogStatus) -> str:
     first, bound = log.figures.first_dirty, log.figures.cleanable.bound
     if not log.figures.cleanable.cleanable_bytes:
         return "nothing closed can be cleaned yet"
-    return f"offsets {first} to {bound}" if bound < log.log_end else ""
+    return range_text(first, bound) if bound < log.log_end else ""
 
 
 def _running_words(log: LogStatus) -> str:
@@ -530,33 +609,36 @@ def _running_words(log: LogStatus) -> str:
     if not log.figures.cleanable.cleanable_bytes:
         return ""
     late_ms = log.figures.compaction_delay_ms
-    late = f"{precise_duration_text(late_ms)} late; " if late_ms else ""
-    takes = f"{late}the running round takes offsets {first} to {bound}"
+    late = f"overdue for {precise_duration_text(late_ms)}; " if late_ms else ""
+    takes = f"{late}the running round takes {range_text(first, bound)}"
     if log.eligibility.rounds_max > 1:
         return f"{takes}, as far as its key map reaches"
+    # What is clean is rewritten too: a value there goes when a dirty record has replaced it.
+    old = f"old values whose newer record is below {bound}"
     if log.undo_retention_ms:
         kept = duration_text(log.undo_retention_ms)
-        return f"{takes}: what is overwritten there is kept for undo then, and gone {kept} later"
-    return f"{takes}: what is overwritten there is gone when it ends"
+        return f"{takes}: {old} are kept for undo then, and gone {kept} later"
+    return f"{takes}: {old} go when it ends"
 
 
 def _running_of(log: LogStatus) -> str:
     """Say the same below a deadline; empty where a round's end is not the end of what it takes."""
     is_all = log.eligibility.rounds_max <= 1 and not log.undo_retention_ms
-    return "gone when the running round ends" if is_all and _running_words(log) else ""
+    return "these go when the running round ends" if is_all and _running_words(log) else ""
 
 
-def _next_words(each: PartitionStatus, log: LogStatus, place: int | None) -> str:
-    """Say why the last round did not do what is due now, and what will; empty where none is."""
+def _next_words(each: PartitionStatus, log: LogStatus, turn: str) -> str:
+    """Say why a last round left what is due, where its end tells it, and what will do it; empty
+    where no round is due.
+    """
     if not isinstance(each.decision, Overdue | DirtyEnough):
         return ""
     first, bound = log.figures.first_dirty, log.figures.cleanable.bound
     last, words = each.last_round, []
-    if last is not None and last.end_offset == first and last.bound is not None:
-        why = "no more could be cleaned then" if first == last.bound else "its key map was full"
-        words.append(f"The last round ended at offset {first}: {why}.")
-    when = "" if place is None else f", {ordinal(place)} in the queue"
-    words.append(f"The next round takes offsets {first} to {bound}{when}.")
+    if last is not None and last.bound is not None and last.end_offset == first < last.bound:
+        words.append(f"The last round ended below offset {first}: its key map was full.")
+    when = f"; {turn}" if turn else ""
+    words.append(f"The next round takes {range_text(first, bound)}{when}.")
     return " ".join(words)
 
 
@@ -587,7 +669,8 @@ def twin_of(parts: Sequence[SegmentPart]) -> str:
     return words or "empty"
 
 
-def _size(entry: Entry) -> int:
+def size_of(entry: Entry) -> int:
+    """Return the bytes of a log, 0 where nobody could look."""
     if isinstance(entry, TierStatus):
         return entry.remote_bytes
     if isinstance(entry, AttachedStatus):

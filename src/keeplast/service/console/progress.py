@@ -37,7 +37,9 @@ def progress_document(source: ViewSource) -> dict[str, Any] | None:
 
 
 def running_document(choice: Choice, progress: Progress) -> dict[str, Any]:
-    """Return how far one round is: ``percent`` and ``pass`` are null where nobody can tell."""
+    """Return how far one round is: ``percent`` and ``pass`` are null where nobody can tell, and
+    ``words``, which say both, empty.
+    """
     its = progress.of(choice.partition)
     at = None if its is None else its.at
     return {
@@ -46,6 +48,9 @@ def running_document(choice: Choice, progress: Progress) -> dict[str, Any]:
         "why": choice.why,
         "percent": None if its is None else its.percent,
         "pass": at,
+        "words": ", ".join(
+            each for each in ("" if its is None else f"{its.percent} % of both passes", at) if each
+        ),
         "badge": CLEANING if its is None else f"{CLEANING} {its.percent} %",
     }
 

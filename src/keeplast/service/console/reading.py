@@ -24,6 +24,7 @@ from keeplast.service.console.rendering import Rendering, shown_problem
 from keeplast.service.console.standing import (
     Entry,
     cleaner_beside,
+    dates_words,
     deadline_ms,
     facts_by_partition,
     find_entry,
@@ -77,6 +78,7 @@ class Reading:
             return self._rendering.page(
                 "overview.html", request, view, query=query, found=found, groups=groups,
                 states=pages.state_counts(view, live), beside=cleaner_beside(view),
+                dates=dates_words(view),
             )  # fmt: skip
 
         return await self._rendering.html(make)
@@ -115,7 +117,8 @@ class Reading:
                 queue_left=max(len(queue) - work.QUEUE_MAX, 0),
                 troubles=work.troubles(view), since=lambda each: work.since(each, now_ms),
                 beside=cleaner_beside(view),
-                growth=work.growth_of(view), due=work.due_lines(view),
+                others=work.others_words(view), growth=work.growth_of(view),
+                due=work.due_lines(view),
                 budgets=work.budgets(view), caps=work.cap_lines(view),
                 found=pages.paged(work.receipts_found(view, query), query.page),
                 receipts_held=LINES_MAX if len(view.receipts) >= LINES_MAX else None,

@@ -22,8 +22,9 @@ _REMEDIES = {
 }
 _SKIPPED = State.SET_ASIDE.value
 _OF_DIRECTORY = (
-    "restore the file from a replica or a backup: it is tried again when its files change, or when "
-    "somebody asks for it"
+    "with the broker stopped and the loop paused or ended, restore the whole partition directory, "
+    "with its indexes, from a replica or a backup: it is tried again when its files have changed, "
+    "by Try again now on its page, or by keeplast run --retry"
 )
 _OF_STORE = (
     "restore the object from a backup: it is tried again when somebody asks for it, or by keeplast "

@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from keeplast.clock import Clock
 from keeplast.model.escapes import printable
+from keeplast.model.offsets import range_text
 from keeplast.model.redaction import without_folders
 from keeplast.model.size import format_bytes, format_count
 from keeplast.service.console import pages, work
@@ -71,7 +72,8 @@ class Rendering:
         control = self._source.control
         allows_actions = control is not None and self._entrance.allows_actions
         return self._templates.get_template(name).render(
-            view=view, live=progress_document(self._source), visitor=visitor, path=request.url.path,
+            view=view, host=self._entrance.own_name, live=progress_document(self._source),
+            visitor=visitor, path=request.url.path,
             can_act=allows_actions and visitor.role >= VisitorRole.ACTOR,
             allows_actions=allows_actions, has_search=self._has_search,
             has_scans=self._has_scans, may_read=visitor.role is not VisitorRole.NOBODY,
@@ -122,11 +124,11 @@ def _templates() -> Environment:
         finalize=_shown,
     )  # fmt: skip
     found.filters |= {"bytes": format_bytes, "count": format_count, "span": seconds_text,
-                      "breakable": breakable}  # fmt: skip
+                      "breakable": breakable, "path": unbroken_path}  # fmt: skip
     found.globals |= {
         "moment": pages.moment, "log_url": pages.log_url, "receipt_words": work.receipt_words,
         "throughput": work.throughput, "state_words": state_words,
-        "slots_words": work.slots_words,
+        "range_text": range_text, "slots_words": work.slots_words,
     }  # fmt: skip
     return found
 
@@ -139,6 +141,17 @@ def shown_problem(problem: str | None, view: ConsoleView) -> str | None:
 def breakable(text: str) -> Markup:
     """Return a text that may be broken behind the dots of a name, as in a narrow column."""
     return Markup(".<wbr>").join(escape(each) for each in _NAME_DOTS.split(printable(text)))
+
+
+def unbroken_path(text: str) -> Markup:
+    """Return where something is: a path, the last two names of which are not broken, and what
+    follows.
+    """
+    path, blank, more = printable(text).partition(" at byte ")
+    names = path.split("/")
+    folder = "".join(f"{each}/" for each in names[:-2])
+    last = "/".join(names[-2:])
+    return Markup('{}<span class="n">{}</span>{}').format(folder, last, blank + more)
 
 
 def _shown(value: object) -> object:

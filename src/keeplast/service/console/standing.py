@@ -190,8 +190,10 @@ def cleaner_beside(view: ConsoleView) -> str:
         )
     if view.snapshot is not None:
         return (
-            "No broker's cleaner works on these logs: this loop holds the lock of the directory, "
-            "without which no broker runs."
+            "No broker runs on this directory: this loop holds the lock of the directory, and a "
+            "broker that starts here fails until keeplast ends. So keeplast rolls an active "
+            "segment whose first record is older than segment.ms or max.compaction.lag.ms, unless "
+            "it keeps to a broker's order."
         )
     if view.status.is_locked:
         return (
@@ -199,6 +201,21 @@ def cleaner_beside(view: ConsoleView) -> str:
             "may be at work on these logs too (log.cleaner.enable), and is not told of here."
         )
     return "No broker's cleaner works on these logs: nobody holds the lock of the directory."
+
+
+def dates_words(view: ConsoleView) -> str:
+    """Say what the dates of a page rest on, and from where what they are about is gone."""
+    if view.attached is not None:
+        loop, place = "attach run", "the remote tier and from brokers' disks"
+    elif view.status is None:
+        loop, place = "tier run", "the store and from the disks of its hosts"
+    else:
+        loop = "run"
+        place = "this directory; other replicas of a log have their own cleaning"
+    return (
+        f"Each date is kept at the latest, while keeplast {loop} goes on and its rounds succeed. "
+        f"Gone is gone from {place}."
+    )
 
 
 def settings_of(view: ConsoleView, entry: Entry) -> Settings | None:

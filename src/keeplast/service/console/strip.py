@@ -24,6 +24,7 @@ from keeplast.cleaner.reasons import (
     WatermarkLimit,
 )
 from keeplast.inspect.status import LogStatus
+from keeplast.model.offsets import range_text
 from keeplast.model.size import format_bytes, format_counted
 from keeplast.service.attached_status import AttachedStatus
 from keeplast.store.status import Place, RegionName, TierStatus
@@ -212,7 +213,7 @@ def brokers_line(status: AttachedStatus) -> tuple[StripPart, ...]:
         return ()
     x = round(WIDTH * (begin - log.start) / (log.end - log.start), 1)
     width = round(max(WIDTH - x, PART_MIN), 1)
-    words = f"{Zone.BROKERS.value}: offsets {begin} to {log.end}"
+    words = f"{Zone.BROKERS.value}: {range_text(begin, log.end)}"
     return (StripPart(Zone.BROKERS, min(x, float(WIDTH - PART_MIN)), width, words, begin),)
 
 
@@ -267,8 +268,8 @@ def _group_words(group: Group) -> str:
     places = {part.place for part in group}
     (where,) = places if len(places) == 1 else (None,)
     return (
-        f"{group[0].zone.value}: {format_counted(len(group), 'segment')}, offsets "
-        f"{group[0].start} to {max(part.end for part in group)}, {format_bytes(size)}"
+        f"{group[0].zone.value}: {format_counted(len(group), 'segment')}, "
+        f"{range_text(group[0].start, max(part.end for part in group))}, {format_bytes(size)}"
         + ("" if where is None else f", {where}")
     )
 
@@ -287,7 +288,7 @@ def part_words(part: SegmentPart) -> str:
     """Return a segment in words."""
     where = "" if part.place is None else f", {part.place}"
     return (
-        f"{part.zone.value}: segment {part.start}, offsets {part.start} to {part.end}, "
+        f"{part.zone.value}: segment {part.start}, {range_text(part.start, part.end)}, "
         f"{format_bytes(part.size_bytes)}{where}"
     )
 

@@ -22,6 +22,8 @@ from keeplast.service.console.pages import (
     moment,
     place_in,
     sentence_of,
+    size_of,
+    state_counts,
 )
 from keeplast.service.console.remedies import is_wrong, remedy_of
 from keeplast.service.console.standing import (
@@ -160,6 +162,13 @@ def due_lines(view: ConsoleView) -> list[DueLine]:
     return found
 
 
+def others_words(view: ConsoleView) -> str:
+    """Say how many partitions neither wait for a round nor for a person, by their states."""
+    found = [each.words for each in state_counts(view)
+             if each.state not in DUE and not is_wrong(each.state)]  # fmt: skip
+    return ", ".join(found)
+
+
 def since(trouble: Trouble, now_ms: int) -> ShownTime:
     """Return since when; it may have been set aside by the turn that this look began."""
     at_ms = trouble.since_ms
@@ -282,9 +291,13 @@ class DayOfRounds:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The last 30 days by the receipts, the newest day first; days without a round are left out."""
+    """The last 30 days by the receipts, the newest day first; days without a round are left out.
+
+    ``size_bytes`` is what all logs have now that could be looked at.
+    """
 
     days: tuple[DayOfRounds, ...]
+    size_bytes: int
 
     @property
     def words(self) -> str:
@@ -292,17 +305,16 @@ class Growth:
         rounds = sum(each.rounds for each in self.days)
         freed = sum(each.freed_bytes for each in self.days)
         came = sum(each.came_bytes for each in self.days)
+        sums = f"{format_counted(rounds, 'round')} freed {format_bytes(freed)} in sum"
+        now = f"all logs that could be read have {format_bytes(self.size_bytes)} now"
         if not any(each.compared for each in self.days):
             return (
-                f"{format_counted(rounds, 'round')} freed {format_bytes(freed)}; what was appended "
-                "between rounds is known of a log from its second one on"
+                f"{sums}; what was appended between rounds is known of a log from its second one "
+                f"on; {now}"
             )
-        gain = came - freed
-        change = f"{format_bytes(abs(gain))} {'larger' if gain > 0 else 'smaller'}"
         return (
-            f"{format_counted(rounds, 'round')} freed {format_bytes(freed)}, and between rounds "
-            f"{format_bytes(came)} {'was' if came == 1 else 'were'} appended: as far as they tell, "
-            f"these logs are {change} than when the first of these rounds began"
+            f"{sums}, and between rounds {format_bytes(came)} {'was' if came == 1 else 'were'} "
+            f"appended; {now}"
         )
 
 
@@ -331,7 +343,7 @@ def growth_of(view: ConsoleView) -> Growth:
             at_ms, day.rounds + 1, day.compared + (before is not None), day.came_bytes + came,
             day.freed_bytes + max(found.bytes_read - found.bytes_written, 0),
         )  # fmt: skip
-    return Growth(tuple(days[at_ms] for at_ms in sorted(days, reverse=True)))
+    return Growth(tuple(days[at_ms] for at_ms in sorted(days, reverse=True)), _size_now(view))
 
 
 def _growth_of_store(view: ConsoleView, first_ms: int) -> Growth:
@@ -349,8 +361,13 @@ def _growth_of_store(view: ConsoleView, first_ms: int) -> Growth:
                 max(found.bytes_read - found.bytes_written, 0), tuple(sorted(hosts[at_ms])),
             )
             for at_ms, found in sorted(sums.items(), reverse=True)
-        )
+        ),
+        _size_now(view),
     )  # fmt: skip
+
+
+def _size_now(view: ConsoleView) -> int:
+    return sum(size_of(each) for each in entries(view))
 
 
 def cap_lines(view: ConsoleView) -> list[str]:

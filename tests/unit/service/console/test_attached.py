@@ -220,7 +220,7 @@ def test_what_brokers_alone_have_is_a_line_of_its_own(world: AttachedWorld) -> N
     world.cluster.log = replace(world.cluster.log, end=60)
     log = text_of(site(world), "/log/orders/0")
     assert "On brokers alone, by offsets" in log
-    assert 'aria-label="on brokers alone: offsets 30 to 60"' in log
+    assert 'aria-label="on brokers alone: offsets 30 to 59"' in log
     assert 'x="50.0%" y="0" width="50.0%"' in log
 
 

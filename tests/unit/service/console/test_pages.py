@@ -13,7 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 from keeplast.cleaner.erasure import BasisKind, ErasureBasis
-from keeplast.cleaner.reasons import OnlyActive, RatioTooLow, SkipReason
+from keeplast.cleaner.reasons import (
+    BoundNote,
+    LagLimit,
+    NothingBelow,
+    OnlyActive,
+    RatioTooLow,
+    SkipReason,
+)
 from keeplast.cleaner.selection import Choice
 from keeplast.cli.main import app
 from keeplast.config.choice import SettingSources
@@ -23,9 +30,10 @@ from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.run.events import RoundWork
 from keeplast.service.console import pages, work
+from keeplast.service.console.gate import Entrance
 from keeplast.service.console.remedies import Need, is_wrong
-from keeplast.service.console.rendering import breakable
-from keeplast.service.console.standing import cleaner_beside
+from keeplast.service.console.rendering import breakable, unbroken_path
+from keeplast.service.console.standing import cleaner_beside, dates_words
 from keeplast.service.console.strip import Zone, log_parts
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.control import Control
@@ -170,9 +178,9 @@ def test_what_is_set_aside_is_told_with_place_and_remedy(root: Path) -> None:
     }  # fmt: skip
     (root / "keeplast-set-aside").write_text(json.dumps(mark), encoding="utf-8")
     text = Site(FixedSource(directory_view(root))).get("/work").text
-    assert "orders-0/0.log at byte 77" in text
-    assert "or when somebody asks for it" in text
-    assert "--retry" not in text
+    assert "orders-0/0.log at byte 77" in re.sub("<[^>]+>", "", text)
+    assert "by Try again now on its page, or by keeplast run --retry" in text
+    assert '<th scope="col">Since</th>' in text
 
 
 def test_receipts_are_listed_and_passed_on_as_they_are(root: Path) -> None:
@@ -290,7 +298,7 @@ def test_a_log_that_is_skipped_says_what_for_and_what_to_do(source: FixedSource)
     status = source.found.status
     assert status is not None
     for error_class, what, remedy in (
-        ("CorruptError", "damaged file", "restore the file from a replica or a backup"),
+        ("CorruptError", "damaged file", "restore the whole partition directory, with its indexes"),
         ("InvariantError", "defect of keeplast", "report the reason: it is a defect of keeplast"),
     ):
         name = TopicPartition("orders", 0)
@@ -350,6 +358,8 @@ def test_a_name_breaks_behind_its_dots_and_markup_in_it_stays_text() -> None:
 
 def test_what_was_not_read_has_no_date_and_says_so(site: Site) -> None:
     assert "not known: it was not read" in row(site, "broken-0")
+    # A cell without anything in it is left out on a narrow screen, with its heading.
+    assert '<td data-label="Dirty"></td>' in site.get("/").text
 
 
 def directory_view_settings(source: FixedSource) -> Settings:
@@ -359,9 +369,9 @@ def directory_view_settings(source: FixedSource) -> Settings:
 
 def test_a_deadline_that_is_over_counts_on_as_late(source: FixedSource) -> None:
     text = row(Site(source), "orders-0")
-    assert re.search(r"\d+ (d|h|min|s)[^,]* late", text)
+    assert re.search(r"overdue for \d+ (d|h|min|s)", text)
     assert "data-deadline" in Site(source).get("/").text
-    assert "1 min late" == pages.deadline(NOW_MS - 60_000, NOW_MS).text
+    assert "overdue for 1 min" == pages.deadline(NOW_MS - 60_000, NOW_MS).text
     assert ("in 1 min", False) == (
         pages.deadline(NOW_MS + 60_000, NOW_MS).text,
         pages.deadline(NOW_MS + 60_000, NOW_MS).is_deadline,
@@ -386,14 +396,15 @@ def test_a_log_in_work_says_what_the_running_round_does_and_leaves(source: Fixed
     live, site = loop_of(source), Site(source)
     live.chosen((Choice(TopicPartition("orders", 0), "overdue"),))
     found = row(site, "orders-0")
-    takes = "late; the running round takes offsets 0 to 4"
-    assert f"{takes}: what is overwritten there is gone when it ends" in found
-    assert "gone when the running round ends" in found
+    takes = "; the running round takes offsets 0 to 3"
+    assert f"{takes}: old values whose newer record is below 4 go when it ends" in found
+    assert "these go when the running round ends" in found
     assert "due for a round" not in found
     with_log(source, undo_retention_ms=3_600_000)
     found = row(site, "orders-0")
-    assert f"{takes}: what is overwritten there is kept for undo then, and gone 1 h later" in found
-    assert "gone when the running round ends" not in found
+    old = "old values whose newer record is below 4"
+    assert f"{takes}: {old} are kept for undo then, and gone 1 h later" in found
+    assert "these go when the running round ends" not in found
     status = source.found.status
     assert status is not None
     log = next(e.log for e in status.partitions if e.partition == TopicPartition("orders", 0))
@@ -401,7 +412,7 @@ def test_a_log_in_work_says_what_the_running_round_does_and_leaves(source: Fixed
     with_log(source, undo_retention_ms=0, eligibility=replace(log.eligibility, rounds_max=3))
     found = row(site, "orders-0")
     assert f"{takes}, as far as its key map reaches" in found
-    assert "gone when" not in found
+    assert "when the running round ends" not in found
 
 
 def test_pages_say_whether_a_brokers_own_cleaner_works_beside(source: FixedSource) -> None:
@@ -491,9 +502,9 @@ def test_a_log_in_work_has_a_badge_until_a_look_tells_its_state(source: FixedSou
     live.chosen((Choice(name, "overdue"),))
     text = site.get("/").text
     assert ">1 cleaning<" in text
-    assert ">1 overdue<" in text
+    assert ">2 overdue, 1 of them being cleaned<" in text
     assert ">orders-0<" in site.get("/?state=cleaning").text
-    assert ">orders-0<" not in site.get("/?state=overdue").text
+    assert ">orders-0<" in site.get("/?state=overdue").text
     (only,) = site.document("/overview.json?state=cleaning")["partitions"]
     assert 0 == only["partition"]
     assert "orders-0 cleaning " in row(site, "orders-0")
@@ -502,13 +513,16 @@ def test_a_log_in_work_has_a_badge_until_a_look_tells_its_state(source: FixedSou
     assert "orders-0 cleaning 71 % " in row(site, "orders-0")
     log = html.unescape(site.get("/log/orders/0").text)
     assert 'max="100" value="71"' in log
-    assert "cleaning 71 %, pass 2 of 2: rewriting" in log
+    assert "71 % of both passes, pass 2 of 2: rewriting" in log
     assert "cleaning orders-0 71 %" in site.get("/work").text
     (running,) = site.document("/work.json")["progress"]["running"]
     assert (71, "pass 2 of 2: rewriting") == (running["percent"], running["pass"])
     live.finished(name, RoundReport())
     assert "orders-0 round over" in row(site, "orders-0")
     assert ">1 round over<" in site.get("/").text
+    # What it was due for is done, or not: nobody knows before the look.
+    assert ">1 overdue<" in site.get("/").text
+    assert ">orders-0<" not in site.get("/?state=overdue").text
 
 
 @pytest.mark.parametrize("why", [OnlyActive(0), RatioTooLow(0.4, 0.5)])
@@ -549,17 +563,100 @@ def test_what_is_due_says_what_the_last_round_left_and_what_the_next_one_takes(
     source: FixedSource,
 ) -> None:
     site = Site(source)
-    assert "The next round takes offsets 0 to 4." in row(site, "orders-0")
+    assert "The next round takes offsets 0 to 3." in row(site, "orders-0")
     loop_of(source)
-    assert "The next round takes offsets 0 to 4, 1st in the queue." in row(site, "orders-0")
+    assert "The next round takes offsets 0 to 3; it is 1st in the queue." in row(site, "orders-0")
     status = source.found.status
     assert status is not None
-    for bound, why in ((0, "no more could be cleaned then"), (2, "its key map was full")):
+    for bound, is_told in ((0, False), (2, True)):
         last = LastRound(NOW_MS - 5000, 0, 0, 9, 9, 1, 1, 1.0, bound=bound)
         partitions = tuple(replace(each, last_round=last) for each in status.partitions)
         source.found = replace(source.found, status=replace(status, partitions=partitions))
-        assert f"The last round ended at offset 0: {why}." in row(site, "orders-0")
+        told = "The last round ended below offset 0: its key map was full."
+        assert is_told is (told in row(site, "orders-0"))
         assert "5 s ago" in row(site, "orders-0")
+
+
+def test_what_follows_the_rounds_under_way_says_whose_end_it_begins_with(
+    source: FixedSource,
+) -> None:
+    live, site = loop_of(source), Site(source)
+    one, two = (TopicPartition("orders", n) for n in range(2))
+    assert "; it is 2nd in the queue." in row(site, "orders-1")
+    live.chosen((Choice(one, "overdue"),))
+    assert "; it begins when orders-0 has ended." in row(site, "orders-1")
+    found = source.found.snapshot
+    assert found is not None
+    others = tuple(Choice(TopicPartition("more", n), "overdue") for n in range(6))
+    queue = (*others[:2], Choice(two, "overdue"))
+    source.found = replace(source.found, snapshot=replace(found, queue=queue))
+    live.chosen((Choice(one, "overdue"), Choice(TopicPartition("b", 0), "overdue")))
+    words = pages.queue_words(source.found, live)
+    assert "it begins when orders-0 and b-0 have ended" == words[TopicPartition("more", 0)]
+    assert "it is 3rd in the queue" == words[two]
+    snapshot = replace(found, queue=queue, slots=3)
+    source.found = replace(source.found, snapshot=snapshot)
+    live.chosen((*others[1:], Choice(one, "overdue")))
+    ended = "more-1, more-2, more-3, more-4 and 2 more have ended"
+    assert f"it begins when {ended}" == pages.queue_words(source.found, live)[two]
+
+
+def test_what_is_held_back_is_told_beside_what_can_be_cleaned(source: FixedSource) -> None:
+    assert "held back" not in row(Site(source), "orders-0")
+    status = source.found.status
+    assert status is not None
+    log = next(e.log for e in status.partitions if e.partition == TopicPartition("orders", 0))
+    assert log is not None
+    figures, lag = log.figures, LagLimit(0, 3_600_000, 60_000, is_undated=False)
+    none = replace(figures.cleanable, bound=0, cleanable_bytes=0)
+    held = replace(figures, cleanable=none)
+    with_log(source, figures=held, decision=NothingBelow(lag), notes=(BoundNote(0, 0, lag),))
+    found = row(Site(source), "orders-0")
+    assert re.search(r"0 B cleanable now; [\d,.]+ K?i?B held back", found), found
+
+
+def test_dates_say_what_they_rest_on_and_from_where_things_are_gone(source: FixedSource) -> None:
+    found = Site(source).get("/").text
+    assert "while keeplast run goes on and its rounds succeed" in found
+    assert "gone from this directory; other replicas of a log have their own cleaning" in found
+    stored = dates_words(ConsoleView("s", NOW_MS))
+    assert "while keeplast tier run goes on" in stored
+    assert "replicas" not in stored
+
+
+def test_a_date_is_told_to_the_minute_it_is_kept_by() -> None:
+    at_ms = NOW_MS // 60_000 * 60_000
+    assert "2027-01-15 08:00 UTC" == pages.moment(at_ms, NOW_MS).minute
+    assert "2027-01-15 08:01 UTC" == pages.moment(at_ms + 1000, NOW_MS).minute
+    assert "" == pages.moment(None, NOW_MS).minute
+
+
+def test_a_filter_that_is_chosen_is_marked_and_can_be_left(source: FixedSource) -> None:
+    site = Site(source)
+    assert "aria-current" not in site.get("/").text.partition("Show only")[2]
+    text = site.get("/?state=overdue").text.partition("Show only")[2]
+    assert 1 == text.count('aria-current="true">✓ 2 overdue<')
+    assert ">all</a>" in text
+
+
+def test_pages_say_as_of_when_and_on_which_host(source: FixedSource) -> None:
+    for path in ("/", "/work", "/log/orders/0"):
+        assert '<p class="seen">As of 2027-01-15' in Site(source).get(path).text
+    assert "" == Entrance("127.0.0.1", 1).own_name
+    assert "here" == Entrance("127.0.0.1", 1, ("here", "there")).own_name
+
+
+@pytest.mark.parametrize(
+    ("where", "shown"),
+    [
+        ("/a/c-0/<0.log at byte 7", '/a/<span class="n">c-0/&lt;0.log</span> at byte 7'),
+        ("/a b/c/0.log", '/a b/<span class="n">c/0.log</span>'),
+        ("0.log", '<span class="n">0.log</span>'),
+        ("", '<span class="n"></span>'),
+    ],
+)
+def test_the_name_of_a_file_is_not_broken(where: str, shown: str) -> None:
+    assert shown == unbroken_path(where)
 
 
 @pytest.mark.parametrize(
@@ -581,7 +678,7 @@ def test_dates_of_the_overview_say_which_offsets_they_are_about(source: FixedSou
     each = replace(each, log=replace(each.log, figures=figures))
     source.found = replace(source.found, status=replace(status, partitions=(each,)))
     found = row(Site(source), "orders-0")
-    assert "offsets 0 to 3" in found
+    assert "offsets 0 to 2" in found
     assert "with what is held back from 3 on" in found
 
 

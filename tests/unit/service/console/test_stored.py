@@ -100,7 +100,7 @@ def test_what_is_set_aside_needs_attention_with_file_position_and_remedy(view: C
     page = text_of(found, "/work")
     assert "Nothing is skipped" not in page
     assert "the checksum differs" in page
-    assert "orders/0/00000000000000000000.log at byte 77" in page
+    assert "00000000000000000000.log</span> at byte 77" in page
     (trouble,) = Site(FixedSource(found)).document("/work.json")["troubles"]
     assert ("orders/0/00000000000000000000.log", 77) == (trouble["path"], trouble["position"])
     assert "restore the object from a backup" in trouble["remedy"]
@@ -193,7 +193,7 @@ def test_the_most_urgent_come_first(view: ConsoleView) -> None:
     assert [9, 4, 2, 3, 1, 0] == [each.partition.partition for each in standing.entries(found)]
     shown = re.findall(r'<th scope="row"><a href="/log/t/(\d)">', text_of(found, "/"))
     assert list("942310") == shown
-    assert ("overdue", 2) in pages.state_counts(found)
+    assert pages.StateCount("overdue", 2) in pages.state_counts(found)
 
 
 def test_objects_that_cannot_be_reached_are_asked_once_a_look(

@@ -16,6 +16,7 @@ from keeplast.cli.tier.options import StoreCall
 from keeplast.cli.tier.watching import store_watcher
 from keeplast.clock import SystemClock
 from keeplast.model.partition import TopicPartition
+from keeplast.model.size import format_bytes
 from keeplast.service.console import anatomy, pages, reading, work
 from keeplast.service.console.pages import ROWS, Query
 from keeplast.service.console.view import ConsoleView
@@ -23,7 +24,7 @@ from keeplast.service.control import Control
 from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import AttachedTotals, Snapshot
-from keeplast.service.status import LastRound
+from keeplast.service.status import LastRound, State
 from keeplast.service.status_words import seconds_text
 from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
 from tests.support.daemon_world import Told
@@ -74,19 +75,38 @@ def test_what_took_no_time_to_speak_of_took_some() -> None:
 
 def test_growth_is_told_in_words() -> None:
     grown = work.growth_of(view_of(line(2, 2048, 1024), line(1, 4096, 4096)))
-    assert "2 rounds freed 1,024 B" in grown.words
-    assert "3,072 B were appended" in grown.words
-    since = "than when the first of these rounds began"
-    assert f"these logs are 2,048 B larger {since}" in grown.words
-    shrunk = work.growth_of(view_of(line(2, 4096, 1024), line(1, 1024, 512)))
-    assert f"these logs are 3,584 B smaller {since}" in shrunk.words
+    assert (
+        "2 rounds freed 1,024 B in sum, and between rounds 3,072 B were appended; all logs that "
+        "could be read have 0 B now" == grown.words
+    )
+
+
+def test_growth_ends_with_the_size_that_the_logs_have_now(root: Path) -> None:
+    view = replace(directory_view(root), receipts=(line(2, 4096, 0),))
+    assert view.status is not None
+    size = sum(each.log.size_bytes for each in view.status.partitions if each.log is not None)
+    assert size > 0
+    assert work.growth_of(view).words.endswith(f"have {format_bytes(size)} now")
+
+
+def test_the_work_page_counts_what_waits_for_nothing(root: Path) -> None:
+    view = directory_view(root)
+    assert view.status is not None
+    waiting = tuple(
+        replace(each, state=state)
+        for each, state in zip(
+            view.status.partitions, (State.NOT_DUE, State.NOT_DUE, State.OVERDUE), strict=False
+        )
+    )
+    view = replace(view, status=replace(view.status, partitions=waiting))
+    assert "2 not due" == work.others_words(view)
 
 
 def test_what_came_is_not_told_before_a_round_to_compare_with(root: Path) -> None:
     view = view_of(line(1, 4096, 0))
     assert (
-        "1 round freed 4,096 B; what was appended between rounds is known of a log from its "
-        "second one on" == work.growth_of(view).words
+        "1 round freed 4,096 B in sum; what was appended between rounds is known of a log from "
+        "its second one on; all logs that could be read have 0 B now" == work.growth_of(view).words
     )
     view = replace(directory_view(root), receipts=(line(1, 4096, 0),))
     text = Site(FixedSource(view)).get("/work").text

@@ -56,7 +56,7 @@ async function renew() {
 function tell(event) {
   const part = event.target.closest ? event.target.closest(".strip.tall a") : null;
   const line = document.getElementById("segment");
-  if (part && line) line.textContent = part.getAttribute("aria-label");
+  if (part && line) line.textContent = "Selected segment: " + part.getAttribute("aria-label");
 }
 document.addEventListener("focusin", tell);
 document.addEventListener("pointerover", tell);
@@ -72,8 +72,7 @@ function showRound(each) {
     if (shown.tagName === "PROGRESS") {
       if (each.percent !== null) shown.value = each.percent;
     } else {
-      const words = { badge: [each.badge], pass: [each.pass], both: [each.badge, each.pass] };
-      shown.textContent = words[shown.dataset.part].filter(Boolean).join(", ");
+      shown.textContent = shown.dataset.part === "badge" ? each.badge : each.words;
     }
   }
 }
@@ -92,6 +91,13 @@ function span(milliseconds) {
   return rest ? words + " " + rest + " " + less : words;
 }
 
+// What is to come is told to the nearest of the second unit, as the page that was made has it.
+function nearest(milliseconds) {
+  const at = UNITS.findIndex((unit) => milliseconds >= unit[1]);
+  const part = at + 1 < UNITS.length ? UNITS[at + 1][1] : 1000;
+  return Math.floor((milliseconds + part / 2) / part) * part;
+}
+
 function countOn() {
   const main = document.getElementById("main");
   if (!main || !main.dataset.now) return;
@@ -99,8 +105,8 @@ function countOn() {
   for (const time of document.querySelectorAll("time[data-at]")) {
     const away = Number(time.dataset.at) - now;
     let words = away >= 0 ? "now" : "just now";
-    if (away >= 2000) words = "in " + span(away);
-    if (away <= -2000) words = span(-away) + ("deadline" in time.dataset ? " late" : " ago");
+    if (away >= 2000) words = "in " + span(nearest(away));
+    if (away <= -2000) words = "deadline" in time.dataset ? "overdue for " + span(-away) : span(-away) + " ago";
     if (time.textContent !== words) time.textContent = words;
   }
 }

@@ -19,9 +19,11 @@ from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_count
 from keeplast.service.console.anatomy import ROUNDS_MAX
-from keeplast.service.console.pages import brief, deadline, log_url, moment, sentence_of
+from keeplast.service.console.error_words import brief, sentence_of
+from keeplast.service.console.pages import log_url
 from keeplast.service.console.remedies import is_wrong
 from keeplast.service.console.searches import KeySearches, SearchLimits
+from keeplast.service.console.shown_time import deadline, moment
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.status import PartitionStatus, State
 from keeplast.service.status_words import state_words

@@ -22,7 +22,6 @@ from keeplast.service.console.pages import (
     Row,
     queue_words,
     row_of,
-    twin_of,
     with_progress,
 )
 from keeplast.service.console.standing import (
@@ -42,6 +41,7 @@ from keeplast.service.console.strip import (
     log_parts,
     marks_of,
     tier_parts,
+    twin_of,
 )
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import LiveProgress

@@ -18,12 +18,9 @@ from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.console.acting import require_own_form
 from keeplast.service.console.asked import form_of, partition_of, unknown
 from keeplast.service.console.errands import run_errand
-from keeplast.service.console.pages import (
-    ShownTime,
-    moment,
-)
 from keeplast.service.console.rendering import Rendering
 from keeplast.service.console.searches import KeySearches
+from keeplast.service.console.shown_time import ShownTime, moment
 from keeplast.service.console.standing import (
     Entry,
     find_entry,

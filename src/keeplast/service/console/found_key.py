@@ -13,7 +13,8 @@ from keeplast.inspect.fates import Fate, Outlook
 from keeplast.model.escapes import printable, shown_bytes
 from keeplast.model.partition import TopicPartition
 from keeplast.model.redaction import without_secrets
-from keeplast.service.console.pages import ShownTime, log_url, moment
+from keeplast.service.console.pages import log_url
+from keeplast.service.console.shown_time import ShownTime, moment
 from keeplast.service.explained import (
     ExplainedPartition,
     KeyAnswer,

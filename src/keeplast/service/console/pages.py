@@ -5,7 +5,6 @@ Texts are as they are; the templates escape them. A page is bounded.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,24 +12,27 @@ from itertools import groupby
 from typing import Generic, TypeVar
 from urllib.parse import quote, urlencode
 
-from keeplast.cleaner.reasons import DirtyEnough, Overdue
 from keeplast.cleaner.selection import Choice
-from keeplast.clock import time_text, utc_text
-from keeplast.inspect.status import LogStatus
 from keeplast.model.duration import (
-    NEAR_MS,
-    duration_text,
     precise_duration_text,
-    precise_relative_text,
 )
-from keeplast.model.offsets import range_text
 from keeplast.model.partition import TopicPartition
 from keeplast.model.redaction import without_folders
 from keeplast.model.size import format_bytes, format_count
 from keeplast.service.attached_outlook import PartitionOutlook
 from keeplast.service.attached_status import AttachedStatus
+from keeplast.service.console.error_words import brief
 from keeplast.service.console.progress import CLEANING, NAMES_MAX, running_document
 from keeplast.service.console.remedies import Need, need_of, remedy_of
+from keeplast.service.console.round_words import (
+    deadline_words,
+    held_words,
+    next_round_words,
+    ordinal,
+    running_end_words,
+    running_words_of,
+)
+from keeplast.service.console.shown_time import NO_TIME, ShownTime, deadline, moment
 from keeplast.service.console.standing import (
     Entry,
     attached_reason,
@@ -47,15 +49,13 @@ from keeplast.service.console.standing import (
     stored_reason,
 )
 from keeplast.service.console.strip import (
-    SegmentPart,
     StripPart,
-    Zone,
     attached_parts,
     by_zone,
     hidden_parts,
     log_parts,
     tier_parts,
-    zone_bytes,
+    twin_of,
     zones_in_tier,
 )
 from keeplast.service.console.view import ConsoleView
@@ -70,33 +70,8 @@ from keeplast.survey.wording import decision_words
 ROWS = 50
 """Partitions or receipts on one page."""
 ROUND_OVER = "round over"
-MINUTE_MS = 60_000
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ShownTime:
-    """A time for people; ``iso`` and ``at_ms`` are for machines, ``iso`` empty where none is.
-
-    ``is_deadline`` says that it counts on as late, not as ago.
-    """
-
-    text: str
-    iso: str = ""
-    title: str = ""
-    at_ms: int = 0
-    is_deadline: bool = False
-
-    @property
-    def minute(self) -> str:
-        """Return the time to the minute, the next one where it has seconds: a date is kept by then;
-        empty without one.
-        """
-        if not self.iso:
-            return ""
-        text = utc_text(-(-self.at_ms // MINUTE_MS) * MINUTE_MS)
-        return f"{text[:16]} UTC" if len(text) == len(self.title) else self.title
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +103,19 @@ class Row:
     size_share: float = 0.0
     cleanable: str = ""
     cleanable_of: str = ""
-    deadline: ShownTime = ShownTime("")
+    deadline: ShownTime = NO_TIME
     deadline_of: str = ""
-    erased: ShownTime = ShownTime("")
+    erased: ShownTime = NO_TIME
     erased_of: str = ""
     erased_why: str = ""
-    last: ShownTime = ShownTime("")
+    last: ShownTime = NO_TIME
     last_of: str = ""
     next_words: str = ""
     running_words: str = ""
     running_of: str = ""
     badge: str = ""
     badge_why: str = ""
-    begun: ShownTime = ShownTime("")
+    begun: ShownTime = NO_TIME
     state_badge: str = ""
     remedy: str = ""
     need: Need = Need.NONE
@@ -190,65 +165,10 @@ def paged(found: Sequence[T], page: int) -> Paged[T]:
     return Paged(tuple(found[(page - 1) * ROWS : page * ROWS]), page, pages, len(found))
 
 
-def brief(reason: str) -> str:
-    """Return an error's sentence and where it is: the name of a file, and the position in it.
-
-    Values stand last, as ``name=value``; what is left out of them is on the log's own page.
-    """
-    if _VALUES.search(reason) is None:
-        return reason
-    path, position = place_in(reason)
-    where = [] if path is None else [path.rpartition("/")[2]]
-    where += [] if position is None else [f"at byte {position}"]
-    sentence = sentence_of(reason)
-    return f"{sentence}: {' '.join(where)}" if where else sentence
-
-
-def place_in(reason: str) -> tuple[str | None, int | None]:
-    """Return the file that an error's values name, or the object, and the position in it."""
-    path, position = _PATH.search(reason), _POSITION.search(reason)
-    return (
-        None if path is None else path[1].rstrip(),
-        None if position is None else int(position[1]),
-    )
-
-
-def sentence_of(reason: str) -> str:
-    """Return an error without the values that it ends with."""
-    values = _VALUES.search(reason)
-    return reason if values is None else reason[: values.start()]
-
-
-_VALUES = re.compile(r"\. (?=\w+=)")
-_PATH = re.compile(r"[. ] ?path=([^=]*?)(?= \w+=|$)")
-_POSITION = re.compile(r" position=(\d+)")
-
-
 def log_url(partition: TopicPartition) -> str:
     """Return where a log's page is."""
     return f"/log/{quote(partition.topic, safe='')}/{partition.partition}"
 
-
-def moment(at_ms: int | None, now_ms: int) -> ShownTime:
-    """Return a time, how far away it is first."""
-    if at_ms is None:
-        return ShownTime("")
-    text = time_text(at_ms)
-    iso = f"{text[:10]}T{text[11:19]}Z" if len(text) == 23 and at_ms >= 0 else ""
-    return ShownTime(precise_relative_text(at_ms, now_ms), iso, utc_text(at_ms), at_ms)
-
-
-def deadline(at_ms: int | None, now_ms: int) -> ShownTime:
-    """Return by when something is due; behind it, for how long it is overdue."""
-    found = moment(at_ms, now_ms)
-    if at_ms is None or at_ms + NEAR_MS > now_ms:
-        return found
-    return replace(
-        found, text=f"overdue for {precise_duration_text(now_ms - at_ms)}", is_deadline=True
-    )
-
-
-# The overview.
 
 _SORTS: dict[str, Callable[[Entry], tuple[object, ...]]] = {
     "name": lambda each: (each.partition,),
@@ -426,7 +346,7 @@ def with_progress(row: Row, live: LiveProgress | None, now_ms: int) -> Row:
             its = running_document(each, progress)
             # What a round in waves has left so far has the time of its own beginning.
             is_this = row.last.at_ms >= progress.since_ms
-            last, last_of = (ShownTime(""), "") if is_this else (row.last, row.last_of)
+            last, last_of = (NO_TIME, "") if is_this else (row.last, row.last_of)
             return replace(
                 row, badge=its["badge"], badge_why=its["words"], next_words="", last=last,
                 last_of=last_of, begun=moment(progress.since_ms, max(now_ms, progress.since_ms)),
@@ -506,7 +426,7 @@ def _plain_row(
 
 def _stored_erased(erased: TierErasure | None, now_ms: int) -> tuple[ShownTime, str]:
     if erased is None:
-        return ShownTime(""), ""
+        return NO_TIME, ""
     if erased.by_ms is None:
         return ShownTime("no date"), erased.why
     return moment(erased.by_ms, now_ms), erased.why
@@ -578,81 +498,18 @@ def _directory_row(view: ConsoleView, each: PartitionStatus, now_ms: int, turn: 
     return replace(
         row, strip=by_zone(parts), twin=twin_of(parts), ratio=f"{cleanable.ratio:.3f}",
         size=format_bytes(log.size_bytes), cleanable=format_bytes(cleanable.cleanable_bytes),
-        cleanable_of=_held_words(log, parts),
-        deadline=due, deadline_of=_deadline_of(log) if due.iso else "",
+        cleanable_of=held_words(log, parts),
+        deadline=due, deadline_of=deadline_words(log) if due.iso else "",
         erased_of=f"with {above_words(log)}" if is_split else "",
-        next_words=_next_words(each, log, turn), running_words=_running_words(log),
-        running_of=_running_of(log),
+        next_words=next_round_words(each, log, turn), running_words=running_words_of(log),
+        running_of=running_end_words(log),
     )  # fmt: skip
-
-
-def _held_words(log: LogStatus, parts: Sequence[SegmentPart]) -> str:
-    """Say what is dirty where nothing can be cleaned yet; empty elsewhere."""
-    if log.figures.cleanable.cleanable_bytes:
-        return ""
-    sizes = zone_bytes(parts)
-    held = sizes.get(Zone.HELD, 0) + sizes.get(Zone.UNSTABLE, 0)
-    return f"cleanable now; {format_bytes(held)} held back" if held else ""
-
-
-def _deadline_of(log: LogStatus) -> str:
-    """Say which offsets a deadline is about; empty where all of the log is."""
-    first, bound = log.figures.first_dirty, log.figures.cleanable.bound
-    if not log.figures.cleanable.cleanable_bytes:
-        return "nothing closed can be cleaned yet"
-    return range_text(first, bound) if bound < log.log_end else ""
-
-
-def _running_words(log: LogStatus) -> str:
-    """Say what a round that is under way does, as a look before it tells; empty where it cannot."""
-    first, bound = log.figures.first_dirty, log.figures.cleanable.bound
-    if not log.figures.cleanable.cleanable_bytes:
-        return ""
-    late_ms = log.figures.compaction_delay_ms
-    late = f"overdue for {precise_duration_text(late_ms)}; " if late_ms else ""
-    takes = f"{late}the running round takes {range_text(first, bound)}"
-    if log.eligibility.rounds_max > 1:
-        return f"{takes}, as far as its key map reaches"
-    # What is clean is rewritten too: a value there goes when a dirty record has replaced it.
-    old = f"old values whose newer record is below {bound}"
-    if log.undo_retention_ms:
-        kept = duration_text(log.undo_retention_ms)
-        return f"{takes}: {old} are kept for undo then, and gone {kept} later"
-    return f"{takes}: {old} go when it ends"
-
-
-def _running_of(log: LogStatus) -> str:
-    """Say the same below a deadline; empty where a round's end is not the end of what it takes."""
-    is_all = log.eligibility.rounds_max <= 1 and not log.undo_retention_ms
-    return "these go when the running round ends" if is_all and _running_words(log) else ""
-
-
-def _next_words(each: PartitionStatus, log: LogStatus, turn: str) -> str:
-    """Say why a last round left what is due, where its end tells it, and what will do it; empty
-    where no round is due.
-    """
-    if not isinstance(each.decision, Overdue | DirtyEnough):
-        return ""
-    first, bound = log.figures.first_dirty, log.figures.cleanable.bound
-    last, words = each.last_round, []
-    if last is not None and last.bound is not None and last.end_offset == first < last.bound:
-        words.append(f"The last round ended below offset {first}: its key map was full.")
-    when = f"; {turn}" if turn else ""
-    words.append(f"The next round takes {range_text(first, bound)}{when}.")
-    return " ".join(words)
-
-
-def ordinal(number: int) -> str:
-    """Return a number as a place in a row: 1st, 2nd, 3rd, 11th."""
-    endings = {1: "st", 2: "nd", 3: "rd"}
-    ending = "th" if number % 100 in (11, 12, 13) else endings.get(number % 10, "th")
-    return f"{number}{ending}"
 
 
 def _erased(each: PartitionStatus, now_ms: int) -> tuple[ShownTime, str]:
     erased = each.erased_by
     if erased is None:
-        return ShownTime(""), ""
+        return NO_TIME, ""
     if erased.is_gone:
         return ShownTime("nothing left"), erased.why
     if erased.is_unknown:
@@ -660,13 +517,6 @@ def _erased(each: PartitionStatus, now_ms: int) -> tuple[ShownTime, str]:
     if erased.by_ms is None:
         return ShownTime("no date"), erased.why
     return moment(erased.by_ms, now_ms), erased.why
-
-
-def twin_of(parts: Sequence[SegmentPart]) -> str:
-    """Return what a strip shows in words."""
-    sizes = zone_bytes(parts)
-    words = ", ".join(f"{zone.value} {format_bytes(size)}" for zone, size in sizes.items())
-    return words or "empty"
 
 
 def size_of(entry: Entry) -> int:

@@ -22,7 +22,7 @@ from keeplast.model.escapes import printable
 from keeplast.model.offsets import range_text
 from keeplast.model.redaction import without_folders
 from keeplast.model.size import format_bytes, format_count
-from keeplast.service.console import pages, work
+from keeplast.service.console import pages, shown_time, work
 from keeplast.service.console.gate import Entrance, Visitor
 from keeplast.service.console.progress import progress_document
 from keeplast.service.console.tokens import VisitorRole
@@ -82,7 +82,7 @@ class Rendering:
             has_wishes=control is not None and control.has_wishes,
             look_problem=shown_problem(view.problem, view),
             trouble=None if control is None else shown_problem(control.fault(), view),
-            now=pages.moment(view.now_ms, page_ms), page_ms=page_ms, **values,
+            now=shown_time.moment(view.now_ms, page_ms), page_ms=page_ms, **values,
         )  # fmt: skip
 
     async def in_turn(self, make: Callable[[], Any]) -> Any:
@@ -126,7 +126,7 @@ def _templates() -> Environment:
     found.filters |= {"bytes": format_bytes, "count": format_count, "span": seconds_text,
                       "breakable": breakable, "path": unbroken_path}  # fmt: skip
     found.globals |= {
-        "moment": pages.moment, "log_url": pages.log_url, "receipt_words": work.receipt_words,
+        "moment": shown_time.moment, "log_url": pages.log_url, "receipt_words": work.receipt_words,
         "throughput": work.throughput, "state_words": state_words,
         "range_text": range_text, "slots_words": work.slots_words,
     }  # fmt: skip

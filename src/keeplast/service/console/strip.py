@@ -342,3 +342,10 @@ def _laid(sizes: Sequence[int]) -> list[tuple[float, float]]:
         found.append((x, width))
         x += width
     return found
+
+
+def twin_of(parts: Sequence[SegmentPart]) -> str:
+    """Return what a strip shows in words."""
+    sizes = zone_bytes(parts)
+    words = ", ".join(f"{zone.value} {format_bytes(size)}" for zone, size in sizes.items())
+    return words or "empty"

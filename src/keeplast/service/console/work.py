@@ -13,19 +13,16 @@ from keeplast.clock import time_text
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_count, format_counted
 from keeplast.service.console.anatomy import SettingRow, setting_rows
+from keeplast.service.console.error_words import brief, place_in, sentence_of
 from keeplast.service.console.pages import (
     ROWS,
     Query,
-    ShownTime,
-    brief,
     log_url,
-    moment,
-    place_in,
-    sentence_of,
     size_of,
     state_counts,
 )
 from keeplast.service.console.remedies import is_wrong, remedy_of
+from keeplast.service.console.shown_time import NO_TIME, ShownTime, moment
 from keeplast.service.console.standing import (
     Entry,
     entries,
@@ -172,7 +169,7 @@ def others_words(view: ConsoleView) -> str:
 def since(trouble: Trouble, now_ms: int) -> ShownTime:
     """Return since when; it may have been set aside by the turn that this look began."""
     at_ms = trouble.since_ms
-    return ShownTime("") if at_ms is None else moment(at_ms, max(now_ms, at_ms))
+    return NO_TIME if at_ms is None else moment(at_ms, max(now_ms, at_ms))
 
 
 def receipts_found(view: ConsoleView, query: Query) -> list[ReceiptLine]:

@@ -29,7 +29,7 @@ from keeplast.config.settings import Settings
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.run.events import RoundWork
-from keeplast.service.console import pages, work
+from keeplast.service.console import error_words, pages, round_words, shown_time, work
 from keeplast.service.console.gate import Entrance
 from keeplast.service.console.remedies import Need, is_wrong
 from keeplast.service.console.rendering import breakable, unbroken_path
@@ -104,7 +104,7 @@ def test_the_overview_shows_every_partition_with_its_reason_in_words(
     for each in site.document("/overview.json")["partitions"]:
         assert f"{each['topic']}-{each['partition']}" in text
         reason = each["reason"]
-        assert (pages.brief(reason) if is_wrong(each["state"]) else reason) in text
+        assert (error_words.brief(reason) if is_wrong(each["state"]) else reason) in text
         assert each["state"] in text
 
 
@@ -371,12 +371,15 @@ def test_a_deadline_that_is_over_counts_on_as_late(source: FixedSource) -> None:
     text = row(Site(source), "orders-0")
     assert re.search(r"overdue for \d+ (d|h|min|s)", text)
     assert "data-deadline" in Site(source).get("/").text
-    assert "overdue for 1 min" == pages.deadline(NOW_MS - 60_000, NOW_MS).text
+    assert "overdue for 1 min" == shown_time.deadline(NOW_MS - 60_000, NOW_MS).text
     assert ("in 1 min", False) == (
-        pages.deadline(NOW_MS + 60_000, NOW_MS).text,
-        pages.deadline(NOW_MS + 60_000, NOW_MS).is_deadline,
+        shown_time.deadline(NOW_MS + 60_000, NOW_MS).text,
+        shown_time.deadline(NOW_MS + 60_000, NOW_MS).is_deadline,
     )
-    assert ("now", "") == (pages.deadline(NOW_MS, NOW_MS).text, pages.deadline(None, NOW_MS).text)
+    assert ("now", "") == (
+        shown_time.deadline(NOW_MS, NOW_MS).text,
+        shown_time.deadline(None, NOW_MS).text,
+    )
 
 
 def with_log(source: FixedSource, **changes: Any) -> None:
@@ -626,9 +629,9 @@ def test_dates_say_what_they_rest_on_and_from_where_things_are_gone(source: Fixe
 
 def test_a_date_is_told_to_the_minute_it_is_kept_by() -> None:
     at_ms = NOW_MS // 60_000 * 60_000
-    assert "2027-01-15 08:00 UTC" == pages.moment(at_ms, NOW_MS).minute
-    assert "2027-01-15 08:01 UTC" == pages.moment(at_ms + 1000, NOW_MS).minute
-    assert "" == pages.moment(None, NOW_MS).minute
+    assert "2027-01-15 08:00 UTC" == shown_time.moment(at_ms, NOW_MS).minute
+    assert "2027-01-15 08:01 UTC" == shown_time.moment(at_ms + 1000, NOW_MS).minute
+    assert "" == shown_time.moment(None, NOW_MS).minute
 
 
 def test_a_filter_that_is_chosen_is_marked_and_can_be_left(source: FixedSource) -> None:
@@ -663,7 +666,7 @@ def test_the_name_of_a_file_is_not_broken(where: str, shown: str) -> None:
     ("number", "words"), [(1, "1st"), (12, "12th"), (22, "22nd"), (113, "113th")]
 )
 def test_a_place_in_the_queue_has_its_ending(number: int, words: str) -> None:
-    assert words == pages.ordinal(number)
+    assert words == round_words.ordinal(number)
 
 
 def test_dates_of_the_overview_say_which_offsets_they_are_about(source: FixedSource) -> None:
@@ -712,7 +715,7 @@ def test_ages_count_from_the_page_and_not_from_the_look(source: FixedSource) -> 
     ],
 )
 def test_an_error_is_short_on_the_overview(reason: str, brief: str) -> None:
-    assert brief == pages.brief(reason)
+    assert brief == error_words.brief(reason)
 
 
 def test_an_error_is_whole_on_the_page_of_its_log(source: FixedSource) -> None:

@@ -22,7 +22,7 @@ from keeplast.errors import InvalidError, UnavailableError
 from keeplast.model.duration import duration_text
 from keeplast.model.partition import TopicPartition
 from keeplast.service import store_outlook
-from keeplast.service.console import pages, standing, work
+from keeplast.service.console import error_words, pages, shown_time, standing, work
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.control import Control
 from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
@@ -124,8 +124,8 @@ def test_a_loops_error_names_file_and_position_too(view: ConsoleView) -> None:
 
 
 def test_an_error_without_a_place_has_none() -> None:
-    assert (None, None) == pages.place_in("no broker answers; try later")
-    assert ("a b/c.log", None) == pages.place_in("gone. path=a b/c.log size=7")
+    assert (None, None) == error_words.place_in("no broker answers; try later")
+    assert ("a b/c.log", None) == error_words.place_in("gone. path=a b/c.log size=7")
 
 
 def test_why_it_is_cleaned_and_by_when_are_told_of_every_hosts_partitions(
@@ -137,7 +137,7 @@ def test_why_it_is_cleaned_and_by_when_are_told_of_every_hosts_partitions(
     assert '<span class="state s-overdue">overdue</span>' in overview
     assert outlook.reason in overview
     assert f"max.compaction.lag.ms is {duration_text(LAG_MS)}" in outlook.reason
-    deadline = pages.moment(outlook.deadline_ms, view.now_ms)
+    deadline = shown_time.moment(outlook.deadline_ms, view.now_ms)
     assert deadline.title.split()[1] in overview
     (expected,) = printed("tier", "status", "--store", store, "--erased-by")["partitions"]
     erased = outlook.erased

@@ -80,7 +80,7 @@ def test_the_row_of_a_log_in_work_says_so_while_it_lasts(browser: Browser, serve
 
 def test_ages_count_on_without_a_look(browser: Browser, served: Served) -> None:
     browser.open(served.url("/"))
-    shown = "document.querySelector('footer time[data-at]')"
+    shown = "document.querySelector('.seen time[data-at]')"
     browser.script(
         "document.getElementById('main').dataset.now = Number("
         "document.getElementById('main').dataset.now) + 7500000"

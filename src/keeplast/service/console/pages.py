@@ -40,6 +40,7 @@ from keeplast.service.console.standing import (
     entries,
     facts_by_partition,
     has_longest_lag,
+    is_damaged,
     is_defect,
     least_ratio,
     outlook_of,
@@ -346,7 +347,7 @@ def with_progress(row: Row, live: LiveProgress | None, now_ms: int) -> Row:
             its = running_document(each, progress)
             # What a round in waves has left so far has the time of its own beginning.
             is_this = row.last.at_ms >= progress.since_ms
-            last, last_of = (NO_TIME, "") if is_this else (row.last, row.last_of)
+            last, last_of = (NO_TIME, "the running one") if is_this else (row.last, row.last_of)
             return replace(
                 row, badge=its["badge"], badge_why=its["words"], next_words="", last=last,
                 last_of=last_of, begun=moment(progress.since_ms, max(now_ms, progress.since_ms)),
@@ -382,7 +383,8 @@ def row_of(
     what = _RATIO_OF[type(each)]
     return replace(
         row, state_badge=state_badge(each, row.state), need=need_of(row.state),
-        remedy=remedy_of(view, row.state, is_defect=is_defect(each)), size_bytes=size_of(each),
+        remedy=remedy_of(view, row.state, is_defect=is_defect(each), is_damaged=is_damaged(each)),
+        size_bytes=size_of(each),
         ratio_of="" if not row.ratio else f"{what}; limit {limit}" if limit else what,
     )  # fmt: skip
 

@@ -28,6 +28,7 @@ from keeplast.service.console.standing import (
     deadline_ms,
     facts_by_partition,
     find_entry,
+    headings_of,
     reason_of,
     settings_of,
     state_of,
@@ -78,7 +79,7 @@ class Reading:
             return self._rendering.page(
                 "overview.html", request, view, query=query, found=found, groups=groups,
                 states=pages.state_counts(view, live), beside=cleaner_beside(view),
-                dates=dates_words(view),
+                dates=dates_words(view), headings=headings_of(view),
             )  # fmt: skip
 
         return await self._rendering.html(make)

@@ -26,6 +26,10 @@ _OF_DIRECTORY = (
     "with its indexes, from a replica or a backup: it is tried again when its files have changed, "
     "by Try again now on its page, or by keeplast run --retry"
 )
+_OF_UNREADABLE = (
+    "with the broker stopped, restore the whole partition directory, with its indexes, from a "
+    "replica or a backup: the log is looked at again by itself"
+)
 _OF_STORE = (
     "restore the object from a backup: it is tried again when somebody asks for it, or by keeplast "
     "tier clean"
@@ -61,11 +65,16 @@ def is_wrong(state: str) -> bool:
     return state in _WRONG
 
 
-def remedy_of(view: ConsoleView, state: str, *, is_defect: bool = False) -> str:
+def remedy_of(
+    view: ConsoleView, state: str, *, is_defect: bool = False, is_damaged: bool = False
+) -> str:
     """Return what to do about a log in ``state``; empty where nothing is wrong.
 
-    ``is_defect`` is of one that is skipped for a defect of keeplast, where no file is damaged.
+    ``is_defect`` is of one that is skipped for a defect of keeplast, where no file is damaged,
+    ``is_damaged`` of one that cannot be read because one is.
     """
+    if state == State.UNREADABLE.value and is_damaged:
+        return _OF_UNREADABLE
     if state != _SKIPPED:
         return _REMEDIES.get(state, "")
     if is_defect:

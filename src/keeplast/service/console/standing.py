@@ -10,6 +10,7 @@ from keeplast.cleaner.reasons import MAX_LAG, MIN_RATIO
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.layers import Layer
 from keeplast.config.settings import Settings
+from keeplast.errors import CorruptError
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_counted
@@ -164,6 +165,12 @@ def skipped_class(entry: Entry) -> str | None:
     return None
 
 
+def is_damaged(entry: Entry) -> bool:
+    """Say whether a log could not be looked at because a file is damaged."""
+    error = entry.error if isinstance(entry, PartitionStatus) else None
+    return isinstance(error, CorruptError)
+
+
 def is_defect(entry: Entry) -> bool:
     """Say whether a log is skipped for a defect of keeplast, and not for a damaged file."""
     error_class = skipped_class(entry)
@@ -201,6 +208,17 @@ def cleaner_beside(view: ConsoleView) -> str:
             "may be at work on these logs too (log.cleaner.enable), and is not told of here."
         )
     return "No broker's cleaner works on these logs: nobody holds the lock of the directory."
+
+
+def headings_of(view: ConsoleView) -> tuple[str, str]:
+    """Return what the two columns of dates cover: a round's deadline, and the end of old values."""
+    if view.status is not None:
+        return (
+            "Old values in closed segments: round due by",
+            "Values overwritten until now: gone by",
+        )
+    where = "" if view.attached is not None else ", in object storage"
+    return "Round due by", f"Values overwritten until now{where}: gone by"
 
 
 def dates_words(view: ConsoleView) -> str:

@@ -242,7 +242,10 @@ def test_the_overview_claims_an_order_only_where_it_has_it(site: Site) -> None:
 
 def test_what_to_do_stands_beside_what_is_wrong(site: Site) -> None:
     for path in ("/", "/log/broken/0"):
-        assert "What to do: look at the reason; nothing is known" in site.get(path).text
+        assert (
+            "What to do: with the broker stopped, restore the whole partition directory"
+            in site.get(path).text
+        )
     assert "What to do" not in site.get("/log/orders/0").text
 
 
@@ -358,8 +361,19 @@ def test_a_name_breaks_behind_its_dots_and_markup_in_it_stays_text() -> None:
 
 def test_what_was_not_read_has_no_date_and_says_so(site: Site) -> None:
     assert "not known: it was not read" in row(site, "broken-0")
+    assert row(site, "broken-0").endswith("none known")
     # A cell without anything in it is left out on a narrow screen, with its heading.
     assert '<td data-label="Dirty"></td>' in site.get("/").text
+
+
+def test_what_cannot_be_read_and_is_not_damaged_has_another_remedy(source: FixedSource) -> None:
+    status = source.found.status
+    assert status is not None
+    error = OSError("no such device")
+    one = PartitionStatus(TopicPartition("orders", 0), State.UNREADABLE, "gone", error=error)
+    source.found = replace(source.found, status=replace(status, partitions=(one,)))
+    for path in ("/", "/log/orders/0", "/work"):
+        assert "look at the reason; nothing is known of the log" in Site(source).get(path).text
 
 
 def directory_view_settings(source: FixedSource) -> Settings:

@@ -148,7 +148,7 @@ def test_why_it_is_cleaned_and_by_when_are_told_of_every_hosts_partitions(
     assert expected["erased_by"]["why"] == erased.why
     assert "old values: gone by " in text_of(view, "/log/orders/0")
     page = text_of(view, "/work")
-    assert "Due, on every host" in page
+    assert "A round is due, on every host" in page
     assert outlook.reason in page
     (due,) = Site(FixedSource(view)).document("/work.json")["due"]
     assert ("overdue", outlook.reason) == (due["state"], due["reason"])
@@ -345,4 +345,8 @@ def test_the_document_of_a_store_says_why_each_is_cleaned_or_not_and_by_when(
 
 
 def test_a_store_says_what_brokers_cleaners_do(view: ConsoleView) -> None:
-    assert "No broker's cleaner cleans what lies in object storage" in text_of(view, "/")
+    text = text_of(view, "/")
+    assert "No broker's cleaner cleans what lies in object storage" in text
+    # No active segment lies there.
+    assert ">Values overwritten until now, in object storage: gone by</th>" in text
+    assert ">Round due by</th>" in text

@@ -9,13 +9,16 @@ a round. Seen on 4.3.0 with 60 such segments.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from keeplast.attach.attached_files import AttachedFiles
 from keeplast.columns import batch_table as t
+from keeplast.errors import CompactionError
 from keeplast.format import offset_index, time_index
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX, Kind, segment_file
 from keeplast.log.files import reading
@@ -43,16 +46,31 @@ def join_hollow(
 
     What begins at one of ``begins_at`` is joined to nothing before it.
     What was joined is still there, and is the caller's to remove. A source that was left alone is
-    joined too, where something beside it was not.
+    joined too, where something beside it was not. When it fails nothing that it wrote stays: who
+    was overtaken has no word of it any more, so that nobody else would find it.
     """
     joined: list[StagedGroup] = []
-    for run in _runs(files, outputs, begins_at):
-        is_changed = any(each.files for each in run)
-        if len(run) > 1 and is_changed and all(is_hollow(each) for each in run):
-            joined.append(_join(files, run, attempt, interval))
-        else:
-            joined.extend(run)
+    logs: list[Path] = []
+    try:
+        for run in _runs(files, outputs, begins_at):
+            is_changed = any(each.files for each in run)
+            if len(run) > 1 and is_changed and all(is_hollow(each) for each in run):
+                logs.append(files.path / staged_name(run[0].base_offset, LOG, attempt))
+                joined.append(_join(files, run, attempt, interval))
+            else:
+                joined.extend(run)
+    except (CompactionError, OSError):
+        _take_back(files, logs)
+        raise
     return joined
+
+
+def _take_back(files: AttachedFiles, logs: Sequence[Path]) -> None:
+    """Remove outputs by their logs; a store that refuses does not hide why."""
+    for log in logs:
+        with contextlib.suppress(CompactionError, OSError):
+            if files.exists(log):
+                files.unlink(log)
 
 
 def _runs(

@@ -8,19 +8,23 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from keeplast.attach import hollow
 from keeplast.attach.attached_files import attached_path
 from keeplast.attach.attached_place import AttachedPlace, AttachedState
+from keeplast.attach.outputs import work_name
 from keeplast.attach.round import do_round
 from keeplast.attach.seams import measure_sources
 from keeplast.attach.sources import Sources, choose_sources, overlaid_from
 from keeplast.attach.stored_segment import check_stored
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.layouts.layout import AuxiliaryFile
+from keeplast.cluster.layouts.local_storage import LocalStorage
 from keeplast.cluster.metadata_cache import PartitionCache
-from keeplast.errors import CorruptError, RefusedError, UnavailableError
+from keeplast.errors import CompactionError, CorruptError, RefusedError, UnavailableError
 from keeplast.format import offset_index, producer_snapshot, time_index, txn_index
 from keeplast.format.compression import Codec
 from keeplast.format.identifier import encode_id
@@ -35,6 +39,7 @@ from keeplast.model.reader_wait import GroupReader
 from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.task import StagedGroup
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
@@ -551,19 +556,25 @@ def test_a_segment_that_delete_records_cut_stays_and_ends_no_round(tmp_path: Pat
     assert SourcesEnd.MARGIN == found.limit.why
 
 
-def test_segments_of_which_nothing_stays_become_one(tmp_path: Path) -> None:
-    """A reader would give up on more than ten answers without a record in a row."""
-    log = LogBuilder(tmp_path / "logs" / "t-0", TOPIC)
+def hollow_world(root: Path) -> World:
+    """Return a tier of which a round leaves more than 20 segments without a record."""
+    log = LogBuilder(root / "logs" / "t-0", TOPIC)
     for number in range(1200):
         log.now_ms += 1
         value = b"%d" % number + b"x" * 90
         log.append(NewRecord(b"k%d" % (number % 7), value, log.now_ms))
     log.roll()
     log.close()
-    world = World(tmp_path / "other", count=1)
-    world.tier = AttachedTier(tmp_path / "tier", LINEAGE[:1])
+    world = World(root / "other", count=1)
+    world.tier = AttachedTier(root / "tier", LINEAGE[:1])
     world.publisher = AtOnce(world.tier)
     world.tier.copy(log.directory)
+    return world
+
+
+def test_segments_of_which_nothing_stays_become_one(tmp_path: Path) -> None:
+    """A reader would give up on more than ten answers without a record in a row."""
+    world = hollow_world(tmp_path)
     sources = choose_sources(
         world.tier.cache, log_start=0, margin_bytes=8000, lineage=LINEAGE[:1], now_ms=START_MS
     )  # fmt: skip
@@ -577,6 +588,43 @@ def test_segments_of_which_nothing_stays_become_one(tmp_path: Path) -> None:
     world.publisher.collect()
     assert {each.id.segment_id for each in world.tier.served()} == world.tier.ids()
     assert [] == world.tier.own()
+
+
+@pytest.mark.parametrize("joins", [0, 1])
+def test_who_is_overtaken_while_segments_become_one_leaves_nothing_behind(
+    tmp_path: Path, joins: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever holds the partition then has removed what was there, and the word of it; what is
+    written behind that nobody would find. Of several that are joined the earlier ones go, too."""
+    monkeypatch.setattr("keeplast.attach.hollow.SOURCES_MAX", 8)
+    world = hollow_world(tmp_path)
+    before, ids = world.tier.read().records(), world.tier.ids()
+    layout = world.tier.layout
+    kept, join = type(layout).complete, hollow._join
+    made: list[int] = []
+
+    def joining(*args: Any) -> StagedGroup:
+        made.append(len(made))
+        return join(*args)
+
+    def overtaken(self: LocalStorage, segment: RemoteLogSegment, *rest: Any) -> bytes | None:
+        done = kept(self, segment, *rest)
+        if len(made) == joins + 1:
+            # The log and the word of it are gone; what lies beside it is written all the same.
+            (log,) = world.tier.root.rglob(f"*-{encode_id(segment.id.segment_id)}.log")
+            log.unlink()
+            self.delete_own(work_name(segment.id))
+            raise FileNotFoundError(2, "No such file or directory", str(log))
+        return done
+
+    monkeypatch.setattr("keeplast.attach.hollow._join", joining)
+    monkeypatch.setattr(type(layout), "complete", overtaken)
+    with pytest.raises((FileNotFoundError, CompactionError)):
+        world.clean(TOPIC, lineage=LINEAGE[:1])
+    assert joins + 1 == len(made)
+    assert ids == world.tier.ids()
+    assert [] == world.tier.own()
+    assert before == world.tier.read().records()
 
 
 def test_no_output_has_more_sources_than_a_batch_tells(

@@ -593,8 +593,7 @@ class World:
             self._do(
                 self._hosts["one"], "both", self._work(self._hosts["one"], "both", takes_over=True)
             )
-            for _ in range(40):
-                self.brokers.expire()
+            self.brokers.expire_all()
             self._clock.advance(GRACE_MS)
             self._settle()
             if self._readers is not None:

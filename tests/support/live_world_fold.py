@@ -15,6 +15,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
     RemoteLogSegmentState,
     RemoteLogSegmentUpdate,
+    RemotePartitionDelete,
     decode,
 )
 
@@ -35,6 +36,8 @@ class MetadataTopic:
     times_ms: list[int] = field(default_factory=list)
     batch_ends: list[int] = field(default_factory=list)
     """Of each record, the offset behind its batch."""
+    closes: list[bool] = field(default_factory=list)
+    """Of each record, whether its batch says behind deletions that something is whole."""
     leader_epoch: int = 3
 
     @property
@@ -45,9 +48,12 @@ class MetadataTopic:
     def append(self, values: Sequence[bytes], now_ms: int) -> None:
         """Take one batch."""
         self.batch_ends += [len(self.values) + len(values)] * len(values)
-        for each in values:
+        events = [decode(each) for each in values]
+        states = [each.state for each in events if not isinstance(each, RemotePartitionDelete)]
+        self.closes += [DS in states and states[-1] is CF] * len(values)
+        for each, event in zip(values, events, strict=True):
             self.values.append(each)
-            self.events.append(decode(each))
+            self.events.append(event)
             self.epochs.append(self.leader_epoch)
             self.times_ms.append(now_ms)
 
@@ -55,7 +61,7 @@ class MetadataTopic:
         """Return what a clone of the cluster goes on with."""
         return MetadataTopic(
             list(self.values), list(self.events), list(self.epochs), list(self.times_ms),
-            list(self.batch_ends), self.leader_epoch,
+            list(self.batch_ends), list(self.closes), self.leader_epoch,
         )  # fmt: skip
 
 

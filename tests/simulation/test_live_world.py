@@ -10,6 +10,8 @@ and one of those must.
 from __future__ import annotations
 
 import itertools
+import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,13 +31,19 @@ from keeplast.attach.swap import Swap
 from keeplast.attach.swap_rules import Standing
 from keeplast.cluster.facts import OffsetRange, TopicFacts
 from keeplast.errors import CommitUnknownError, CompactionError
-from keeplast.format.remote_log_metadata import RemoteLogEvent
+from keeplast.format.remote_log_metadata import RemoteLogEvent, encode
 from keeplast.model.offsets import INT64_MAX
 from keeplast.tier.state.attached import Attached, Decision
 from tests.support import live_world
+from tests.support.attached_world import START_MS, moved
 from tests.support.live_world import World, simulate
-from tests.support.live_world_mood import LiveTally
+from tests.support.live_world_brokers import Brokers
+from tests.support.live_world_fold import CF, DF, DS, MetadataTopic
+from tests.support.live_world_mood import LiveTally, draw_mood
+from tests.support.live_world_objects import RemoteTier
 from tests.support.live_world_ports import HostCluster
+from tests.support.manual_clock import ManualClock
+from tests.support.remote_segments import remote_segment
 from tests.support.tier_world import Failure
 from tests.support.tier_world_stores import open_database_in_memory
 from tests.support.turns import Turn
@@ -94,6 +102,33 @@ def test_nobody_writes_while_keeplast_works_when_the_log_is_long(
 def test_a_copy_left_behind_is_waited_for_before_all_is_said_to_be_clean(engine: Engine) -> None:
     """Seed 415: a leader announced a copy over what was merged, and never finished it."""
     assert 1 == simulate(415, engine).runs
+
+
+def test_brokers_delete_all_that_the_log_start_has_passed_before_the_end_is_judged() -> None:
+    """Seed 1048: a broker had begun to, and healing was over."""
+    dice = random.Random(1)
+    tier = RemoteTier(told=lambda verb: None)
+    brokers = Brokers(tier, ManualClock(START_MS), dice, draw_mood(dice, 1), Counter())
+    while len(brokers.finished) < 60:
+        brokers.produce()
+        brokers.roll()
+        brokers.copy_all()
+    brokers.cut(brokers.log.end)
+    assert 60 == len(tier.segments)
+    brokers.expire_all()
+    assert ({}, {}, []) == (brokers.leader.seen.known, tier.segments, brokers.leader.deleting)
+
+
+def test_only_a_batch_that_ends_with_what_keeps_a_copy_served_is_read_whole() -> None:
+    """Seed 1013; what others do is in property/test_swap_prefixes.py."""
+    copy = remote_segment(size_bytes=1)
+    cases = [
+        ([CF], False), ([CF, DS], False), ([DS, DF], False), ([CF, CF], False), ([CF, DS, CF], True)
+    ]  # fmt: skip
+    for states, expected in cases:
+        topic = MetadataTopic()
+        topic.append([encode(moved(copy, state)) for state in states], START_MS)
+        assert [expected] * len(states) == topic.closes, states
 
 
 def without_audit(patch: pytest.MonkeyPatch) -> None:

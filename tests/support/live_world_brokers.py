@@ -441,7 +441,7 @@ class Brokers:
 
     def delete_records(self) -> None:
         """Move the log start somewhere, a half of the way to what is stable at most."""
-        self._cut(self._dice.randint(self.log.start, (self.log.start + self.log.last_stable) // 2))
+        self.cut(self._dice.randint(self.log.start, (self.log.start + self.log.last_stable) // 2))
 
     def retain(self) -> None:
         """Delete segments from the front whose youngest record is old enough."""
@@ -452,9 +452,10 @@ class Brokers:
             segment = self._looked_up(self.leader, self.log.start)
             if segment is None or segment.max_timestamp_ms > oldest_ms:
                 return
-            self._cut(segment.end_offset + 1)
+            self.cut(segment.end_offset + 1)
 
-    def _cut(self, offset: int) -> None:
+    def cut(self, offset: int) -> None:
+        """Move the log start to ``offset``, unless it is there or beyond."""
         if offset <= self.log.start:
             return
         self.log.cut(offset)

@@ -248,15 +248,15 @@ class Mutation:
 
 
 MUTATIONS = (
-    Mutation(without_audit, (55, 17)),
+    Mutation(without_audit, (20,)),
     Mutation(without_a_single_batch, (17, 37)),
     Mutation(without_a_closing_batch, (0, 2)),
     Mutation(without_a_grace, (1, 2)),
-    Mutation(with_the_publication_first, (2,)),
+    Mutation(with_the_publication_first, (6,)),
     Mutation(without_the_owner_object, (4,)),
-    Mutation(with_every_aborted_transaction, (50,)),
+    Mutation(with_every_aborted_transaction, (86,)),
     Mutation(without_a_look_below_the_sources, (55,)),
-    Mutation(without_waiting_for_earlier_rounds, (49,)),
+    Mutation(without_waiting_for_earlier_rounds, (41,)),
 )
 
 

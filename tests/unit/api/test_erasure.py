@@ -229,7 +229,7 @@ def test_mistakes_of_a_certificate_are_the_callers(
     data: Path, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     out, signed = tmp_path / "gone.json", {"hash_key": HASH_KEY, "sign_key": operator.sign_key}
-    with pytest.raises(InvalidError, match="there is no such erasure request"):
+    with pytest.raises(InvalidError, match="there is no erasure request to go by"):
         keeplast.certify(data, out, **signed)  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="outside of the data directory"):
         keeplast.certify(data, data / "gone.json", **signed)  # type: ignore[arg-type]

@@ -84,18 +84,7 @@ def write(world: World, dice: random.Random) -> int:
 
     What is undecided at the end of the log is decided in the first later piece.
     """
-    for _ in range(dice.randrange(30, 80)):
-        world.log.now_ms += SECOND
-        key, deletes, late = dice.randrange(KEYS), dice.random() < 0.4, dice.randrange(4)
-        what = dice.random()
-        if what < 0.6:
-            world.put(key, deletes, late)
-        elif what < 0.75:
-            world.put(key, deletes, late, dice.choice([1, 2]))
-        elif what < 0.88:
-            world.end(dice.choice([1, 2]), dice.random() < 0.7)
-        else:
-            world.log.roll()
+    world.go_on(dice, dice.randrange(30, 80), 0.4)
     if dice.random() < 0.7:
         for producer in (1, 2):
             world.end(producer, commits=True)

@@ -27,7 +27,7 @@ from keeplast.format.message_set import read_batches
 from keeplast.model.strategy import Strategy
 from keeplast.tier.objects.log_directory import LogDirectoryRecipe
 from keeplast.tier.state.attached import AttachedName
-from tests.property.test_state_as_of import KEYS, World, values
+from tests.property.test_state_as_of import World, values
 from tests.support.attached_world import CLUSTER_ID, PARTITION
 from tests.support.turns import examples
 from tests.support.verified_world import VerifiedWorld
@@ -38,18 +38,7 @@ PIECES = 3
 
 def write(world: World, dice: random.Random) -> None:
     """Write some segments; every transaction ends in the log, most of them soon."""
-    for _ in range(dice.randrange(40, 90)):
-        world.log.now_ms += 1000
-        key, deletes, late = dice.randrange(KEYS), dice.random() < 0.3, dice.randrange(4)
-        what = dice.random()
-        if what < 0.6:
-            world.put(key, deletes, late)
-        elif what < 0.75:
-            world.put(key, deletes, late, dice.choice([1, 2]))
-        elif what < 0.88:
-            world.end(dice.choice([1, 2]), dice.random() < 0.7)
-        else:
-            world.log.roll()
+    world.go_on(dice, dice.randrange(40, 90), 0.3)
     for producer in (1, 2):
         world.end(producer, commits=True)
     for _ in range(PIECES + 1):

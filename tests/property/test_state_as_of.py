@@ -7,6 +7,7 @@ DeleteRecords. The model keeps every record that was ever written, and knows wha
 from __future__ import annotations
 
 import contextlib
+import random
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -156,6 +157,21 @@ class World:
         transaction.commits = commits
         self.transactions.append(transaction)
         self.written.append(Written(transaction.marker, self.log.now_ms))
+
+    def go_on(self, dice: random.Random, steps: int, deletes: float) -> None:
+        """Write at random, a second a step; of records the share ``deletes`` are tombstones."""
+        for _ in range(steps):
+            self.log.now_ms += SECOND
+            key, is_deleted, late = dice.randrange(KEYS), dice.random() < deletes, dice.randrange(4)
+            what = dice.random()
+            if what < 0.6:
+                self.put(key, is_deleted, late)
+            elif what < 0.75:
+                self.put(key, is_deleted, late, dice.choice([1, 2]))
+            elif what < 0.88:
+                self.end(dice.choice([1, 2]), dice.random() < 0.7)
+            else:
+                self.log.roll()
 
     def round(self) -> None:
         cleaner = CleanerConfig(producer_id_expiration_ms=10**9)

@@ -140,6 +140,24 @@ class StoredLog:
         assert kept == sorted((each.round, each.record.offset) for each in told.kept)
 
 
+def after(
+    root: Path,
+    script: tuple[Operation, ...],
+    topic: TopicConfig,
+    earlier: Sequence[tuple[str, int]],
+    now_ms: int,
+) -> StoredLog:
+    """Return a stored log behind some steps, at ``now_ms``; something of it is stored all along."""
+    log = StoredLog(Store(root, script, topic))
+    assume(log.store.state.routes)
+    for number, step in enumerate(earlier):
+        log.store.at(now_ms - 5 * SECOND * (len(earlier) - number))
+        log.step(*step)
+        assume(log.store.state.routes)
+    log.store.at(now_ms)
+    return log
+
+
 @settings(max_examples=examples(25, long=2000))
 @given(
     script=scripts(),
@@ -154,13 +172,7 @@ def test_what_was_told_of_every_stored_record_comes_true(
     now_ms: int,
 ) -> None:
     with tempfile.TemporaryDirectory() as root:
-        log = StoredLog(Store(Path(root), script, topic))
-        assume(log.store.state.routes)
-        for number, step in enumerate(earlier):
-            log.store.at(now_ms - 5 * SECOND * (len(earlier) - number))
-            log.step(*step)
-            assume(log.store.state.routes)
-        log.store.at(now_ms)
+        log = after(Path(root), script, topic, earlier, now_ms)
         found = {key: log.explain(key, now_ms) for key in NAMES}
         for key, each in found.items():
             assert log.offsets(key) == {e.record.offset for e in each.found.records}
@@ -189,12 +201,6 @@ def test_what_remote_retention_takes_goes_when_that_was_told(
     now_ms: int,
 ) -> None:
     with tempfile.TemporaryDirectory() as root:
-        log = StoredLog(Store(Path(root), script, topic))
-        assume(log.store.state.routes)
-        for number, step in enumerate(earlier):
-            log.store.at(now_ms - 5 * SECOND * (len(earlier) - number))
-            log.step(*step)
-            assume(log.store.state.routes)
-        log.store.at(now_ms)
+        log = after(Path(root), script, topic, earlier, now_ms)
         told = {key: log.explain(key, now_ms).found for key in NAMES}
         check_expiry(log, told, now_ms)

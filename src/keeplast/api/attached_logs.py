@@ -202,10 +202,7 @@ class AttachedLogs(AskedPlace):
         self, statement: Mapping[str, Any], hasher: KeyHasher | None, terms: SearchTerms
     ) -> Sequence[PartitionStanding]:
         """Say how what the remote tier has now stands to a certificate."""
-        receipt = terms.receipt
-        behind = (
-            None if receipt is None else given_receipts_behind(statement, LocalFiles(), receipt)
-        )
+        behind = given_receipts_behind(statement, LocalFiles(), terms.receipt)
         named = {str(each["topic"]) for each in statement["partitions"]}
         there = self.connect().read_topic_ids(named)
         with self.live(tuple(sorted(named & there.keys()))) as tier:

@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 
 from keeplast.api.directory_logs import placed
-from keeplast.api.place import AskedPlace, Failed, SearchTerms, Shelves, named
+from keeplast.api.place import AskedPlace, Failed, SearchTerms, named
 from keeplast.errors import InvalidError
 from keeplast.model.erasure_request import ErasureRequest
 from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.reader_wait import GroupReader
 from keeplast.service.erasure.erasure_answer import ErasureAnswer
-from keeplast.service.erasure.erasure_book import forget_request, name_in_own
+from keeplast.service.erasure.erasure_book import RequestShelf, forget_request, name_in_own
 from keeplast.service.erasure.erasure_call import AskedErasure, ask_again, ask_for_keys, carry_out
 from keeplast.service.search_tasks import SearchRunner
 
@@ -81,11 +81,7 @@ def erase(
     terms = SearchTerms(
         runner=runner, receipt=receipt, brokers=brokers, planned=planned, progressed=progressed
     )
-    where = placed(place)
-    if now:
-        where.require_rounds()
-    with where.shelves(requests) as shelves:
-        return _carried(where, shelves, asked, terms, now=now, keeps=keeps)
+    return _carried(place, requests, lambda _: asked, terms, now=now, keeps=keeps)
 
 
 def reapply_erasure(
@@ -111,12 +107,9 @@ def reapply_erasure(
     terms = SearchTerms(
         runner=runner, receipt=receipt, brokers=brokers, planned=planned, progressed=progressed
     )
-    where = placed(place)
-    if now:
-        where.require_rounds()
-    with where.shelves(requests) as shelves:
-        asked = ask_again(shelves.shelf, hasher, plain)
-        return _carried(where, shelves, asked, terms, now=now, keeps=True)
+    return _carried(
+        place, requests, lambda shelf: ask_again(shelf, hasher, plain), terms, now=now, keeps=True
+    )
 
 
 def erasure_requests(
@@ -137,27 +130,32 @@ def forget_erasure(
 
 
 def _carried(
-    place: AskedPlace,
-    shelves: Shelves,
-    asked: AskedErasure,
+    place: AskedPlace | str | Path,
+    requests: Path | None,
+    ask: Callable[[RequestShelf], AskedErasure],
     terms: SearchTerms,
     *,
     now: bool,
     keeps: bool,
 ) -> Erasure:
+    where = placed(place)
+    if now:
+        where.require_rounds()
     unheeded: list[str] = []
+    with where.shelves(requests) as shelves:
+        asked = ask(shelves.shelf)
 
-    def kept(requests: Sequence[ErasureRequest]) -> None:
-        problem = name_in_own(shelves.own, shelves.shelf, requests)
-        unheeded.extend([] if problem is None else [problem])
+        def kept(named: Sequence[ErasureRequest]) -> None:
+            problem = name_in_own(shelves.own, shelves.shelf, named)
+            unheeded.extend([] if problem is None else [problem])
 
-    def act(answer: ErasureAnswer) -> Failed:
-        return place.clean_traces(asked, answer, terms)
+        def act(answer: ErasureAnswer) -> Failed:
+            return where.clean_traces(asked, answer, terms)
 
-    found = carry_out(
-        asked, shelves.shelf, partial(place.find_traces, asked, terms), act=act if now else None,
-        keeps=keeps, kept=kept,
-    )  # fmt: skip
+        found = carry_out(
+            asked, shelves.shelf, partial(where.find_traces, asked, terms),
+            act=act if now else None, keeps=keeps, kept=kept,
+        )  # fmt: skip
     warnings = (*found.answer.warnings, *unheeded)
     return Erasure(found.answer, found.requests, found.done or (), warnings)
 

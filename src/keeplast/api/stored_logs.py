@@ -141,10 +141,7 @@ class StoredLogs(AskedPlace):
         self, statement: Mapping[str, Any], hasher: KeyHasher | None, terms: SearchTerms
     ) -> Sequence[PartitionStanding]:
         """Say how what the store has now stands to a certificate."""
-        receipt = terms.receipt
-        behind = (
-            None if receipt is None else given_receipts_behind(statement, LocalFiles(), receipt)
-        )
+        behind = given_receipts_behind(statement, LocalFiles(), terms.receipt)
         with self.opened(only_looks=True) as opened:
             return compare_store(
                 statement, opened, hasher, behind=behind, progressed=terms.progressed

@@ -322,7 +322,7 @@ def verify(
         say(f"{error} path={file}", kind="error")
         return CHECK_FAILED, {**document, "problem": str(error)}
     within = {} if plain is None or hasher is None else lines_within(statement, hasher, plain)
-    behind = None if receipt is None else given_receipts_behind(statement, files, receipt)
+    behind = given_receipts_behind(statement, files, receipt)
     standings: Sequence[PartitionStanding] = ()
     if data is not None:
         with ProgressEvents("searching") as events:

@@ -13,9 +13,7 @@ from typing import Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 from keeplast.cleaner.selection import Choice
-from keeplast.model.duration import (
-    precise_duration_text,
-)
+from keeplast.model.duration import precise_duration_text
 from keeplast.model.partition import TopicPartition
 from keeplast.model.redaction import without_folders
 from keeplast.model.size import format_bytes, format_count
@@ -40,8 +38,6 @@ from keeplast.service.console.standing import (
     entries,
     facts_by_partition,
     has_longest_lag,
-    is_damaged,
-    is_defect,
     least_ratio,
     outlook_of,
     ratio_of,
@@ -383,8 +379,7 @@ def row_of(
     what = _RATIO_OF[type(each)]
     return replace(
         row, state_badge=state_badge(each, row.state), need=need_of(row.state),
-        remedy=remedy_of(view, row.state, is_defect=is_defect(each), is_damaged=is_damaged(each)),
-        size_bytes=size_of(each),
+        remedy=remedy_of(view, row.state, each), size_bytes=size_of(each),
         ratio_of="" if not row.ratio else f"{what}; limit {limit}" if limit else what,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from keeplast.service.console.standing import Entry, is_damaged, is_defect
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.status import State
 
@@ -65,19 +66,17 @@ def is_wrong(state: str) -> bool:
     return state in _WRONG
 
 
-def remedy_of(
-    view: ConsoleView, state: str, *, is_defect: bool = False, is_damaged: bool = False
-) -> str:
+def remedy_of(view: ConsoleView, state: str, entry: Entry | None) -> str:
     """Return what to do about a log in ``state``; empty where nothing is wrong.
 
-    ``is_defect`` is of one that is skipped for a defect of keeplast, where no file is damaged,
-    ``is_damaged`` of one that cannot be read because one is.
+    What stands in the way of ``entry``, None where there is no look at it, has its own remedy: a
+    file that is damaged, or a defect of keeplast.
     """
-    if state == State.UNREADABLE.value and is_damaged:
+    if state == State.UNREADABLE.value and entry is not None and is_damaged(entry):
         return _OF_UNREADABLE
     if state != _SKIPPED:
         return _REMEDIES.get(state, "")
-    if is_defect:
+    if entry is not None and is_defect(entry):
         return _OF_DEFECT
     if view.status is not None:
         return _OF_DIRECTORY

@@ -26,8 +26,6 @@ from keeplast.service.console.shown_time import NO_TIME, ShownTime, moment
 from keeplast.service.console.standing import (
     Entry,
     entries,
-    is_damaged,
-    is_defect,
     reason_of,
     state_badge,
     state_of,
@@ -132,10 +130,7 @@ def _trouble(
 ) -> Trouble:
     path, position = place_in(reason)
     since_ms = None if facts is None else facts.set_aside_since_ms
-    remedy = remedy_of(
-        view, state, is_defect=entry is not None and is_defect(entry),
-        is_damaged=entry is not None and is_damaged(entry),
-    )  # fmt: skip
+    remedy = remedy_of(view, state, entry)
     badge = state_words(state) if entry is None else state_badge(entry, state)
     return Trouble(partition, state, reason, path, position, since_ms, remedy, badge)
 

@@ -227,13 +227,16 @@ def _directory_behind(
 
 
 def given_receipts_behind(
-    statement: Mapping[str, Any], files: FileSystem, receipt: Path
+    statement: Mapping[str, Any], files: FileSystem, receipt: Path | None
 ) -> str | None:
     """Return why the receipts that somebody named are older than a certificate's, else None.
 
-    Of a certificate that says nothing of receipts none are behind. InvalidError where there is no
-    such file: a name that was mistyped says nothing of what is there.
+    Where nobody named any, or the certificate says nothing of receipts, none are behind.
+    InvalidError where there is no such file: a name that was mistyped says nothing of what is
+    there.
     """
+    if receipt is None:
+        return None
     if not files.exists(receipt):
         raise InvalidError(f"there is no such file of receipts; correct it. --receipt={receipt}")
     return _receipts_behind(statement, files, (receipt,))

@@ -156,7 +156,7 @@ class World:
                 for table in reversed(schema.METADATA.sorted_tables):
                     connection.execute(delete(table))
         self._tables: Any = engine.raw_connection().driver_connection
-        self.tier = RemoteTier(told=self._changed)
+        self.tier = RemoteTier(now_ms=self._clock.now_ms, told=self._changed)
         self.brokers = Brokers(
             self.tier, self._clock, self._dice, self._mood, self.tally.happened
         )  # fmt: skip

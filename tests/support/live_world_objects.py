@@ -46,6 +46,9 @@ class RemoteTier:
     segments: dict[bytes, dict[str, bytes]] = field(default_factory=dict)
     starts: dict[bytes, int] = field(default_factory=dict)
     own: dict[str, bytes] = field(default_factory=dict)
+    own_ms: dict[str, int] = field(default_factory=dict)
+    """When each own object was written last."""
+    now_ms: Callable[[], int] = lambda: 0
     told: Callable[[str], None] = lambda line: None
     deletions: int = 0
     changes: int = 0
@@ -74,6 +77,11 @@ class RemoteTier:
         if not files:
             self.segments.pop(segment_id, None)
         return was_there
+
+    def write_own(self, name: str, data: bytes) -> None:
+        """Write an own object."""
+        self.own[name] = data
+        self.own_ms[name] = self.now_ms()
 
     def remove_all(self, segment_id: bytes) -> None:
         """Remove a segment as a broker does, at once."""
@@ -171,11 +179,15 @@ class HostLayout:
         name, start = segment.id.segment_id, segment.start_offset
         for kind, data in auxiliary.items():
             self.change("put beside", self._putting(name, start, kind, data))
-        waiting = self._tier.segments.get(name, {}).get(_WAITING)
-        if waiting is None:
-            raise FileNotFoundError(2, "no such object", name.hex())
-        self.change("put log", self._putting(name, start, LOG, waiting))
-        self._tier.remove(name, _WAITING)
+
+        def named() -> None:
+            waiting = self._tier.segments.get(name, {}).get(_WAITING)
+            if waiting is None:
+                raise FileNotFoundError(2, "no such object", name.hex())
+            self._tier.put(name, start, LOG, waiting)
+            self._tier.remove(name, _WAITING)
+
+        self.change("put log", named)
         return None
 
     def sent(self, name: bytes, start: int, data: bytes) -> None:
@@ -228,7 +240,10 @@ class HostLayout:
         return self._answered("put own", lambda: self._put_new(name, data))
 
     def _put_new(self, name: str, data: bytes) -> bool:
-        return name not in self._tier.own and self._tier.own.setdefault(name, data) is data
+        if name in self._tier.own:
+            return False
+        self._tier.write_own(name, data)
+        return True
 
     def read_own(self, name: str) -> bytes | None:
         """Return an own object."""
@@ -241,7 +256,7 @@ class HostLayout:
         def replace() -> bool:
             if self._tier.own.get(name) != expected:
                 return False
-            self._tier.own[name] = data
+            self._tier.write_own(name, data)
             return True
 
         return self._answered("replace own", replace)
@@ -257,7 +272,7 @@ class HostLayout:
         found = [name for name in self._tier.own if name.startswith(f"{folder}/")]
         if found or not folder.startswith(FILTERS):
             self._look("list")
-        yield from (FoundOwn(name, 0) for name in found)
+        yield from (FoundOwn(name, self._tier.own_ms[name]) for name in found)
 
     # Steps.
 

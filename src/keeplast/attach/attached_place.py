@@ -26,7 +26,7 @@ from keeplast.attach.allowance import Allowance
 from keeplast.attach.attached_files import AttachedRecipe, remove_output
 from keeplast.attach.hollow import SOURCES_MAX, is_hollow, join_hollow
 from keeplast.attach.kept_filters import KEPT_BYTES_MAX, KEPT_SHARE_MAX
-from keeplast.attach.outputs import BEGUN, OutputMark, staged_id, work_name
+from keeplast.attach.outputs import BEGUN, SWEPT, OutputMark, staged_id, work_name
 from keeplast.attach.sources import Sources, parts_of, summary_of
 from keeplast.attach.swap import Swap, covered, merged_epochs
 from keeplast.cleaner.plan import plan_groups
@@ -419,7 +419,7 @@ class AttachedPlace:
         """Return the announcement of an output as its task has described it, checked."""
         name = staged_id(self._files.partition, staged)
         data = self._layout.read_own(work_name(name))
-        if data is None or data == BEGUN:
+        if data is None or data in (BEGUN, SWEPT):
             raise ConflictError(
                 f"what was staged has been removed; do the round again. object={work_name(name)}"
             )

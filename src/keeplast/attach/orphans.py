@@ -12,7 +12,6 @@ told, and left to a person.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,9 +20,10 @@ from keeplast.attach.kept_folds import KeptFolds
 from keeplast.attach.outputs import work_folder, work_name
 from keeplast.attach.ownership import OwnerObject
 from keeplast.attach.publication import Publisher, require_free
+from keeplast.attach.words import CHECKED_EVERY, Words, remove_words, words_of_nothing
 from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange
 from keeplast.cluster.fold_checkpoint import FoldPoint
-from keeplast.cluster.layouts.layout import FoundOwn, FoundSegment, RemoteLayout
+from keeplast.cluster.layouts.layout import FoundSegment, RemoteLayout
 from keeplast.cluster.live_cluster import LiveCluster
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.metadata_log import fold_metadata
@@ -43,8 +43,6 @@ _BEGUN = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _ON_THEIR_WAY = (
     RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
 )  # fmt: skip
-CHECKED_EVERY = 100
-"""So many segments are removed before the owner object is looked at again."""
 
 
 class TopicsCluster(LiveCluster, Protocol):
@@ -56,17 +54,6 @@ class TopicsCluster(LiveCluster, Protocol):
         RefusedError when the principal may not be told.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """Own objects that tell of an output of which nothing is there: of a process that ended before.
-
-    ``due`` may go, ``waiting`` are younger than the grace: somebody may still write.
-    """
-
-    due: tuple[FoundOwn, ...] = ()
-    waiting: tuple[FoundOwn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +97,7 @@ def orphans_of_gone(
             waiting.append(found)
         else:
             (served if found.segment_id in kept else due).append(found)
-    words = _words(known, begun, {each.segment_id for each in there}, latest_ms)
+    words = words_of_nothing(known, begun, {each.segment_id for each in there}, latest_ms)
     return Orphans(tuple(due), tuple(waiting), tuple(unknown), tuple(served), words)
 
 
@@ -151,7 +138,7 @@ def collect_gone(
                 check()
             layout.delete_found(held.name.partition, each)
             layout.delete_own(work_name(_name(held, each)))
-        _remove_words(layout, found.words, check)
+        remove_words(layout, found.words, check)
         sweep_filters(layout, held.name.partition)
         if not found.waiting and not found.unknown and not found.words.waiting:
             log.forget(held)
@@ -192,28 +179,6 @@ def unknown_of_live(publisher: Publisher) -> tuple[FoundSegment, ...]:
         for each in there
         if each.segment_id not in ids and not _is_begun(publisher.layout, publisher.held, each)
     )
-
-
-def words_of_live(publisher: Publisher, grace_ms: int, *, removes: bool) -> Words:
-    """Return the words, of a partition that is there, of which nothing was written.
-
-    With ``removes`` those that are due are removed. Who wrote one had the partition at an earlier
-    epoch: if he still writes, he finds his word gone, takes back what he wrote, and can announce
-    nothing.
-    """
-    layout, held = publisher.layout, publisher.held
-    begun = list(layout.list_own(work_folder(held.name.partition)))
-    there = {each.segment_id for each in layout.list(held.name.partition)}
-    there |= {each.id.segment_id for each in publisher.look().cache.segments}
-    found = _words(held, begun, there, publisher.log.clock.now_ms() - grace_ms)
-    if removes:
-
-        def check() -> None:
-            publisher.log.check(held)
-            publisher.owner.check(publisher.epoch)
-
-        _remove_words(layout, found, check)
-    return found
 
 
 def _gone_cache(
@@ -279,25 +244,6 @@ def _require_let_go(log: DecisionLog, known: Attached, cache: PartitionCache) ->
             f"partition={known.name} segments={len(left)} "
             f"segment={encode_id(left[0].id.segment_id)}"
         )
-
-
-def _words(
-    known: Attached, begun: Iterable[FoundOwn], there: Collection[bytes], latest_ms: int
-) -> Words:
-    """Return of ``begun`` what is about nothing; ``there`` was listed behind it."""
-    names = {work_name(RemoteLogSegmentId(known.name.partition, each)) for each in there}
-    left = [each for each in begun if each.name not in names]
-    return Words(
-        tuple(each for each in left if each.modified_ms <= latest_ms),
-        tuple(each for each in left if each.modified_ms > latest_ms),
-    )
-
-
-def _remove_words(layout: RemoteLayout, words: Words, check: Callable[[], None]) -> None:
-    for number, each in enumerate(words.due):
-        if number % CHECKED_EVERY == 0:
-            check()
-        layout.delete_own(each.name)
 
 
 def _is_begun(layout: RemoteLayout, known: Attached, found: FoundSegment) -> bool:

@@ -34,6 +34,8 @@ from keeplast.rewrite.task import StagedGroup
 
 BEGUN = b"begun"
 """What an own object holds while its output is written."""
+SWEPT = b"swept"
+"""What it holds when its output was removed by whoever took the partition over."""
 
 
 @dataclass(frozen=True, slots=True)

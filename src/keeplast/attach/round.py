@@ -21,7 +21,6 @@ from keeplast.attach.attached_place import AttachedPlace, AttachedState
 from keeplast.attach.gone_objects import telling_why_gone
 from keeplast.attach.kept_filters import sweep_filters
 from keeplast.attach.metadata_view import MetadataView
-from keeplast.attach.outputs import work_name
 from keeplast.attach.publication import Publisher
 from keeplast.attach.removal import expires_below, removal_terms
 from keeplast.attach.seams import measure_sources
@@ -32,6 +31,7 @@ from keeplast.attach.sources import (
     newest_whole,
     overlaid_from,
 )
+from keeplast.attach.words import sweep_outputs
 from keeplast.cleaner.plan import plan_groups
 from keeplast.cleaner.reasons import NothingBelow, SourcesEnd, SourcesLimit
 from keeplast.clock import Clock
@@ -44,7 +44,6 @@ from keeplast.format import leader_epoch
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
-    RemoteLogSegmentId,
     TopicIdPartition,
 )
 from keeplast.log.windows import WINDOW_BYTES_DEFAULT
@@ -307,29 +306,13 @@ def do_round(
 
 
 def _swept(publisher: Publisher, *, has_filters: bool) -> MetadataView:
-    """Look at the cluster; remove what an earlier round wrote and never announced.
+    """Look at the cluster; remove what an earlier round left that nobody will need.
 
-    And the filters of segments that are gone, or all of them where none are wanted.
-
-    There is word of it, and the cluster knows no such id. It is looked for before the cluster is:
-    what a broker uploads was announced before it is there. What a fenced round still writes it
-    cannot announce any more.
+    The filters of segments that are gone go too, or all of them where none are wanted.
     """
-    layout, partition = publisher.layout, publisher.name.partition
-    there = list(layout.list(partition))
-    own = {each.segment_id for each in publisher.log.own_segments(publisher.held)}
-    view = publisher.look()
-    publisher.mend(view)
-    for found in there:
-        name = RemoteLogSegmentId(partition, found.segment_id)
-        if found.segment_id in own:
-            continue
-        if view.cache.find(name) is None and layout.read_own(work_name(name)) is not None:
-            publisher.owner.check(publisher.epoch)
-            layout.delete_found(partition, found)
-            layout.delete_own(work_name(name))
+    view = sweep_outputs(publisher)
     known = {each.id.segment_id for each in view.cache.segments} if has_filters else set()
-    sweep_filters(layout, partition, known)
+    sweep_filters(publisher.layout, publisher.name.partition, known)
     return view
 
 

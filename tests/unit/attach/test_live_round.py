@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from keeplast.attach.collection import collect
-from keeplast.attach.outputs import BEGUN, work_name
+from keeplast.attach.outputs import BEGUN, SWEPT, work_name
 from keeplast.attach.round import RoundWish, clean_attached
 from keeplast.cleaner.reasons import NothingBelow, SourcesEnd, SourcesLimit
+from keeplast.attach.words import KEPT_MS
 from keeplast.clock import SystemClock
 from keeplast.errors import CorruptError, FencedError
 from keeplast.format.remote_log_metadata import RemoteLogSegmentState
@@ -54,11 +55,52 @@ def test_what_was_written_and_never_announced_goes_and_nothing_else(world: Attac
     report = clean(world)
     assert report.skipped
     assert before - {left.id.segment_id} == set(world.tier.segments)
-    assert work_name(left.id) not in world.tier.own
+    assert SWEPT == world.tier.own[work_name(left.id)]
     assert work_name(announced.id) in world.tier.own
     found = world.cluster.cache().find(announced.id)
     assert found is not None
     assert RemoteLogSegmentState.COPY_SEGMENT_STARTED is found.state
+
+
+def test_what_an_overtaken_process_writes_on_goes_with_the_next_round(world: AttachedWorld) -> None:
+    log = log_of((0,), 0)
+    left = world.segment(0, 0, log)
+    world.tier.put(left, log)
+    world.tier.put_new(work_name(left.id), BEGUN)
+    clean(world)
+    assert left.id.segment_id not in world.tier.segments
+    # It completes nothing, and where it ends before it takes that back, there is still word of it.
+    assert not world.tier.replace_own(work_name(left.id), b"complete", BEGUN)
+    world.tier.put(left, log)
+    world.clock.advance(KEPT_MS)
+    clean(world)
+    assert left.id.segment_id not in world.tier.segments
+    assert SWEPT == world.tier.own[work_name(left.id)]
+    clean(world)
+    assert work_name(left.id) not in world.tier.own
+
+
+def test_a_word_that_changes_while_it_is_swept_leaves_its_output_to_the_next_round(
+    world: AttachedWorld,
+) -> None:
+    log = log_of((0,), 0)
+    left = world.segment(0, 0, log)
+    world.tier.put(left, log)
+    world.tier.put_new(work_name(left.id), BEGUN)
+    read_own = world.tier.read_own
+
+    def completed_behind_it(name: str) -> bytes | None:
+        found = read_own(name)
+        if name == work_name(left.id):
+            world.tier.own[name] = b"complete"
+        return found
+
+    world.tier.read_own = completed_behind_it  # type: ignore[method-assign]
+    clean(world)
+    assert left.id.segment_id in world.tier.segments
+    world.tier.read_own = read_own  # type: ignore[method-assign]
+    clean(world)
+    assert left.id.segment_id not in world.tier.segments
 
 
 def test_who_was_overtaken_removes_nothing(world: AttachedWorld) -> None:

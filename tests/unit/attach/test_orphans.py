@@ -12,14 +12,13 @@ import pytest
 from keeplast.attach.kept_folds import KeptFolds
 from keeplast.attach.orphans import (
     Orphans,
-    Words,
     collect_gone,
     orphans_of_gone,
     unknown_of_live,
-    words_of_live,
 )
 from keeplast.attach.outputs import BEGUN, filter_name, work_name
 from keeplast.attach.publication import Publisher
+from keeplast.attach.words import KEPT_MS, Words, words_of_live
 from keeplast.cluster.facts import BrokerFacts, ClusterFacts
 from keeplast.errors import CompactionError, FencedError, RefusedError, StoppedError
 from keeplast.format.remote_log_metadata import RemoteLogSegmentState
@@ -261,18 +260,16 @@ def test_words_of_what_was_never_written_go_of_a_topic_that_lives(world: Attache
     world.tier.put(written, log)
     world.cluster.tell(announced)
     before = dict(world.tier.own)
-    assert ((), 1) == counted(words_of_live(publisher, GRACE_MS, removes=True))
+    assert ((), 1) == counted(words_of_live(publisher, removes=True))
     assert before == world.tier.own
-    world.clock.advance(GRACE_MS)
-    assert ((work_name(nothing.id),), 0) == counted(
-        words_of_live(publisher, GRACE_MS, removes=False)
-    )
+    world.clock.advance(KEPT_MS)
+    assert ((work_name(nothing.id),), 0) == counted(words_of_live(publisher, removes=False))
     assert before == world.tier.own
     overtaken, publisher = publisher, world.claim()
     with pytest.raises(FencedError):
-        words_of_live(overtaken, GRACE_MS, removes=True)
+        words_of_live(overtaken, removes=True)
     before = dict(world.tier.own)
-    words_of_live(publisher, GRACE_MS, removes=True)
+    words_of_live(publisher, removes=True)
     assert before.keys() - world.tier.own.keys() == {work_name(nothing.id)}
 
 

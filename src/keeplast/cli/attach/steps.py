@@ -98,12 +98,12 @@ def orphans_of_gone_step(wish: OrphansWish, grace_ms: int, *, takes_over: bool) 
     return act
 
 
-def with_unknown(step: Step, wish: OrphansWish, grace_ms: int) -> Step:
+def with_unknown(step: Step, wish: OrphansWish) -> Step:
     """Return ``step``, and behind it what lies there and nobody names."""
 
     def act(publisher: Publisher) -> Mapping[str, object]:
         found = step(publisher)
-        words = words_of_live(publisher, grace_ms, removes=wish is not OrphansWish.LIST)
+        words = words_of_live(publisher, removes=wish is not OrphansWish.LIST)
         return {**found, **_word_counts(words, wish), **_unknown(unknown_of_live(publisher))}
 
     return act

@@ -80,7 +80,7 @@ def collect(
     if orphans is None:
         return each_attached(call, step, as_json=as_json)
     of_gone = orphans_of_gone_step(orphans, grace, takes_over=call.take_over)
-    step = with_unknown(step, orphans, grace)
+    step = with_unknown(step, orphans)
     return each_attached(call, step, as_json=as_json, of_gone=of_gone)
 
 

@@ -1,0 +1,119 @@
+"""The words of outputs that nobody has announced: own objects that say what a round has begun.
+
+Whoever takes a partition over cannot stop a process that it has overtaken from writing, only from
+announcing. The rule: **a word outlives the objects that it tells of by longer than anybody writes
+on**. What is swept keeps its word, marked, so that who wrote it finds that it was overtaken, and
+so that what it writes behind that is found by the next sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from keeplast.attach.metadata_view import MetadataView
+from keeplast.attach.outputs import SWEPT, work_folder, work_name
+from keeplast.attach.publication import Publisher
+from keeplast.cluster.layouts.layout import FoundOwn, FoundSegment, RemoteLayout
+from keeplast.format.remote_log_metadata import RemoteLogSegmentId
+from keeplast.tier.state.attached import Attached
+
+KEPT_MS = 7 * 24 * 60 * 60 * 1000
+"""So long a word stays about which nothing is there: a process may be frozen over a weekend."""
+CHECKED_EVERY = 100
+"""So many objects are removed before the owner object is looked at again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Own objects that tell of an output of which nothing is there: of a process that ended before.
+
+    ``due`` may go, ``waiting`` are so young that somebody may still write.
+    """
+
+    due: tuple[FoundOwn, ...] = ()
+    waiting: tuple[FoundOwn, ...] = ()
+
+
+def words_of_nothing(
+    known: Attached, begun: Iterable[FoundOwn], there: Collection[bytes], latest_ms: int
+) -> Words:
+    """Return of ``begun`` what is about nothing; ``there`` was listed behind it.
+
+    Those that were written up to ``latest_ms``, inclusive, are due.
+    """
+    names = {work_name(RemoteLogSegmentId(known.name.partition, each)) for each in there}
+    left = [each for each in begun if each.name not in names]
+    return Words(
+        tuple(each for each in left if each.modified_ms <= latest_ms),
+        tuple(each for each in left if each.modified_ms > latest_ms),
+    )
+
+
+def remove_words(layout: RemoteLayout, words: Words, check: Callable[[], None]) -> None:
+    """Remove the words that are due; ``check`` raises where somebody else has the partition."""
+    for number, each in enumerate(words.due):
+        if number % CHECKED_EVERY == 0:
+            check()
+        layout.delete_own(each.name)
+
+
+def words_of_live(publisher: Publisher, *, removes: bool) -> Words:
+    """Return the words, of a partition that is there, of which nothing is there (any more).
+
+    With ``removes`` those that are due are removed, as by every round: :data:`KEPT_MS` after they
+    were written or marked.
+    """
+    begun = list(publisher.layout.list_own(work_folder(publisher.name.partition)))
+    there = list(publisher.layout.list(publisher.name.partition))
+    found = _words_of(publisher, begun, there, publisher.look())
+    if removes:
+        _remove_due(publisher, found)
+    return found
+
+
+def sweep_outputs(publisher: Publisher) -> MetadataView:
+    """Look at the cluster; remove what an earlier round wrote and never announced.
+
+    There is word of it, and the cluster knows no such id. It is looked for before the cluster is:
+    what a broker uploads was announced before it is there. What a fenced round still writes it
+    cannot announce any more, and the word that stays tells of it.
+    """
+    layout, partition = publisher.layout, publisher.name.partition
+    begun = list(layout.list_own(work_folder(partition)))
+    there = list(layout.list(partition))
+    own = {each.segment_id for each in publisher.log.own_segments(publisher.held)}
+    view = publisher.look()
+    publisher.mend(view)
+    for found in there:
+        name = RemoteLogSegmentId(partition, found.segment_id)
+        if found.segment_id in own or view.cache.find(name) is not None:
+            continue
+        word = layout.read_own(work_name(name))
+        if word is None:
+            continue
+        publisher.owner.check(publisher.epoch)
+        # First: who wrote it completes nothing from here on. Where the word has just changed, its
+        # writer is at work; the next sweep finds it.
+        if word == SWEPT or layout.replace_own(work_name(name), SWEPT, word):
+            layout.delete_found(partition, found)
+    _remove_due(publisher, _words_of(publisher, begun, there, view))
+    return view
+
+
+def _words_of(
+    publisher: Publisher, begun: Iterable[FoundOwn], there: Iterable[FoundSegment],
+    view: MetadataView,
+) -> Words:  # fmt: skip
+    ids = {each.segment_id for each in there} | {e.id.segment_id for e in view.cache.segments}
+    return words_of_nothing(
+        publisher.held, begun, ids, publisher.log.clock.now_ms() - KEPT_MS
+    )  # fmt: skip
+
+
+def _remove_due(publisher: Publisher, words: Words) -> None:
+    def check() -> None:
+        publisher.log.check(publisher.held)
+        publisher.owner.check(publisher.epoch)
+
+    remove_words(publisher.layout, words, check)

@@ -12,7 +12,7 @@ import argparse
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -103,9 +103,13 @@ def write_log(row: Row, log_bytes: int, data_directory: Path) -> int:
 
 
 def count(
-    coordinator: Coordinator, data_directory: Path, topic: TopicConfig, first_dirty: int
-) -> tuple[float, float]:
-    """Clean a copy of the log once; return seconds by the clock and of a processor."""
+    coordinator: Coordinator, data_directory: Path, topic: TopicConfig, first_dirty: int, *,
+    before: Callable[[], object] = lambda: None,
+) -> tuple[float, float]:  # fmt: skip
+    """Clean a copy of the log once; return seconds by the clock and of a processor.
+
+    The clock starts behind ``before``.
+    """
     with tempfile.TemporaryDirectory(dir=data_directory.parent) as scratch:
         partition = Path(scratch) / str(PARTITION)
         shutil.copytree(data_directory / str(PARTITION), partition)
@@ -116,6 +120,7 @@ def count(
             first_dirty_offset=first_dirty,
             force=True,
         )
+        before()
         began, started = time.perf_counter(), time.process_time()
         report = coordinator.clean(request).partitions[0].rounds[-1]
         seconds, worked = time.perf_counter() - began, time.process_time() - started

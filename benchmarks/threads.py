@@ -2,7 +2,9 @@
 
 One partition whose records carry a version is cleaned by one thread and by two in turn, each time
 from a fresh copy, and that several times over: by each strategy, as one group and as many as it has
-segments. A row shows the best counts by the clock and, in brackets, of processor time. Then one,
+segments. In every turn two processes clean a copy each side by side: what two cores that share
+nothing reach here, and so the most that two threads can. A row shows the best counts by the clock
+and, in brackets, of processor time. Then one,
 two and eight threads clean it once more, each number in a process of its own that says its peak of
 memory above what it held with all kernels loaded, beside the formula of docs/architecture.md.
 """
@@ -10,13 +12,16 @@ memory above what it held with all kernels loaded, beside the formula of docs/ar
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from benchmarks.machine import describe, machine
@@ -29,6 +34,7 @@ from keeplast.columns import kernel
 from keeplast.format.compression import Codec
 from keeplast.log.files import LocalFiles
 from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
@@ -44,30 +50,79 @@ BYTES_A_KEY = 40
 """What the key map takes of memory at most, by offset."""
 
 Counts = list[tuple[float, float]]
+APART_SECONDS_MAX = 600
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """One log by one strategy, in one group or many: the counts by each number of threads."""
+    """One log by one strategy, in one group or many: the counts by each number of threads.
+
+    ``apart`` is what two processes took together for two logs.
+    """
 
     row: Row
     strategy: Strategy
     groups: str
     taken: dict[int, Counts]
+    apart: Counts
 
     def line(self) -> str:
         """Return its line of the table."""
         both = compare(ours=self.taken[2], theirs=self.taken[1])
         times = " | ".join(least(self.taken[cores]) for cores in CORES)
+        reached = min(clock for clock, _ in self.apart) / 2 / min(both.by_clock.ours)
         return (
             f"| {self.row.value_bytes} B | {self.row.codec.name.lower()} | {self.strategy} "
-            f"| {self.groups} | {times} | {both.by_clock.ratio:.2f} | {both.spreads} |"
+            f"| {self.groups} | {times} | {least(self.apart)} | {both.by_clock.ratio:.2f} "
+            f"| {reached:.2f} | {both.spreads} |"
         )
+
+
+class Apart:
+    """Two processes of one thread each, which begin at the same moment."""
+
+    def __init__(self, log: Path) -> None:
+        """Start both; each has its kernels loaded before :meth:`count` returns first."""
+        self._log = log
+        context = multiprocessing.get_context("spawn")
+        barrier = context.Barrier(2)
+        self._pools = [
+            ProcessPoolExecutor(1, context, _start_apart, (barrier,)) for _ in range(2)
+        ]  # fmt: skip
+
+    def count(self, topic: TopicConfig) -> tuple[float, float]:
+        """Let each clean a copy of the log; return the seconds until both are done, and worked."""
+        waits = [pool.submit(_count_apart, self._log, topic) for pool in self._pools]
+        found = [each.result(APART_SECONDS_MAX) for each in waits]
+        return max(seconds for seconds, _ in found), sum(worked for _, worked in found)
+
+    def close(self) -> None:
+        """End both."""
+        for pool in self._pools:
+            pool.shutdown()
+
+
+def _start_apart(barrier: Barrier) -> None:
+    kernel.load()
+    _Together.barrier = barrier
+
+
+class _Together:
+    barrier: Barrier
+
+
+def _count_apart(log: Path, topic: TopicConfig) -> tuple[float, float]:
+    with LocalRunner(cores=1) as runner:
+        coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
+        ready = _Together.barrier
+        return count(coordinator, log, topic, 0, before=lambda: ready.wait(APART_SECONDS_MAX))
 
 
 def gains(row: Row, log: Path, repetitions: int) -> Iterator[Gain]:
     """Yield what two threads gain on one log, by each strategy and in one group or many."""
     with ExitStack() as stack:
+        apart = Apart(log)
+        stack.callback(apart.close)
         runners = {cores: stack.enter_context(LocalRunner(cores=cores)) for cores in CORES}
         coordinators = {
             cores: Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
@@ -77,12 +132,16 @@ def gains(row: Row, log: Path, repetitions: int) -> Iterator[Gain]:
             for groups, segment_bytes in GROUPS.items():
                 topic = replace(TOPICS[strategy], segment_bytes=segment_bytes)
                 taken: dict[int, Counts] = {cores: [] for cores in CORES}
+                beside: Counts = []
                 for repetition in range(repetitions + 1):
                     for cores, coordinator in coordinators.items():
                         found = count(coordinator, log, topic, 0)
                         if repetition:  # the first one warms up
                             taken[cores].append(found)
-                yield Gain(row, strategy, groups, taken)
+                    together = apart.count(topic)
+                    if repetition:
+                        beside.append(together)
+                yield Gain(row, strategy, groups, taken, beside)
 
 
 def hold(log: Path, cores: int) -> int:
@@ -123,8 +182,9 @@ def main() -> None:
         return
     lines: list[str] = []
     print(describe(machine()))
-    print("\n| value | codec | strategy | groups | one | two | times | pairs differ by |")
-    print("|---|---|---|---|--:|--:|--:|--:|")
+    print("\n| value | codec | strategy | groups | one | two | two processes, two logs | times | of two processes' "
+          "| pairs differ by |")  # fmt: skip
+    print("|---|---|---|---|--:|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as scratch:
         for number, row in enumerate(LOGS):
             log = Path(scratch) / str(number)

@@ -28,11 +28,11 @@ from benchmarks.options import positive
 from benchmarks.pairs import PAIRS_MIN, compare
 from benchmarks.run import RESULTS
 from benchmarks.workload import TOPIC, Workload, write_log
-from keeplast.attach.attached_files import attached_path
-from keeplast.attach.attached_place import AttachedPlace, AttachedState
-from keeplast.attach.round import do_round
-from keeplast.attach.seams import measure_sources
-from keeplast.attach.sources import choose_sources
+from keeplast.attach.rounds.attached_files import attached_path
+from keeplast.attach.rounds.attached_place import AttachedPlace, AttachedState
+from keeplast.attach.rounds.round import do_round
+from keeplast.attach.rounds.seams import measure_sources
+from keeplast.attach.rules.sources import choose_sources
 from keeplast.clock import SystemClock
 from keeplast.cluster.fold_checkpoint import (
     FoldCheckpoint,

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attached, cost_model, growth, peers, report, shape_model
+from benchmarks import attached, cost_model, growth, one_partition, peers, report, shape_model
 from benchmarks.peer_report import Taken, bars, goal_table
 from benchmarks.run import RESULTS
 
@@ -28,6 +28,7 @@ def made(results: Path = RESULTS, figure: Path = peers.FIGURE) -> dict[Path, str
         results / "shape_model.md": shape_model.table() + "\n",
         results / "peers.md": peers.page(taken, beside, figure),
         results / "peers_goals.md": goal_table(taken, beside) + "\n",
+        results / "one_partition.md": one_partition.page(_load(results / "one_partition.json")),
         results / "attached.md": attached.page(_load(results / "attached.json")),
         figure: bars(taken),
     }

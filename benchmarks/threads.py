@@ -182,8 +182,10 @@ def main() -> None:
         return
     lines: list[str] = []
     print(describe(machine()))
-    print("\n| value | codec | strategy | groups | one | two | two processes, two logs | times | of two processes' "
-          "| pairs differ by |")  # fmt: skip
+    print(
+        "\n| value | codec | strategy | groups | one | two | two processes, two logs | times "
+        "| of two processes' | pairs differ by |"
+    )
     print("|---|---|---|---|--:|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as scratch:
         for number, row in enumerate(LOGS):

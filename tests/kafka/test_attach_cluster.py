@@ -19,11 +19,11 @@ from typing import Any, cast
 
 import pytest
 
-from keeplast.attach.collection import collect
-from keeplast.attach.metadata_view import AttachTerms
-from keeplast.attach.publication import Publisher, claim
-from keeplast.attach.repair import repair
-from keeplast.attach.round import RoundWish, clean_attached
+from keeplast.attach.held.metadata_view import AttachTerms
+from keeplast.attach.held.publication import Publisher, claim
+from keeplast.attach.rounds.round import RoundWish, clean_attached
+from keeplast.attach.upkeep.collection import collect
+from keeplast.attach.upkeep.repair import repair
 from keeplast.clock import Clock, SystemClock
 from keeplast.cluster import client as client_module
 from keeplast.cluster.client import ClusterClient

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from keeplast.attach.sources import MARGIN_SEGMENTS
+from keeplast.attach.rules.sources import MARGIN_SEGMENTS
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.metadata_log import fold_metadata
 from keeplast.cluster.status import RemotePartitionStatus, name_of, partition_status

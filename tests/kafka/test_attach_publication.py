@@ -18,11 +18,11 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from keeplast.attach.batch import batch_of, updates
-from keeplast.attach.metadata_view import AttachTerms
-from keeplast.attach.publication import Publisher, claim
-from keeplast.attach.repair import repair
-from keeplast.attach.swap import Swap, merged_epochs
+from keeplast.attach.held.metadata_view import AttachTerms
+from keeplast.attach.held.publication import Publisher, claim
+from keeplast.attach.rules.batch import batch_of, updates
+from keeplast.attach.rules.swap import Swap, merged_epochs
+from keeplast.attach.upkeep.repair import repair
 from keeplast.cli.main import app
 from keeplast.clock import SystemClock
 from keeplast.cluster import client as client_module

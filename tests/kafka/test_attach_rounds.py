@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from keeplast.attach.round import RoundWish
+from keeplast.attach.rounds.round import RoundWish
 from keeplast.errors import RefusedError
 from keeplast.model.keyless import Keyless
 from keeplast.model.strategy import Strategy

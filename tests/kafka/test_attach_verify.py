@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from keeplast.attach.verification import AttachedVerifier, AttachedVerifySettings
+from keeplast.attach.proof.verification import AttachedVerifier, AttachedVerifySettings
 from keeplast.cli.main import app
 from keeplast.cluster.metadata_log import fold_metadata
 from keeplast.cluster.status import is_compactors, name_of

@@ -21,9 +21,9 @@ from typing import cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keeplast.attach.collection import collect
-from keeplast.attach.repair import repair
-from keeplast.attach.round import clean_attached
+from keeplast.attach.rounds.round import clean_attached
+from keeplast.attach.upkeep.collection import collect
+from keeplast.attach.upkeep.repair import repair
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit, TransactionLimit
 from keeplast.cluster.facts import OffsetRange
 from keeplast.cluster.group_offsets import BrokerGroups

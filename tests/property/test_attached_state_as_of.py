@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keeplast.api.open_log import OpenLog
-from keeplast.attach.attached_files import attached_path
-from keeplast.attach.shown_logs import shown_log, told_from
+from keeplast.attach.answers.shown_logs import shown_log, told_from
+from keeplast.attach.rounds.attached_files import attached_path
 from keeplast.cluster.facts import OffsetRange
 from keeplast.errors import RefusedError
 from keeplast.format.leader_epoch import LeaderEpoch

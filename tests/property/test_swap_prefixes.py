@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from keeplast.attach.batch import batch_of
-from keeplast.attach.sources import choose_sources
-from keeplast.attach.swap import Swap, covered, merged_epochs
-from keeplast.attach.swap_rules import reasserted, require_decidable
+from keeplast.attach.rules.batch import batch_of
+from keeplast.attach.rules.sources import choose_sources
+from keeplast.attach.rules.swap import Swap, covered, merged_epochs
+from keeplast.attach.rules.swap_rules import reasserted, require_decidable
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import ConflictError
 from keeplast.format.leader_epoch import LeaderEpoch

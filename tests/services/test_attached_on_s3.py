@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from keeplast.api.open_log import OpenLog
-from keeplast.attach.shown_logs import find_shown_topics
+from keeplast.attach.answers.shown_logs import find_shown_topics
 from keeplast.cluster.layouts.aiven import AivenLayout
 from keeplast.cluster.layouts.open import open_layout
 from keeplast.errors import RefusedError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.publication import Publisher
+from keeplast.attach.held.publication import Publisher
 from keeplast.clock import SystemClock
 from keeplast.errors import CompactionError, ConflictError, FencedError
 from keeplast.tier.metadata.database import open_database

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.swap import Swap
+from keeplast.attach.rules.swap import Swap
 from keeplast.errors import ConflictError
 from keeplast.tier.metadata.hold_rows import AttachedPoint
 from keeplast.tier.metadata.store_time import HostTime

@@ -19,16 +19,19 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from keeplast.attach import attached_place, collection, publication, removal
-from keeplast.attach import round as round_module
-from keeplast.attach.batch import Batch, batch_of
-from keeplast.attach.metadata_view import MetadataView
-from keeplast.attach.outputs import OutputFacts
-from keeplast.attach.ownership import OwnerObject
-from keeplast.attach.publication import Publisher
-from keeplast.attach.removal import expires_below
-from keeplast.attach.swap import Swap
-from keeplast.attach.swap_rules import Standing
+from keeplast.attach.held import publication
+from keeplast.attach.held.metadata_view import MetadataView
+from keeplast.attach.held.outputs import OutputFacts
+from keeplast.attach.held.ownership import OwnerObject
+from keeplast.attach.held.publication import Publisher
+from keeplast.attach.rounds import attached_place
+from keeplast.attach.rounds import round as round_module
+from keeplast.attach.rules import removal
+from keeplast.attach.rules.batch import Batch, batch_of
+from keeplast.attach.rules.removal import expires_below
+from keeplast.attach.rules.swap import Swap
+from keeplast.attach.rules.swap_rules import Standing
+from keeplast.attach.upkeep import collection
 from keeplast.cluster.facts import OffsetRange, TopicFacts
 from keeplast.errors import CommitUnknownError, CompactionError
 from keeplast.format.remote_log_metadata import RemoteLogEvent, encode

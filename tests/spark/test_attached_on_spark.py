@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from keeplast.api.open_log import OpenLog
-from keeplast.attach.shown_logs import find_shown_topics
+from keeplast.attach.answers.shown_logs import find_shown_topics
 from keeplast.config.log_source import KafkaLogSource
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from keeplast.attach.outputs import work_name
-from keeplast.attach.stored_segment import check_stored
+from keeplast.attach.held.outputs import work_name
+from keeplast.attach.held.stored_segment import check_stored
 from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.clock import SystemClock

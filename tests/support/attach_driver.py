@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from keeplast.attach.publication import Publisher
+from keeplast.attach.held.publication import Publisher
 from keeplast.cli.main import main
 from keeplast.cluster.layouts.local_storage import LocalStorage
 from keeplast.tier.metadata.decisions import DecisionLog

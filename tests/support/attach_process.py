@@ -19,7 +19,7 @@ from tests.support import attach_driver
 from tests.support.attach_driver import STEP, Act, Step
 
 _MODULES = (
-    "keeplast.cli.attach.rounds", "keeplast.attach.round", "keeplast.run.local_runner",
+    "keeplast.cli.attach.rounds", "keeplast.attach.rounds.round", "keeplast.run.local_runner",
     "keeplast.tier.metadata.decisions", "keeplast.cluster.client", "confluent_kafka.admin",
     __name__,
 )  # fmt: skip

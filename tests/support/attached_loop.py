@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from keeplast.attach.allowance import DaySum
+from keeplast.attach.rounds.allowance import DaySum
 from keeplast.cluster.facts import (
     METADATA_TOPIC,
     BrokerFacts,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keeplast.attach.swap import Swap
+from keeplast.attach.rules.swap import Swap
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.cluster.layouts.local_storage import SEGMENTS, LocalStorage
 from keeplast.cluster.metadata_cache import PartitionCache

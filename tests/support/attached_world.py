@@ -22,10 +22,10 @@ from typing import Any, cast
 import numpy as np
 from sqlalchemy import Engine, event
 
-from keeplast.attach.metadata_view import AttachTerms
-from keeplast.attach.publication import Publisher, claim
-from keeplast.attach.repair import repair
-from keeplast.attach.swap import Swap, merged_epochs
+from keeplast.attach.held.metadata_view import AttachTerms
+from keeplast.attach.held.publication import Publisher, claim
+from keeplast.attach.rules.swap import Swap, merged_epochs
+from keeplast.attach.upkeep.repair import repair
 from keeplast.cluster.check import LOCAL_STORAGE, METADATA_MANAGER
 from keeplast.cluster.facts import (
     METADATA_TOPIC,
@@ -417,7 +417,7 @@ class AttachedWorld:
 
     def live_through(self, steps: Steps | None = None, grace_ms: int = 1000) -> Publisher:
         """Claim, repair, compact into one, collect, and give back, as one process."""
-        from keeplast.attach.collection import collect
+        from keeplast.attach.upkeep.collection import collect
 
         publisher = self.claim(steps=steps)
         repair(publisher)
@@ -439,7 +439,7 @@ class AttachedWorld:
 
     def settle(self, grace_ms: int = 1000) -> None:
         """Let a new process do what is left, and look that nothing is left over."""
-        from keeplast.attach.collection import collect
+        from keeplast.attach.upkeep.collection import collect
 
         publisher = self.claim()
         repair(publisher)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from keeplast.attach.collection import CollectedSources, collect
-from keeplast.attach.metadata_view import AttachTerms
-from keeplast.attach.publication import Publisher, claim
-from keeplast.attach.round import RoundWish, clean_attached
+from keeplast.attach.held.metadata_view import AttachTerms
+from keeplast.attach.held.publication import Publisher, claim
+from keeplast.attach.rounds.round import RoundWish, clean_attached
+from keeplast.attach.upkeep.collection import CollectedSources, collect
 from keeplast.clock import Clock, SystemClock
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.layouts.local_storage import LocalStorage

@@ -23,14 +23,14 @@ from typing import Any
 
 from sqlalchemy import Engine, delete
 
-from keeplast.attach.collection import collect
-from keeplast.attach.kept_folds import KeptFolds
-from keeplast.attach.metadata_view import AttachTerms
-from keeplast.attach.orphans import collect_gone
-from keeplast.attach.outputs import filter_name, work_name
-from keeplast.attach.publication import Publisher, claim
-from keeplast.attach.repair import repair
-from keeplast.attach.round import RoundWish, clean_attached, clean_to
+from keeplast.attach.held.kept_folds import KeptFolds
+from keeplast.attach.held.metadata_view import AttachTerms
+from keeplast.attach.held.outputs import filter_name, work_name
+from keeplast.attach.held.publication import Publisher, claim
+from keeplast.attach.rounds.round import RoundWish, clean_attached, clean_to
+from keeplast.attach.upkeep.collection import collect
+from keeplast.attach.upkeep.orphans import collect_gone
+from keeplast.attach.upkeep.repair import repair
 from keeplast.cluster.late_copies import COPY_MS
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import (

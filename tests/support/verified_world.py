@@ -13,10 +13,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from keeplast.attach.collection import collect
-from keeplast.attach.repair import repair
-from keeplast.attach.round import RoundWish, clean_attached
-from keeplast.attach.verification import AttachedVerifier, AttachedVerifySettings, ReadCluster
+from keeplast.attach.proof.verification import AttachedVerifier, AttachedVerifySettings, ReadCluster
+from keeplast.attach.rounds.round import RoundWish, clean_attached
+from keeplast.attach.upkeep.collection import collect
+from keeplast.attach.upkeep.repair import repair
 from keeplast.cluster.facts import OffsetRange
 from keeplast.cluster.topic_records import ConsumedRecord
 from keeplast.errors import CorruptError

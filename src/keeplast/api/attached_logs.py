@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from keeplast.api.place import AskedPlace, Failed, SearchTerms, Shelves
-from keeplast.attach.collection import GRACE_MS_DEFAULT, check_grace
-from keeplast.attach.kept_folds import fold_known
-from keeplast.attach.shown_logs import decision_log_at
+from keeplast.attach.answers.shown_logs import decision_log_at
+from keeplast.attach.held.kept_folds import fold_known
+from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT, check_grace
 from keeplast.clock import SystemClock
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.facts import ClusterFacts

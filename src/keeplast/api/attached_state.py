@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from keeplast.api.open_log import OpenLog
-from keeplast.attach.attached_files import ROOT
-from keeplast.attach.shown_logs import decision_log_at, find_shown_topics, naming_segments
+from keeplast.attach.answers.shown_logs import decision_log_at, find_shown_topics, naming_segments
+from keeplast.attach.rounds.attached_files import ROOT
 from keeplast.clock import SystemClock
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.group_offsets import BrokerGroups

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keeplast.attach.shown_logs import decision_log_at, find_shown_topics
+from keeplast.attach.answers.shown_logs import decision_log_at, find_shown_topics
 from keeplast.clock import SystemClock
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.client_properties import read_client_properties

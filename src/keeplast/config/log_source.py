@@ -44,7 +44,7 @@ class KafkaLogSource(LogSource):
             if not isinstance(recipe, LogDirectoryRecipe):
                 raise
             try:
-                from keeplast.attach.shown_logs import naming_segments
+                from keeplast.attach.answers.shown_logs import naming_segments
             except ModuleNotFoundError:
                 # A task has less installed than who looks at a cluster.
                 raise error from None

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from keeplast.attach.kept_folds import KeptFolds
-from keeplast.attach.metadata_view import AttachTerms
-from keeplast.attach.ownership import Owner, OwnerObject
-from keeplast.attach.publication import Publisher, claim, is_free
-from keeplast.attach.repair import repair
+from keeplast.attach.held.kept_folds import KeptFolds
+from keeplast.attach.held.metadata_view import AttachTerms
+from keeplast.attach.held.ownership import Owner, OwnerObject
+from keeplast.attach.held.publication import Publisher, claim, is_free
+from keeplast.attach.upkeep.repair import repair
 from keeplast.clock import Clock
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import LiveCluster

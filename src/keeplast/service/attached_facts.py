@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from keeplast.attach.attached_files import attached_path
-from keeplast.attach.look import AttachedOutlook
+from keeplast.attach.answers.look import AttachedOutlook
+from keeplast.attach.rounds.attached_files import attached_path
 from keeplast.cluster.status import partition_status
 from keeplast.model.topic_config import TopicConfig
 from keeplast.service.attached_sight import SeenPartition

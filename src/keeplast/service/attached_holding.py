@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keeplast.attach.holds import AttachedHolds, HeldCluster
-from keeplast.attach.metadata_view import AttachTerms
+from keeplast.attach.answers.holds import AttachedHolds, HeldCluster
+from keeplast.attach.held.metadata_view import AttachTerms
 from keeplast.clock import Clock
 from keeplast.cluster.facts import ClusterFacts
 from keeplast.cluster.layouts.layout import RemoteLayout
@@ -36,7 +36,8 @@ def hold_topics(
     """Hold ``partitions`` of ``topics``, all without a number, at ``point``; all or none.
 
     ``address`` is the cluster's, as people type it. Errors as for
-    :meth:`~keeplast.attach.holds.AttachedHolds.add`; InvalidError also for what is not there.
+    :meth:`~keeplast.attach.answers.holds.AttachedHolds.add`; InvalidError also for what is not
+    there.
     """
     there = {
         TopicPartition(topic.name, number): topic

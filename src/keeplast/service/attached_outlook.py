@@ -1,9 +1,9 @@
 """What comes next of attached partitions: regions, dirty ratio, the next round, and old values.
 
-The ratio and the reasons are those that ``attach run`` goes by (:mod:`keeplast.attach.look`). The
-rule that a reader must not break: **no date told here is earlier than what may happen**: when
-brokers roll and copy nobody knows, so that of what is overwritten now there is no date, but a span
-behind the round that takes it.
+The ratio and the reasons are those that ``attach run`` goes by
+(:mod:`keeplast.attach.answers.look`). The rule that a reader must not break: **no date told here is
+earlier than what may happen**: when brokers roll and copy nobody knows, so that of what is
+overwritten now there is no date, but a span behind the round that takes it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from keeplast.attach.look import AttachedLooks, AttachedOutlook
-from keeplast.attach.removal import (
+from keeplast.attach.answers.look import AttachedLooks, AttachedOutlook
+from keeplast.attach.rounds.round import RoundWish, clean_to, margin_of
+from keeplast.attach.rules.removal import (
     REMEMBERED_MS,
     RemovalTerms,
     exposures,
     find_local_ms,
     settled_from,
 )
-from keeplast.attach.removal_dates import RemovalPace, swap_settled_ms
-from keeplast.attach.round import RoundWish, clean_to, margin_of
+from keeplast.attach.rules.removal_dates import RemovalPace, swap_settled_ms
 from keeplast.cleaner.reasons import (
     DueReason,
     NotCompacted,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from keeplast.attach.attached_files import ROOT
-from keeplast.attach.shown_logs import find_shown_topics, naming_segments
+from keeplast.attach.answers.shown_logs import find_shown_topics, naming_segments
+from keeplast.attach.rounds.attached_files import ROOT
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.facts import ClusterFacts
 from keeplast.cluster.group_offsets import BrokerGroups
@@ -32,7 +32,7 @@ def attached_read(
     """Look at a cluster once, for what of ``facts`` is in ``scope`` and for a checkpoint's topic.
 
     ``where`` says in messages what is read. Errors as for
-    :func:`~keeplast.attach.shown_logs.find_shown_topics`.
+    :func:`~keeplast.attach.answers.shown_logs.find_shown_topics`.
     """
     marking = checkpoint_topic(checkpoint)
 

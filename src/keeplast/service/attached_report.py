@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keeplast.attach.collection import GRACE_MS_DEFAULT
-from keeplast.attach.shown_logs import told_from
+from keeplast.attach.answers.shown_logs import told_from
+from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT
 from keeplast.clock import Clock
 from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.layouts.layout import RemoteLayout

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from keeplast.attach.allowance import DaySum
-from keeplast.attach.collection import GRACE_MS_DEFAULT, WhyWait
+from keeplast.attach.rounds.allowance import DaySum
+from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT, WhyWait
 from keeplast.cluster.facts import TopicFacts
 from keeplast.config.settings import Settings
 from keeplast.model.keyless import Keyless

@@ -18,13 +18,13 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
-from keeplast.attach.allowance import Allowance, DaySum
-from keeplast.attach.collection import collect
-from keeplast.attach.kept_folds import KeptFolds
-from keeplast.attach.look import AttachedLooks, AttachedOutlook
-from keeplast.attach.metadata_view import AttachTerms
-from keeplast.attach.round import RoundWish, clean_attached, clean_to, margin_of
-from keeplast.attach.stored_segment import check_stored
+from keeplast.attach.answers.look import AttachedLooks, AttachedOutlook
+from keeplast.attach.held.kept_folds import KeptFolds
+from keeplast.attach.held.metadata_view import AttachTerms
+from keeplast.attach.held.stored_segment import check_stored
+from keeplast.attach.rounds.allowance import Allowance, DaySum
+from keeplast.attach.rounds.round import RoundWish, clean_attached, clean_to, margin_of
+from keeplast.attach.upkeep.collection import collect
 from keeplast.cleaner.selection import Candidate, Choice
 from keeplast.clock import Clock
 from keeplast.cluster.group_offsets import BrokerGroups

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from keeplast.attach.explain import AttachedExplanation, RemoteLog, explain_attached
-from keeplast.attach.round import RoundWish, clean_to, margin_of
+from keeplast.attach.answers.explain import AttachedExplanation, RemoteLog, explain_attached
+from keeplast.attach.rounds.round import RoundWish, clean_to, margin_of
 from keeplast.clock import Clock, time_text
 from keeplast.cluster.facts import ClusterFacts, TopicFacts
 from keeplast.cluster.group_offsets import BrokerGroups, GroupCluster

@@ -1,15 +1,15 @@
 """The folds of one loop's sights of the metadata topic, in memory: each goes on from the last one.
 
 The rule: **they choose what is worth a claim, and nothing else**. Whoever acts reads the topic by
-:mod:`keeplast.attach.metadata_view`, and holds it against what was seen before; a topic that does
-not go on from here is only read from its beginning.
+:mod:`keeplast.attach.held.metadata_view`, and holds it against what was seen before; a topic that
+does not go on from here is only read from its beginning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from keeplast.attach.kept_folds import KeptFolds
+from keeplast.attach.held.kept_folds import KeptFolds
 from keeplast.cluster.facts import OffsetRange, TopicFacts
 from keeplast.cluster.fold_checkpoint import FoldCheckpoint, FoldPoint, digest_of
 from keeplast.cluster.live_cluster import MetadataReader, MetadataValue

@@ -1,7 +1,7 @@
 """By when tombstones of attached partitions go: what ``attach`` tells, of whatever it looked at.
 
 Put together of a topic's settings, what brokers know, and the decision log; no object is read. The
-rule is :mod:`keeplast.attach.removal_dates`, and nobody tells a date by another one.
+rule is :mod:`keeplast.attach.rules.removal_dates`, and nobody tells a date by another one.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from keeplast.attach.explain import RemoteLog
-from keeplast.attach.removal import find_terms
-from keeplast.attach.removal_dates import (
+from keeplast.attach.answers.explain import RemoteLog
+from keeplast.attach.rounds.round import clean_to
+from keeplast.attach.rules.removal import find_terms
+from keeplast.attach.rules.removal_dates import (
     PartitionRemoval,
     RemovalDates,
     RemovalPace,
     find_removal_dates,
 )
-from keeplast.attach.round import clean_to
 from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.status import name_of

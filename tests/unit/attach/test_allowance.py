@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.allowance import DAY_MS, Allowance, DaySum
-from keeplast.attach.collection import collect
-from keeplast.attach.repair import repair
+from keeplast.attach.rounds.allowance import DAY_MS, Allowance, DaySum
+from keeplast.attach.upkeep.collection import collect
+from keeplast.attach.upkeep.repair import repair
 from keeplast.errors import StoppedError
 from tests.support.attached_world import CLUSTER_ID, AttachedWorld
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach import attached_place
-from keeplast.attach.outputs import filter_name
+from keeplast.attach.held.outputs import filter_name
+from keeplast.attach.rounds import attached_place
 from keeplast.cli.show.tables import filter_lines
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.record import Record

@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 
-from keeplast.attach.holds import AttachedHolds, HeldCluster
-from keeplast.attach.round import RoundWish, clean_attached
+from keeplast.attach.answers.holds import AttachedHolds, HeldCluster
+from keeplast.attach.rounds.round import RoundWish, clean_attached
 from keeplast.errors import ConflictError, InvalidError, RefusedError
 from keeplast.log.append import NewRecord
 from keeplast.model.hold import Hold, HoldPoint

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from Crypto.PublicKey import RSA
 
-from keeplast.attach.round import RoundWish, plan_attached
+from keeplast.attach.rounds.round import RoundWish, plan_attached
 from keeplast.cluster.layouts.aiven import AivenLayout
 from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
 from keeplast.cluster.layouts.aiven_manifest import SegmentManifest

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from keeplast.attach import hollow
-from keeplast.attach.attached_files import attached_path
-from keeplast.attach.attached_place import AttachedPlace, AttachedState
-from keeplast.attach.outputs import work_name
-from keeplast.attach.round import do_round
-from keeplast.attach.seams import measure_sources
-from keeplast.attach.sources import Sources, choose_sources, overlaid_from
-from keeplast.attach.stored_segment import check_stored
+from keeplast.attach.held.outputs import work_name
+from keeplast.attach.held.stored_segment import check_stored
+from keeplast.attach.rounds import hollow
+from keeplast.attach.rounds.attached_files import attached_path
+from keeplast.attach.rounds.attached_place import AttachedPlace, AttachedState
+from keeplast.attach.rounds.round import do_round
+from keeplast.attach.rounds.seams import measure_sources
+from keeplast.attach.rules.sources import Sources, choose_sources, overlaid_from
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.cluster.layouts.local_storage import LocalStorage
@@ -409,7 +409,7 @@ def test_a_round_that_fails_leaves_what_was_decided_and_nothing_else(
     tmp_path: Path, step: str, swaps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AT-33, AT-34: of several swaps, too."""
-    monkeypatch.setattr("keeplast.attach.attached_place.SWAP_SEGMENTS_MAX", 4)
+    monkeypatch.setattr("keeplast.attach.rounds.attached_place.SWAP_SEGMENTS_MAX", 4)
     world = World(tmp_path)
     before, segments = world.tier.read().records(), world.tier.served()
     world.publisher.fails_at, world.publisher.swaps_before_failure = step, swaps
@@ -596,7 +596,7 @@ def test_who_is_overtaken_while_segments_become_one_leaves_nothing_behind(
 ) -> None:
     """Whoever holds the partition then has removed what was there, and the word of it; what is
     written behind that nobody would find. Of several that are joined the earlier ones go, too."""
-    monkeypatch.setattr("keeplast.attach.hollow.SOURCES_MAX", 8)
+    monkeypatch.setattr("keeplast.attach.rounds.hollow.SOURCES_MAX", 8)
     world = hollow_world(tmp_path)
     before, ids = world.tier.read().records(), world.tier.ids()
     layout = world.tier.layout
@@ -617,7 +617,7 @@ def test_who_is_overtaken_while_segments_become_one_leaves_nothing_behind(
             raise FileNotFoundError(2, "No such file or directory", str(log))
         return done
 
-    monkeypatch.setattr("keeplast.attach.hollow._join", joining)
+    monkeypatch.setattr("keeplast.attach.rounds.hollow._join", joining)
     monkeypatch.setattr(type(layout), "complete", overtaken)
     with pytest.raises((FileNotFoundError, CompactionError)):
         world.clean(TOPIC, lineage=LINEAGE[:1])
@@ -631,7 +631,7 @@ def test_no_output_has_more_sources_than_a_batch_tells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AT-33: small segments of a quiet topic, which a large segment.bytes would all join."""
-    monkeypatch.setattr("keeplast.attach.attached_place.SOURCES_MAX", 3)
+    monkeypatch.setattr("keeplast.attach.rounds.attached_place.SOURCES_MAX", 3)
     world = World(tmp_path)
     before, segments = world.tier.read().records(), world.tier.served()
     done = world.clean(replace(TOPIC, segment_bytes=1 << 30)).end_offset or 0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.effective_log import effective_log
-from keeplast.attach.removal import CHECK_MS_DEFAULT, LOOKS
+from keeplast.attach.rules.effective_log import effective_log
+from keeplast.attach.rules.removal import CHECK_MS_DEFAULT, LOOKS
 from keeplast.cluster.facts import OffsetRange
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.topic_records import ConsumedRecord

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keeplast.attach.explain import AttachedExplanation, RemoteLog, explain_attached
-from keeplast.attach.outputs import filter_name
-from keeplast.attach.round import RoundWish, clean_to
+from keeplast.attach.answers.explain import AttachedExplanation, RemoteLog, explain_attached
+from keeplast.attach.held.outputs import filter_name
+from keeplast.attach.rounds.round import RoundWish, clean_to
 from keeplast.cleaner.skipping import SegmentContents
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.inspect.explain import AskedKey

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.explain import AttachedExplanation, RemoteLog, explain_attached
-from keeplast.attach.round import RoundWish, clean_to
+from keeplast.attach.answers.explain import AttachedExplanation, RemoteLog, explain_attached
+from keeplast.attach.rounds.round import RoundWish, clean_to
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit, TransactionLimit
 from keeplast.errors import ConflictError, InvalidError, RefusedError
 from keeplast.format.message_set import read_batches

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from keeplast.attach.collection import collect
-from keeplast.attach.publication import Publisher
-from keeplast.attach.round import RoundWish, clean_attached
-from keeplast.attach.swap import Swap
+from keeplast.attach.held.publication import Publisher
+from keeplast.attach.rounds.round import RoundWish, clean_attached
+from keeplast.attach.rules.swap import Swap
+from keeplast.attach.upkeep.collection import collect
 from keeplast.clock import SystemClock
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.cluster.layouts.local_storage import SEGMENTS, LocalStorage

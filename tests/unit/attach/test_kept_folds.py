@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.collection import collect
-from keeplast.attach.kept_folds import KeptFolds
-from keeplast.attach.repair import repair
+from keeplast.attach.held.kept_folds import KeptFolds
+from keeplast.attach.upkeep.collection import collect
+from keeplast.attach.upkeep.repair import repair
 from keeplast.cluster.facts import OffsetRange
 from keeplast.cluster.fold_checkpoint import encode_checkpoint
 from keeplast.cluster.live_cluster import MetadataValue
@@ -23,8 +23,8 @@ GRACE_MS = 1000
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AttachedWorld]:
-    monkeypatch.setattr("keeplast.attach.kept_folds.WRITTEN_RECORDS_MIN", 1)
-    monkeypatch.setattr("keeplast.attach.metadata_view.GAP_MAX", 0)
+    monkeypatch.setattr("keeplast.attach.held.kept_folds.WRITTEN_RECORDS_MIN", 1)
+    monkeypatch.setattr("keeplast.attach.held.metadata_view.GAP_MAX", 0)
     made = AttachedWorld(tmp_path, segments=20)
     yield made
     made.close()

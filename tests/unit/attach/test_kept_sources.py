@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.collection import CollectedSources, collect
+from keeplast.attach.upkeep.collection import CollectedSources, collect
 from tests.support.attached_world import AttachedWorld
 
 GRACE_MS, KEEP_MS = 1000, 60_000

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.collection import collect
-from keeplast.attach.outputs import BEGUN, SWEPT, work_name
-from keeplast.attach.round import RoundWish, clean_attached
+from keeplast.attach.held.outputs import BEGUN, SWEPT, work_name
+from keeplast.attach.held.words import KEPT_MS
+from keeplast.attach.rounds.round import RoundWish, clean_attached
+from keeplast.attach.upkeep.collection import collect
 from keeplast.cleaner.reasons import NothingBelow, SourcesEnd, SourcesLimit
-from keeplast.attach.words import KEPT_MS
 from keeplast.clock import SystemClock
 from keeplast.errors import CorruptError, FencedError
 from keeplast.format.remote_log_metadata import RemoteLogSegmentState
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
-from tests.support.attached_world import AttachedWorld, log_of, moved
+from tests.support.attached_world import AttachedWorld, MemoryTier, log_of, moved
 
 WISH = RoundWish(topic=TopicConfig(cleanup_policy=frozenset({"compact"})), margin_bytes=1 << 40)
 """A round that has nothing to clean: all lies in the margin."""
@@ -81,24 +81,24 @@ def test_what_an_overtaken_process_writes_on_goes_with_the_next_round(world: Att
 
 
 def test_a_word_that_changes_while_it_is_swept_leaves_its_output_to_the_next_round(
-    world: AttachedWorld,
+    world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = log_of((0,), 0)
     left = world.segment(0, 0, log)
     world.tier.put(left, log)
     world.tier.put_new(work_name(left.id), BEGUN)
-    read_own = world.tier.read_own
+    read_own = MemoryTier.read_own
 
-    def completed_behind_it(name: str) -> bytes | None:
-        found = read_own(name)
+    def completed_behind_it(tier: MemoryTier, name: str) -> bytes | None:
+        found = read_own(tier, name)
         if name == work_name(left.id):
-            world.tier.own[name] = b"complete"
+            tier.own[name] = b"complete"
         return found
 
-    world.tier.read_own = completed_behind_it  # type: ignore[method-assign]
-    clean(world)
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryTier, "read_own", completed_behind_it)
+        clean(world)
     assert left.id.segment_id in world.tier.segments
-    world.tier.read_own = read_own  # type: ignore[method-assign]
     clean(world)
     assert left.id.segment_id not in world.tier.segments
 

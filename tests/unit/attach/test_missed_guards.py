@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach import removal, sources
-from keeplast.attach.removal import RemovalTerms, expires_below
+from keeplast.attach.rules import removal, sources
+from keeplast.attach.rules.removal import RemovalTerms, expires_below
 from keeplast.format.record import Record
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState
 from keeplast.log.append import NewRecord

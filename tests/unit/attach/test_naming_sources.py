@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keeplast.attach.attached_place import naming_sources
-from keeplast.attach.sources import Sources
+from keeplast.attach.rounds.attached_place import naming_sources
+from keeplast.attach.rules.sources import Sources
 from keeplast.cleaner.reasons import (
     ActiveLimit,
     AllClean,

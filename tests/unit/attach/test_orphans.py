@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from keeplast.attach.kept_folds import KeptFolds
-from keeplast.attach.orphans import (
+from keeplast.attach.held.kept_folds import KeptFolds
+from keeplast.attach.held.outputs import BEGUN, filter_name, work_name
+from keeplast.attach.held.publication import Publisher
+from keeplast.attach.held.words import KEPT_MS, Words, words_of_live
+from keeplast.attach.upkeep.orphans import (
     Orphans,
     collect_gone,
     orphans_of_gone,
     unknown_of_live,
 )
-from keeplast.attach.outputs import BEGUN, filter_name, work_name
-from keeplast.attach.publication import Publisher
-from keeplast.attach.words import KEPT_MS, Words, words_of_live
 from keeplast.cluster.facts import BrokerFacts, ClusterFacts
 from keeplast.errors import CompactionError, FencedError, RefusedError, StoppedError
 from keeplast.format.remote_log_metadata import RemoteLogSegmentState

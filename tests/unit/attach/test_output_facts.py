@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from keeplast.attach.outputs import OutputFacts
+from keeplast.attach.held.outputs import OutputFacts
 from keeplast.errors import CorruptError
 from keeplast.format.batch import encode_batch
 from keeplast.format.record import Record

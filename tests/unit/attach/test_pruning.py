@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from keeplast.attach import pruning
-from keeplast.attach.allowance import DAY_MS, Allowance, DaySum
-from keeplast.attach.collection import collect
-from keeplast.attach.pruning import DECISIONS_KEPT_MS, prune
-from keeplast.attach.publication import Publisher
-from keeplast.attach.published_swaps import check_swaps
-from keeplast.attach.repair import repair
+from keeplast.attach.held import pruning
+from keeplast.attach.held.pruning import DECISIONS_KEPT_MS, prune
+from keeplast.attach.held.publication import Publisher
+from keeplast.attach.proof.published_swaps import check_swaps
+from keeplast.attach.rounds.allowance import DAY_MS, Allowance, DaySum
+from keeplast.attach.upkeep.collection import collect
+from keeplast.attach.upkeep.repair import repair
 from keeplast.errors import FencedError
 from keeplast.inspect.verdicts import Findings
 from keeplast.tier.state.attached import DecisionState

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.attached_place import SWAP_EPOCHS_MAX, SWAP_SEGMENTS_MAX
-from keeplast.attach.batch import announcement, batch_of, updates
-from keeplast.attach.collection import GRACE_MS_MIN, check_grace, collect
-from keeplast.attach.publication import Publisher, claim
-from keeplast.attach.repair import repair
-from keeplast.attach.swap import Swap
+from keeplast.attach.held.publication import Publisher, claim
+from keeplast.attach.rounds.attached_place import SWAP_EPOCHS_MAX, SWAP_SEGMENTS_MAX
+from keeplast.attach.rules.batch import announcement, batch_of, updates
+from keeplast.attach.rules.swap import Swap
+from keeplast.attach.upkeep.collection import GRACE_MS_MIN, check_grace, collect
+from keeplast.attach.upkeep.repair import repair
 from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange, TopicFacts
 from keeplast.cluster.late_copies import COPY_MS
 from keeplast.cluster.live_cluster import BATCH_BYTES_NEEDED, encode_batch

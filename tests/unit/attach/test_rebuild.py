@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from keeplast.attach.batch import batch_of
-from keeplast.attach.collection import collect
-from keeplast.attach.publication import Publisher
-from keeplast.attach.rebuild import Rebuilt, is_compacted, rebuild
-from keeplast.attach.repair import repair
+from keeplast.attach.held.publication import Publisher
+from keeplast.attach.rules.batch import batch_of
+from keeplast.attach.upkeep.collection import collect
+from keeplast.attach.upkeep.rebuild import Rebuilt, is_compacted, rebuild
+from keeplast.attach.upkeep.repair import repair
 from keeplast.errors import (
     CompactionError,
     ConflictError,
@@ -278,7 +278,7 @@ def test_a_remote_tier_of_another_cluster_is_not_taken_over(world: AttachedWorld
 
 
 def test_what_a_round_began_and_nobody_heard_of_is_no_other_clusters(world: AttachedWorld) -> None:
-    from keeplast.attach.outputs import BEGUN, work_name
+    from keeplast.attach.held.outputs import BEGUN, work_name
 
     worked(world)
     world.clock.advance(GRACE_MS)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.collection import collect
-from keeplast.attach.publication import Publisher
+from keeplast.attach.held.publication import Publisher
+from keeplast.attach.upkeep.collection import collect
 from keeplast.errors import ConflictError, StoppedError
 from keeplast.log.files import LocalFiles
 from keeplast.run.receipt import append_receipt

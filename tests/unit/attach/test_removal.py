@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from keeplast.attach import removal
-from keeplast.attach.removal import (
+from keeplast.attach.rules import removal
+from keeplast.attach.rules.removal import (
     LOOKS,
     REMEMBERED_MS,
     RemovalTerms,
@@ -18,8 +18,8 @@ from keeplast.attach.removal import (
     removal_terms,
     require_settled,
 )
-from keeplast.attach.sources import Sources, source_of
-from keeplast.attach.swap import Swap
+from keeplast.attach.rules.sources import Sources, source_of
+from keeplast.attach.rules.swap import Swap
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.late_copies import COPY_MS
 from keeplast.cluster.metadata_cache import PartitionCache

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keeplast.attach.explain import RemoteLog, explain_attached
-from keeplast.attach.removal import REMEMBERED_MS, RemovalTerms, expires_below
-from keeplast.attach.removal_dates import RemovalDates, RemovalPace, find_removal_dates
-from keeplast.attach.round import RoundWish, clean_to
+from keeplast.attach.answers.explain import RemoteLog, explain_attached
+from keeplast.attach.rounds.round import RoundWish, clean_to
+from keeplast.attach.rules.removal import REMEMBERED_MS, RemovalTerms, expires_below
+from keeplast.attach.rules.removal_dates import RemovalDates, RemovalPace, find_removal_dates
 from keeplast.cleaner.reasons import TombstoneRemoval, TombstonesStay, TombstonesWait
 from keeplast.cluster.late_copies import COPY_MS
 from keeplast.format.leader_epoch import LeaderEpoch

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from keeplast.attach import shared_readers
-from keeplast.attach.shared_readers import READERS_KEPT, SharedReaders
+from keeplast.attach.rounds import shared_readers
+from keeplast.attach.rounds.shared_readers import READERS_KEPT, SharedReaders
 from keeplast.cluster.layouts.layout import RemoteLayout, SegmentReader
 from keeplast.cluster.layouts.local_storage import LocalStorage
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentId

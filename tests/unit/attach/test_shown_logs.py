@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from keeplast.api.open_log import OpenLog
-from keeplast.attach import attached_place
-from keeplast.attach.attached_files import attached_path
-from keeplast.attach.publication import Publisher
-from keeplast.attach.shown_logs import shown_log, told_from
-from keeplast.attach.swap import Swap
+from keeplast.attach.answers.shown_logs import shown_log, told_from
+from keeplast.attach.held.publication import Publisher
+from keeplast.attach.rounds import attached_place
+from keeplast.attach.rounds.attached_files import attached_path
+from keeplast.attach.rules.swap import Swap
 from keeplast.errors import ConflictError, RefusedError, StoppedError
 from keeplast.format.compression import Codec
 from keeplast.format.leader_epoch import LeaderEpoch

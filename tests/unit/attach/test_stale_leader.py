@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.repair import repair
+from keeplast.attach.upkeep.repair import repair
 from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange, TopicFacts
 from keeplast.cluster.live_cluster import MetadataEnd, MetadataValue
 from keeplast.errors import (

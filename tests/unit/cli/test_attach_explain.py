@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from keeplast.attach.outputs import filter_name
+from keeplast.attach.held.outputs import filter_name
 from keeplast.cleaner.skipping import SegmentContents
 from keeplast.cli.attach.options import (
     ClusterOptions,

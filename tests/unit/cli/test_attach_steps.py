@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keeplast.attach.publication import Publisher
+from keeplast.attach.held.publication import Publisher
 from keeplast.cli.attach.steps import each_attached, forget_gone
 from keeplast.cli.frame.exit_codes import DONE
 from keeplast.config.mapping import topic_config

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keeplast.attach.sources import Sources, choose_sources
-from keeplast.attach.swap_rules import reasserted
+from keeplast.attach.rules.sources import Sources, choose_sources
+from keeplast.attach.rules.swap_rules import reasserted
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.check import Severity, check_copied
 from keeplast.cluster.facts import OffsetRange, TopicFacts

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from keeplast.attach.allowance import DAY_MS
-from keeplast.attach.holds import AttachedHolds, HeldCluster
-from keeplast.attach.metadata_view import AttachTerms
-from keeplast.attach.publication import claim
+from keeplast.attach.answers.holds import AttachedHolds, HeldCluster
+from keeplast.attach.held.metadata_view import AttachTerms
+from keeplast.attach.held.publication import claim
+from keeplast.attach.rounds.allowance import DAY_MS
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.errors import (
     CorruptError,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.kept_folds import KeptFolds
+from keeplast.attach.held.kept_folds import KeptFolds
 from keeplast.cluster.facts import OffsetRange
 from keeplast.cluster.live_cluster import MetadataValue
 from keeplast.cluster.metadata_log import FoldedMetadata, fold_metadata

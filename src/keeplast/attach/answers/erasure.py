@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from keeplast.attach.effective_log import EffectiveLog
-from keeplast.attach.explain import (
+from keeplast.attach.answers.explain import (
     RemoteLog,
     file_of,
     look_at,
@@ -21,7 +20,8 @@ from keeplast.attach.explain import (
     unseen_ranges,
     with_removal,
 )
-from keeplast.attach.round import RoundWish
+from keeplast.attach.rounds.round import RoundWish
+from keeplast.attach.rules.effective_log import EffectiveLog
 from keeplast.clock import Clock
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.errors import CorruptError, InvalidError, RefusedError

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from keeplast.attach.attached_files import AttachedFiles, AttachedRecipe
-from keeplast.attach.attached_place import NOBODY, AttachedPlace, AttachedState
-from keeplast.attach.effective_log import EffectiveLog, effective_log, synthetic_lineage
-from keeplast.attach.outputs import OutputMark
-from keeplast.attach.removal_dates import RemovalDates
-from keeplast.attach.round import RoundWish, read_lineage, sources_of
-from keeplast.attach.seams import measure_sources
-from keeplast.attach.sources import Sources, newest_whole, source_of, summary_of
+from keeplast.attach.held.outputs import OutputMark
+from keeplast.attach.rounds.attached_files import AttachedFiles, AttachedRecipe
+from keeplast.attach.rounds.attached_place import NOBODY, AttachedPlace, AttachedState
+from keeplast.attach.rounds.round import RoundWish, read_lineage, sources_of
+from keeplast.attach.rounds.seams import measure_sources
+from keeplast.attach.rules.effective_log import EffectiveLog, effective_log, synthetic_lineage
+from keeplast.attach.rules.removal_dates import RemovalDates
+from keeplast.attach.rules.sources import Sources, newest_whole, source_of, summary_of
 from keeplast.cleaner.reasons import (
     Decision,
     DueReason,

@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from keeplast.attach.attached_files import ROOT, AttachedRecipe, attached_path
-from keeplast.attach.attached_place import NOBODY
-from keeplast.attach.kept_folds import KeptFolds
-from keeplast.attach.metadata_view import AttachTerms, MetadataView, look
-from keeplast.attach.outputs import OutputMark
-from keeplast.attach.ownership import OwnerObject
-from keeplast.attach.publication import require_own
-from keeplast.attach.round import read_lineage, sources_of
-from keeplast.attach.seams import measure_sources
-from keeplast.attach.shown_logs import told_from
+from keeplast.attach.answers.shown_logs import told_from
+from keeplast.attach.held.kept_folds import KeptFolds
+from keeplast.attach.held.metadata_view import AttachTerms, MetadataView, look
+from keeplast.attach.held.outputs import OutputMark
+from keeplast.attach.held.ownership import OwnerObject
+from keeplast.attach.held.publication import require_own
+from keeplast.attach.rounds.attached_files import ROOT, AttachedRecipe, attached_path
+from keeplast.attach.rounds.attached_place import NOBODY
+from keeplast.attach.rounds.round import read_lineage, sources_of
+from keeplast.attach.rounds.seams import measure_sources
 from keeplast.clock import Clock
 from keeplast.cluster.facts import TopicFacts
 from keeplast.cluster.layouts.layout import RemoteLayout

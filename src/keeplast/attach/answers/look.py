@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from keeplast.attach.attached_files import AttachedRecipe
-from keeplast.attach.attached_place import NOBODY, AttachedState, naming_sources
-from keeplast.attach.effective_log import synthetic_lineage
-from keeplast.attach.outputs import OutputMark
-from keeplast.attach.round import RoundWish, read_lineage, sources_of
-from keeplast.attach.sources import Source, Sources, parts_of, source_of, summary_of
-from keeplast.attach.swap_rules import reasserted
+from keeplast.attach.held.outputs import OutputMark
+from keeplast.attach.rounds.attached_files import AttachedRecipe
+from keeplast.attach.rounds.attached_place import NOBODY, AttachedState, naming_sources
+from keeplast.attach.rounds.round import RoundWish, read_lineage, sources_of
+from keeplast.attach.rules.effective_log import synthetic_lineage
+from keeplast.attach.rules.sources import Source, Sources, parts_of, source_of, summary_of
+from keeplast.attach.rules.swap_rules import reasserted
 from keeplast.cleaner.eligibility import FirstDirty, find_first_uncleanable, find_hold
 from keeplast.cleaner.reasons import (
     Decision,

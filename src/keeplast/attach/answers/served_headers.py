@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from keeplast.attach.attached_files import AttachedRecipe
-from keeplast.attach.attached_place import NOBODY
-from keeplast.attach.outputs import OutputMark
-from keeplast.attach.sources import source_of
+from keeplast.attach.held.outputs import OutputMark
+from keeplast.attach.rounds.attached_files import AttachedRecipe
+from keeplast.attach.rounds.attached_place import NOBODY
+from keeplast.attach.rules.sources import source_of
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import ConflictError, InvalidError

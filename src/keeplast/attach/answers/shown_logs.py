@@ -16,14 +16,14 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 
-from keeplast.attach.attached_files import ROOT, AttachedRecipe, attached_path
-from keeplast.attach.attached_place import NOBODY
-from keeplast.attach.effective_log import EffectiveLog, effective_log, synthetic_lineage
-from keeplast.attach.kept_folds import fold_known
-from keeplast.attach.outputs import OutputMark
-from keeplast.attach.round import read_lineage
-from keeplast.attach.seams import measure_sources
-from keeplast.attach.sources import Source, Sources, newest_whole
+from keeplast.attach.held.kept_folds import fold_known
+from keeplast.attach.held.outputs import OutputMark
+from keeplast.attach.rounds.attached_files import ROOT, AttachedRecipe, attached_path
+from keeplast.attach.rounds.attached_place import NOBODY
+from keeplast.attach.rounds.round import read_lineage
+from keeplast.attach.rounds.seams import measure_sources
+from keeplast.attach.rules.effective_log import EffectiveLog, effective_log, synthetic_lineage
+from keeplast.attach.rules.sources import Source, Sources, newest_whole
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.clock import Clock
 from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from keeplast.attach.outputs import filter_folder, filter_name
+from keeplast.attach.held.outputs import filter_folder, filter_name
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from keeplast.attach.batch import Batch
-from keeplast.attach.kept_folds import KeptFolds
+from keeplast.attach.held.kept_folds import KeptFolds
+from keeplast.attach.rules.batch import Batch
 from keeplast.cluster.check import Severity, check_cluster, check_topic
 from keeplast.cluster.facts import METADATA_TOPIC, BrokerFacts, OffsetRange, TopicFacts
 from keeplast.cluster.fold_checkpoint import FoldCheckpoint, FoldPoint, digest_of

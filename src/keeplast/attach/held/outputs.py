@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.attach.swap import merged_epochs
+from keeplast.attach.rules.swap import merged_epochs
 from keeplast.columns import batch_table as t
 from keeplast.columns.kernel import OK
 from keeplast.columns.scan import scan_batches

@@ -4,15 +4,15 @@ The rule: **what explains anything that the metadata topic still has, stays**. A
 its sources were collected long ago, and the topic's fold has none of its segments: a later swap, or
 the log start, took the place of its outputs. Who reads old ones needs no more than that: what is
 clean is told by outputs that are there, a day's caps look back for a day, tombstones wait for no
-more than that (:mod:`keeplast.attach.removal`), and ``attach repair
+more than that (:mod:`keeplast.attach.rules.removal`), and ``attach repair
 --accept-metadata`` can publish again what a metadata topic lost that was put back to an earlier
 time, as long as that is not longer ago than :data:`DECISIONS_KEPT_MS`.
 """
 
 from __future__ import annotations
 
-from keeplast.attach.publication import Publisher
-from keeplast.attach.removal import REMEMBERED_MS
+from keeplast.attach.held.publication import Publisher
+from keeplast.attach.rules.removal import REMEMBERED_MS
 from keeplast.tier.state.attached import DecisionState
 
 DECISIONS_KEPT_MS = REMEMBERED_MS

@@ -13,16 +13,16 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from keeplast.attach.batch import Batch, announcement, batch_of, updates
-from keeplast.attach.kept_filters import sweep_filters
-from keeplast.attach.kept_folds import KeptFolds
-from keeplast.attach.metadata_view import AttachTerms, MetadataView, look, look_further
-from keeplast.attach.outputs import filter_name
-from keeplast.attach.ownership import OwnerObject
-from keeplast.attach.removal import require_settled
-from keeplast.attach.sources import overlaid_from
-from keeplast.attach.swap import Swap
-from keeplast.attach.swap_rules import reasserted, require_decidable, standing_of
+from keeplast.attach.held.kept_filters import sweep_filters
+from keeplast.attach.held.kept_folds import KeptFolds
+from keeplast.attach.held.metadata_view import AttachTerms, MetadataView, look, look_further
+from keeplast.attach.held.outputs import filter_name
+from keeplast.attach.held.ownership import OwnerObject
+from keeplast.attach.rules.batch import Batch, announcement, batch_of, updates
+from keeplast.attach.rules.removal import require_settled
+from keeplast.attach.rules.sources import overlaid_from
+from keeplast.attach.rules.swap import Swap
+from keeplast.attach.rules.swap_rules import reasserted, require_decidable, standing_of
 from keeplast.cluster.facts import OffsetRange
 from keeplast.cluster.late_copies import late_copies, without
 from keeplast.cluster.layouts.layout import RemoteLayout

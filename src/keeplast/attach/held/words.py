@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from keeplast.attach.metadata_view import MetadataView
-from keeplast.attach.outputs import SWEPT, work_folder, work_name
-from keeplast.attach.publication import Publisher
+from keeplast.attach.held.metadata_view import MetadataView
+from keeplast.attach.held.outputs import SWEPT, work_folder, work_name
+from keeplast.attach.held.publication import Publisher
 from keeplast.cluster.layouts.layout import FoundOwn, FoundSegment, RemoteLayout
 from keeplast.format.remote_log_metadata import RemoteLogSegmentId
 from keeplast.tier.state.attached import Attached
@@ -33,6 +33,9 @@ class Words:
 
     due: tuple[FoundOwn, ...] = ()
     waiting: tuple[FoundOwn, ...] = ()
+
+
+NO_WORDS = Words()
 
 
 def words_of_nothing(

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from keeplast.attach.effective_log import Range
+from keeplast.attach.rules.effective_log import Range
 from keeplast.cluster.topic_records import ConsumedRecord
 from keeplast.errors import CorruptError
 from keeplast.format.control import ControlType, decode_control_type

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.attach.effective_log import Range
+from keeplast.attach.rules.effective_log import Range
 from keeplast.columns import batch_table as t
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
 from keeplast.columns.versions import HAS_VERSION

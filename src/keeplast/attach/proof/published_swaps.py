@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from keeplast.attach.effective_log import EffectiveRange
-from keeplast.attach.ownership import OwnerObject
-from keeplast.attach.swap import covered
+from keeplast.attach.held.ownership import OwnerObject
+from keeplast.attach.rules.effective_log import EffectiveRange
+from keeplast.attach.rules.swap import covered
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.status import is_compactors

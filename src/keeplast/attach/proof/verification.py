@@ -20,20 +20,20 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.attach.effective_log import (
+from keeplast.attach.held.publication import known_ids
+from keeplast.attach.held.stored_segment import StoredSegment
+from keeplast.attach.proof.given_records import GivenRecords
+from keeplast.attach.proof.key_law import CleanGround, KeyLaw
+from keeplast.attach.proof.published_swaps import check_swaps, sources_left
+from keeplast.attach.rounds.round import clean_to
+from keeplast.attach.rules.effective_log import (
     EffectiveLog,
     EffectiveRange,
     Range,
     effective_log,
     synthetic_lineage,
 )
-from keeplast.attach.given_records import GivenRecords
-from keeplast.attach.key_law import CleanGround, KeyLaw
-from keeplast.attach.publication import known_ids
-from keeplast.attach.published_swaps import check_swaps, sources_left
-from keeplast.attach.round import clean_to
-from keeplast.attach.sources import newest_whole
-from keeplast.attach.stored_segment import StoredSegment
+from keeplast.attach.rules.sources import newest_whole
 from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
 from keeplast.cluster.live_cluster import MetadataReader

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keeplast.attach.swap import Swap
+from keeplast.attach.rules.swap import Swap
 from keeplast.errors import StoppedError
 from keeplast.tier.metadata.decisions import DecisionLog
 

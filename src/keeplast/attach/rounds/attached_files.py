@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from keeplast.attach.outputs import (
+from keeplast.attach.held.outputs import (
     BEGUN,
     OutputFacts,
     OutputMark,
@@ -26,8 +26,8 @@ from keeplast.attach.outputs import (
     staged_id,
     work_name,
 )
-from keeplast.attach.shared_readers import SharedReaders
-from keeplast.attach.sources import Source, parts_of, source_of
+from keeplast.attach.rounds.shared_readers import SharedReaders
+from keeplast.attach.rules.sources import Source, parts_of, source_of
 from keeplast.cluster.layouts.layout import (
     AuxiliaryFile,
     LogWriter,

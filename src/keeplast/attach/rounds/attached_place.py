@@ -1,15 +1,16 @@
 """A partition of a live cluster's remote tier as the place of a round.
 
-To a task the remote log is a directory (:class:`~keeplast.attach.attached_files.AttachedFiles`), so
+To a task the remote log is a directory
+(:class:`~keeplast.attach.rounds.attached_files.AttachedFiles`), so
 eligibility, winners and transactions are those of a local round. What differs:
 
 * a survey takes from announcements what it would read of the segments;
 * **tombstones and markers go only below an offset that somebody has looked for**: what they delete
-  may be read from elsewhere (:mod:`keeplast.attach.removal`); where nobody has, all of them stay;
+  may be read from elsewhere (:mod:`keeplast.attach.rules.removal`); where nobody has, all stay;
 * behind that they wait for consumer groups by what **brokers** tell: no file here does;
 * the last batch of every output stays, so that its end is told by its bytes too (attach.md C7);
 * a wave becomes live by swaps, each announced, decided and published by whoever holds the
-  partition: :mod:`keeplast.attach.swap`. What nobody decided is removed, or known as ours.
+  partition: :mod:`keeplast.attach.rules.swap`. What nobody decided is removed, or known as ours.
 
 Answers to attach.md section 2.
 """
@@ -22,13 +23,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
-from keeplast.attach.allowance import Allowance
-from keeplast.attach.attached_files import AttachedRecipe, remove_output
-from keeplast.attach.hollow import SOURCES_MAX, is_hollow, join_hollow
-from keeplast.attach.kept_filters import KEPT_BYTES_MAX, KEPT_SHARE_MAX
-from keeplast.attach.outputs import BEGUN, SWEPT, OutputMark, staged_id, work_name
-from keeplast.attach.sources import Sources, parts_of, summary_of
-from keeplast.attach.swap import Swap, covered, merged_epochs
+from keeplast.attach.held.kept_filters import KEPT_BYTES_MAX, KEPT_SHARE_MAX
+from keeplast.attach.held.outputs import BEGUN, SWEPT, OutputMark, staged_id, work_name
+from keeplast.attach.rounds.allowance import Allowance
+from keeplast.attach.rounds.attached_files import AttachedRecipe, remove_output
+from keeplast.attach.rounds.hollow import SOURCES_MAX, is_hollow, join_hollow
+from keeplast.attach.rules.sources import Sources, parts_of, summary_of
+from keeplast.attach.rules.swap import Swap, covered, merged_epochs
 from keeplast.cleaner.plan import plan_groups
 from keeplast.cleaner.reasons import (
     ActiveLimit,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from keeplast.attach.metadata_view import MetadataView
-from keeplast.attach.publication import Publisher
+from keeplast.attach.held.metadata_view import MetadataView
+from keeplast.attach.held.publication import Publisher
 from keeplast.errors import ConflictError, CorruptError
 from keeplast.format.identifier import encode_id
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keeplast.attach.attached_files import AttachedFiles
+from keeplast.attach.rounds.attached_files import AttachedFiles
 from keeplast.columns import batch_table as t
 from keeplast.errors import CompactionError
 from keeplast.format import offset_index, time_index

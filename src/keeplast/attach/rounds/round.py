@@ -6,7 +6,7 @@
     round     the engine's, on the segments as a directory             attached_place
     publish   swap after swap, each behind a look of its own           Publisher.decide_and_publish
 
-Whoever claims a partition has repaired it before: :mod:`keeplast.attach.repair`.
+Whoever claims a partition has repaired it before: :mod:`keeplast.attach.upkeep.repair`.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from keeplast.attach.allowance import RECORDS_A_SEGMENT, Allowance
-from keeplast.attach.attached_files import attached_path
-from keeplast.attach.attached_place import AttachedPlace, AttachedState
-from keeplast.attach.gone_objects import telling_why_gone
-from keeplast.attach.kept_filters import sweep_filters
-from keeplast.attach.metadata_view import MetadataView
-from keeplast.attach.publication import Publisher
-from keeplast.attach.removal import expires_below, removal_terms
-from keeplast.attach.seams import measure_sources
-from keeplast.attach.sources import (
+from keeplast.attach.held.kept_filters import sweep_filters
+from keeplast.attach.held.metadata_view import MetadataView
+from keeplast.attach.held.publication import Publisher
+from keeplast.attach.held.words import sweep_outputs
+from keeplast.attach.rounds.allowance import RECORDS_A_SEGMENT, Allowance
+from keeplast.attach.rounds.attached_files import attached_path
+from keeplast.attach.rounds.attached_place import AttachedPlace, AttachedState
+from keeplast.attach.rounds.gone_objects import telling_why_gone
+from keeplast.attach.rounds.seams import measure_sources
+from keeplast.attach.rules.removal import expires_below, removal_terms
+from keeplast.attach.rules.sources import (
     MARGIN_SEGMENTS,
     Sources,
     choose_sources,
     newest_whole,
     overlaid_from,
 )
-from keeplast.attach.words import sweep_outputs
 from keeplast.cleaner.plan import plan_groups
 from keeplast.cleaner.reasons import NothingBelow, SourcesEnd, SourcesLimit
 from keeplast.clock import Clock
@@ -82,7 +82,8 @@ class RoundWish:
     """What is asked of a round.
 
     ``topic`` is what keeplast is to do, with the brokers' sizes; ``margin_bytes`` is what stays raw
-    at the end, :data:`~keeplast.attach.sources.MARGIN_SEGMENTS` of a broker's segments at least.
+    at the end, :data:`~keeplast.attach.rules.sources.MARGIN_SEGMENTS` of a broker's segments at
+    least.
     ``brokers`` tell what the groups have committed that tombstones wait for, None for nobody.
     """
 

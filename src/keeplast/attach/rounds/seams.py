@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from keeplast.attach.sources import Source, Sources
+from keeplast.attach.rules.sources import Source, Sources
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
 from keeplast.format import offset_index

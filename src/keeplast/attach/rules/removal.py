@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from keeplast.attach.sources import Sources, overlaid_from
-from keeplast.attach.swap import Swap
+from keeplast.attach.rules.sources import Sources, overlaid_from
+from keeplast.attach.rules.swap import Swap
 from keeplast.cleaner.reasons import TombstonesStay
 from keeplast.cluster.facts import Settings
 from keeplast.cluster.late_copies import COPY_MS

@@ -1,10 +1,11 @@
 """From when on rounds take the tombstones and markers of an attached partition, or why never.
 
-Pure: :mod:`keeplast.attach.removal` decides, and here the clock is run on for it. The rule that a
-reader must not break: **no time told here is too early**: a round that begins then takes what was
-asked about. It rests on what nobody can know: what was replaced is collected within a pass behind
-its grace, rounds end whole, settings stay, and no leader copies again what was copied before. That
-a round is done at all, no clock tells: none is done for horizons alone. docs/decisions/0030.
+Pure: :mod:`keeplast.attach.rules.removal` decides, and here the clock is run on for it. The rule
+that a reader must not break: **no time told here is too early**: a round that begins then takes
+what was asked about. It rests on what nobody can know: what was replaced is collected within a pass
+behind its grace, rounds end whole, settings stay, and no leader copies again what was copied
+before. That a round is done at all, no clock tells: none is done for horizons alone.
+docs/decisions/0030.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from keeplast.attach.removal import (
+from keeplast.attach.rules.removal import (
     REMEMBERED_MS,
     RemovalTerms,
     exposures,
@@ -20,7 +21,7 @@ from keeplast.attach.removal import (
     is_settled,
     settled_from,
 )
-from keeplast.attach.sources import sources_start
+from keeplast.attach.rules.sources import sources_start
 from keeplast.cleaner.reasons import TombstoneRemoval, TombstonesStay, TombstonesWait
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.model.offsets import INT64_MAX

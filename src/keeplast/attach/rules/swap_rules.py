@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from keeplast.attach.sources import ranges_up_to
-from keeplast.attach.swap import Swap, covered
+from keeplast.attach.rules.sources import ranges_up_to
+from keeplast.attach.rules.swap import Swap, covered
 from keeplast.cluster.late_copies import again, begun_copies, late_copies, without
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import ConflictError, CorruptError, InvariantError

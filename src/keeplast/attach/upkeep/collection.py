@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from keeplast.attach.batch import batch_of
-from keeplast.attach.kept_filters import filter_names, remove_filters
-from keeplast.attach.metadata_view import MetadataView
-from keeplast.attach.pruning import prune
-from keeplast.attach.publication import Publisher
-from keeplast.attach.stored_segment import check_stored
-from keeplast.attach.swap import covered
-from keeplast.attach.swap_rules import standing_of
+from keeplast.attach.held.kept_filters import filter_names, remove_filters
+from keeplast.attach.held.metadata_view import MetadataView
+from keeplast.attach.held.pruning import prune
+from keeplast.attach.held.publication import Publisher
+from keeplast.attach.held.stored_segment import check_stored
+from keeplast.attach.rules.batch import batch_of
+from keeplast.attach.rules.swap import covered
+from keeplast.attach.rules.swap_rules import standing_of
 from keeplast.cluster.late_copies import closable_holes
 from keeplast.errors import ConflictError, CorruptError, InvalidError
 from keeplast.format.identifier import encode_id

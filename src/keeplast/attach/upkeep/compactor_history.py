@@ -11,8 +11,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from keeplast.attach.batch import batch_of
-from keeplast.attach.swap import covered
+from keeplast.attach.rules.batch import batch_of
+from keeplast.attach.rules.swap import covered
 from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange
 from keeplast.cluster.live_cluster import LiveCluster
 from keeplast.cluster.metadata_cache import PartitionCache

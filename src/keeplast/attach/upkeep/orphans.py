@@ -15,12 +15,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from keeplast.attach.kept_filters import sweep_filters
-from keeplast.attach.kept_folds import KeptFolds
-from keeplast.attach.outputs import work_folder, work_name
-from keeplast.attach.ownership import OwnerObject
-from keeplast.attach.publication import Publisher, require_free
-from keeplast.attach.words import CHECKED_EVERY, Words, remove_words, words_of_nothing
+from keeplast.attach.held.kept_filters import sweep_filters
+from keeplast.attach.held.kept_folds import KeptFolds
+from keeplast.attach.held.outputs import work_folder, work_name
+from keeplast.attach.held.ownership import OwnerObject
+from keeplast.attach.held.publication import Publisher, require_free
+from keeplast.attach.held.words import (
+    CHECKED_EVERY,
+    NO_WORDS,
+    Words,
+    remove_words,
+    words_of_nothing,
+)
 from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange
 from keeplast.cluster.fold_checkpoint import FoldPoint
 from keeplast.cluster.layouts.layout import FoundSegment, RemoteLayout
@@ -69,7 +75,7 @@ class Orphans:
     waiting: tuple[FoundSegment, ...] = ()
     unknown: tuple[FoundSegment, ...] = ()
     served: tuple[FoundSegment, ...] = ()
-    words: Words = Words()
+    words: Words = NO_WORDS
 
 
 def orphans_of_gone(

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from keeplast.attach.batch import announcement, batch_of
-from keeplast.attach.compactor_history import CompactorHistory
-from keeplast.attach.kept_folds import KeptFolds
-from keeplast.attach.metadata_view import AttachTerms, MetadataView, look
-from keeplast.attach.outputs import work_name
-from keeplast.attach.ownership import OwnerObject
-from keeplast.attach.publication import Publisher, known_ids, note_unknown_rounds, require_free
+from keeplast.attach.held.kept_folds import KeptFolds
+from keeplast.attach.held.metadata_view import AttachTerms, MetadataView, look
+from keeplast.attach.held.outputs import work_name
+from keeplast.attach.held.ownership import OwnerObject
+from keeplast.attach.held.publication import Publisher, known_ids, note_unknown_rounds, require_free
+from keeplast.attach.rules.batch import announcement, batch_of
+from keeplast.attach.upkeep.compactor_history import CompactorHistory
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import LiveCluster
 from keeplast.cluster.status import is_compactors

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keeplast.attach.batch import announcement, batch_of
-from keeplast.attach.metadata_view import MetadataView
-from keeplast.attach.publication import Publisher
-from keeplast.attach.stored_segment import check_stored
+from keeplast.attach.held.metadata_view import MetadataView
+from keeplast.attach.held.publication import Publisher
+from keeplast.attach.held.stored_segment import check_stored
+from keeplast.attach.rules.batch import announcement, batch_of
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState
 from keeplast.tier.state.attached import Decision, DecisionState, OwnSegment
 

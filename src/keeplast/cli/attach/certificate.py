@@ -46,7 +46,7 @@ def certificate(
     a trace, a key's own tombstone included, or an object that nobody could search. It says that
     brokers' own disks were not searched.
     """
-    from keeplast.attach.collection import GRACE_MS_DEFAULT
+    from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT
     from keeplast.cli.frame.packages import check_packages
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.clock import SystemClock

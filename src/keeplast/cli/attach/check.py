@@ -140,7 +140,7 @@ def _metadata_findings(
 
 def _own_ids(log: DecisionLog, cluster_id: str) -> set[bytes]:
     """Return the segment ids that a decision log knows of a cluster."""
-    from keeplast.attach.publication import known_ids
+    from keeplast.attach.held.publication import known_ids
 
     return {name for each in log.partitions(cluster_id) for name in known_ids(log, each)}
 

@@ -41,7 +41,7 @@ from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.keyless import Keyless
 
 if TYPE_CHECKING:
-    from keeplast.attach.publication import Publisher
+    from keeplast.attach.held.publication import Publisher
     from keeplast.cluster.client import ClusterClient
     from keeplast.cluster.facts import ClusterFacts
     from keeplast.cluster.metadata_log import FoldedMetadata
@@ -83,7 +83,7 @@ class AttachedEraseOptions:
     @property
     def grace(self) -> int:
         """Return how long replaced segments lie; InvalidError when readers would fail."""
-        from keeplast.attach.collection import GRACE_MS_DEFAULT, check_grace
+        from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT, check_grace
 
         return check_grace(
             GRACE_MS_DEFAULT if self.grace_ms is None else self.grace_ms,
@@ -193,7 +193,7 @@ class _TierEraser:
 
     def act(self, answer: ErasureAnswer) -> Acted:
         """Do rounds, and collect behind each; nothing that may not be done is done."""
-        from keeplast.attach.collection import collect
+        from keeplast.attach.upkeep.collection import collect
         from keeplast.cli.attach.rounds import clean_holding
         from keeplast.cli.frame.verdict import report_errors, report_exit_code
         from keeplast.cli.show.output import say

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 
-from keeplast.attach.round import RoundWish, clean_to, margin_of, plan_attached
+from keeplast.attach.rounds.round import RoundWish, clean_to, margin_of, plan_attached
 from keeplast.cli.attach.options import ExactOptions, decision_log_there
 from keeplast.cli.frame import wiring
 from keeplast.cli.show.attach import Saving

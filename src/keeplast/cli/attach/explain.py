@@ -74,7 +74,7 @@ def explain(options: AttachedExplainOptions, as_json: Json = False) -> Result:
     brokers alone have. All partitions of the chosen topics are read once, from their objects. Joins
     no group, claims nothing and writes nothing.
     """
-    from keeplast.attach.collection import GRACE_MS_DEFAULT, check_grace
+    from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT, check_grace
     from keeplast.cli.frame.exit_codes import DONE, REFUSED, error_exit_code
     from keeplast.cli.show.explain import render_explained
     from keeplast.cli.show.fault import fault_text

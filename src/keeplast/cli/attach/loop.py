@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 
-from keeplast.attach.collection import GRACE_MS_DEFAULT, check_grace
+from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT, check_grace
 from keeplast.cli.attach.options import why_wait_of
 from keeplast.cli.attach.run_options import AttachedRunOptions
 from keeplast.cli.frame import wiring

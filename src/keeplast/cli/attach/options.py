@@ -24,7 +24,7 @@ from keeplast.errors import InvalidError
 from keeplast.model.keyless import Keyless
 
 if TYPE_CHECKING:
-    from keeplast.attach.collection import WhyWait
+    from keeplast.attach.upkeep.collection import WhyWait
     from keeplast.cluster.client import ClusterClient
     from keeplast.cluster.facts import ClusterFacts, TopicFacts
     from keeplast.cluster.layouts.layout import RemoteLayout
@@ -376,7 +376,7 @@ def fold(
 
     What ``log`` keeps of the metadata topic is not read again.
     """
-    from keeplast.attach.kept_folds import fold_known
+    from keeplast.attach.held.kept_folds import fold_known
     from keeplast.cli.show.attach import folding
 
     with folding() as progressed:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from keeplast.attach.kept_folds import KeptFolds
-from keeplast.attach.metadata_view import AttachTerms
-from keeplast.attach.rebuild import is_compacted, rebuild
-from keeplast.attach.repair import repair
+from keeplast.attach.held.kept_folds import KeptFolds
+from keeplast.attach.held.metadata_view import AttachTerms
+from keeplast.attach.upkeep.rebuild import is_compacted, rebuild
+from keeplast.attach.upkeep.repair import repair
 from keeplast.cli.attach.options import AttachedCall
 from keeplast.cli.attach.steps import Row, told
 from keeplast.cli.frame.command import Result

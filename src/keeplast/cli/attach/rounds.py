@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 
 from rich.console import RenderableType
 
-from keeplast.attach.collection import GRACE_MS_DEFAULT
-from keeplast.attach.metadata_view import AttachTerms
-from keeplast.attach.publication import Publisher, claim
-from keeplast.attach.repair import repair
-from keeplast.attach.round import (
+from keeplast.attach.held.metadata_view import AttachTerms
+from keeplast.attach.held.publication import Publisher, claim
+from keeplast.attach.rounds.round import (
     RoundCosts,
     RoundWish,
     clean_attached,
@@ -24,6 +22,8 @@ from keeplast.attach.round import (
     margin_of,
     plan_attached,
 )
+from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT
+from keeplast.attach.upkeep.repair import repair
 from keeplast.cli.attach.options import (
     AttachedCleanOptions,
     ClusterOptions,

@@ -26,7 +26,7 @@ from keeplast.model.keyless import Keyless
 from keeplast.model.size import parse_size
 
 if TYPE_CHECKING:
-    from keeplast.attach.allowance import DaySum
+    from keeplast.attach.rounds.allowance import DaySum
     from keeplast.cluster.layouts.paced import PaceLimits
 
 CAPS = "Caps"
@@ -110,7 +110,7 @@ class CapOptions:
 
     def day(self) -> DaySum:
         """Return what may be spent in 24 hours."""
-        from keeplast.attach.allowance import DaySum
+        from keeplast.attach.rounds.allowance import DaySum
         from keeplast.service.attached_settings import RECORDS_A_DAY, SWAPS_A_DAY
 
         return DaySum(

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from keeplast.attach.collection import WhyWait, collect
-from keeplast.attach.kept_folds import KeptFolds
-from keeplast.attach.metadata_view import AttachTerms
-from keeplast.attach.orphans import (
-    Words,
-    collect_gone,
-    orphans_of_gone,
-    unknown_of_live,
-    words_of_live,
-)
-from keeplast.attach.publication import Publisher, claim
-from keeplast.attach.repair import repair
+from keeplast.attach.held.kept_folds import KeptFolds
+from keeplast.attach.held.metadata_view import AttachTerms
+from keeplast.attach.held.publication import Publisher, claim
+from keeplast.attach.held.words import Words, words_of_live
+from keeplast.attach.upkeep.collection import WhyWait, collect
+from keeplast.attach.upkeep.orphans import collect_gone, orphans_of_gone, unknown_of_live
+from keeplast.attach.upkeep.repair import repair
 from keeplast.cli.attach.options import (
     AttachedCall,
     ClusterOptions,

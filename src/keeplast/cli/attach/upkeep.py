@@ -64,7 +64,7 @@ def collect(
     What is served instead is read from the remote tier first, whole. What a crash left is ended
     before, as `repair` does it.
     """
-    from keeplast.attach.collection import GRACE_MS_DEFAULT, check_grace
+    from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT, check_grace
     from keeplast.cli.attach.steps import (
         collection_step,
         each_attached,
@@ -115,7 +115,7 @@ def repair(
     Deletes nothing that anybody could still read. With `--rebuild` the grace is how long no
     compactor may have been at work.
     """
-    from keeplast.attach.collection import GRACE_MS_DEFAULT, check_grace
+    from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT, check_grace
     from keeplast.cli.attach.rebuilding import rebuild_topics
     from keeplast.cli.attach.steps import each_attached, repair_step
 
@@ -145,7 +145,7 @@ def detach(
     What is compacted stays so. A partition whose replaced segments still wait for their grace is
     left attached; one whose topic was deleted is only forgotten.
     """
-    from keeplast.attach.collection import GRACE_MS_DEFAULT, check_grace
+    from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT, check_grace
     from keeplast.cli.attach.steps import detach_step, each_attached, forget_gone
 
     grace = check_grace(

@@ -108,7 +108,7 @@ def _reports(
     options: AttachedVerifyOptions,
 ) -> Iterator[tuple[TopicPartition, VerificationReport | CompactionError | OSError]]:
     """Yield what is found of each partition, or why nothing could be."""
-    from keeplast.attach.verification import AttachedVerifier, AttachedVerifySettings
+    from keeplast.attach.proof.verification import AttachedVerifier, AttachedVerifySettings
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.cli.verify_note import read_judged
     from keeplast.inspect.receipt_proof import with_check

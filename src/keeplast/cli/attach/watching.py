@@ -106,8 +106,8 @@ def attached_finder(
     ``pace``, which is everybody's in the process. InvalidError for a storage or a decision log that
     cannot be used.
     """
-    from keeplast.attach.collection import GRACE_MS_DEFAULT
-    from keeplast.attach.kept_folds import KeptFolds
+    from keeplast.attach.held.kept_folds import KeptFolds
+    from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT
     from keeplast.cluster.fold_checkpoint import FoldCheckpoint
     from keeplast.cluster.layouts.paced import PacedLayout
     from keeplast.cluster.metadata_log import fold_metadata, partitions_of
@@ -168,7 +168,7 @@ def attached_scanner(
 
     Each time folds the metadata topic from its beginning; errors as of :func:`attached_finder`.
     """
-    from keeplast.attach.served_headers import scan_served_headers
+    from keeplast.attach.answers.served_headers import scan_served_headers
     from keeplast.cluster.layouts.paced import PacedLayout
     from keeplast.cluster.metadata_cache import PartitionCache
     from keeplast.cluster.metadata_log import fold_metadata, partitions_of

@@ -11,7 +11,7 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColum
 from rich.table import Table
 from rich.text import Text
 
-from keeplast.attach.round import RoundCosts
+from keeplast.attach.rounds.round import RoundCosts
 from keeplast.cli.show.output import stderr_console
 from keeplast.cli.show.rows import new_table
 from keeplast.clock import time_text

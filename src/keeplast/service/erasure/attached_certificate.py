@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keeplast.attach.attached_files import attached_path
+from keeplast.attach.rounds.attached_files import attached_path
 from keeplast.clock import Clock
 from keeplast.cluster.facts import ClusterFacts, TopicFacts
 from keeplast.cluster.group_offsets import BrokerGroups

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from keeplast.attach.erasure import beside_name, search_attached
-from keeplast.attach.explain import RemoteLog, collected_times
-from keeplast.attach.round import RoundWish
+from keeplast.attach.answers.erasure import beside_name, search_attached
+from keeplast.attach.answers.explain import RemoteLog, collected_times
+from keeplast.attach.rounds.round import RoundWish
 from keeplast.clock import Clock
 from keeplast.cluster.facts import ClusterFacts, TopicFacts
 from keeplast.cluster.group_offsets import BrokerGroups

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from keeplast.attach.holds import AttachedHolds, HeldCluster
+from keeplast.attach.answers.holds import AttachedHolds, HeldCluster
 from keeplast.cli.attach.options import ClusterOptions, WantedOptions
 from keeplast.cli.attach.watching import attached_watcher
 from keeplast.cli.main import app

@@ -1,0 +1,1 @@
+"""Whether what a live cluster serves is right, by brokers and by objects."""

@@ -1,0 +1,1 @@
+"""What comes behind rounds and crashes: collection, repair, rebuilding, orphans."""

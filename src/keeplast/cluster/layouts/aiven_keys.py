@@ -123,6 +123,30 @@ class KeyRing:
         )
 
 
+class ChunkSealer:
+    """One chunk while it is encrypted: its IV comes before the first part, its tag behind all."""
+
+    def __init__(self, key: algorithms.AES256, aad: bytes, iv: bytes) -> None:
+        self._context = Cipher(key, modes.GCM(iv)).encryptor()
+        self._context.authenticate_additional_data(aad)
+        self._iv = iv
+
+    def update(self, data: Buffer, room: memoryview) -> memoryview:
+        """Return the next part encrypted, at the beginning of ``room``, with the IV if it is first.
+
+        ``room`` is SEAL_BYTES longer than ``data`` at least: the library wants a block of it.
+        """
+        at = len(self._iv)
+        room[:at] = self._iv
+        self._iv = b""
+        return room[: at + self._context.update_into(data, room[at:])]
+
+    def finish(self) -> bytes:
+        """Return the tag: the chunk is whole."""
+        _finish(self._context)
+        return self._context.tag
+
+
 class SegmentCipher:
     """Encrypts and decrypts the chunks and indexes of one segment; stays in its process."""
 
@@ -133,23 +157,13 @@ class SegmentCipher:
 
     def seal(self, data: Buffer) -> bytes:
         """Return ``data`` encrypted under a fresh IV, SEAL_BYTES longer."""
+        sealer = self.sealer()
         room = memoryview(bytearray(memoryview(data).nbytes + SEAL_BYTES))
-        return bytes(self.seal_into(data, room))
+        return bytes(sealer.update(data, room)) + sealer.finish()
 
-    def seal_into(self, data: Buffer, room: memoryview) -> memoryview:
-        """As :meth:`seal`, into the beginning of ``room``, which is so large at least.
-
-        The library wants room for a block behind what it writes: here that is the tag's.
-        """
-        end = IV_BYTES + memoryview(data).nbytes
-        sealed = room[: end + TAG_BYTES]
-        sealed[:IV_BYTES] = iv = self._draw(IV_BYTES)
-        context = Cipher(self._key, modes.GCM(iv)).encryptor()
-        context.authenticate_additional_data(self._aad)
-        context.update_into(data, sealed[IV_BYTES:])
-        _finish(context)
-        sealed[end:] = context.tag
-        return sealed
+    def sealer(self) -> ChunkSealer:
+        """Begin a chunk, under a fresh IV, that is encrypted part by part."""
+        return ChunkSealer(self._key, self._aad, self._draw(IV_BYTES))
 
     def unseal(self, data: Buffer) -> bytes:
         """Return what was sealed; CorruptError when a bit of it has changed."""

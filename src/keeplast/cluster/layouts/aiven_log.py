@@ -18,7 +18,7 @@ from keeplast.cluster.layouts.aiven_chunks import (
     check_log_size,
     fixed_index,
 )
-from keeplast.cluster.layouts.aiven_keys import IV_BYTES, TAG_BYTES, SegmentCipher
+from keeplast.cluster.layouts.aiven_keys import IV_BYTES, TAG_BYTES, ChunkSealer, SegmentCipher
 from keeplast.cluster.layouts.aiven_manifest import (
     INDEX_MEMBERS,
     Sealing,
@@ -38,7 +38,7 @@ CHUNK_BYTES_MAX = 256 << 20
 FETCH_BYTES = 8 << 20
 """So much of neighbouring chunks is asked for at once, or one chunk."""
 PART_BYTES = 1 << 20
-"""So much is decrypted at once where objects are files: it is still near the processor then."""
+"""So much is encrypted at once, and decrypted where objects are files: it is near the processor."""
 
 
 def check_chunks(size: int, is_transformed: bool) -> None:
@@ -262,9 +262,10 @@ class AivenLogWriter:
         self._sealing = sealing
         self._cipher = cipher
         self._is_compressed = is_compressed
-        self._is_plain = cipher is None and not is_compressed
         self._waiting = memoryview(b"")
         self._waiting_bytes = 0
+        self._sealer: ChunkSealer | None = None
+        self._sealed_bytes = 0
         self._room = memoryview(b"")
         self._sizes: list[int] = []
         self._size_bytes = 0
@@ -274,14 +275,19 @@ class AivenLogWriter:
         view = memoryview(data).cast("B")
         self._size_bytes += len(view)
         check_log_size(self._size_bytes, self._chunk_size)
-        if self._is_plain:
+        if self._is_compressed:
+            self._gather(view)
+        elif self._cipher is None:
             self._target.write(view)
-            return
+        else:
+            self._seal_chunks(self._cipher, view)
+
+    def _gather(self, view: memoryview) -> None:
+        """Compress whole chunks; what is left waits."""
         while len(view):
             if not self._waiting_bytes and len(view) >= self._chunk_size:
-                part: Buffer = view[: self._chunk_size]
+                self._put(view[: self._chunk_size])
                 view = view[self._chunk_size :]
-                self._put(part)
                 continue
             if not self._waiting:
                 # Pages of it are there once they are written to.
@@ -300,6 +306,8 @@ class AivenLogWriter:
             raise InvariantError("a log without bytes cannot be read by the plugin")
         if self._waiting_bytes:
             self._put_waiting()
+        if self._sealer is not None:
+            self._end_seal(self._sealer)
         if self._is_compressed:
             sizes = np.array(self._sizes, np.int64)
             chunks = ChunkIndex(self._chunk_size, self._size_bytes, sizes)
@@ -326,12 +334,34 @@ class AivenLogWriter:
         self._waiting_bytes = 0
 
     def _put(self, part: Buffer) -> None:
-        if self._is_compressed:
-            part = compress_sized(part)
-        if self._cipher is not None:
-            needed = len(part) + SEAL_BYTES
-            if len(self._room) < needed:
-                self._room = np.empty(needed, np.uint8).data
-            part = self._cipher.seal_into(part, self._room)
-        self._sizes.append(len(part))
-        self._target.write(part)
+        """Write one chunk, compressed."""
+        part = compress_sized(part)
+        added = 0 if self._cipher is None else SEAL_BYTES
+        self._sizes.append(len(part) + added)
+        if self._cipher is None:
+            self._target.write(part)
+        else:
+            self._end_seal(self._seal(self._cipher, memoryview(part)))
+
+    def _seal_chunks(self, cipher: SegmentCipher, view: memoryview) -> None:
+        """Encrypt what comes as it comes; a chunk ends where it is full."""
+        while len(view):
+            part = view[: self._chunk_size - self._sealed_bytes]
+            view = view[len(part) :]
+            sealer = self._seal(cipher, part)
+            self._sealed_bytes += len(part)
+            if self._sealed_bytes == self._chunk_size:
+                self._end_seal(sealer)
+
+    def _seal(self, cipher: SegmentCipher, part: memoryview) -> ChunkSealer:
+        if not self._room:
+            self._room = np.empty(PART_BYTES + SEAL_BYTES, np.uint8).data
+        if self._sealer is None:
+            self._sealer = cipher.sealer()
+        for at in range(0, len(part), PART_BYTES):
+            self._target.write(self._sealer.update(part[at : at + PART_BYTES], self._room))
+        return self._sealer
+
+    def _end_seal(self, sealer: ChunkSealer) -> None:
+        self._target.write(sealer.finish())
+        self._sealer, self._sealed_bytes = None, 0

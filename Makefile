@@ -73,8 +73,8 @@ check: setup  ## Format, lint, types, floors, generated pages
 
 # Hundreds of processes would each compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST := $(BIN)/pytest -m 'not kafka and not services and not console' \
-	-n $(WORKERS) --dist loadscope --no-loadscope-reorder
+SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+PYTEST := $(BIN)/pytest -m 'not kafka and not services and not console' $(SIDE_BY_SIDE)
 
 test: setup java  ## Every promise, of large matrices a share that changes by day; ARGS=--all takes all of them
 	$(PYTEST) $(ARGS)
@@ -84,7 +84,8 @@ test-all: setup java  ## Everything: all of every matrix, the long forms, Kafka 
 	$(MAKE) --no-print-directory test-kafka test-attach-cluster test-services test-console
 
 test-kafka: setup java  ## Kafka's own cleaner as the referee (fetches its jars with Maven); SEEDS=N for more logs
-	$(BIN)/pytest -m 'kafka and not cluster' --all --long tests/kafka $(ARGS)
+	$(BIN)/python -m tests.kafka.fetch
+	$(BIN)/pytest -m 'kafka and not cluster' $(SIDE_BY_SIDE) --all --long tests/kafka $(ARGS)
 
 test-attach-cluster: setup java  ## Rounds in a live tier under three brokers whose leaders change, die and freeze; LONG= for less
 	$(BIN)/pytest -m cluster --all $(LONG) tests/kafka/test_attach_cluster.py tests/kafka/test_attach_spark_kills.py $(ARGS)

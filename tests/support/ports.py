@@ -1,11 +1,13 @@
 """Ports on loopback for servers of tests, chosen once and kept over restarts.
 
 They lie below those that the system gives to whoever connects: such a port is taken by any client
-while its server is down, even by one that tries to reach that very server.
+while its server is down, even by one that tries to reach that very server. Of several processes
+that run tests each has ports of its own, for the same reason.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from pathlib import Path
@@ -21,7 +23,7 @@ def free_port() -> int:
     """Return a port that nobody listens on now, another one at each call."""
     for _ in range(TRIES):
         port = _dice.randrange(LOWEST, _end())
-        if port in _given:
+        if port in _given or not _is_ours(port):
             continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -32,6 +34,13 @@ def free_port() -> int:
         _given.add(port)
         return port
     raise RuntimeError(f"no port is free on loopback. from={LOWEST} to={_end()}")
+
+
+def _is_ours(port: int) -> bool:
+    """Say whether a port is one of this process, of those that pytest-xdist runs side by side."""
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    return port % count == int(number) % count
 
 
 def _end() -> int:

@@ -83,7 +83,12 @@ def _compiled_classes(libs: Path) -> Path:
         (target / "log4j2.xml").write_text(
             '<Configuration><Loggers><Root level="OFF"/></Loggers></Configuration>\n'
         )
-        target.rename(classes)
+        try:
+            target.rename(classes)
+        except OSError:
+            # Another process was first.
+            if not classes.is_dir():
+                raise
     return classes
 
 

@@ -1,5 +1,10 @@
-"""``python -m keeplast``, and the script that ``spark-submit`` starts."""
+"""The command line's start: the script ``keeplast``, ``python -m keeplast``, and ``spark-submit``.
 
+Nothing has begun while modules are loaded: who interrupts there ends the process at once, without
+a trace of what was being imported.
+"""
+
+import signal
 import sys
 from pathlib import Path
 
@@ -7,6 +12,18 @@ if not __package__ and sys.path and Path(sys.path[0]) == Path(__file__).parent:
     # Started as a script: modules of ours must not pass for others of the same name.
     del sys.path[0]
 
-from keeplast.cli.main import main
 
-main()
+def main() -> None:
+    """Load the command line, and run it."""
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from keeplast.cli.main import main as run
+
+    if is_default:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run()
+
+
+if __name__ == "__main__":
+    main()

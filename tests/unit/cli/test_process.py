@@ -55,6 +55,21 @@ def test_help_imports_nothing_heavy_and_is_quick() -> None:
     assert min(processor_seconds("--help") for _ in range(3)) < HELP_TO_LIBRARIES_MAX * least
 
 
+def test_who_interrupts_while_modules_are_loaded_is_shown_no_trace() -> None:
+    code = (
+        "import os, sys, runpy, signal; sys.argv = ['keeplast', '--help']\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'keeplast.cli.main': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "runpy.run_module('keeplast', run_name='__main__')"
+    )
+    process = start(code=code)
+    assert ("", "") == process.communicate(timeout=SECONDS_MAX)
+    assert -signal.SIGINT == process.returncode
+
+
 def test_plain_values_need_no_library_that_converts(data_dir: Path) -> None:
     arguments = ["keeplast", "status", str(data_dir), "--topic", "t", "--json"]
     code = (

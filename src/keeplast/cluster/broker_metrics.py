@@ -16,16 +16,17 @@ from __future__ import annotations
 
 import math
 import re
+import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from http.client import HTTPException
-from typing import Any
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from threading import Event, Timer
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, ProxyHandler, build_opener
 
-from keeplast.clock import Clock, SystemClock
 from keeplast.cluster.facts import METADATA_TOPIC
 from keeplast.errors import InvalidError, UnavailableError, error_text
+from keeplast.model.escapes import printable
 
 LAG, LAST_POLL = "records_lag", "last_poll_seconds_ago"
 """How the names of two metrics end, whatever an exporter's rules put before them."""
@@ -35,13 +36,23 @@ TIMEOUT_SECONDS, ANSWER_SECONDS_MAX = 10, 30
 ANSWER_BYTES_MAX = 64 << 20
 CHUNK_BYTES = 1 << 16
 URLS_MAX = 1_000
-_SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)\{(.*)\}\s+(\S+)(?:\s+-?\d+)?\s*\Z")
+SHOWN_MAX = 200
+_OK, _REDIRECTS = 200, range(300, 400)
+_SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*\Z")
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_GIVE = (
+    "have its JMX exporter give records-lag of kafka.consumer:type=consumer-fetch-manager-metrics "
+    "with the labels topic and partition (operations/attach.md has the rules), or leave "
+    "--broker-metrics out"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """One line of an exposition; ``name`` is in lower case."""
+    """One line of an exposition; ``name`` is in lower case, and so are labels, without ``_``.
+
+    Rules write ``client_id`` and ``clientId``.
+    """
 
     name: str
     labels: dict[str, str]
@@ -61,25 +72,25 @@ class BrokerMetrics:
 
         ``replicas`` of a topic's partition follow it in that partition of the metadata topic.
         """
-        told = 0
+        told, lacks = 0, ""
         for url in self.urls:
             try:
                 text = (self.read or read_metrics)(url)
+                _require_metrics(text, url)
             except UnavailableError as error:
                 return f"a broker does not tell how far it is: {error}"
             lag = lag_of(text, partition)
             if lag is None:
+                lacks = lacks or _what_lacks(text, url)
                 continue
             told += 1
             if lag > 0:
-                behind = "has stopped to read" if math.isinf(lag) else f"lacks {lag:.0f} records of"
-                return f"a broker {behind} {METADATA_TOPIC}. partition={partition} url={url}"
+                return f"a broker {_behind(lag)}. partition={partition} url={url}"
         if told < max(min(replicas, len(self.urls)), 1):
             return (
                 f"fewer brokers tell how far they are in {METADATA_TOPIC} than have a replica; "
-                "have each export records-lag of "
-                "kafka.consumer:type=consumer-fetch-manager-metrics, or leave --broker-metrics "
-                f"out. partition={partition} replicas={replicas} tell={told} of {len(self.urls)}"
+                f"{lacks or 'give the URL of every broker'}. partition={partition} "
+                f"replicas={replicas} tell={told} of {len(self.urls)}"
             )
         return None
 
@@ -120,60 +131,147 @@ def lag_of(text: str, partition: int) -> float | None:
     None when it does not tell, as one that has no replica of a topic in it; infinity when the
     consumer that tells has not polled for :data:`POLL_SECONDS_MAX`, or what it tells is no count.
     """
-    samples = list(_samples(text))
+    samples = list(_samples(text, LAG, LAST_POLL))
     found: list[float] = []
     for each in samples:
         asked = (each.labels.get("topic"), each.labels.get("partition"))
         if not each.name.endswith(LAG) or asked != (METADATA_TOPIC, str(partition)):
             continue
-        client = each.labels.get("client_id")
+        if not _is_lag_itself(each):
+            continue
+        client = each.labels.get("clientid")
         polls = [
             other.value
             for other in samples
-            if other.name.endswith(LAST_POLL) and other.labels.get("client_id") == client
+            if other.name.endswith(LAST_POLL) and other.labels.get("clientid") == client
         ]
         is_read = all(0 <= seconds <= POLL_SECONDS_MAX for seconds in polls)
         found.append(each.value if is_read and each.value >= 0 else math.inf)
     return max(found, default=None)
 
 
-def _samples(text: str) -> Iterator[MetricSample]:
-    """Yield what is told of lags and polls; other lines, and those that are none, are passed."""
+def _behind(lag: float) -> str:
+    if not math.isinf(lag):
+        return f"lacks {lag:.0f} records of {METADATA_TOPIC}"
+    return (
+        f"has stopped to read {METADATA_TOPIC}, or its exporter gives records-lag-max under the "
+        "name of records-lag (that rule's pattern has to end with records-lag and a colon)"
+    )
+
+
+def _is_lag_itself(sample: MetricSample) -> bool:
+    """Say whether it is ``records-lag``, not ``-max`` or ``-avg`` under the same name.
+
+    An exporter looks for a rule's pattern anywhere, so that one without a colon behind
+    ``records-lag`` gives all three; 1.x tells them apart by a label. The other two are no numbers
+    a minute after the last record, and would say of every quiet broker that it has stopped.
+    """
+    return sample.labels.get("objectname", LAG).replace("-", "_").endswith(LAG)
+
+
+def _require_metrics(text: str, url: str) -> None:
+    """Raise UnavailableError when ``text`` has no metric at all, as a page has none."""
+    if next(_samples(text, ""), None) is None:
+        start = printable(text.strip()[:40])
+        raise UnavailableError(
+            "what is there is no metrics in Prometheus's text form; give the path too, as "
+            f"http://HOST:PORT/metrics. url={url} starts={start!r}"
+        )
+
+
+def _what_lacks(text: str, url: str) -> str:
+    """Say what a broker's metrics lack to tell of any partition; nothing when they tell of some."""
+    lags = list(_samples(text, LAG))
+    if not lags:
+        return f"of one no metric has a name that ends with {LAG} (url={url}): {_GIVE}"
+    if not any({"topic", "partition"} <= each.labels.keys() for each in lags):
+        return f"of one {LAG} has no labels topic and partition (url={url}): {_GIVE}"
+    return ""
+
+
+def _samples(text: str, *ends: str) -> Iterator[MetricSample]:
+    """Yield metrics by how their names end; other lines, and those that are none, are passed."""
     for line in text.splitlines():
-        start = line.partition("{")[0].rstrip().lower()
-        if line.startswith("#") or not start.endswith((LAG, LAST_POLL)):
+        start = line.partition("{")[0].split(maxsplit=1)
+        name = start[0].lower() if start else ""
+        if not name or name.startswith("#") or not name.endswith(ends):
             continue
         match = _SAMPLE.match(line)
+        if match is None:
+            continue
         try:
-            value = math.nan if match is None else float(match[3])
+            value = float(match[3])
         except ValueError:
             value = math.nan
-        if match is not None:
-            yield MetricSample(start, dict(_LABEL.findall(match[2])), value)
+        labels = {
+            key.lower().replace("_", ""): each for key, each in _LABEL.findall(match[2] or "")
+        }
+        yield MetricSample(name, labels, value)
 
 
-class _NoRedirects(HTTPRedirectHandler):
-    """Metrics are asked where somebody said, and nowhere else."""
+def read_metrics(url: str) -> str:
+    """Return the text behind ``url``; UnavailableError when it does not answer, soon, in bounds.
 
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow none."""
-
-
-def read_metrics(url: str, clock: Clock | None = None) -> str:
-    """Return the text behind ``url``; UnavailableError when it does not answer, soon, in bounds."""
-    seconds = (SystemClock() if clock is None else clock).seconds
-    opener, started = build_opener(ProxyHandler({}), _NoRedirects()), seconds()
-    data = bytearray()
+    Metrics are asked where somebody said, and nowhere else: no proxy, no redirect is followed.
+    """
+    parts = urlsplit(url)
+    host = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        with opener.open(url, timeout=TIMEOUT_SECONDS) as answer:
-            while chunk := answer.read1(CHUNK_BYTES):
-                data += chunk
-                if len(data) > ANSWER_BYTES_MAX or seconds() - started > ANSWER_SECONDS_MAX:
-                    raise UnavailableError(
-                        "its metrics do not end: is this a broker's JMX exporter? "
-                        f"url={url} bytes={len(data)}"
-                    )
+        with closing(host(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)) as connection:
+            connection.connect()
+            return _answer(connection, target, url)
     except (OSError, HTTPException, ValueError) as error:
         words = error_text(error) if isinstance(error, OSError) else str(error)
+        words = printable(words or type(error).__name__)[:SHOWN_MAX]
         raise UnavailableError(f"its metrics cannot be read. url={url} error={words}") from error
-    return data.decode("utf-8", "replace")
+
+
+def _answer(connection: HTTPConnection, target: str, url: str) -> str:
+    """Return the whole answer to one question over ``connection``, which is connected."""
+    # A timeout is one of each piece: who sends a byte of a header now and then would go on.
+    ended = Event()
+
+    def end(asked: socket.socket) -> None:
+        ended.set()
+        with suppress(OSError):
+            asked.shutdown(socket.SHUT_RDWR)
+
+    data = bytearray()
+    watch = Timer(ANSWER_SECONDS_MAX, end, (connection.sock,))
+    watch.daemon = True
+    watch.start()
+    try:
+        connection.request("GET", target)
+        with connection.getresponse() as answer:
+            while len(data) <= ANSWER_BYTES_MAX and (chunk := answer.read1(CHUNK_BYTES)):
+                data += chunk
+            if answer.length and not ended.is_set() and len(data) <= ANSWER_BYTES_MAX:
+                raise HTTPException(f"the answer is cut off, {answer.length} bytes are missing")
+    except (OSError, HTTPException):
+        if not ended.is_set():
+            raise
+    finally:
+        watch.cancel()
+    if ended.is_set() or len(data) > ANSWER_BYTES_MAX:
+        raise UnavailableError(
+            f"its metrics do not end: is this a broker's JMX exporter? url={url} bytes={len(data)}"
+        )
+    text = data.decode("utf-8", "replace")
+    _require_ok(answer, text, url)
+    return text
+
+
+def _require_ok(answer: HTTPResponse, text: str, url: str) -> None:
+    """Raise UnavailableError for an answer that is none, with what it says."""
+    if answer.status in _REDIRECTS:
+        leads = printable(answer.getheader("Location", ""))[:SHOWN_MAX]
+        raise UnavailableError(
+            "its metrics are elsewhere, and redirects are not followed; give where this one leads. "
+            f"url={url} status={answer.status} location={leads}"
+        )
+    if answer.status != _OK:
+        says = printable((text.strip().splitlines() or [""])[0][:SHOWN_MAX])
+        raise UnavailableError(
+            f"its metrics cannot be read. url={url} status={answer.status} says={says!r}"
+        )

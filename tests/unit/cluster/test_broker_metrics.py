@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -32,6 +32,18 @@ def told(lag: str, partition: int = 7, poll: str = "0.0") -> str:
     )
 
 
+def of_one_name(lag: str, average: str, most: str) -> str:
+    """Return what the exporter 1.x gives by a rule that three attributes match."""
+    bean = "kafka.consumer<type=consumer-fetch-manager-metrics, topic=__remote_log_metadata><>"
+    labels = f'{CLIENT},partition="7",topic="__remote_log_metadata"'
+    return "".join(
+        f'kafka_consumer_records_lag{{_objectname="{bean}{attribute}",{labels}}} {value}\n'
+        for attribute, value in [
+            ("records-lag", lag), ("records-lag-avg", average), ("records-lag-max", most)
+        ]
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -49,8 +61,14 @@ def told(lag: str, partition: int = 7, poll: str = "0.0") -> str:
         (told("0.0").replace(POLL, "other"), 0),
         (told("2.0").replace(FETCH, "kafka_consumer_Lag_"), 2),
         (told("2.0").replace("\n", " 1700000000000\n"), 2),
+        (told("0.0", poll="61.0").replace("client_id", "clientId"), math.inf),
+        (told("0.0", poll="61.0").replace(f"{POLL}{{{CLIENT}", f'{POLL}{{client_id="other"'), 0),
+        (of_one_name("3.0", "NaN", "NaN"), 3),
+        (of_one_name("0.0", "4.0", "9.0"), 0),
+        (told("2.0").replace(",topic=", ",other=\"},{\",topic="), 2),
         ("", None),
         ("<html>records_lag{</html>", None),
+        (f"{FETCH}records_lag 5", None),
         (f"{FETCH}records_lag{{ 5", None),
     ],
 )  # fmt: skip
@@ -68,6 +86,7 @@ def test_the_lag_is_that_of_the_partition_that_is_asked_for(
         (["0.0", "", ""], 1, None),
         (["0.0", "4.0", "0.0"], 3, "lacks 4 records"),
         (["0.0", "NaN"], 2, "has stopped"),
+        (["0.0", "NaN"], 2, "records-lag-max"),
         (["0.0", "0.0", ""], 3, "fewer brokers tell"),
         (["", ""], 1, "fewer brokers tell"),
         (["0.0", "down"], 1, "does not tell how far it is"),
@@ -88,6 +107,46 @@ def test_collection_waits_while_a_broker_is_behind_or_silent(
         assert why is None
     else:
         assert words in (why or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("up 1\n", "no metric has a name that ends with records_lag"),
+        (told("0.0").replace("records_lag{", "Value{"), "ends with records_lag"),
+        (told("0.0").replace("records_lag{", "records_lag_total{"), "ends with records_lag"),
+        (f"{FETCH}records_lag_7 0.0\n", "ends with records_lag"),
+        (f"{FETCH}7_records_lag 0.0\n", "has no labels topic and partition"),
+        (told("0.0").replace("topic=", "name="), "has no labels topic and partition"),
+        (told("0.0", partition=8), "give the URL of every broker"),
+    ],
+)
+def test_what_an_exporters_rules_leave_out_is_named_with_its_url(text: str, words: str) -> None:
+    answers = {"http://a/": told("0.0"), "http://b/": text}
+    why = BrokerMetrics(("http://a/", "http://b/"), answers.__getitem__)
+    said = why.why_wait(7, 2) or ""
+    assert words in said
+    assert ("url=http://b/" in said) == ("every broker" not in said)
+    assert "tell=1 of 2" in said
+
+
+def test_a_broker_without_a_replica_does_not_hide_what_another_ones_rules_leave_out() -> None:
+    answers = {"http://a/": told("0.0", partition=8), "http://b/": "up 1\n"}
+    for urls in (tuple(answers), tuple(reversed(answers))):
+        said = BrokerMetrics(urls, answers.__getitem__).why_wait(7, 1) or ""
+        assert "ends with records_lag (url=http://b/)" in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "<html>\n<head><title>Exporter</title></head>\n", '{"status": 200}', "# up\n", "\x1b[2J"],
+)
+def test_a_page_that_has_no_metrics_holds_back_whatever_others_tell(text: str) -> None:
+    answers = {"http://a/": told("0.0"), "http://b/": text}
+    said = BrokerMetrics(("http://a/", "http://b/"), answers.__getitem__).why_wait(7, 1) or ""
+    assert "no metrics in Prometheus's text form" in said
+    assert "url=http://b/" in said
+    assert "\x1b" not in said
 
 
 @pytest.mark.parametrize(
@@ -150,12 +209,89 @@ def test_metrics_are_read_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "lacks 4 records" in (BrokerMetrics((url,)).why_wait(7, 1) or "")
 
 
-@pytest.mark.parametrize("code", [302, 401, 404, 500])
-def test_an_answer_that_is_none_counts_as_silence(code: int) -> None:
-    with served(lambda request: _say(request, code, b"no")) as url:
-        with pytest.raises(UnavailableError, match="cannot be read"):
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (302, "redirects are not followed"), (401, "status=401 says='no'"), (404, "status=404"),
+        (500, "status=500"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_none_counts_as_silence(code: int, words: str) -> None:
+    with served(lambda request: _say(request, code, b"no\nmore")) as url:
+        with pytest.raises(UnavailableError, match=words):
             read_metrics(url)
         assert "does not tell" in (BrokerMetrics((url,)).why_wait(7, 1) or "")
+
+
+def test_a_redirect_is_told_with_where_it_leads() -> None:
+    with (
+        served(lambda request: _say(request, 302, b"")) as url,
+        pytest.raises(UnavailableError, match="location=/metrics"),
+    ):
+        read_metrics(url)
+
+
+def test_what_is_behind_a_query_is_asked_for_with_it() -> None:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        _say(request, 200, request.path.encode())
+
+    with served(answer) as url:
+        assert "/metrics?name[]=a&name[]=b" == read_metrics(f"{url}?name[]=a&name[]=b")
+
+
+def test_an_answer_that_is_cut_off_counts_as_silence() -> None:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", "5000")
+        request.end_headers()
+        request.wfile.write(told("0.0").encode())
+
+    with served(answer) as url, pytest.raises(UnavailableError, match="cut off"):
+        read_metrics(url)
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.0 200 OK\r\nX: ", b"HTTP/1.0 200 OK\r\n\r\n"])
+def test_who_answers_byte_by_byte_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, head: bytes
+) -> None:
+    monkeypatch.setattr(broker_metrics, "ANSWER_SECONDS_MAX", 0.2)
+    gone = threading.Event()
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.wfile.write(head)
+        with suppress(OSError):
+            while not gone.wait(0.01):
+                request.wfile.write(b"x")
+
+    with served(answer) as url:
+        try:
+            with pytest.raises(UnavailableError, match="do not end"):
+                read_metrics(url)
+        finally:
+            gone.set()
+
+
+def test_who_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_metrics, "TIMEOUT_SECONDS", 0.1)
+    gone = threading.Event()
+
+    def answer(_: BaseHTTPRequestHandler) -> None:
+        gone.wait()
+
+    with served(answer) as url:
+        try:
+            with pytest.raises(UnavailableError, match="timed out"):
+                read_metrics(url)
+        finally:
+            gone.set()
+
+
+def test_a_port_that_speaks_no_tls_counts_as_silence() -> None:
+    with (
+        served(lambda request: _say(request, 200, b"")) as url,
+        pytest.raises(UnavailableError, match="cannot be read"),
+    ):
+        read_metrics(url.replace("http", "https"))
 
 
 def test_an_answer_without_an_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -80,11 +80,12 @@ class Broker:
 
     def __init__(
         self, version: str, root: Path, properties: Mapping[str, str] | None = None, *,
-        classes: Path | None = None,
+        classes: Path | None = None, options: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """Choose ports; nothing runs yet. ``root/data`` may exist already.
 
-        ``classes`` are more than its jars have: a plugin of a test's own.
+        ``classes`` are more than its jars have: a plugin of a test's own. ``options`` are more of
+        its JVM's, as an agent is, while it serves.
         """
         if shutil.which("java") is None:
             raise BrokerError("java is missing: install Java 17 or later")
@@ -95,6 +96,7 @@ class Broker:
         self._controller_port = free_port()
         self._extra = dict(properties or {})
         self._classes = classes
+        self._options = tuple(options)
         self._process: subprocess.Popen[bytes] | None = None
         self._log = root / "server.log"
         self._log_start = 0
@@ -137,7 +139,7 @@ class Broker:
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
         with (self.root / "out.log").open("ab") as out:
             self._process = subprocess.Popen(
-                [*self._java(), "kafka.Kafka", config], stdout=out, stderr=out
+                [*self._java(*self._options), "kafka.Kafka", config], stdout=out, stderr=out
             )
         process, node = self._process, (PROPERTIES | self._extra)["node.id"]
         started = f"[KafkaRaftServer nodeId={node}] Kafka Server started"
@@ -215,14 +217,14 @@ class Broker:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
 
-    def _java(self) -> list[str]:
+    def _java(self, *options: str) -> list[str]:
         if self.version.startswith("3"):
             logging = f"-Dlog4j.configuration=file:{self.root / 'log4j.properties'}"
         else:
             logging = f"-Dlog4j2.configurationFile={self.root / 'log4j2.xml'}"
         more = () if self._classes is None else (str(self._classes),)
         path = os.pathsep.join((f"{broker_libs(self.version)}/*", *more))
-        return ["java", HEAP, *QUICK_START, logging, "-cp", path]
+        return ["java", HEAP, *QUICK_START, *options, logging, "-cp", path]
 
     def _write_properties(self) -> str:
         settings = {

@@ -30,7 +30,9 @@ def fetch_jars(pom: Path, name: str, *, remedy: str) -> Path:
             [*command, f"-DoutputDirectory={fetched}"], capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
-            raise JarsError(f"maven could not fetch Kafka's jars: {done.stdout}{done.stderr}")
+            raise JarsError(
+                f"maven could not fetch the jars of {pom.name}: {done.stdout}{done.stderr}"
+            )
         try:
             fetched.rename(libs)
         except OSError:

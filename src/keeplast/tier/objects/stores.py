@@ -139,7 +139,9 @@ class ObstoreObjects:
                 return False
             except (PreconditionError, AlreadyExistsError):
                 # After a lost answer the condition may have failed on what we wrote ourselves.
-                return bytes(obstore.get(self._store, key).bytes()) == data
+                with contextlib.suppress(NotFoundError, FileNotFoundError):
+                    return bytes(obstore.get(self._store, key).bytes()) == data
+                return False
         return True
 
     def is_conditional(self, key: str) -> bool:

@@ -237,7 +237,10 @@ class MemoryTier:
         default_factory=dict
     )
     own: dict[str, bytes] = field(default_factory=dict)
+    own_ms: dict[str, int] = field(default_factory=dict)
+    """When each own object was written last."""
     ignores_conditions: bool = False
+    now_ms: Callable[[], int] = lambda: START_MS
 
     def put(self, segment: RemoteLogSegment, log: bytes) -> None:
         """Store a segment, whole."""
@@ -268,7 +271,7 @@ class MemoryTier:
     def put_new(self, name: str, data: bytes) -> bool:
         if name in self.own and not self.ignores_conditions:
             return False
-        self.own[name] = data
+        self.own[name], self.own_ms[name] = data, self.now_ms()
         return True
 
     def read_own(self, name: str) -> bytes | None:
@@ -277,7 +280,7 @@ class MemoryTier:
     def replace_own(self, name: str, data: bytes, expected: bytes) -> bool:
         if self.own.get(name) != expected and not self.ignores_conditions:
             return False
-        self.own[name] = data
+        self.own[name], self.own_ms[name] = data, self.now_ms()
         return True
 
     def delete_own(self, name: str) -> None:
@@ -286,7 +289,7 @@ class MemoryTier:
     def list_own(self, folder: str) -> Iterator[FoundOwn]:
         for name in sorted(self.own):
             if name.startswith(f"{folder}/"):
-                yield FoundOwn(name, START_MS)
+                yield FoundOwn(name, self.own_ms.get(name, START_MS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +319,7 @@ class AttachedWorld:
         self._url = url
         self.clock = ManualClock(START_MS)
         self.cluster = ModelCluster()
-        self.tier = MemoryTier()
+        self.tier = MemoryTier(now_ms=self.clock.now_ms)
         self._ids = itertools.count(1)
         self._processes = itertools.count(1)
         self._engines: dict[str, Engine] = {}

@@ -75,9 +75,33 @@ def test_what_an_overtaken_process_writes_on_goes_with_the_next_round(world: Att
     world.clock.advance(KEPT_MS)
     clean(world)
     assert left.id.segment_id not in world.tier.segments
+    # It lived a moment ago: the word stays for as long again.
+    world.clock.advance(KEPT_MS - 1)
+    clean(world)
     assert SWEPT == world.tier.own[work_name(left.id)]
+    world.clock.advance(1)
     clean(world)
     assert work_name(left.id) not in world.tier.own
+
+
+def test_what_nobody_has_word_of_costs_a_round_no_request(
+    world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_of((0,), 0)
+    unknown = [world.segment(0, 0, log) for _ in range(3)]
+    for each in unknown:
+        world.tier.put(each, log)
+    asked: list[str] = []
+    read_own = MemoryTier.read_own
+
+    def counted(tier: MemoryTier, name: str) -> bytes | None:
+        asked.append(name)
+        return read_own(tier, name)
+
+    monkeypatch.setattr(MemoryTier, "read_own", counted)
+    clean(world)
+    assert [] == [each for each in asked if each.startswith("work/")]
+    assert {each.id.segment_id for each in unknown} < set(world.tier.segments)
 
 
 def test_a_word_that_changes_while_it_is_swept_leaves_its_output_to_the_next_round(

@@ -10,13 +10,22 @@ from typing import Any
 
 import pytest
 
+from keeplast.attach.held.outputs import BEGUN, SWEPT, work_name
 from keeplast.attach.held.publication import Publisher
-from keeplast.cli.attach.steps import each_attached, forget_gone
+from keeplast.cli.attach.options import OrphansWish
+from keeplast.cli.attach.steps import (
+    collection_step,
+    detach_step,
+    each_attached,
+    forget_gone,
+    with_unknown,
+)
 from keeplast.cli.frame.exit_codes import DONE
 from keeplast.config.mapping import topic_config
-from keeplast.errors import RefusedError
+from keeplast.errors import FencedError, RefusedError
+from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.tier.metadata.decisions import DecisionLog
-from tests.support.attached_world import CLUSTER_ID, PARTITION, AttachedWorld
+from tests.support.attached_world import CLUSTER_ID, PARTITION, AttachedWorld, log_of
 
 
 class Client:
@@ -111,3 +120,52 @@ def test_a_topic_that_is_hidden_is_not_forgotten(world: AttachedWorld) -> None:
     assert "Describe" in rows_of(found)[0]["error"]
     (row,) = world.log().partitions(CLUSTER_ID)
     assert row.detached_ms is None
+
+
+def begun_by_a_round_that_ended(world: AttachedWorld) -> tuple[RemoteLogSegment, ...]:
+    """Return an output that was written, one of which there is but the word, and a stranger's."""
+    log = log_of((0,), 0)
+    written, nothing, unknown = made = tuple(world.segment(0, 0, log) for _ in range(3))
+    for each in (written, nothing):
+        world.tier.put_new(work_name(each.id), BEGUN)
+    for each in (written, unknown):
+        world.tier.put(each, log)
+    return made
+
+
+def test_a_detach_leaves_nothing_of_what_rounds_have_begun(world: AttachedWorld) -> None:
+    served = set(world.tier.segments)
+    _, _, unknown = begun_by_a_round_that_ended(world)
+    (row,) = rows_of(each_attached(call_of(world), detach_step(0), as_json=True))
+    assert row["is_detached"]
+    assert served | {unknown.id.segment_id} == set(world.tier.segments)
+    assert {} == world.tier.own
+
+
+def test_who_was_overtaken_removes_nothing_before_it_detaches(world: AttachedWorld) -> None:
+    begun_by_a_round_that_ended(world)
+    overtaken = world.claim()
+    world.claim()
+    segments, own = set(world.tier.segments), dict(world.tier.own)
+    with pytest.raises(FencedError):
+        detach_step(0)(overtaken)
+    assert (segments, own) == (set(world.tier.segments), world.tier.own)
+
+
+def test_what_a_round_has_begun_goes_by_collection_too_and_a_list_removes_nothing(
+    world: AttachedWorld,
+) -> None:
+    served = set(world.tier.segments)
+    written, nothing, unknown = begun_by_a_round_that_ended(world)
+    found = {}
+    for wish in (OrphansWish.LIST, OrphansWish.COLLECT):
+        before = set(world.tier.segments)
+        step = with_unknown(collection_step(0), wish)
+        (found[wish],) = rows_of(each_attached(call_of(world), step, as_json=True))
+        assert 1 == found[wish]["unknown_segments"]
+        if wish is OrphansWish.LIST:
+            assert before == set(world.tier.segments)
+    assert served | {unknown.id.segment_id} == set(world.tier.segments)
+    assert SWEPT == world.tier.own[work_name(written.id)]
+    assert BEGUN == world.tier.own[work_name(nothing.id)]
+    assert (1, 2) == tuple(found[wish]["unwritten_waiting"] for wish in found)

@@ -3,7 +3,8 @@
 Whoever takes a partition over cannot stop a process that it has overtaken from writing, only from
 announcing. The rule: **a word outlives the objects that it tells of by longer than anybody writes
 on**. What is swept keeps its word, marked, so that who wrote it finds that it was overtaken, and
-so that what it writes behind that is found by the next sweep.
+so that what it writes behind that is found by the next sweep. Only where nobody will sweep any
+more, behind a detach and of a topic that is gone, words go before.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ def sweep_outputs(publisher: Publisher) -> MetadataView:
     """
     layout, partition = publisher.layout, publisher.name.partition
     begun = list(layout.list_own(work_folder(partition)))
+    told = {each.name for each in begun}
     there = list(layout.list(partition))
     own = {each.segment_id for each in publisher.log.own_segments(publisher.held)}
     view = publisher.look()
@@ -92,16 +94,31 @@ def sweep_outputs(publisher: Publisher) -> MetadataView:
         name = RemoteLogSegmentId(partition, found.segment_id)
         if found.segment_id in own or view.cache.find(name) is not None:
             continue
-        word = layout.read_own(work_name(name))
+        # What nobody has word of, another cluster's perhaps, costs no request.
+        word = layout.read_own(work_name(name)) if work_name(name) in told else None
         if word is None:
             continue
         publisher.owner.check(publisher.epoch)
         # First: who wrote it completes nothing from here on. Where the word has just changed, its
-        # writer is at work; the next sweep finds it.
-        if word == SWEPT or layout.replace_own(work_name(name), SWEPT, word):
+        # writer is at work; the next sweep finds it. One that was marked is marked anew: somebody
+        # has written on, and may for as long again.
+        if layout.replace_own(work_name(name), SWEPT, word):
             layout.delete_found(partition, found)
     _remove_due(publisher, _words_of(publisher, begun, there, view))
     return view
+
+
+def clear_outputs(publisher: Publisher) -> None:
+    """Remove, before a partition is detached, what was begun and never announced, word and all.
+
+    Nobody sweeps behind that. Who was overtaken, and still writes, finds the word gone and takes
+    back what it wrote.
+    """
+    sweep_outputs(publisher)
+    begun = list(publisher.layout.list_own(work_folder(publisher.name.partition)))
+    there = list(publisher.layout.list(publisher.name.partition))
+    found = _words_of(publisher, begun, there, publisher.look())
+    _remove_due(publisher, Words(due=(*found.due, *found.waiting)))
 
 
 def _words_of(

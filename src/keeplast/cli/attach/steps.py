@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from keeplast.attach.held.kept_folds import KeptFolds
 from keeplast.attach.held.metadata_view import AttachTerms
 from keeplast.attach.held.publication import Publisher, claim
-from keeplast.attach.held.words import Words, words_of_live
+from keeplast.attach.held.words import Words, clear_outputs, sweep_outputs, words_of_live
 from keeplast.attach.upkeep.collection import WhyWait, collect
 from keeplast.attach.upkeep.orphans import collect_gone, orphans_of_gone, unknown_of_live
 from keeplast.attach.upkeep.repair import repair
@@ -98,6 +98,9 @@ def with_unknown(step: Step, wish: OrphansWish) -> Step:
 
     def act(publisher: Publisher) -> Mapping[str, object]:
         found = step(publisher)
+        if wish is not OrphansWish.LIST:
+            # As a round does at its beginning: there may be none for long.
+            sweep_outputs(publisher)
         words = words_of_live(publisher, removes=wish is not OrphansWish.LIST)
         return {**found, **_word_counts(words, wish), **_unknown(unknown_of_live(publisher))}
 
@@ -139,6 +142,7 @@ def detach_step(grace_ms: int, why_wait: WhyWait | None = None) -> Step:
     def act(publisher: Publisher) -> Mapping[str, object]:
         found = dict(collects(publisher))
         if not found["waiting"]:
+            clear_outputs(publisher)
             publisher.detach()
         return {**found, "is_detached": not found["waiting"]}
 

@@ -52,7 +52,7 @@ def collect(
             "--orphans",
             help="Also look for objects that no broker serves, of topics that are gone too: list "
             "says what there is; collect removes, of topics that are gone, what this decision log "
-            "or the metadata topic names, and words of what a process began and never wrote; "
+            "or the metadata topic names, and of others what a process began and never announced; "
             "collect-served also what the metadata topic still shows as served of topics that are "
             "gone: no other cluster may read this bucket. What nobody names stays.",
         ),

@@ -22,10 +22,17 @@ from keeplast.cli.attach.steps import (
 )
 from keeplast.cli.frame.exit_codes import DONE
 from keeplast.config.mapping import topic_config
-from keeplast.errors import FencedError, RefusedError
+from keeplast.errors import CompactionError, FencedError, RefusedError
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.tier.metadata.decisions import DecisionLog
-from tests.support.attached_world import CLUSTER_ID, PARTITION, AttachedWorld, log_of
+from tests.support.attached_world import (
+    CLUSTER_ID,
+    PARTITION,
+    AttachedWorld,
+    CrashError,
+    Steps,
+    log_of,
+)
 
 
 class Client:
@@ -150,6 +157,37 @@ def test_who_was_overtaken_removes_nothing_before_it_detaches(world: AttachedWor
     with pytest.raises(FencedError):
         detach_step(0)(overtaken)
     assert (segments, own) == (set(world.tier.segments), world.tier.own)
+
+
+def test_a_crash_or_a_rival_at_every_step_of_a_detach_leaves_what_is_served(tmp_path: Path) -> None:
+    def crash() -> None:
+        raise CrashError
+
+    counted = Steps()
+    for number in range(-1, 200):
+        if number >= len(counted.names) > 0:
+            break
+        root = tmp_path / str(number)
+        root.mkdir()
+        world = AttachedWorld(root)
+        world.claim().close()
+        served = set(world.tier.segments)
+        _, _, unknown = begun_by_a_round_that_ended(world)
+
+        def rival(world: AttachedWorld = world) -> None:
+            world.claim()
+
+        steps = counted if number < 0 else Steps(number, rival if number % 2 else crash)
+        try:
+            detach_step(0)(world.claim(steps=steps))
+        except (CrashError, CompactionError):
+            (row,) = world.log().partitions(CLUSTER_ID)
+            if row.detached_ms is None:
+                assert detach_step(0)(world.claim())["is_detached"]
+        assert served | {unknown.id.segment_id} == set(world.tier.segments)
+        assert not [each for each in world.tier.own if each.startswith("work/")]
+        world.close()
+    assert len(counted.names) > 30
 
 
 def test_what_a_round_has_begun_goes_by_collection_too_and_a_list_removes_nothing(

@@ -22,10 +22,14 @@ _HARMLESS = frozenset(
 )  # fmt: skip
 _HARMLESS_OPTIONS = frozenset(
     {
-        "allow_http", "aws_bucket", "aws_default_region", "aws_endpoint", "aws_endpoint_url",
-        "aws_region", "aws_virtual_hosted_style_request", "bucket", "bucket_name",
-        "conditional_put", "container_name", "endpoint", "endpoint_url", "region",
-        "skip_signature", "timeout", "unsigned_payload", "virtual_hosted_style_request",
+        "account_name", "allow_http", "aws_bucket", "aws_default_region", "aws_endpoint",
+        "aws_endpoint_url", "aws_region", "aws_virtual_hosted_style_request",
+        "azure_container_name", "azure_endpoint", "azure_storage_account_name",
+        "azure_storage_endpoint", "azure_storage_use_emulator", "azure_use_azure_cli", "base_url",
+        "bucket", "bucket_name", "conditional_put", "container_name", "endpoint", "endpoint_url",
+        "google_base_url", "google_bucket", "google_bucket_name", "region", "skip_signature",
+        "storage_endpoint", "timeout", "unsigned_payload", "use_azure_cli", "use_emulator",
+        "virtual_hosted_style_request",
     }
 )  # fmt: skip
 # USER@HOST/DATABASE is how messages say what to write, and nobody's name.

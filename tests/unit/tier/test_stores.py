@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import obstore
 import pytest
+from obstore.exceptions import GenericError, NotFoundError
 
 from keeplast.errors import InvalidError, UnavailableError
 from keeplast.tier.objects.object_store import ObjectTree, fill
-from keeplast.tier.objects.stores import check_directory, lasting_url, open_objects, open_tree
+from keeplast.tier.objects.stores import (
+    check_directory,
+    is_forbidden,
+    lasting_url,
+    open_objects,
+    open_tree,
+    reason_of,
+)
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -146,3 +156,55 @@ def test_a_directory_fills_memory_and_leaves_to_the_library_what_is_odd(tmp_path
     ):  # fmt: skip
         assert not fill(objects, key, start, room), key
     assert not fill(open_tree("memory://"), "p/a", 0, room)
+
+
+def failing(answers: list[str]) -> Callable[..., None]:
+    """Make a deletion of many that fails with these words, one after another, and works then."""
+
+    def delete(store: object, keys: object) -> None:
+        if answers:
+            raise GenericError(answers.pop(0))
+
+    return delete
+
+
+def test_a_deletion_whose_answer_was_lost_is_asked_for_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = ["error sending request"]
+    monkeypatch.setattr(obstore, "delete", failing(lost))
+    open_tree("memory://").delete(["a", "b"])
+    assert [] == lost
+    lost += ["error sending request"] * 3
+    with pytest.raises(UnavailableError, match="error sending request"):
+        open_tree("memory://").delete(["a", "b"])
+    assert 1 == len(lost)
+
+
+@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
+def test_a_refusal_that_the_library_tells_in_words_alone_is_one_and_is_not_asked_again(
+    status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [f"Server returned non-2xx status code: {status}: "] * 2
+    monkeypatch.setattr(obstore, "delete", failing(answers))
+    with pytest.raises(UnavailableError) as caught:
+        open_tree("memory://").delete(["a", "b"])
+    assert is_forbidden(caught.value)
+    assert 1 == len(answers)
+
+
+@pytest.mark.parametrize("code", ["NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"])
+def test_a_bucket_that_is_gone_is_not_an_object_that_is(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*asked: object, **how: object) -> None:
+        raise NotFoundError(f"404 Not Found: <Error><Code>{code}</Code></Error>")
+
+    monkeypatch.setattr(obstore, "get_range", gone)
+    with pytest.raises(UnavailableError, match=f"no such bucket.*url=memory:// .*error={code}"):
+        open_tree("memory://").read_range("a", 0, 1)
+
+
+def test_what_a_store_says_is_one_line() -> None:
+    said = "<Code>Nope</Code>\n  <Message>It is not.\nRequestId:7\nTime:now</Message>"
+    assert "Nope: It is not." == reason_of(Exception(said))

@@ -14,7 +14,7 @@ import functools
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import obstore
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
+    GenericError,
     InvalidPathError,
     NotFoundError,
     PermissionDeniedError,
@@ -32,6 +33,7 @@ from obstore.store import GCSStore, LocalStore, MemoryStore, from_url
 
 from keeplast.errors import InvalidError, UnavailableError
 from keeplast.model.redaction import has_userinfo, option_secrets, shown_url, without_secrets
+from keeplast.tier.objects.endpoints import is_plain_http
 from keeplast.tier.objects.object_store import ObjectPlace, ObjectWriter, StoredObject
 
 FILE = "file://"
@@ -42,10 +44,13 @@ PARTS_AT_ONCE = 4
 DELETE_BATCH = 1000
 NEW_DIGITS = 18
 """``<name>#<digits>`` is a file that is written, to the library too, and to nobody an object."""
+DELETE_ATTEMPTS = 2
 CREATE_ATTEMPTS = 4
 REASON_CHARS_MAX = 300
 _PLAIN_KEY = re.compile(r"(?!\.)[A-Za-z0-9._-]+(?:/(?!\.)[A-Za-z0-9._-]+)*")
 """A key that is the path of its file and nothing else."""
+_NO_BUCKET = re.compile(r"<Code>(?:NoSuchBucket|ContainerNotFound|ContainerBeingDeleted)</Code>")
+_REFUSED = re.compile(r"status code: 40[13]\b")
 _ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/?(?!/)")
 STORES_KEPT = 8
 """A worker process keeps connections to so many stores."""
@@ -115,7 +120,7 @@ class ObstoreObjects:
 
     def put_new(self, key: str, data: bytes) -> bool:
         """Write an object by a request that never replaces one."""
-        with self._translated(key):
+        with self._translated(key, writes=True):
             try:
                 obstore.put(self._store, key, data, mode="create", use_multipart=False)
             except AlreadyExistsError:
@@ -146,7 +151,7 @@ class ObstoreObjects:
 
     def is_conditional(self, key: str) -> bool:
         """Say whether the store heeds conditions; ``key`` is written, and removed, to find out."""
-        with self._translated(key):
+        with self._translated(key, writes=True):
             try:
                 first = obstore.put(self._store, key, b"1", mode="overwrite", use_multipart=False)
                 obstore.put(self._store, key, b"22", mode="overwrite", use_multipart=False)
@@ -188,11 +193,25 @@ class ObstoreObjects:
             batch = waiting[at : at + DELETE_BATCH]
             with self._translated(batch[0]):
                 try:
-                    obstore.delete(self._store, batch)
+                    self._delete_batch(batch)
                 except (NotFoundError, FileNotFoundError):
                     for key in batch:
                         with contextlib.suppress(NotFoundError, FileNotFoundError):
                             obstore.delete(self._store, key)
+
+    def _delete_batch(self, batch: Sequence[str]) -> None:
+        """Delete many, and once more when the request or its answer was lost.
+
+        The library repeats none of these that may have arrived; what is deleted twice is deleted.
+        """
+        for left in reversed(range(DELETE_ATTEMPTS)):
+            try:
+                obstore.delete(self._store, batch)
+            except GenericError as error:
+                if not left or _is_refusal(error):
+                    raise
+            else:
+                return
 
     def _make_durable(self, key: str) -> None:
         """Put a new object of a directory on stable storage, and the way that leads to it."""
@@ -209,12 +228,21 @@ class ObstoreObjects:
                 self._synced = path.parent
 
     @contextlib.contextmanager
-    def _translated(self, key: str) -> Iterator[None]:
+    def _translated(self, key: str, *, writes: bool = False) -> Iterator[None]:
+        """Raise the errors of the port; ``writes`` says that no object has to be there before."""
         try:
             yield
-        except (NotFoundError, FileNotFoundError) as error:
-            raise FileNotFoundError(2, "no such object", f"{self._url}/{key}") from error
         except (BaseError, OSError) as error:
+            is_missing = isinstance(error, NotFoundError | FileNotFoundError)
+            # A bucket that is gone must not look like one whose objects are.
+            if _NO_BUCKET.search(str(error)) is not None or (is_missing and writes):
+                raise UnavailableError(
+                    "there is no such bucket or container; make it, or correct the URL. "
+                    f"url={self._url} key={key} "
+                    f"error={reason_of(error, option_secrets(self._options.items()))}"
+                ) from error
+            if is_missing:
+                raise FileNotFoundError(2, "no such object", f"{self._url}/{key}") from error
             raise UnavailableError(
                 f"the object store failed; see to bucket, credentials, endpoint and options. "
                 f"url={self._url} key={key} "
@@ -232,11 +260,11 @@ class _Writer:
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         # The library sends it later, and from where it lies: callers use their memory again.
-        with self._objects._translated(self._key):
+        with self._objects._translated(self._key, writes=True):
             self._writer.write(bytes(data))
 
     def close(self) -> None:
-        with self._objects._translated(self._key):
+        with self._objects._translated(self._key, writes=True):
             self._writer.close()
             self._objects._make_durable(self._key)
 
@@ -334,8 +362,14 @@ def open_objects(url: str, options: dict[str, str] | None = None) -> ObjectPlace
 
 def is_forbidden(error: BaseException) -> bool:
     """Say whether a store failed because it knows who asks and refuses, or does not know him."""
+    return error.__cause__ is not None and _is_refusal(error.__cause__)
+
+
+def _is_refusal(error: BaseException) -> bool:
     refusals = (PermissionDeniedError, UnauthenticatedError, PermissionError)
-    return isinstance(error.__cause__, refusals)
+    # Of listings, streams, and what deletes many, the library tells in words alone.
+    is_told = isinstance(error, BaseError | OSError) and _REFUSED.search(str(error)) is not None
+    return is_told or isinstance(error, refusals)
 
 
 def check_place(url: str) -> None:
@@ -402,9 +436,7 @@ def open_tree(url: str, options: dict[str, str] | None = None) -> ObstoreObjects
     check_place(url)
     try:
         config: Any = dict(options or {})
-        # A server without TLS is one that the user has named so.
-        endpoint = config.get("endpoint", os.environ.get("AWS_ENDPOINT_URL", ""))
-        client: Any = {"allow_http": True} if endpoint.startswith("http://") else {}
+        client: Any = {"allow_http": True} if is_plain_http(url, config) else {}
         return ObstoreObjects(from_url(url, config=config, client_options=client), url, config)
     except (BaseError, InvalidPathError, ValueError, TypeError) as error:
         raise InvalidError(
@@ -435,7 +467,8 @@ def reason_of(error: Exception, hidden: Iterable[str] = ()) -> str:
     """
     text = without_secrets(str(error), hidden)
     found = [re.search(f"<{tag}>([^<]*)</{tag}>", text) for tag in ("Code", "Message")]
-    said = [each[1] for each in found if each is not None]
+    # Azure's message goes on with the number of the request and the time.
+    said = [each[1].strip().partition("\n")[0] for each in found if each is not None]
     if said:
         return ": ".join(said)
     return text.partition("\n")[0][:REASON_CHARS_MAX]

@@ -26,16 +26,25 @@ def find_name(store: MetadataStore) -> str | None:
 
 
 def write_name(store: MetadataStore, objects: ObjectPlace, url: str) -> None:
-    """Write the store's name on the place of its objects; RefusedError when another's is there.
+    """Write the store's name on the place of its objects; RefusedError when another's is there, or
+    when the place keeps no name, because it writes over an object that is there.
 
     The name is drawn the first time.
     """
     name = store.fact(NAME, lambda: secrets.token_hex(ID_CHARS // 2)).encode()
+    # A place that heeds no condition must not lose the name that it has.
+    if _is_named(objects) and _read_name(objects) != name:
+        raise _explain_other(url)
     # Who looked first and wrote then would take a place from another who does the same.
     objects.put_new(STORE_NAME, name)
-    found = bytes(objects.read_range(STORE_NAME, 0, ID_CHARS))
-    if found != name:
+    if _read_name(objects) != name:
         raise _explain_other(url)
+    if objects.put_new(STORE_NAME, name):
+        raise RefusedError(
+            "this object store ignores the condition that an object is written only where there "
+            "is none (If-None-Match), so that two stores could take one place; use one that heeds "
+            f"it. objects={url}"
+        )
 
 
 def name_older(store: MetadataStore, objects: ObjectPlace) -> None:
@@ -58,7 +67,7 @@ def take_name(store: MetadataStore, objects: ObjectPlace) -> None:
     It went back to before the name was drawn, or the place's other metadata is gone.
     """
     if find_name(store) is None and _is_named(objects):
-        found = bytes(objects.read_range(STORE_NAME, 0, ID_CHARS)).decode("ascii", "replace")
+        found = _read_name(objects).decode("ascii", "replace")
         store.fact(NAME, lambda: found)
 
 
@@ -68,6 +77,10 @@ def _is_named(objects: ObjectPlace) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _read_name(objects: ObjectPlace) -> bytes:
+    return bytes(objects.read_range(STORE_NAME, 0, ID_CHARS))
 
 
 def _explain_other(url: str) -> RefusedError:

@@ -34,6 +34,15 @@ versitygw on the PATH.
 endef
 export NEEDS_GO
 GATEWAY := build/bin/versitygw
+define NEEDS_NODE
+Azurite, the emulator of Azure's blobs that these tests ask, is installed with npm: install the packages
+nodejs and npm (Debian, Ubuntu), or Node.js 18 or newer.
+endef
+export NEEDS_NODE
+# Of what it depends on nothing is taken that is younger than the day named here.
+AZURITE := build/azurite/node_modules/azurite/dist/src/blob/main.js
+AZURITE_VERSION := 3.35.0
+AZURITE_BEFORE := 2026-11-01
 define NEEDS_CHROMIUM
 The console is tried in a real browser: install the packages chromium and chromium-driver (Debian), or
 put chromium and chromedriver of one version on the PATH.
@@ -97,7 +106,13 @@ $(GATEWAY):
 	@command -v go >/dev/null || { echo "$$NEEDS_GO" >&2; exit 1; }
 	GOBIN=$(CURDIR)/build/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 
-test-services: setup $(GATEWAY)  ## The tier on a real PostgreSQL (package postgresql) and a real S3 server (built with Go)
+$(AZURITE):
+	@{ command -v node && command -v npm; } >/dev/null || { echo "$$NEEDS_NODE" >&2; exit 1; }
+	mkdir -p build/azurite
+	npm install --prefix build/azurite --no-audit --no-fund --omit=optional --ignore-scripts \
+		--loglevel error --before $(AZURITE_BEFORE) azurite@$(AZURITE_VERSION)
+
+test-services: setup $(GATEWAY) $(AZURITE)  ## The tier on a real PostgreSQL (package postgresql), an S3 server (built with Go), Azurite (with npm)
 	$(BIN)/pytest -m services --all --long tests/services $(ARGS)
 
 chromium:

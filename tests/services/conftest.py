@@ -1,7 +1,9 @@
-"""Real servers for the tier: PostgreSQL and an S3 gateway, started here, ended by their own id.
+"""Real servers for the tier: PostgreSQL, an S3 gateway, and Azurite, started here, ended by their
+own id.
 
 The gateway is versitygw with its posix backend; ``make test-services`` builds it into
-``build/bin``.
+``build/bin``, and installs Azurite. Of Google's store there is only a stand-in of ours
+(:mod:`tests.support.google_store`), which proves less.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.azurite_server import own_azurite
+from tests.support.google_store import own_google_store
 from tests.support.ports import free_port
 from tests.support.postgresql_server import own_postgresql, stop_process
 from tests.support.waiting import wait_until
@@ -67,7 +71,7 @@ def database(new_database: Callable[[], str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class S3:
-    """An S3 endpoint and a bucket in it."""
+    """A bucket of an object store, mostly of S3, and what opens it."""
 
     url: str
     options: dict[str, str]
@@ -96,6 +100,20 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
         yield S3("s3://logs", options)
     finally:
         stop_process(process, signal.SIGTERM)
+
+
+@pytest.fixture(scope="session")
+def azure_server() -> Iterator[S3]:
+    """An Azurite with an empty container."""
+    with own_azurite("logs") as options:
+        yield S3("az://logs", options)
+
+
+@pytest.fixture(scope="session")
+def google_server() -> Iterator[S3]:
+    """The stand-in for Google's store, with an empty bucket."""
+    with own_google_store("logs") as store:
+        yield S3("gs://logs", store.options)
 
 
 @pytest.fixture

@@ -259,7 +259,7 @@ MUTATIONS = (
     Mutation(without_the_owner_object, (4,)),
     Mutation(with_every_aborted_transaction, (86,)),
     Mutation(without_a_look_below_the_sources, (55,)),
-    Mutation(without_waiting_for_earlier_rounds, (41,)),
+    Mutation(without_waiting_for_earlier_rounds, (1512,)),
 )
 
 

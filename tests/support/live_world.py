@@ -115,6 +115,7 @@ between them with its calls, so that some runs would never end. Most have a fift
 SLOT_BYTES = 24
 EXPECTED = (UnavailableError, CommitUnknownError, ConflictError, FencedError)
 GONE_WORDS = ("missing", "lacks a file", "shorter", "size that was announced")
+GONE_TOPIC_WORDS = ("no such topic", "topic or its metadata is gone")
 OWN_WORDS = ("another decision log owns", "does not know")
 
 
@@ -526,8 +527,9 @@ class World:
             self.tally.happened[RIVAL_REFUSED] += is_refused and self._clone is None
             self.tally.happened[RIVAL_OF_CLONE] += is_refused and self._clone is not None
             return is_refused or self.brokers.is_deleted
-        if self.brokers.is_deleted and isinstance(error, (InvalidError, RefusedError)):
-            return "no such topic" in text or "topic or its metadata is gone" in text
+        is_gone = self.brokers.is_deleted and any(each in text for each in GONE_TOPIC_WORDS)
+        if is_gone and isinstance(error, (InvalidError, RefusedError)):
+            return True
         if isinstance(error, CorruptError):
             return others_deleted and any(each in text for each in GONE_WORDS)
         if isinstance(error, RefusedError):

@@ -12,6 +12,7 @@ import pytest
 
 from keeplast.attach.held.outputs import BEGUN, SWEPT, work_name
 from keeplast.attach.held.publication import Publisher
+from keeplast.attach.held.words import KEPT_MS
 from keeplast.cli.attach.options import OrphansWish
 from keeplast.cli.attach.steps import (
     collection_step,
@@ -207,3 +208,12 @@ def test_what_a_round_has_begun_goes_by_collection_too_and_a_list_removes_nothin
     assert SWEPT == world.tier.own[work_name(written.id)]
     assert BEGUN == world.tier.own[work_name(nothing.id)]
     assert (1, 2) == tuple(found[wish]["unwritten_waiting"] for wish in found)
+
+
+def test_words_that_are_due_are_told_when_they_go(world: AttachedWorld) -> None:
+    _, nothing, _ = begun_by_a_round_that_ended(world)
+    world.clock.advance(KEPT_MS)
+    step = with_unknown(collection_step(0), OrphansWish.COLLECT)
+    (row,) = rows_of(each_attached(call_of(world), step, as_json=True))
+    assert (1, 1) == (row["unwritten_removed"], row["unwritten_waiting"])
+    assert work_name(nothing.id) not in world.tier.own

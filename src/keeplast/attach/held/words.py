@@ -68,6 +68,7 @@ def words_of_live(publisher: Publisher, *, removes: bool) -> Words:
     With ``removes`` those that are due are removed, as by every round: :data:`KEPT_MS` after they
     were written or marked.
     """
+    # In this order: what is written meanwhile is not taken for what was never written.
     begun = list(publisher.layout.list_own(work_folder(publisher.name.partition)))
     there = list(publisher.layout.list(publisher.name.partition))
     found = _words_of(publisher, begun, there, publisher.look())
@@ -115,9 +116,7 @@ def clear_outputs(publisher: Publisher) -> None:
     back what it wrote.
     """
     sweep_outputs(publisher)
-    begun = list(publisher.layout.list_own(work_folder(publisher.name.partition)))
-    there = list(publisher.layout.list(publisher.name.partition))
-    found = _words_of(publisher, begun, there, publisher.look())
+    found = words_of_live(publisher, removes=False)
     _remove_due(publisher, Words(due=(*found.due, *found.waiting)))
 
 
@@ -126,9 +125,7 @@ def _words_of(
     view: MetadataView,
 ) -> Words:  # fmt: skip
     ids = {each.segment_id for each in there} | {e.id.segment_id for e in view.cache.segments}
-    return words_of_nothing(
-        publisher.held, begun, ids, publisher.log.clock.now_ms() - KEPT_MS
-    )  # fmt: skip
+    return words_of_nothing(publisher.held, begun, ids, publisher.log.clock.now_ms() - KEPT_MS)
 
 
 def _remove_due(publisher: Publisher, words: Words) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from keeplast.attach.held.kept_folds import KeptFolds
 from keeplast.attach.held.metadata_view import AttachTerms
@@ -98,10 +99,13 @@ def with_unknown(step: Step, wish: OrphansWish) -> Step:
 
     def act(publisher: Publisher) -> Mapping[str, object]:
         found = step(publisher)
-        if wish is not OrphansWish.LIST:
-            # As a round does at its beginning: there may be none for long.
+        removes = wish is not OrphansWish.LIST
+        words = words_of_live(publisher, removes=removes)
+        if removes:
+            # As a round does at its beginning: there may be none for long. Words that are due are
+            # counted before, since it removes them too; what it marks waits.
             sweep_outputs(publisher)
-        words = words_of_live(publisher, removes=wish is not OrphansWish.LIST)
+            words = replace(words, waiting=words_of_live(publisher, removes=False).waiting)
         return {**found, **_word_counts(words, wish), **_unknown(unknown_of_live(publisher))}
 
     return act

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,17 +28,16 @@ from benchmarks.options import positive
 from benchmarks.pairs import PAIRS_MIN, Verdict, compare, least
 from benchmarks.process_figures import family_seconds
 from benchmarks.run import RESULTS
-from benchmarks.worker import NOW_MS
+from benchmarks.worker import clean_once
 from benchmarks.workload import TOPIC, Workload, write_log
 from keeplast.clock import SystemClock
 from keeplast.columns import kernel
 from keeplast.format.compression import Codec
 from keeplast.model.partition import TopicPartition
 from keeplast.model.shape import Shape
-from keeplast.model.topic_config import TopicConfig
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
-from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 
 MIB = 1 << 20
 GROUPS = 8
@@ -115,9 +114,7 @@ def work(place: Path, workload: Workload, master: str, first: str, warm: int) ->
     files = LaterRemovals()
     with SparkRunner(master) as runner:
         coordinator = Coordinator(runner, SystemClock(), files, NoEvents())
-        started = time.perf_counter()
-        slots = runner.slots
-        start = time.perf_counter() - started
+        assert runner.slots > 0  # the session has started when it is asked for
         cold = _count(coordinator, files, place, workload, first)
         taken: dict[str, Counts] = {side: [] for side in SIDES}
         if warm:
@@ -131,27 +128,23 @@ def work(place: Path, workload: Workload, master: str, first: str, warm: int) ->
         for _ in range(warm):
             for side in SIDES:
                 taken[side].append(_count(coordinator, files, place, workload, side))
-    return {"slots": slots, "start_seconds": start, "cold": cold, "warm": taken}
+    return {"cold": cold, "warm": taken}
 
 
 def _count(
     coordinator: Coordinator, files: LaterRemovals, place: Path, workload: Workload, side: str
 ) -> tuple[float, float]:
     """Clean a fresh copy; return the seconds by the clock and of all processes."""
-    partition = TopicPartition(TOPIC, 0)
-    config = TopicConfig(
-        cleanup_policy=frozenset({"compact"}), segment_bytes=workload.segment_bytes
-    )
+    name = str(TopicPartition(TOPIC, 0))
+    shape = None if side == CHOICE else Shape(side)
     with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
-        copy = Path(scratch) / str(partition)
-        shutil.copytree(place / str(partition), copy)
+        copied = Path(scratch)
+        shutil.copytree(place / name, copied / name)
         os.sync()
-        request = CleanRequest(
-            (PartitionRequest(partition, copy, config),), now_ms=NOW_MS, is_unsafe=True, force=True,
-            shape=None if side == CHOICE else Shape(side),
-        )  # fmt: skip
         worked, started = family_seconds(os.getpid()), time.perf_counter()
-        report = coordinator.clean(request).partitions[0].rounds[-1]
+        report = clean_once(
+            coordinator, copied, workload.segment_bytes, MEMORY_BYTES_DEFAULT, shape
+        )
         found = time.perf_counter() - started, family_seconds(os.getpid()) - worked
         files.remove()
     if report.failure is not None:
@@ -167,16 +160,14 @@ def measure(
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     write_log(workload, place)
-    cold: dict[str, Counts] = {side: [] for side in SIDES}
-    warm: dict[str, Counts] = {side: [] for side in SIDES}
     if is_cold:
+        cold: dict[str, Counts] = {side: [] for side in SIDES}
         for _ in range(turns):
             for side in SIDES:
                 found = _session(place, workload, master, side, 0)
                 cold[side].append(found["cold"])
         yield Series(workload.name, master, True, cold)
-    for side, counts in _session(place, workload, master, CHOICE, turns)["warm"].items():
-        warm[side].extend(counts)
+    warm = _session(place, workload, master, CHOICE, turns)["warm"]
     yield Series(workload.name, master, False, warm)
 
 
@@ -218,7 +209,7 @@ def page(document: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure and print; see ``--help``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mib", type=positive, default=1024, help="size of the plain log")
@@ -230,7 +221,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--workload", type=_workload, help=argparse.SUPPRESS)
     parser.add_argument("--first", choices=SIDES, help=argparse.SUPPRESS)
-    chosen = parser.parse_args(words)
+    chosen = parser.parse_args()
     if chosen.work is not None:
         found = work(chosen.work, chosen.workload, chosen.master, chosen.first, chosen.turns)
         print(json.dumps(found))

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -108,6 +108,8 @@ def _start_apart(barrier: Barrier) -> None:
 
 
 class _Together:
+    """What a process of :class:`Apart` waits at, so that both begin at once."""
+
     barrier: Barrier
 
 
@@ -121,8 +123,7 @@ def _count_apart(log: Path, topic: TopicConfig) -> tuple[float, float]:
 def gains(row: Row, log: Path, repetitions: int) -> Iterator[Gain]:
     """Yield what two threads gain on one log, by each strategy and in one group or many."""
     with ExitStack() as stack:
-        apart = Apart(log)
-        stack.callback(apart.close)
+        apart = stack.enter_context(closing(Apart(log)))
         runners = {cores: stack.enter_context(LocalRunner(cores=cores)) for cores in CORES}
         coordinators = {
             cores: Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())

@@ -67,13 +67,13 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as scratch:
                 write_log(small, Path(scratch))
                 memory_bytes = arguments.memory_bytes
-                _clean(coordinator, Path(scratch), small.segment_bytes, memory_bytes, shape)
+                clean_once(coordinator, Path(scratch), small.segment_bytes, memory_bytes, shape)
                 files.remove()
         before_bytes = start_peak()
         worked = family_seconds(os.getpid())
         started = time.perf_counter()
         own = time.process_time()
-        done = _clean(
+        done = clean_once(
             coordinator, arguments.data_directory, arguments.segment_bytes, arguments.memory_bytes
         )
         seconds = time.perf_counter() - started
@@ -105,13 +105,14 @@ def _measured(
     }
 
 
-def _clean(
+def clean_once(
     coordinator: Coordinator,
     data_directory: Path,
     segment_bytes: int,
     memory_bytes: int,
     shape: Shape | None = None,
 ) -> RoundReport:
+    """Clean the one log below ``data_directory``; return its last round."""
     partition = TopicPartition(TOPIC, 0)
     config = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=segment_bytes)
     report = coordinator.clean(

@@ -20,6 +20,8 @@ from keeplast.attach.rules.batch import batch_of
 from keeplast.attach.rules.sources import choose_sources
 from keeplast.attach.rules.swap import Swap, covered, merged_epochs
 from keeplast.attach.rules.swap_rules import reasserted, require_decidable
+from keeplast.cleaner.reasons import SourcesEnd
+from keeplast.cluster.late_copies import COPY_MS
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import ConflictError
 from keeplast.format.leader_epoch import LeaderEpoch
@@ -190,6 +192,34 @@ def test_what_a_copy_over_a_decided_swap_has_alone_comes_back_with_the_last_reco
         missing = before - each
         assert not missing or again
         assert all(late.start_offset <= offset <= late.end_offset for _, offset in missing)
+
+
+@given(dice=st.randoms(use_true_random=False), count=st.integers(2, 14), rounds=st.integers(1, 4))
+@settings(max_examples=100)
+def test_where_all_is_served_rounds_come_to_the_margin(
+    dice: random.Random, count: int, rounds: int
+) -> None:
+    """Whatever was copied late, over what, and from which leader epoch on it is served."""
+    history = History(dice)
+    for _ in range(rounds):
+        for _ in range(count):
+            history.happen()
+        decision = history.decide()
+        if decision is None:
+            continue
+        if history.end > 2 and dice.random() < 0.5:
+            history.finish(late := history.begin(dice.randrange(history.end), history.end + 3))
+            history.end = late.end_offset + 1
+        events = batch_of(decision).events
+        for event in (*events, *reasserted(history.cache, events, 0)):
+            history.cache.apply(event)
+    for event in reasserted(history.cache, (), 0):
+        history.cache.apply(event)
+    assume(not history.cache.holes(0))
+    found = choose_sources(
+        history.cache, log_start=0, margin_bytes=0, lineage=history.lineage, now_ms=NOW_MS + COPY_MS
+    )
+    assert SourcesEnd.MARGIN is found.limit.why, found.limit
 
 
 def test_no_order_of_the_records_keeps_served_what_only_a_late_copy_has() -> None:

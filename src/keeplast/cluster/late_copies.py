@@ -9,11 +9,13 @@ of one segment, **nothing**, up to there. Without keeplast there was another pie
 * **no output goes past the end of a copy that is begun, from where that begins or before**: pieces
   are put together up to such a place and from it on, as long as the copy may be finished;
 * a copy that came all the same, within a segment that is whole, is passed over by the next round:
-  that reads the segment, and ends both.
+  that reads the segment, and ends both;
+* a segment of several epochs of which only a later one is served, because something else has the
+  place where it begins, is read from its beginning by the next round, which ends both, too.
 
 One epoch's offsets are the same records wherever they were copied: that is what an epoch is, and
 why a copy of which another segment has every epoch's offsets has nothing of its own.
-Source: tiering.md 1.2, 1.3 and 4; docs/decisions/0032.
+Source: tiering.md 1.2, 1.3 and 4; docs/decisions/0032, 0034.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from keeplast.cluster.metadata_cache import PartitionCache, ServedRange, epoch_ranges
+from keeplast.cluster.metadata_cache import (
+    EpochRange,
+    PartitionCache,
+    ServedRange,
+    epoch_ranges,
+    is_in_one_piece,
+)
 from keeplast.cluster.status import is_compactors
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
@@ -32,6 +40,8 @@ from keeplast.format.remote_log_metadata import (
 
 COPY_MS = 7 * 24 * 60 * 60 * 1000
 """How long a copy that was begun may be finished yet: brokers that end leave word of it behind."""
+PIECES_MAX = 32
+"""Segments that are tried one by one; each try is a copy of what brokers know."""
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -66,7 +76,7 @@ def again(segment: RemoteLogSegment) -> RemoteLogSegmentUpdate:
 
 @dataclass(frozen=True, slots=True)
 class LateCopy:
-    """A broker's ``copy`` that is served, and has nothing that ``within`` has not."""
+    """A ``copy`` that is served, and has no offset that ``within`` has not."""
 
     copy: RemoteLogSegment
     within: RemoteLogSegment
@@ -92,19 +102,67 @@ def late_copies(cache: PartitionCache) -> tuple[LateCopy, ...]:
 def without(cache: PartitionCache, late: Sequence[LateCopy]) -> PartitionCache:
     """Return what brokers would serve had ``late`` never been finished; ``cache`` stays as it is.
 
-    It is ``cache`` itself when of anything else another part would be served then: nothing is
-    concluded where more than these have come between.
+    It is ``cache`` itself when of anything else another part would be served then, or something
+    nowhere: nothing is concluded where more than these have come between.
     """
     if not late:
         return cache
     tried = cache.copy()
     longer = {each.within.id: each.within for each in late}
     for segment in sorted(longer.values(), key=lambda each: each.start_offset, reverse=True):
-        tried.apply(again(segment))
+        _finish_again(tried, segment)
     for each in late:
         tried.apply(_moved(each.copy, _DELETING))
     ids = {each.copy.id for each in late} | set(longer)
-    return tried if _others(tried, ids) == _others(cache, ids) else cache
+    is_alike = _others(tried, ids) == _others(cache, ids) and not opened(cache, tried, 0)
+    return tried if is_alike else cache
+
+
+def pieced_together(
+    cache: PartitionCache, only: Set[RemoteLogSegmentId] | None = None
+) -> tuple[PartitionCache, list[LateCopy]]:
+    """Return what brokers would serve had what they serve in pieces been finished last.
+
+    And what they would serve nothing of then, with what they would serve in its place. Brokers
+    keep a table for each leader epoch: what is finished later takes the beginning of a segment
+    away, or its middle, and leaves it an epoch. Of a segment nothing is concluded when less would
+    be served by it, or of what begins before it more is lost than its end; ``only`` these are
+    tried. ``cache`` stays as it is.
+    """
+    covered: list[LateCopy] = []
+    passed = (-1, -1)
+    for _ in range(PIECES_MAX):
+        segments, served = cache.served_segments(), cache.served_by_segment()
+        # What begins later takes the end of what begins before it, so that it comes behind it.
+        pieces = [
+            (_bounds(each), each)
+            for each in segments.values()
+            if _bounds(each) > passed
+            and (only is None or each.id in only)
+            and not is_in_one_piece(each, served[each.id])
+        ]
+        if not pieces:
+            break
+        passed, piece = min(pieces, key=lambda each: each[0])
+        tried = cache.copy()
+        _finish_again(tried, piece)
+        behind = tried.served_by_segment()
+        lost = [segments[each] for each in served if each not in behind]
+        if (
+            piece.id in behind
+            and is_in_one_piece(piece, behind[piece.id])
+            and all(_has_all_of(piece, each) for each in lost)
+            and _extents(tried) == _extents(cache)
+            and all(
+                served[each] == behind[each]
+                or _bounds(segments[each]) > passed
+                or is_in_one_piece(segments[each], behind[each])
+                for each in behind
+            )
+        ):
+            covered += [LateCopy(each, piece) for each in lost]
+            cache = tried
+    return cache, covered
 
 
 def closable_holes(cache: PartitionCache, log_start: int) -> list[tuple[int, int]]:
@@ -124,8 +182,49 @@ def closable_holes(cache: PartitionCache, log_start: int) -> list[tuple[int, int
     ]
 
 
+def opened(before: PartitionCache, after: PartitionCache, log_start: int) -> list[tuple[int, int]]:
+    """Return the holes of ``after`` that are no part of one of ``before``."""
+    had = before.holes(log_start)
+    return [
+        (first, last)
+        for first, last in after.holes(log_start)
+        if not any(start <= first and last <= end for start, end in had)
+    ]
+
+
+def _bounds(segment: RemoteLogSegment) -> tuple[int, int]:
+    return segment.start_offset, segment.end_offset
+
+
 def _others(cache: PartitionCache, ids: Set[RemoteLogSegmentId]) -> list[ServedRange]:
     return [each for each in cache.served() if each.segment.id not in ids]
+
+
+def _finish_again(cache: PartitionCache, segment: RemoteLogSegment) -> None:
+    """Finish ``segment`` again, and whatever loses more by that than a later end, in their order.
+
+    What ``segment`` has all of loses everything.
+    """
+    before = cache.served_segments()
+    cache.apply(again(segment))
+    served = cache.served_by_segment()
+    for each in sorted(before.values(), key=_bounds):
+        if _bounds(each) <= _bounds(segment) or _has_all_of(segment, each):
+            continue
+        if each.id not in served or not is_in_one_piece(each, served[each.id]):
+            cache.apply(again(each))
+            served = cache.served_by_segment()
+
+
+def _extents(cache: PartitionCache) -> list[EpochRange]:
+    """Return what is served by epoch, from whatever segment; ranges do not touch."""
+    found: list[EpochRange] = []
+    for each in cache.served():
+        if found and found[-1][0] == each.epoch and found[-1][2] + 1 == each.start_offset:
+            found[-1] = (each.epoch, found[-1][1], each.end_offset)
+        else:
+            found.append((each.epoch, each.start_offset, each.end_offset))
+    return found
 
 
 def _has_all_of(outer: RemoteLogSegment, inner: RemoteLogSegment) -> bool:

@@ -16,7 +16,7 @@ Answers to ``RemoteLogMetadataCache``, ``RemoteLogLeaderEpochState`` and
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from keeplast.errors import CorruptError
@@ -44,6 +44,10 @@ _NEXT_STATES = {
     _FINISHED: {_FINISHED, _DELETING},
     _DELETING: {_DELETING, _DELETED},
 }
+
+
+EpochRange = tuple[int, int, int]
+"""A leader epoch, and its first and last offset, inclusive, in one segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +205,15 @@ class PartitionCache:
         """Return the segments that are read, each once, by id, in the order of :meth:`served`."""
         return {each.segment.id: each.segment for each in self.served()}
 
+    def served_by_segment(self) -> dict[RemoteLogSegmentId, list[EpochRange]]:
+        """Return what is read from each segment: epoch, first and last offset, by epoch."""
+        found: dict[RemoteLogSegmentId, list[EpochRange]] = {}
+        for each in self.served():
+            found.setdefault(each.segment.id, []).append(
+                (each.epoch, each.start_offset, each.end_offset)
+            )
+        return found
+
     def holes(self, log_start_offset: int) -> list[tuple[int, int]]:
         """Return offsets, first and last inclusive, that nothing serves though it should.
 
@@ -262,12 +275,23 @@ class ClusterCache:
         return self.partitions.setdefault(event.id.partition, PartitionCache()).apply(event)
 
 
-def epoch_ranges(segment: RemoteLogSegment) -> Iterator[tuple[int, int, int]]:
+def epoch_ranges(segment: RemoteLogSegment) -> Iterator[EpochRange]:
     """Yield epoch, first and last offset (inclusive) of each epoch of ``segment``, ascending."""
     epochs = sorted((each.epoch, each.start_offset) for each in segment.epochs)
     for place, (epoch, start) in enumerate(epochs):
         is_last = place + 1 == len(epochs)
         yield epoch, start, segment.end_offset if is_last else epochs[place + 1][1] - 1
+
+
+def ranges_up_to(segment: RemoteLogSegment, last: int) -> list[EpochRange]:
+    """Return epoch, first and last offset of what ``segment`` has up to ``last``, inclusive."""
+    cut = ((epoch, start, min(end, last)) for epoch, start, end in epoch_ranges(segment))
+    return [each for each in cut if each[1] <= each[2]]
+
+
+def is_in_one_piece(segment: RemoteLogSegment, served: Sequence[EpochRange]) -> bool:
+    """Say whether what is ``served`` of ``segment``, by epoch, is its beginning without a gap."""
+    return list(served) == ranges_up_to(segment, served[-1][2])
 
 
 def _end_in(segment: RemoteLogSegment, epoch: int) -> int:

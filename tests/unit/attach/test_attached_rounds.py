@@ -31,7 +31,7 @@ from keeplast.format.identifier import encode_id
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import read_batches
 from keeplast.format.record import Record
-from keeplast.format.remote_log_metadata import RemoteLogSegment
+from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState
 from keeplast.log.append import NewRecord
 from keeplast.model.keyless import Keyless
 from keeplast.model.partition import TopicPartition
@@ -728,6 +728,49 @@ def test_what_a_new_leader_uploads_over_a_round_is_taken_by_the_next(
     world.publisher.collect()
     assert {each.id.segment_id for each in world.tier.served()} == world.tier.ids()
     assert by_key_law(elected.raw, done) == world.tier.read().records()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("place", [-1, 0.0, 0.5, 1.0])
+def test_what_is_served_from_a_later_epoch_on_is_taken_from_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, place: float
+) -> None:
+    """Seeds 948 and 7470: a copy over outputs, and the one that it begins in is told once more."""
+    whole = World(tmp_path / "whole", seed=seed)
+    elected = whole.tier.served()[4].start_offset
+    lineage = (LeaderEpoch(0, 0), LeaderEpoch(2, elected))
+    monkeypatch.setattr("tests.unit.attach.test_attached_rounds.LINEAGE", lineage)
+    world = World(tmp_path, seed=seed)
+    raw = world.tier.read().records()
+    world.clean(TOPIC, lineage=lineage)
+    world.publisher.collect()
+    before, behind = [
+        each for each in world.tier.served() if elected in (each.start_offset, each.end_offset + 1)
+    ]
+    firsts = [
+        batch.base_offset
+        for path in sorted(world.directory.glob("*.log"))
+        for batch in read_batches(path.read_bytes())
+        if before.start_offset < batch.base_offset < elected
+    ]
+    first = before.start_offset if place < 0 else firsts[int(place * (len(firsts) - 1))]
+    copied = world.tier.copy_over(world.directory, first, behind.end_offset)
+    world.tier.tell(updated(before, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+    assert [] == world.tier.cache.holes(0)
+    assert (0, first) not in [
+        (each.epoch, each.start_offset)
+        for each in world.tier.cache.served()
+        if each.segment.id == copied.id
+    ]
+    segments = world.tier.served()
+    world.publisher.cleaned_to = first
+    done = world.clean(TOPIC, lineage=lineage).end_offset or 0
+    assert done > behind.end_offset
+    assert by_key_law(raw, done) == world.tier.read().records()
+    check_servable(world, segments, done)
+    assert not {before.id, behind.id, copied.id} & {each.id for each in world.tier.served()}
+    world.publisher.collect()
+    assert {each.id.segment_id for each in world.tier.served()} == world.tier.ids()
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keeplast.attach.rules.sources import Sources, choose_sources
+from keeplast.attach.rules.sources import Sources, choose_sources, sources_start
 from keeplast.attach.rules.swap_rules import reasserted
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.check import Severity, check_copied
@@ -85,10 +86,14 @@ class Story:
             self.move(each, DELETING)
         return made
 
-    def choose(self, margin_bytes: int = 0, now_ms: int = NOW_MS) -> Sources:
+    def choose(
+        self, margin_bytes: int = 0, now_ms: int = NOW_MS, *,
+        lineage: Sequence[LeaderEpoch] = LINEAGE, log_start: int = 0,
+    ) -> Sources:  # fmt: skip
         return choose_sources(
-            self.cache, log_start=0, margin_bytes=margin_bytes, lineage=LINEAGE, now_ms=now_ms
-        )
+            self.cache, log_start=log_start, margin_bytes=margin_bytes, lineage=lineage,
+            now_ms=now_ms,
+        )  # fmt: skip
 
 
 def overtaken(
@@ -235,16 +240,105 @@ def test_below_the_log_start_nothing_is_closed() -> None:
     ).limit.why  # fmt: skip
 
 
-def test_where_a_newer_copy_lies_between_nothing_is_concluded() -> None:
-    """What would be asserted again reaches over where another one begins in the same epoch."""
+def test_where_a_newer_copy_lies_between_it_keeps_its_place() -> None:
+    """What is finished again reaches over where another one begins in the same epoch."""
     story = Story()
     story.copy(0, 9, (0, 0))
-    story.copy(10, 29, (0, 10), (1, 20))
+    longer = story.copy(10, 29, (0, 10), (1, 20))
     late = story.copy(12, 18, (0, 12))
-    story.copy(20, 39, (1, 20))
+    newer = story.copy(20, 39, (1, 20))
+    story.copy(40, 49, (1, 40))
     (found,) = late_copies(story.cache)
     assert late.id == found.copy.id
+    assert [(19, 19)] == closable_holes(story.cache, 0)
+    chosen = story.choose(lineage=(LeaderEpoch(0, 0), LeaderEpoch(1, 20)))
+    assert [longer.id, newer.id] == [each.id for each in chosen.segments[1].parts]
+    assert [late.id] == [each.id for each in chosen.hidden]
+
+
+def test_what_would_be_served_nowhere_without_a_late_copy_is_left_as_it_is() -> None:
+    story = Story()
+    story.copy(0, 29)
+    story.copy(30, 39)
+    late = story.begin(13, 15)
+    story.copy(11, 12, by=COMPACTOR)
+    story.move(late, FINISHED)
+    (found,) = late_copies(story.cache)
     assert story.cache is without(story.cache, [found])
+    assert [] == closable_holes(story.cache, 0)
+
+
+ELECTED = (LeaderEpoch(0, 0), LeaderEpoch(1, 50))
+"""A leader was elected at 50."""
+
+
+def in_pieces(story: Story, start: int = 40) -> tuple[list[RemoteLogSegment], RemoteLogSegment]:
+    """Let an overtaken leader copy 40 to 69 over outputs, of which the first is told once more."""
+    outputs = [
+        story.copy(0, 39, by=COMPACTOR),
+        story.copy(start, 49, by=COMPACTOR),
+        story.copy(50, 59, (1, 50), by=COMPACTOR),
+    ]  # fmt: skip
+    copied = story.copy(40, 69, (0, 40), (1, 50))
+    story.move(outputs[1], FINISHED)
+    story.copy(70, 79, (1, 70))
+    return outputs, copied
+
+
+def test_what_is_served_from_a_later_epoch_on_is_read_from_its_beginning() -> None:
+    """Seed 948: brokers read 40 to 49 from an output, and of the copy what lies behind that."""
+    story = Story()
+    outputs, copied = in_pieces(story)
+    assert {outputs[1].id: [(0, 40, 49)], copied.id: [(1, 50, 69)]}.items() <= (
+        story.cache.served_by_segment().items()
+    )
+    before = story.cache.state()
+    found = story.choose(lineage=ELECTED)
+    assert before == story.cache.state()
+    assert SourcesLimit(70, SourcesEnd.MARGIN) == found.limit
+    assert [outputs[0].id, copied.id] == [each.newest.id for each in found.segments]
+    assert [outputs[1].id] == [each.id for each in found.segments[1].late]
+    assert {each.id for each in outputs[1:]} == {each.id for each in found.hidden}
+
+
+def test_what_begins_in_a_longer_one_and_goes_on_behind_it_is_one_source_with_it() -> None:
+    """Seed 7470."""
+    story = Story()
+    outputs, copied = in_pieces(story, start=30)
+    found = story.choose(lineage=ELECTED)
+    (source,) = found.segments
+    assert [outputs[0].id, outputs[1].id, copied.id] == [each.id for each in source.parts]
+    assert [29, 39, 69] == [source.last_of(number) for number in range(3)]
+    assert [outputs[2].id] == [each.id for each in found.hidden]
+
+
+def test_a_segment_that_something_else_has_taken_the_middle_of_is_read_whole() -> None:
+    """As seed 226, but what lies between is a compactor's, of which nothing came late."""
+    story = Story()
+    lineage = (LeaderEpoch(0, 0), LeaderEpoch(3, 10), LeaderEpoch(7, 30))
+    story.copy(0, 9)
+    between = story.begin(20, 29, (3, 20), by=COMPACTOR)
+    longer = story.copy(10, 39, (3, 10), (7, 30))
+    story.move(between, FINISHED)
+    story.copy(40, 49, (7, 40))
+    found = story.choose(lineage=lineage)
+    assert [longer.id] == [each.newest.id for each in found.segments[1:]]
+    assert [between.id] == [each.id for each in found.segments[1].late]
+
+
+def test_what_the_log_start_has_cut_of_what_is_served_in_pieces_is_passed() -> None:
+    story = Story()
+    in_pieces(story)
+    found = story.choose(lineage=ELECTED, log_start=55)
+    assert (70, (), SourcesLimit(70, SourcesEnd.MARGIN)) == (found.end, found.segments, found.limit)
+    assert 70 == sources_start(story.cache, 55)
+
+
+def test_where_another_lineage_lies_over_what_is_served_in_pieces_rounds_end() -> None:
+    story = Story()
+    in_pieces(story)
+    story.copy(45, 64, (0, 45), (2, 55))
+    assert SourcesEnd.OTHER_LINEAGE is story.choose(lineage=ELECTED).limit.why
 
 
 def test_what_no_word_can_close_keeps_nothing_else_open() -> None:

@@ -141,7 +141,8 @@ def explain_attached(
     with served_there(log.partition):
         key = key_of(looked, asked)
     hidden = [
-        (segment, start, *file_of(layout, segment)) for segment, start in _not_read(log, effective)
+        (segment, first, last, *file_of(layout, segment))
+        for segment, first, last in effective.unread(log.copied, log.ends.start)
     ]
 
     def narrowed(
@@ -159,9 +160,10 @@ def explain_attached(
     served = narrowed(looked.segments, effective.segments, looked.path, looked.files)
     replaced = [
         (segment, files, narrowed(
-            [SearchedSegment(listed, segment.size_bytes, start)], [segment], files.path, files
+            [SearchedSegment(listed, segment.size_bytes, first, last + 1)], [segment], files.path,
+            files,
         ))
-        for segment, start, files, listed in hidden
+        for segment, first, last, files, listed in hidden
     ]  # fmt: skip
     every = [*served, *(each for _, _, its in replaced for each in its)]
     planned(sum(each.valid_bytes for each in every if not each.lacks_key))
@@ -337,15 +339,6 @@ def _summaries(
     later.sort(key=lambda each: each.start_offset)
     closed = [summary_of(each, interval) for each in (*sources.segments, *later)]
     return (*closed, SegmentSummary(end, 0, 0, -1, 0, 0))
-
-
-def _not_read(log: RemoteLog, effective: EffectiveLog) -> Iterator[tuple[RemoteLogSegment, int]]:
-    """Yield what lies there and is not read, and the first offset of it that is not."""
-    ends = {each.segment.id: each.end + 1 for each in effective.ranges}
-    for each in log.copied:
-        start = ends.get(each.id, 0)
-        if start <= each.end_offset:
-            yield each, start
 
 
 def collected_times(

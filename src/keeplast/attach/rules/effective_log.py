@@ -8,13 +8,13 @@ Answers to ``RemoteLogManager.read`` and ``LeaderEpochFileCache``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.format.remote_log_metadata import RemoteLogSegment
+from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentId
 from keeplast.model.offsets import INT64_MAX
 
 Range = tuple[int, int]
@@ -52,6 +52,25 @@ class EffectiveLog:
     def bytes(self) -> int:
         """Return the sizes of :attr:`segments`."""
         return sum(each.size_bytes for each in self.segments)
+
+    def unread(
+        self, segments: Iterable[RemoteLogSegment], log_start: int
+    ) -> Iterator[tuple[RemoteLogSegment, int, int]]:
+        """Yield what nobody reads from each of ``segments``: its first and last offset, inclusive.
+
+        Who reads from ``log_start`` on gets all of the segment that this lies within.
+        """
+        read: dict[RemoteLogSegmentId, list[EffectiveRange]] = {}
+        for each in self.ranges:
+            read.setdefault(each.segment.id, []).append(each)
+        for segment in segments:
+            at = segment.start_offset
+            for each in read.get(segment.id, ()):
+                if at < each.start != log_start:
+                    yield segment, at, each.start - 1
+                at = each.end + 1
+            if at <= segment.end_offset:
+                yield segment, at, segment.end_offset
 
 
 def effective_log(

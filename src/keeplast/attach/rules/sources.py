@@ -14,14 +14,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
-from keeplast.cluster.late_copies import begun_copies, goes_past, late_copies, without
-from keeplast.cluster.metadata_cache import PartitionCache, epoch_ranges
+from keeplast.cluster.late_copies import (
+    begun_copies,
+    goes_past,
+    late_copies,
+    pieced_together,
+    without,
+)
+from keeplast.cluster.metadata_cache import PartitionCache, epoch_ranges, is_in_one_piece
 from keeplast.cluster.status import is_compactors
 from keeplast.format import offset_index, time_index
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
-    RemoteLogSegmentId,
     RemoteLogSegmentState,
 )
 from keeplast.model.offsets import INT32_MAX
@@ -124,11 +129,15 @@ def choose_sources(
 
     ``lineage`` is the leader epoch file of the newest segment, ``margin_bytes`` what stays raw.
     Sizes are those of whole logs: whoever reads a part measures it first. A late copy is passed
-    over: of the segment that it lies within all is read. What brokers have begun by ``now_ms`` is
-    counted with.
+    over: of the segment that it lies within all is read; what is served in pieces is read from its
+    beginning. What brokers have begun by ``now_ms`` is counted with.
     """
     late = [each for each in late_copies(cache) if each.within.start_offset >= log_start]
     told, cache = cache, without(cache, late)
+    if cache is told:
+        late = []
+    cache, covered = pieced_together(cache)
+    late += covered
     begun = begun_copies(cache, now_ms)
     served = {each.start_offset: (each, last) for each, last in _served_from_start(cache)}
     found: list[Source] = []
@@ -149,13 +158,14 @@ def choose_sources(
     end = kept[-1].end_offset + 1 if kept else _first_start(served, log_start)
     if len(kept) < len(found) and not _is_below_margin(cache, limit, margin_bytes):
         limit = SourcesLimit(found[len(kept)].start_offset, SourcesEnd.MARGIN)
-    passed = [each.copy for each in late] if cache is not told else []
     begins_at = _begins_at([(each.start_offset, each.end_offset) for each in kept], begun)
     marked = tuple(
         replace(each, late=tuple(copy.copy for copy in late if copy.within.id == each.newest.id))
         for each in kept
     )
-    return Sources(marked, end, limit, (*passed, *_hidden(cache)), begins_at)
+    passed = {each.copy.id: each.copy for each in late}
+    hidden = (*passed.values(), *(each for each in _hidden(cache) if each.id not in passed))
+    return Sources(marked, end, limit, hidden, begins_at)
 
 
 def _begins_at(
@@ -179,25 +189,12 @@ def _begins_at(
 
 def _served_from_start(cache: PartitionCache) -> list[tuple[RemoteLogSegment, int]]:
     """Return what is served from its first offset on without a gap, and its last such offset."""
-    ranges: dict[RemoteLogSegmentId, set[tuple[int, int, int]]] = {}
-    segments: dict[RemoteLogSegmentId, RemoteLogSegment] = {}
-    for each in cache.served():
-        segments[each.segment.id] = each.segment
-        ranges.setdefault(each.segment.id, set()).add(
-            (each.epoch, each.start_offset, each.end_offset)
-        )
-    found = []
-    for name, segment in segments.items():
-        last = max(end for _, _, end in ranges[name])
-        if ranges[name] == set(ranges_up_to(segment, last)):
-            found.append((segment, last))
-    return found
-
-
-def ranges_up_to(segment: RemoteLogSegment, last: int) -> list[tuple[int, int, int]]:
-    """Return epoch, first and last offset of what ``segment`` has up to ``last``, inclusive."""
-    cut = ((epoch, start, min(end, last)) for epoch, start, end in epoch_ranges(segment))
-    return [each for each in cut if each[1] <= each[2]]
+    segments = cache.served_segments()
+    return [
+        (segments[name], served[-1][2])
+        for name, served in cache.served_by_segment().items()
+        if is_in_one_piece(segments[name], served)
+    ]
 
 
 def _chain(
@@ -298,7 +295,8 @@ def is_in_lineage(segment: RemoteLogSegment, lineage: Sequence[LeaderEpoch]) -> 
 
 def sources_start(cache: PartitionCache, log_start: int) -> int:
     """Return where what may be compacted begins, if anything may."""
-    served = {each.start_offset: (each, last) for each, last in _served_from_start(cache)}
+    read, _ = pieced_together(cache)
+    served = {each.start_offset: (each, last) for each, last in _served_from_start(read)}
     return _first_start(served, log_start)
 
 

@@ -9,22 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from keeplast.attach.rules.sources import ranges_up_to
 from keeplast.attach.rules.swap import Swap, covered
-from keeplast.cluster.late_copies import again, begun_copies, late_copies, without
-from keeplast.cluster.metadata_cache import PartitionCache
+from keeplast.cluster.late_copies import (
+    again,
+    begun_copies,
+    late_copies,
+    opened,
+    pieced_together,
+    without,
+)
+from keeplast.cluster.metadata_cache import PartitionCache, ranges_up_to
 from keeplast.errors import ConflictError, CorruptError, InvariantError
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
-    RemoteLogSegmentId,
     RemoteLogSegmentState,
     RemoteLogSegmentUpdate,
 )
 
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-_Range = tuple[int, int, int]
 HOLES_MAX = 32
 """Holes that are looked at one by one; each look is a copy of what brokers know."""
 
@@ -53,7 +57,8 @@ def require_decidable(
     """
     ids = {each.id for each in swap.sources}
     passed = [each for each in late_copies(cache) if {each.copy.id, each.within.id} <= ids]
-    served = _served_ranges(without(cache, passed))
+    read, _ = pieced_together(without(cache, passed), only=ids)
+    served = read.served_by_segment()
     for source in swap.sources:
         found = cache.find(source.id)
         if found != source or found.state is not _FINISHED:
@@ -91,11 +96,11 @@ def require_decidable(
         dropped = tried.apply(event)
         if dropped is not None:
             raise ConflictError(f"brokers would drop a record of the swap: {dropped}")
-    opened = _opened(cache, tried, log_start)
-    if opened:
-        raise ConflictError(f"the swap would leave a hole. offsets={opened}")
+    holes = opened(cache, tried, log_start)
+    if holes:
+        raise ConflictError(f"the swap would leave a hole. offsets={holes}")
     _require_apart(cache, tried, swap, log_start, now_ms)
-    served = _served_ranges(tried)
+    served = tried.served_by_segment()
     for output in swap.outputs:
         if served.get(output.id) != ranges_up_to(output, output.end_offset):
             raise ConflictError(
@@ -118,23 +123,13 @@ def _require_apart(
         without_swap, behind_swap = cache.copy(), tried.copy()
         without_swap.apply(again(copy))
         behind_swap.apply(again(copy))
-        opened = _opened(without_swap, behind_swap, log_start)
-        if opened:
+        holes = opened(without_swap, behind_swap, log_start)
+        if holes:
             raise ConflictError(
                 "a broker has begun a copy that would leave a hole when it is finished behind the "
                 f"swap; plan again. segment={encode_id(copy.id.segment_id)} "
-                f"start={copy.start_offset} end={copy.end_offset} offsets={opened}"
+                f"start={copy.start_offset} end={copy.end_offset} offsets={holes}"
             )
-
-
-def _opened(before: PartitionCache, after: PartitionCache, log_start: int) -> list[tuple[int, int]]:
-    """Return the holes of ``after`` that are no part of one of ``before``."""
-    had = before.holes(log_start)
-    return [
-        (first, last)
-        for first, last in after.holes(log_start)
-        if not any(start <= first and last <= end for start, end in had)
-    ]
 
 
 def reasserted(
@@ -167,7 +162,7 @@ def reasserted(
             behind.apply(event)
         left = behind.holes(log_start)
         is_closed = not any(first <= hole[1] and last >= hole[0] for first, last in left)
-        if is_closed and not _opened(tried, behind, log_start):
+        if is_closed and not opened(tried, behind, log_start):
             closing += its
             tried = behind
     return tuple(closing)
@@ -243,13 +238,3 @@ def standing_of(
 
 def _state(found: RemoteLogSegment | None) -> RemoteLogSegmentState | None:
     return None if found is None else found.state
-
-
-def _served_ranges(cache: PartitionCache) -> dict[RemoteLogSegmentId, list[_Range]]:
-    """Return epoch, first and last offset of what is served, by segment."""
-    found: dict[RemoteLogSegmentId, list[_Range]] = {}
-    for each in cache.served():
-        found.setdefault(each.segment.id, []).append(
-            (each.epoch, each.start_offset, each.end_offset)
-        )
-    return found

@@ -8,38 +8,21 @@ The gateway is versitygw with its posix backend; ``make test-services`` builds i
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
-import signal
-import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from tests.support.azurite_server import own_azurite
 from tests.support.google_store import own_google_store
-from tests.support.ports import free_port
-from tests.support.postgresql_server import own_postgresql, stop_process
-from tests.support.waiting import wait_until
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.support.postgresql_server import own_postgresql
+from tests.support.s3_server import own_s3
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--minutes", help="how long the soak takes (20 seconds unless told)")
     parser.addoption("--seed", help="what happens in the soak (1 unless told)")
-
-
-def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    def answers() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    wait_until(answers, by=lambda: process.poll() is None, told=lambda: str(process.args))
 
 
 @pytest.fixture(scope="session")
@@ -80,26 +63,8 @@ class S3:
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
     """A versitygw over a directory; ``url`` has no bucket yet."""
-    binary = shutil.which("versitygw") or str(ROOT / "build" / "bin" / "versitygw")
-    if not Path(binary).exists():
-        raise RuntimeError("versitygw is needed: make test-services builds it")
-    directory = tmp_path_factory.mktemp("s3")
-    port, access, secret = free_port(), "keeplast", secrets.token_hex(16)
-    process = subprocess.Popen(
-        [binary, "--port", f"127.0.0.1:{port}", "posix", str(directory)],
-        env={**os.environ, "ROOT_ACCESS_KEY": access, "ROOT_SECRET_KEY": secret},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    options = {
-        "endpoint": f"http://127.0.0.1:{port}", "access_key_id": access,
-        "secret_access_key": secret, "region": "us-east-1",
-    }  # fmt: skip
-    try:
-        wait_for(port, process)
-        (directory / "logs").mkdir(exist_ok=True)
+    with own_s3(tmp_path_factory.mktemp("s3"), "logs") as options:
         yield S3("s3://logs", options)
-    finally:
-        stop_process(process, signal.SIGTERM)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 from keeplast.cluster.facts import METADATA_TOPIC
 from keeplast.errors import InvalidError, UnavailableError, error_text
 from keeplast.model.escapes import printable
+from keeplast.model.redaction import shown_url
 
 LAG, LAST_POLL = "records_lag", "last_poll_seconds_ago"
 """How the names of two metrics end, whatever an exporter's rules put before them."""
@@ -85,7 +86,7 @@ class BrokerMetrics:
                 continue
             told += 1
             if lag > 0:
-                return f"a broker {_behind(lag)}. partition={partition} url={url}"
+                return f"a broker {_behind(lag)}. partition={partition} url={shown_url(url)}"
         if told < max(min(replicas, len(self.urls)), 1):
             return (
                 f"fewer brokers tell how far they are in {METADATA_TOPIC} than have a replica; "
@@ -118,7 +119,7 @@ def metrics_urls(given: Sequence[str]) -> tuple[str, ...]:
         if not is_good:
             raise InvalidError(
                 "give http://HOST:PORT/PATH of each broker's metrics, with commas between. "
-                f"--broker-metrics={each[:200]}"
+                f"--broker-metrics={shown_url(each)[:SHOWN_MAX]}"
             )
     if len(found) > URLS_MAX:
         raise InvalidError(f"give {URLS_MAX} URLs at most. --broker-metrics has {len(found)}")
@@ -175,7 +176,7 @@ def _require_metrics(text: str, url: str) -> None:
         start = printable(text.strip()[:40])
         raise UnavailableError(
             "what is there is no metrics in Prometheus's text form; give the path too, as "
-            f"http://HOST:PORT/metrics. url={url} starts={start!r}"
+            f"http://HOST:PORT/metrics. url={shown_url(url)} starts={start!r}"
         )
 
 
@@ -183,9 +184,9 @@ def _what_lacks(text: str, url: str) -> str:
     """Say what a broker's metrics lack to tell of any partition; nothing when they tell of some."""
     lags = list(_samples(text, LAG))
     if not lags:
-        return f"of one no metric has a name that ends with {LAG} (url={url}): {_GIVE}"
+        return f"of one no metric has a name that ends with {LAG} (url={shown_url(url)}): {_GIVE}"
     if not any({"topic", "partition"} <= each.labels.keys() for each in lags):
-        return f"of one {LAG} has no labels topic and partition (url={url}): {_GIVE}"
+        return f"of one {LAG} has no labels topic and partition (url={shown_url(url)}): {_GIVE}"
     return ""
 
 
@@ -224,7 +225,9 @@ def read_metrics(url: str) -> str:
     except (OSError, HTTPException, ValueError) as error:
         words = error_text(error) if isinstance(error, OSError) else str(error)
         words = printable(words or type(error).__name__)[:SHOWN_MAX]
-        raise UnavailableError(f"its metrics cannot be read. url={url} error={words}") from error
+        raise UnavailableError(
+            f"its metrics cannot be read. url={shown_url(url)} error={words}"
+        ) from error
 
 
 def _answer(connection: HTTPConnection, target: str, url: str) -> str:
@@ -255,7 +258,8 @@ def _answer(connection: HTTPConnection, target: str, url: str) -> str:
         watch.cancel()
     if ended.is_set() or len(data) > ANSWER_BYTES_MAX:
         raise UnavailableError(
-            f"its metrics do not end: is this a broker's JMX exporter? url={url} bytes={len(data)}"
+            "its metrics do not end: is this a broker's JMX exporter? "
+            f"url={shown_url(url)} bytes={len(data)}"
         )
     text = data.decode("utf-8", "replace")
     _require_ok(answer, text, url)
@@ -265,13 +269,13 @@ def _answer(connection: HTTPConnection, target: str, url: str) -> str:
 def _require_ok(answer: HTTPResponse, text: str, url: str) -> None:
     """Raise UnavailableError for an answer that is none, with what it says."""
     if answer.status in _REDIRECTS:
-        leads = printable(answer.getheader("Location", ""))[:SHOWN_MAX]
+        leads = printable(shown_url(answer.getheader("Location", "")))[:SHOWN_MAX]
         raise UnavailableError(
             "its metrics are elsewhere, and redirects are not followed; give where this one leads. "
-            f"url={url} status={answer.status} location={leads}"
+            f"url={shown_url(url)} status={answer.status} location={leads}"
         )
     if answer.status != _OK:
         says = printable((text.strip().splitlines() or [""])[0][:SHOWN_MAX])
         raise UnavailableError(
-            f"its metrics cannot be read. url={url} status={answer.status} says={says!r}"
+            f"its metrics cannot be read. url={shown_url(url)} status={answer.status} says={says!r}"
         )

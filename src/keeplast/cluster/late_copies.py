@@ -131,37 +131,37 @@ def pieced_together(
     """
     covered: list[LateCopy] = []
     passed = (-1, -1)
+    served = cache.served_by_segment()
     for _ in range(PIECES_MAX):
-        segments, served = cache.served_segments(), cache.served_by_segment()
         # What begins later takes the end of what begins before it, so that it comes behind it.
         pieces = [
-            (_bounds(each), each)
-            for each in segments.values()
-            if _bounds(each) > passed
-            and (only is None or each.id in only)
-            and not is_in_one_piece(each, served[each.id])
+            ranges[0].segment
+            for name, ranges in served.items()
+            if not is_in_one_piece(ranges)
+            and (only is None or name in only)
+            and _bounds(ranges[0].segment) > passed
         ]
         if not pieces:
             break
-        passed, piece = min(pieces, key=lambda each: each[0])
+        piece = min(pieces, key=_bounds)
+        passed = _bounds(piece)
         tried = cache.copy()
-        _finish_again(tried, piece)
-        behind = tried.served_by_segment()
-        lost = [segments[each] for each in served if each not in behind]
+        behind = _finish_again(tried, piece)
+        lost = [ranges[0].segment for name, ranges in served.items() if name not in behind]
         if (
             piece.id in behind
-            and is_in_one_piece(piece, behind[piece.id])
+            and is_in_one_piece(behind[piece.id])
             and all(_has_all_of(piece, each) for each in lost)
             and _extents(tried) == _extents(cache)
             and all(
-                served[each] == behind[each]
-                or _bounds(segments[each]) > passed
-                or is_in_one_piece(segments[each], behind[each])
-                for each in behind
+                served.get(name) == ranges
+                or _bounds(ranges[0].segment) > passed
+                or is_in_one_piece(ranges)
+                for name, ranges in behind.items()
             )
         ):
             covered += [LateCopy(each, piece) for each in lost]
-            cache = tried
+            cache, served = tried, behind
     return cache, covered
 
 
@@ -200,10 +200,12 @@ def _others(cache: PartitionCache, ids: Set[RemoteLogSegmentId]) -> list[ServedR
     return [each for each in cache.served() if each.segment.id not in ids]
 
 
-def _finish_again(cache: PartitionCache, segment: RemoteLogSegment) -> None:
+def _finish_again(
+    cache: PartitionCache, segment: RemoteLogSegment
+) -> dict[RemoteLogSegmentId, list[ServedRange]]:
     """Finish ``segment`` again, and whatever loses more by that than a later end, in their order.
 
-    What ``segment`` has all of loses everything.
+    What ``segment`` has all of loses everything. Return what is served then.
     """
     before = cache.served_segments()
     cache.apply(again(segment))
@@ -211,9 +213,10 @@ def _finish_again(cache: PartitionCache, segment: RemoteLogSegment) -> None:
     for each in sorted(before.values(), key=_bounds):
         if _bounds(each) <= _bounds(segment) or _has_all_of(segment, each):
             continue
-        if each.id not in served or not is_in_one_piece(each, served[each.id]):
+        if each.id not in served or not is_in_one_piece(served[each.id]):
             cache.apply(again(each))
             served = cache.served_by_segment()
+    return served
 
 
 def _extents(cache: PartitionCache) -> list[EpochRange]:

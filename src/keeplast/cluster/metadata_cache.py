@@ -205,13 +205,11 @@ class PartitionCache:
         """Return the segments that are read, each once, by id, in the order of :meth:`served`."""
         return {each.segment.id: each.segment for each in self.served()}
 
-    def served_by_segment(self) -> dict[RemoteLogSegmentId, list[EpochRange]]:
-        """Return what is read from each segment: epoch, first and last offset, by epoch."""
-        found: dict[RemoteLogSegmentId, list[EpochRange]] = {}
+    def served_by_segment(self) -> dict[RemoteLogSegmentId, list[ServedRange]]:
+        """Return what is read from each segment that is read, by epoch."""
+        found: dict[RemoteLogSegmentId, list[ServedRange]] = {}
         for each in self.served():
-            found.setdefault(each.segment.id, []).append(
-                (each.epoch, each.start_offset, each.end_offset)
-            )
+            found.setdefault(each.segment.id, []).append(each)
         return found
 
     def holes(self, log_start_offset: int) -> list[tuple[int, int]]:
@@ -289,13 +287,19 @@ def ranges_up_to(segment: RemoteLogSegment, last: int) -> list[EpochRange]:
     return [each for each in cut if each[1] <= each[2]]
 
 
-def is_in_one_piece(segment: RemoteLogSegment, served: Sequence[EpochRange]) -> bool:
-    """Say whether what is ``served`` of ``segment``, by epoch, is its beginning without a gap."""
-    return list(served) == ranges_up_to(segment, served[-1][2])
+def is_in_one_piece(served: Sequence[ServedRange]) -> bool:
+    """Say whether what is ``served`` of a segment, by epoch, is its beginning without a gap."""
+    first = served[0]
+    if len(served) == 1 and len(first.segment.epochs) == 1:
+        return first.start_offset == first.segment.start_offset
+    ranges = ranges_up_to(first.segment, served[-1].end_offset)
+    return ranges == [(each.epoch, each.start_offset, each.end_offset) for each in served]
 
 
 def _end_in(segment: RemoteLogSegment, epoch: int) -> int:
     """Return the last offset that ``segment`` has of one of its epochs."""
+    if len(segment.epochs) == 1:
+        return segment.end_offset
     return next(end for at, _, end in epoch_ranges(segment) if at == epoch)
 
 

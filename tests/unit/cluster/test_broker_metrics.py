@@ -239,6 +239,23 @@ def test_what_is_behind_a_query_is_asked_for_with_it() -> None:
         assert "/metrics?name[]=a&name[]=b" == read_metrics(f"{url}?name[]=a&name[]=b")
 
 
+def test_a_token_in_a_query_is_sent_and_not_shown() -> None:
+    asked: list[str] = []
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        asked.append(request.path)
+        _say(request, 500, b"no")
+
+    with served(answer) as url:
+        said = BrokerMetrics((f"{url}?token=geheim",)).why_wait(7, 1) or ""
+    assert ["/metrics?token=geheim"] == asked
+    assert "status=500" in said
+    assert "geheim" not in said
+    with pytest.raises(InvalidError) as caught:
+        metrics_urls(["ftp://b/?token=geheim"])
+    assert "geheim" not in str(caught.value)
+
+
 def test_an_answer_that_is_cut_off_counts_as_silence() -> None:
     def answer(request: BaseHTTPRequestHandler) -> None:
         request.send_response(200)

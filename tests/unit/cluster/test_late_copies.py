@@ -290,7 +290,10 @@ def test_what_is_served_from_a_later_epoch_on_is_read_from_its_beginning() -> No
     story = Story()
     outputs, copied = in_pieces(story)
     assert {outputs[1].id: [(0, 40, 49)], copied.id: [(1, 50, 69)]}.items() <= (
-        story.cache.served_by_segment().items()
+        {
+            name: [(each.epoch, each.start_offset, each.end_offset) for each in ranges]
+            for name, ranges in story.cache.served_by_segment().items()
+        }.items()
     )
     before = story.cache.state()
     found = story.choose(lineage=ELECTED)

@@ -189,11 +189,10 @@ def _begins_at(
 
 def _served_from_start(cache: PartitionCache) -> list[tuple[RemoteLogSegment, int]]:
     """Return what is served from its first offset on without a gap, and its last such offset."""
-    segments = cache.served_segments()
     return [
-        (segments[name], served[-1][2])
-        for name, served in cache.served_by_segment().items()
-        if is_in_one_piece(segments[name], served)
+        (served[0].segment, served[-1].end_offset)
+        for served in cache.served_by_segment().values()
+        if is_in_one_piece(served)
     ]
 
 

@@ -18,7 +18,7 @@ from keeplast.cluster.late_copies import (
     pieced_together,
     without,
 )
-from keeplast.cluster.metadata_cache import PartitionCache, ranges_up_to
+from keeplast.cluster.metadata_cache import PartitionCache, ServedRange, is_in_one_piece
 from keeplast.errors import ConflictError, CorruptError, InvariantError
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import (
@@ -72,7 +72,7 @@ def require_decidable(
     for number, source in enumerate(serving):
         is_last = number + 1 == len(serving)
         last = source.end_offset if is_last else serving[number + 1].start_offset - 1
-        if served[source.id] != ranges_up_to(source, min(last, source.end_offset)):
+        if not _is_served_up_to(served[source.id], min(last, source.end_offset)):
             raise ConflictError(
                 "a source is not served from its beginning to where the next one begins. "
                 f"segment={encode_id(source.id.segment_id)} start={source.start_offset}"
@@ -102,11 +102,15 @@ def require_decidable(
     _require_apart(cache, tried, swap, log_start, now_ms)
     served = tried.served_by_segment()
     for output in swap.outputs:
-        if served.get(output.id) != ranges_up_to(output, output.end_offset):
+        if not _is_served_up_to(served.get(output.id, ()), output.end_offset):
             raise ConflictError(
                 "brokers would not serve all of an output. "
                 f"segment={encode_id(output.id.segment_id)} start={output.start_offset}"
             )
+
+
+def _is_served_up_to(served: Sequence[ServedRange], last: int) -> bool:
+    return bool(served) and is_in_one_piece(served) and served[-1].end_offset == last
 
 
 def _require_apart(

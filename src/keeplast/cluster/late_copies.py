@@ -207,13 +207,14 @@ def _finish_again(
 
     What ``segment`` has all of loses everything. Return what is served then.
     """
-    before = cache.served_segments()
+    before = cache.served_by_segment()
     cache.apply(again(segment))
     served = cache.served_by_segment()
-    for each in sorted(before.values(), key=_bounds):
+    for each in sorted((ranges[0].segment for ranges in before.values()), key=_bounds):
         if _bounds(each) <= _bounds(segment) or _has_all_of(segment, each):
             continue
-        if each.id not in served or not is_in_one_piece(served[each.id]):
+        now = served.get(each.id)
+        if now is None or (now != before[each.id] and not is_in_one_piece(now)):
             cache.apply(again(each))
             served = cache.served_by_segment()
     return served

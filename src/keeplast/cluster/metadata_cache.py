@@ -291,7 +291,7 @@ def is_in_one_piece(served: Sequence[ServedRange]) -> bool:
     """Say whether what is ``served`` of a segment, by epoch, is its beginning without a gap."""
     first = served[0]
     if len(served) == 1 and len(first.segment.epochs) == 1:
-        return first.start_offset == first.segment.start_offset
+        return first.start_offset == first.segment.epochs[0].start_offset
     ranges = ranges_up_to(first.segment, served[-1].end_offset)
     return ranges == [(each.epoch, each.start_offset, each.end_offset) for each in served]
 

@@ -22,6 +22,7 @@ from keeplast.cluster.late_copies import (
     closable_holes,
     goes_past,
     late_copies,
+    pieced_together,
     without,
 )
 from keeplast.cluster.metadata_cache import PartitionCache
@@ -335,6 +336,44 @@ def test_what_the_log_start_has_cut_of_what_is_served_in_pieces_is_passed() -> N
     found = story.choose(lineage=ELECTED, log_start=55)
     assert (70, (), SourcesLimit(70, SourcesEnd.MARGIN)) == (found.end, found.segments, found.limit)
     assert 70 == sources_start(story.cache, 55)
+
+
+def test_what_was_copied_behind_the_log_start_is_in_one_piece_from_its_epoch_on() -> None:
+    """Seed 290: brokers cut the epochs of what they copy at the log start, and not the segment."""
+    story = Story()
+    story.copy(0, 49, (0, 15))
+    story.copy(50, 59)
+    assert story.cache is pieced_together(story.cache)[0]
+    found = story.choose(log_start=15)
+    assert (50, SourcesLimit(50, SourcesEnd.MARGIN)) == (found.end, found.limit)
+
+
+@pytest.mark.parametrize("log_start", [31, 39, 40, 41, 49, 50, 69])
+def test_what_is_served_from_within_what_the_log_start_has_cut_is_passed(log_start: int) -> None:
+    """It could be taken only together with the segment that no round takes."""
+    story = Story()
+    in_pieces(story, start=30)
+    found = story.choose(lineage=ELECTED, log_start=log_start)
+    assert (70, ()) == (found.end, found.segments)
+    assert 70 == sources_start(story.cache, log_start)
+
+
+def test_two_segments_in_pieces_do_not_stand_in_each_others_way() -> None:
+    """What the upper one has all of is no part of the lower one, and what is closed below is not
+    held up by it."""
+    story = Story()
+    outputs, copied = in_pieces(story)
+    between = story.copy(80, 89, (1, 80), by=COMPACTOR)
+    upper = story.copy(80, 99, (1, 80), (2, 90))
+    story.move(between, FINISHED)
+    story.copy(100, 109, (2, 100))
+    lineage = (*ELECTED, LeaderEpoch(2, 90))
+    found = story.choose(lineage=lineage)
+    assert SourcesLimit(100, SourcesEnd.MARGIN) == found.limit
+    assert {copied.id, upper.id} <= {each.newest.id for each in found.segments}
+    story.move(story.begin(10, 24), FINISHED)
+    assert [(25, 39)] == closable_holes(story.cache, 0)
+    assert outputs[0].id == story.choose(lineage=lineage).segments[0].newest.id
 
 
 def test_where_another_lineage_lies_over_what_is_served_in_pieces_rounds_end() -> None:

@@ -142,7 +142,7 @@ def choose_sources(
     served = {each.start_offset: (each, last) for each, last in _served_from_start(cache)}
     found: list[Source] = []
     limit: SourcesLimit | None = None
-    at = _first_start(served, log_start)
+    at = _first_start(told, cache, log_start)
     while limit is None:
         source = _chain(cache, served, at, lineage)
         if isinstance(source, SourcesEnd):
@@ -155,7 +155,7 @@ def choose_sources(
             found.append(source)
             at = source.end_offset + 1
     kept = _before_margin(found, margin_bytes)
-    end = kept[-1].end_offset + 1 if kept else _first_start(served, log_start)
+    end = kept[-1].end_offset + 1 if kept else _first_start(told, cache, log_start)
     if len(kept) < len(found) and not _is_below_margin(cache, limit, margin_bytes):
         limit = SourcesLimit(found[len(kept)].start_offset, SourcesEnd.MARGIN)
     begins_at = _begins_at([(each.start_offset, each.end_offset) for each in kept], begun)
@@ -295,18 +295,26 @@ def is_in_lineage(segment: RemoteLogSegment, lineage: Sequence[LeaderEpoch]) -> 
 def sources_start(cache: PartitionCache, log_start: int) -> int:
     """Return where what may be compacted begins, if anything may."""
     read, _ = pieced_together(cache)
-    served = {each.start_offset: (each, last) for each, last in _served_from_start(read)}
-    return _first_start(served, log_start)
+    return _first_start(cache, read, log_start)
 
 
-def _first_start(served: dict[int, tuple[RemoteLogSegment, int]], log_start: int) -> int:
+def _first_start(told: PartitionCache, read: PartitionCache, log_start: int) -> int:
     """Return where the first segment begins of which nothing lies below ``log_start``.
 
     One that begins below it stays as it is: DeleteRecords has cut the log's epochs at the log
-    start, so that brokers, and newer epoch files, count it out of the lineage.
+    start, so that brokers, and newer epoch files, count it out of the lineage. So does what is
+    served from a place within such a one: ``told`` is what brokers serve, ``read`` what rounds do.
     """
-    cut = (last + 1 for start, (_, last) in served.items() if start < log_start <= last)
-    return next(cut, log_start)
+    at = log_start
+    bounds = {
+        (ranges[0].segment.start_offset, ranges[-1].end_offset)
+        for cache in ((told,) if read is told else (told, read))
+        for ranges in cache.served_by_segment().values()
+    }
+    for start, last in sorted(bounds):
+        if start < at <= last:
+            at = last + 1
+    return at
 
 
 def _serves(cache: PartitionCache, offset: int) -> bool:

@@ -20,6 +20,7 @@ Source: tiering.md 1.2, 1.3 and 4; docs/decisions/0032, 0034.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
@@ -40,8 +41,9 @@ from keeplast.format.remote_log_metadata import (
 
 COPY_MS = 7 * 24 * 60 * 60 * 1000
 """How long a copy that was begun may be finished yet: brokers that end leave word of it behind."""
-PIECES_MAX = 32
-"""Segments that are tried one by one; each try is a copy of what brokers know."""
+PIECES_MAX = 8
+"""Segments that are tried one by one; each try is a copy of what brokers know. What lies behind
+them waits for the next round."""
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -99,14 +101,31 @@ def late_copies(cache: PartitionCache) -> tuple[LateCopy, ...]:
     return tuple(found)
 
 
-def without(cache: PartitionCache, late: Sequence[LateCopy]) -> PartitionCache:
+def without(
+    cache: PartitionCache, late: Sequence[LateCopy]
+) -> tuple[PartitionCache, list[LateCopy]]:
     """Return what brokers would serve had ``late`` never been finished; ``cache`` stays as it is.
 
-    It is ``cache`` itself when of anything else another part would be served then, or something
-    nowhere: nothing is concluded where more than these have come between.
+    And those of ``late`` of which that is said. All of them, if of nothing else another part would
+    be served then, or something nowhere; else those within one segment after the other: nothing is
+    concluded where more than these have come between.
     """
     if not late:
-        return cache
+        return cache, []
+    found = _tried_without(cache, late)
+    if found is not None:
+        return found, list(late)
+    passed: list[LateCopy] = []
+    longer = dict.fromkeys(each.within.id for each in late)
+    for name in list(longer)[:PIECES_MAX] if len(longer) > 1 else ():
+        group = [each for each in late if each.within.id == name]
+        found = _tried_without(cache, group)
+        if found is not None:
+            cache, passed = found, [*passed, *group]
+    return cache, passed
+
+
+def _tried_without(cache: PartitionCache, late: Sequence[LateCopy]) -> PartitionCache | None:
     tried = cache.copy()
     longer = {each.within.id: each.within for each in late}
     for segment in sorted(longer.values(), key=lambda each: each.start_offset, reverse=True):
@@ -115,7 +134,7 @@ def without(cache: PartitionCache, late: Sequence[LateCopy]) -> PartitionCache:
         tried.apply(_moved(each.copy, _DELETING))
     ids = {each.copy.id for each in late} | set(longer)
     is_alike = _others(tried, ids) == _others(cache, ids) and not opened(cache, tried, 0)
-    return tried if is_alike else cache
+    return tried if is_alike else None
 
 
 def pieced_together(
@@ -152,7 +171,7 @@ def pieced_together(
             piece.id in behind
             and is_in_one_piece(behind[piece.id])
             and all(_has_all_of(piece, each) for each in lost)
-            and _extents(tried) == _extents(cache)
+            and _has_extents_of(tried, cache)
             and all(
                 served.get(name) == ranges
                 or _bounds(ranges[0].segment) > passed
@@ -174,7 +193,7 @@ def closable_holes(cache: PartitionCache, log_start: int) -> list[tuple[int, int
     if not holes:
         return []
     late = [each for each in late_copies(cache) if each.within.start_offset >= log_start]
-    left = without(cache, late).holes(log_start)
+    left = without(cache, late)[0].holes(log_start)
     return [
         (first, last)
         for first, last in holes
@@ -220,8 +239,19 @@ def _finish_again(
     return served
 
 
+def _has_extents_of(cache: PartitionCache, other: PartitionCache) -> bool:
+    """Say whether all is served that ``other`` serves, by epoch, from whatever segment."""
+    extents = _extents(cache)
+    firsts = [each[:2] for each in extents]
+    for epoch, first, last in _extents(other):
+        place = bisect_right(firsts, (epoch, first)) - 1
+        if place < 0 or extents[place][0] != epoch or extents[place][2] < last:
+            return False
+    return True
+
+
 def _extents(cache: PartitionCache) -> list[EpochRange]:
-    """Return what is served by epoch, from whatever segment; ranges do not touch."""
+    """Return what is served by epoch, from whatever segment, ascending; ranges do not touch."""
     found: list[EpochRange] = []
     for each in cache.served():
         if found and found[-1][0] == each.epoch and found[-1][2] + 1 == each.start_offset:

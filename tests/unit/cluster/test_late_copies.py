@@ -123,7 +123,7 @@ def test_a_late_copy_hides_what_a_merge_has_behind_its_end() -> None:
     (found,) = late_copies(story.cache)
     assert (late.id, made.id) == (found.copy.id, found.within.id)
     assert [(25, 29)] == closable_holes(story.cache, 0)
-    assert [] == without(story.cache, [found]).holes(0)
+    assert [] == without(story.cache, [found])[0].holes(0)
     assert [(25, 29)] == story.cache.holes(0)
 
 
@@ -265,7 +265,7 @@ def test_what_would_be_served_nowhere_without_a_late_copy_is_left_as_it_is() -> 
     story.copy(11, 12, by=COMPACTOR)
     story.move(late, FINISHED)
     (found,) = late_copies(story.cache)
-    assert story.cache is without(story.cache, [found])
+    assert (story.cache, []) == without(story.cache, [found])
     assert [] == closable_holes(story.cache, 0)
 
 
@@ -381,6 +381,33 @@ def test_where_another_lineage_lies_over_what_is_served_in_pieces_rounds_end() -
     in_pieces(story)
     story.copy(45, 64, (0, 45), (2, 55))
     assert SourcesEnd.OTHER_LINEAGE is story.choose(lineage=ELECTED).limit.why
+
+
+def test_what_cannot_be_passed_over_keeps_no_other_late_copy() -> None:
+    story = Story()
+    late, pieces = overtaken(story, 10, 24)
+    made = story.merge(*pieces[:3])
+    story.move(late, FINISHED)
+    story.copy(50, 79)
+    story.copy(80, 89)
+    stays = story.begin(63, 65)
+    story.copy(61, 62, by=COMPACTOR)
+    story.move(stays, FINISHED)
+    assert [(25, 29), (66, 79)] == story.cache.holes(0)
+    assert [(25, 29)] == closable_holes(story.cache, 0)
+    assert [made.id] == [each.newest.id for each in story.choose().segments if each.late]
+
+
+def test_where_a_late_copy_is_passed_over_a_begun_one_that_ends_within_is_waited_for() -> None:
+    """Both ends cannot be kept: the swap would be refused, each time behind all the work."""
+    story = Story()
+    begun = story.begin(5, 27)
+    late, pieces = overtaken(story, 10, 24)
+    story.merge(*pieces[:3])
+    story.move(late, FINISHED)
+    assert SourcesLimit(0, SourcesEnd.BEGUN_COPY) == story.choose().limit
+    story.move(begun, DELETING)
+    assert SourcesEnd.MARGIN is story.choose().limit.why
 
 
 def test_what_no_word_can_close_keeps_nothing_else_open() -> None:

@@ -315,10 +315,8 @@ class Publisher:
         """Look at what brokers make of it, and write down that it is published."""
         self.mend(view)
         # What a late copy hides is whole, and the next round ends the copy.
-        late = late_copies(view.cache)
-        standing = standing_of(
-            without(view.cache, late), decision.sources, decision.outputs, view.log.start
-        )
+        read, _ = without(view.cache, late_copies(view.cache))
+        standing = standing_of(read, decision.sources, decision.outputs, view.log.start)
         if standing.live_sources or (standing.lost_outputs and standing.overlaid_from is None):
             raise CorruptError(
                 "a published swap does not hold: brokers dropped a part of it. Nothing more is "

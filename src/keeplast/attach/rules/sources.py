@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.late_copies import (
+    LateCopy,
     begun_copies,
     goes_past,
     late_copies,
@@ -133,9 +134,8 @@ def choose_sources(
     beginning. What brokers have begun by ``now_ms`` is counted with.
     """
     late = [each for each in late_copies(cache) if each.within.start_offset >= log_start]
-    told, cache = cache, without(cache, late)
-    if cache is told:
-        late = []
+    told = cache
+    cache, late = without(cache, late)
     cache, covered = pieced_together(cache)
     late += covered
     begun = begun_copies(cache, now_ms)
@@ -147,7 +147,7 @@ def choose_sources(
         source = _chain(cache, served, at, lineage)
         if isinstance(source, SourcesEnd):
             limit = SourcesLimit(at, source)
-        elif len(source.parts) > 1 and any(
+        elif (len(source.parts) > 1 or _late_in(late, source)) and any(
             goes_past(source.start_offset, source.end_offset, each) for each in begun
         ):
             limit = SourcesLimit(at, SourcesEnd.BEGUN_COPY)
@@ -159,13 +159,14 @@ def choose_sources(
     if len(kept) < len(found) and not _is_below_margin(cache, limit, margin_bytes):
         limit = SourcesLimit(found[len(kept)].start_offset, SourcesEnd.MARGIN)
     begins_at = _begins_at([(each.start_offset, each.end_offset) for each in kept], begun)
-    marked = tuple(
-        replace(each, late=tuple(copy.copy for copy in late if copy.within.id == each.newest.id))
-        for each in kept
-    )
+    marked = tuple(replace(each, late=_late_in(late, each)) for each in kept)
     passed = {each.copy.id: each.copy for each in late}
     hidden = (*passed.values(), *(each for each in _hidden(cache) if each.id not in passed))
     return Sources(marked, end, limit, hidden, begins_at)
+
+
+def _late_in(late: Iterable[LateCopy], source: Source) -> tuple[RemoteLogSegment, ...]:
+    return tuple(each.copy for each in late if each.within.id == source.newest.id)
 
 
 def _begins_at(

@@ -57,7 +57,7 @@ def require_decidable(
     """
     ids = {each.id for each in swap.sources}
     passed = [each for each in late_copies(cache) if {each.copy.id, each.within.id} <= ids]
-    read, _ = pieced_together(without(cache, passed), only=ids)
+    read, _ = pieced_together(without(cache, passed)[0], only=ids)
     served = read.served_by_segment()
     for source in swap.sources:
         found = cache.find(source.id)

@@ -50,7 +50,7 @@ endef
 export NEEDS_CHROMIUM
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-all test-kafka test-attach-cluster beside-a-broker test-services test-console fuzz-console console-pictures chromium soak soak-attach soak-readers simulate bench bench-peers bench-growth bench-start bench-tier bench-attached bench-console demo demo-tier demo-attach demo-cdc demo-console docs readme lock bare java clean
+.PHONY: all help setup check test test-all test-kafka test-attach-cluster beside-a-broker test-services test-console fuzz-console console-pictures chromium soak soak-attach soak-readers try-plugin simulate bench bench-peers bench-growth bench-start bench-tier bench-attached bench-console demo demo-tier demo-attach demo-cdc demo-console docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -137,6 +137,10 @@ soak-attach: setup java  ## Three tiered brokers under load, rounds, kills and n
 
 soak-readers: setup java  ## Readers of one broker, again and again, while topic after topic goes through rounds; ARGS='--soak-minutes 60'
 	$(BIN)/pytest -m kafka tests/kafka/soak_readers.py -s $(ARGS)
+
+try-plugin: setup java $(GATEWAY)  ## Aiven's plugin itself on real brokers and an S3 server; PLUGIN=DIRECTORY with its jars
+	@test -n "$(PLUGIN)" || { echo "name the directory with the plugin's jars: make try-plugin PLUGIN=DIRECTORY" >&2; exit 1; }
+	$(BIN)/pytest -m kafka tests/kafka/real_plugin.py -s --plugin $(PLUGIN) $(ARGS)
 
 simulate: setup  ## Hosts of the tier with faults, by seed; ARGS='--seeds 0:10000 --jobs 2', '--seed N --trace', '--world owners' or 'attached'
 	$(BIN)/python tools/simulate.py $(ARGS)

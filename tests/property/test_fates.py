@@ -431,7 +431,7 @@ def test_what_receipts_tell_of_records_that_are_gone_is_so(
         log = Log(Path(root), script, topic, removes=False, has_receipts=True)
         now_ms = START_MS + 60 * SECOND
         behind: dict[str, dict[bytes, set[int]]] = {}
-        before = {key: log.offsets(key) for key in NAMES}
+        before: dict[bytes, set[int]] | None = {key: log.offsets(key) for key in NAMES}
         for steps, span, strategy in zip(earlier, spans, strategies, strict=False):
             now_ms += span * SECOND
             ranked = replace(topic, strategy=strategy)
@@ -446,9 +446,10 @@ def test_what_receipts_tell_of_records_that_are_gone_is_so(
                 after = {key: log.offsets(key) for key in NAMES}
                 for each in log.receipts():
                     if each.name not in behind and is_whole:
-                        assert records_taken(each) != 0 or before == after
+                        assert records_taken(each) != 0 or before in (None, after)
                     behind.setdefault(each.name, after if is_whole else {})
-                before = after
+                # In the middle of a swap a log is under another name, and what it had goes later.
+                before = after if is_whole else None
         for key in NAMES:
             found = log.explain(key, now_ms)
             past = find_past_rounds(found, log.receipts())

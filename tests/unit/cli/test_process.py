@@ -51,8 +51,9 @@ def test_help_imports_nothing_heavy_and_is_quick() -> None:
     assert "clean" in out
     assert "" == err
     libraries = "import typer.main, rich.table, rich.markdown, rich.panel"
-    least = min(processor_seconds(code=libraries) for _ in range(3))
-    assert min(processor_seconds("--help") for _ in range(3)) < HELP_TO_LIBRARIES_MAX * least
+    # Side by side, since on a machine that does other work a second is not always one.
+    ratios = (processor_seconds("--help") / processor_seconds(code=libraries) for _ in range(5))
+    assert any(each < HELP_TO_LIBRARIES_MAX for each in ratios)
 
 
 def test_who_interrupts_while_modules_are_loaded_is_shown_no_trace() -> None:

@@ -33,8 +33,11 @@ def host(tmp_path: Path) -> PageShell:
     data, work = tmp_path / "data", tmp_path / "spool"
     work.mkdir()
     subprocess.run(["cp", "-a", SAMPLE, data], check=True)
-    # The sample's own topic was told never to be dirty enough.
-    (data / "keeplast.toml").write_text('[topic.orders]\n"min.cleanable.dirty.ratio" = 0.1\n')
+    # The sample's own topic was told never to be dirty enough, and another one rolls by its age.
+    (data / "keeplast.toml").write_text(
+        '[topic.orders]\n"min.cleanable.dirty.ratio" = 0.1\n'
+        '[topic.__transaction_state]\n"min.cleanable.dirty.ratio" = 1.0\n'
+    )
     config = tmp_path / "server.properties"
     config.write_text("node.id=1\nlog.cleaner.min.cleanable.ratio=0.3\n")
     shell.variables = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -84,7 +85,9 @@ def test_an_expiry_by_hand_is_a_table_and_leaves_a_receipt(
         "log start 0\n\n1 had nothing to expire\n"
     ) == unlimited.out
     assert not receipt.exists()
-    limits = ("--config", "cleanup.policy=compact,delete", "--config", "retention.bytes=5000")
+    # The records of the sample grow older than Kafka's default of a week.
+    wanted = ("cleanup.policy=compact,delete", "retention.bytes=5000", "retention.ms=9000000000000")
+    limits = [part for each in wanted for part in ("--config", each)]
     assert 0 == keeplast("tier", "configure", "--store", store, *limits).code
     before = keeplast("tier", "status", "--store", store, "--json").document["partitions"][0]
     heading, row, *_, last = keeplast(*expire).out.splitlines()
@@ -99,7 +102,7 @@ def test_an_expiry_by_hand_is_a_table_and_leaves_a_receipt(
     assert ("orders", after["log_start"]) == (shown["topic"], shown["expiry"]["log_start"])
     assert gone == len(shown["expiry"]["segments"])
     again = keeplast(*expire)
-    assert "orders-0   nothing " in again.out
+    assert re.search(r"^orders-0 +nothing ", again.out, re.MULTILINE)
     assert 1 == len(keeplast("receipt", "show", receipt, "--json").document["receipts"])
 
 

@@ -1,0 +1,256 @@
+"""Aiven's plugin itself on real brokers: it uploads, keeplast compacts, it serves what is left.
+
+Not one of the tests: no jar of the plugin is where the tests' jars come from. ``make try-plugin
+PLUGIN=DIRECTORY`` runs it, with the plugin's jars in a directory (its release, or built from its
+source). Everything is done as an operator does it, by commands; every read is judged by what
+producers were told.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+from keeplast.tier.objects.stores import open_tree
+from tests.kafka.broker import VERSIONS, Broker
+from tests.kafka.java_consumer import read_with_java
+from tests.kafka.test_attach import tier_settings
+from tests.support.acknowledged import Acknowledged, Watch
+from tests.support.s3_server import own_s3
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.kafka
+
+TOPIC, PREFIX, BUCKET = "orders", "ts/", "logs"
+MANAGER = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
+STORAGES = "io.aiven.kafka.tieredstorage.storage"
+SEGMENT_BYTES = 1 << 20
+"""The least that a broker of 4.x takes by its public name."""
+RECORDS, VALUE_BYTES = 9000, 700
+CHUNK_BYTES = 100_000
+SECONDS_MAX = 400
+GRACE = "1min"
+VARIANTS = {
+    "plain": (False, False), "zstd": (True, False), "encrypted": (False, True),
+    "zstd and encrypted": (True, True),
+}  # fmt: skip
+CUSTOM = {"zstd": "REMOTE_SIZE,OBJECT_PREFIX,OBJECT_KEY"}
+"""Custom metadata that the plugin adds to what it announces, by variant."""
+CACHED = {"zstd and encrypted", "plain"}
+"""Variants in which brokers keep chunks in memory."""
+
+
+@dataclass(frozen=True)
+class Tiered:
+    """A broker whose storage plugin is Aiven's, and how keeplast is told of that."""
+
+    broker: Broker
+    storage: tuple[str, ...]
+    objects: Any
+    told: Acknowledged
+
+    def attach(self, *arguments: str, expected: int = 0) -> dict[str, Any]:
+        """Run a command of ``keeplast attach``; return its document."""
+        done = subprocess.run(
+            [sys.executable, "-m", "keeplast", "attach", *arguments,
+             "--bootstrap-server", self.broker.address, "--json"],
+            capture_output=True, text=True, check=False, timeout=SECONDS_MAX,
+        )  # fmt: skip
+        assert expected == done.returncode, done.stdout + done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    @property
+    def store(self) -> tuple[str, ...]:
+        """Return the decision log, as an option."""
+        return "--store", f"sqlite:///{self.broker.root / 'decisions.db'}"
+
+    def fill(self) -> None:
+        """Send, and wait until all but the newest segment is remote."""
+        self.told.send(0, RECORDS)
+        self.told.send_in_transactions(0, 8)
+        self.told.go_on(0, 500)
+        wait_until(lambda: self.remote_end() + 2 * SEGMENT_BYTES // VALUE_BYTES > self.sent_end())
+
+    def sent_end(self) -> int:
+        """Return the last offset that was acknowledged."""
+        return self.told.last_offset(0)
+
+    def remote_end(self) -> int:
+        """Return the last offset that brokers serve from the remote tier, -1 for none."""
+        (found,) = self.attach("status", "--topic", TOPIC)["partitions"]
+        return -1 if found["remote_end"] is None else int(found["remote_end"])
+
+    def is_collected(self, given: tuple[str, ...]) -> bool:
+        """Collect what has waited for its grace; say whether that is all."""
+        (found,) = self.attach("collect", "--grace-ms", GRACE, *given)["partitions"]
+        return not found["waiting"]
+
+    def bytes(self) -> int:
+        """Return what the plugin's objects take."""
+        return sum(
+            each.size_bytes
+            for each in self.objects.list(PREFIX)
+            if not each.key.startswith(f"{PREFIX}.keeplast/")
+        )
+
+
+def write_keys(folder: Path) -> dict[str, str]:
+    """Make a key pair as the plugin reads it; return its settings, which are keeplast's too."""
+    key = generate_private_key(65537, 2048)
+    private, public = folder / "private.pem", folder / "public.pem"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_bytes(
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    return {
+        "encryption.key.pair.id": "k1", "encryption.key.pairs": "k1",
+        "encryption.key.pairs.k1.public.key.file": str(public),
+        "encryption.key.pairs.k1.private.key.file": str(private),
+    }  # fmt: skip
+
+
+def on_s3(server: Mapping[str, str]) -> dict[str, str]:
+    """Return the plugin's settings for a bucket."""
+    return {
+        "storage.backend.class": f"{STORAGES}.s3.S3Storage",
+        "storage.s3.bucket.name": BUCKET,
+        "storage.s3.endpoint.url": server["endpoint"],
+        "storage.s3.region": server["region"],
+        "storage.s3.path.style.access.enabled": "true",
+        "storage.aws.access.key.id": server["access_key_id"],
+        "storage.aws.secret.access.key": server["secret_access_key"],
+    }
+
+
+@pytest.fixture(params=("s3", "file"))
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any, ...]]:
+    """Yield where the plugin keeps segments: its settings, URL and options for keeplast, which name
+    files, and those that open the store."""
+    if request.param == "file":
+        root = tmp_path / "remote"
+        root.mkdir()
+        settings = {
+            "storage.backend.class": f"{STORAGES}.filesystem.FileSystemStorage",
+            "storage.root": str(root),
+        }
+        yield settings, f"file://{root}/", {}, {}
+        return
+    (tmp_path / "s3").mkdir()
+    with own_s3(tmp_path / "s3", BUCKET) as server:
+        options = dict(server)
+        for name in ("access_key_id", "secret_access_key"):
+            (tmp_path / name).write_text(server[name])
+            options[name] = f"@{tmp_path / name}"
+        yield on_s3(server), f"s3://{BUCKET}/", options, server
+
+
+@pytest.fixture
+def tiered(
+    request: pytest.FixtureRequest, tmp_path: Path, place: tuple[Any, ...], version: str,
+    variant: str,
+) -> Iterator[Tiered]:  # fmt: skip
+    """Yield a broker with the plugin, and a topic that is in the remote tier but for its end."""
+    jars = Path(request.config.getoption("--plugin") or "")
+    assert list(jars.glob("*.jar")), f"no jar is in --plugin={jars}: name the plugin's directory"
+    compressed, encrypted = VARIANTS[variant]
+    keys = write_keys(tmp_path) if encrypted else {}
+    backend, url, options, server = place
+    plugin = {
+        "chunk.size": str(CHUNK_BYTES), "key.prefix": PREFIX,
+        "compression.enabled": str(compressed).lower(),
+        "encryption.enabled": str(encrypted).lower(),
+        "custom.metadata.fields.include": CUSTOM.get(variant, ""), **keys, **backend,
+    }  # fmt: skip
+    if variant in CACHED:
+        cache = "io.aiven.kafka.tieredstorage.fetch.cache.MemoryChunkCache"
+        plugin |= {"fetch.chunk.cache.class": cache, "fetch.chunk.cache.size": str(64 << 20)}
+    root = tmp_path / "broker"
+    settings = {
+        key: value
+        for key, value in tier_settings(version, root).items()
+        if not key.startswith("rsm.config.")
+    } | {
+        "remote.log.storage.manager.class.name": MANAGER,
+        "remote.log.storage.manager.class.path": f"{jars}/*",
+        **{f"rsm.config.{key}": value for key, value in plugin.items()},
+    }  # fmt: skip
+    given = {"key.prefix": PREFIX, **keys, **options}
+    storage = (
+        "--storage", f"aiven:{url}",
+        *(part for key, value in given.items() for part in ("--storage-option", f"{key}={value}")),
+    )  # fmt: skip
+    with ExitStack() as stack:
+        broker = stack.enter_context(Broker(version, root, settings))
+        create(broker)
+        told = Acknowledged(broker.address, TOPIC, value_bytes=VALUE_BYTES)
+        found = Tiered(broker, storage, open_tree(url, dict(server)), told)
+        found.fill()
+        yield found
+
+
+def create(broker: Broker) -> None:
+    """Create the topic as an operator would, with small segments."""
+    config = {
+        "remote.storage.enable": "true", "cleanup.policy": "delete", "retention.ms": "-1",
+        "retention.bytes": "-1", "local.retention.bytes": "1", "local.retention.ms": "1000",
+        "segment.bytes": str(SEGMENT_BYTES), "segment.ms": "3600000",
+    }  # fmt: skip
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(SECONDS_MAX)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_what_the_plugin_uploads_is_compacted_and_served_by_it(tiered: Tiered) -> None:
+    """Two rounds with a collection behind each, while somebody reads; a restart at the end."""
+    told, broker = tiered.told, tiered.broker
+    assert [] == [
+        each
+        for each in tiered.attach("check", "--topic", TOPIC, *tiered.storage)["findings"]
+        if each["severity"] == "refuses"
+    ]
+    given = ("--topic", TOPIC, *tiered.store, *tiered.storage)
+    for runner in ("local", "spark"):
+        read = told.judge(0)
+        tiered.attach("plan", *given)
+        watch = Watch(told, 0)
+        tiered.attach("clean", "--force", "--runner", runner, "--cores", "2", *given)
+        assert told.judge(0) < read
+        assert 0 < watch.stop()
+        tiered.attach("verify", *given)
+        broker.stop()
+        broker.start()
+        told.judge(0, is_starting=True)
+        tiered.fill()
+    replaced = tiered.bytes()
+    wait_until(lambda: tiered.is_collected(given))
+    assert tiered.bytes() < replaced
+    told.judge(0)
+    broker.stop()
+    broker.start()
+    count = told.judge(0, is_starting=True)
+    rows = read_with_java(broker.version, broker.address, TOPIC, count, "read_committed")
+    assert count == len({each.offset for each in rows})
+    tiered.attach("verify", *given)
+    (detached,) = tiered.attach("detach", "--grace-ms", GRACE, *given)["partitions"]
+    assert detached["is_detached"]
+    assert count == told.judge(0)
+    shutil.rmtree(broker.root, ignore_errors=True)

@@ -8,31 +8,20 @@ producers were told.
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-)
 
 from keeplast.tier.objects.stores import open_tree
 from tests.kafka.broker import VERSIONS, Broker
 from tests.kafka.java_consumer import read_with_java
-from tests.kafka.test_attach import tier_settings
+from tests.kafka.test_attach import attach, tier_settings
 from tests.support.acknowledged import Acknowledged, Watch
+from tests.support.plugin_vectors import unpack_vectors
 from tests.support.s3_server import own_s3
 from tests.support.waiting import wait_until
 
@@ -66,16 +55,9 @@ class Tiered:
     objects: Any
     told: Acknowledged
 
-    def attach(self, *arguments: str, expected: int = 0) -> dict[str, Any]:
+    def attach(self, *arguments: str) -> dict[str, Any]:
         """Run a command of ``keeplast attach``; return its document."""
-        done = subprocess.run(
-            [sys.executable, "-m", "keeplast", "attach", *arguments,
-             "--bootstrap-server", self.broker.address, "--json"],
-            capture_output=True, text=True, check=False, timeout=SECONDS_MAX,
-        )  # fmt: skip
-        assert expected == done.returncode, done.stdout + done.stderr
-        document: dict[str, Any] = json.loads(done.stdout)
-        return document
+        return attach(self.broker, *arguments)
 
     @property
     def store(self) -> tuple[str, ...]:
@@ -87,11 +69,9 @@ class Tiered:
         self.told.send(0, RECORDS)
         self.told.send_in_transactions(0, 8)
         self.told.go_on(0, 500)
-        wait_until(lambda: self.remote_end() + 2 * SEGMENT_BYTES // VALUE_BYTES > self.sent_end())
-
-    def sent_end(self) -> int:
-        """Return the last offset that was acknowledged."""
-        return self.told.last_offset(0)
+        wait_until(
+            lambda: self.remote_end() + 2 * SEGMENT_BYTES // VALUE_BYTES > self.told.last_offset(0)
+        )
 
     def remote_end(self) -> int:
         """Return the last offset that brokers serve from the remote tier, -1 for none."""
@@ -113,17 +93,14 @@ class Tiered:
 
 
 def write_keys(folder: Path) -> dict[str, str]:
-    """Make a key pair as the plugin reads it; return its settings, which are keeplast's too."""
-    key = generate_private_key(65537, 2048)
-    private, public = folder / "private.pem", folder / "public.pem"
-    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    public.write_bytes(
-        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    )
+    """Write the vectors' key pair; return its settings, the same for plugin and keeplast."""
+    unpack_vectors(folder)
     return {
         "encryption.key.pair.id": "k1", "encryption.key.pairs": "k1",
-        "encryption.key.pairs.k1.public.key.file": str(public),
-        "encryption.key.pairs.k1.private.key.file": str(private),
+        **{
+            f"encryption.key.pairs.k1.{kind}.key.file": str(folder / "keys" / f"{kind}.pem")
+            for kind in ("public", "private")
+        },
     }  # fmt: skip
 
 
@@ -168,10 +145,10 @@ def tiered(
     variant: str,
 ) -> Iterator[Tiered]:  # fmt: skip
     """Yield a broker with the plugin, and a topic that is in the remote tier but for its end."""
-    jars = Path(request.config.getoption("--plugin") or "")
+    jars = Path(request.config.getoption("--plugin") or "").resolve()
     assert list(jars.glob("*.jar")), f"no jar is in --plugin={jars}: name the plugin's directory"
     compressed, encrypted = VARIANTS[variant]
-    keys = write_keys(tmp_path) if encrypted else {}
+    keys = write_keys(tmp_path / "vectors") if encrypted else {}
     backend, url, options, server = place
     plugin = {
         "chunk.size": str(CHUNK_BYTES), "key.prefix": PREFIX,
@@ -197,8 +174,7 @@ def tiered(
         "--storage", f"aiven:{url}",
         *(part for key, value in given.items() for part in ("--storage-option", f"{key}={value}")),
     )  # fmt: skip
-    with ExitStack() as stack:
-        broker = stack.enter_context(Broker(version, root, settings))
+    with Broker(version, root, settings) as broker:
         create(broker)
         told = Acknowledged(broker.address, TOPIC, value_bytes=VALUE_BYTES)
         found = Tiered(broker, storage, open_tree(url, dict(server)), told)
@@ -220,7 +196,7 @@ def create(broker: Broker) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_what_the_plugin_uploads_is_compacted_and_served_by_it(tiered: Tiered) -> None:
-    """Two rounds with a collection behind each, while somebody reads; a restart at the end."""
+    """Two rounds while somebody reads, a collection of both, and restarts between."""
     told, broker = tiered.told, tiered.broker
     assert [] == [
         each
@@ -253,4 +229,3 @@ def test_what_the_plugin_uploads_is_compacted_and_served_by_it(tiered: Tiered) -
     (detached,) = tiered.attach("detach", "--grace-ms", GRACE, *given)["partitions"]
     assert detached["is_detached"]
     assert count == told.judge(0)
-    shutil.rmtree(broker.root, ignore_errors=True)

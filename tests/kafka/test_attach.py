@@ -51,6 +51,7 @@ pytestmark = pytest.mark.kafka
 TOPIC, OTHER = "orders", "payments"
 PARTITIONS = 3
 WAIT_SECONDS = 120.0
+COMMAND_SECONDS = 400
 SEGMENT_BYTES = "40000"
 OBJECT = re.compile(r"(\d{20})-(.{22})\.log\Z")
 MARK = -1001
@@ -128,7 +129,7 @@ def attach(broker: Broker, *arguments: str, expected: int = 0) -> dict[str, Any]
     done = subprocess.run(
         [sys.executable, "-m", "keeplast", "attach", *arguments,
          "--bootstrap-server", broker.address, "--json"],
-        capture_output=True, text=True, check=False,
+        capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS,
     )  # fmt: skip
     assert expected == done.returncode, done.stdout + done.stderr
     document: dict[str, Any] = json.loads(done.stdout)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -91,6 +91,15 @@ class History:
         elif self._begun:
             self.finish(self._begun.pop(dice.randrange(len(self._begun))))
 
+    def live(self, count: int, rounds: int) -> Iterator[Decision]:
+        """Let ``count`` things happen before each round; yield what is decided."""
+        for _ in range(rounds):
+            for _ in range(count):
+                self.happen()
+            decision = self.decide()
+            if decision is not None:
+                yield decision
+
     def decide(self) -> Decision | None:
         """Announce the outputs of a round and decide them, as a round would; None for none."""
         found = choose_sources(
@@ -152,12 +161,7 @@ def test_after_every_record_of_a_swap_all_is_served_that_was_before(
     dice: random.Random, count: int, rounds: int
 ) -> None:
     history = History(dice)
-    for _ in range(rounds):
-        for _ in range(count):
-            history.happen()
-        decision = history.decide()
-        if decision is None:
-            continue
+    for decision in history.live(count, rounds):
         events = batch_of(decision).events
         before = served(history.cache)
         for number, after in enumerate(prefixes(history.cache, events)):
@@ -201,12 +205,7 @@ def test_where_all_is_served_rounds_come_to_the_margin(
 ) -> None:
     """Whatever was copied late, over what, and from which leader epoch on it is served."""
     history = History(dice)
-    for _ in range(rounds):
-        for _ in range(count):
-            history.happen()
-        decision = history.decide()
-        if decision is None:
-            continue
+    for decision in history.live(count, rounds):
         if history.end > 2 and dice.random() < 0.5:
             history.finish(late := history.begin(dice.randrange(history.end), history.end + 3))
             history.end = late.end_offset + 1

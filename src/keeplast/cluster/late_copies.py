@@ -115,13 +115,17 @@ def without(
     found = _tried_without(cache, late)
     if found is not None:
         return found, list(late)
+    groups: dict[RemoteLogSegmentId, list[LateCopy]] = {}
+    for each in late:
+        groups.setdefault(each.within.id, []).append(each)
+    if len(groups) == 1:
+        return cache, []
     passed: list[LateCopy] = []
-    longer = dict.fromkeys(each.within.id for each in late)
-    for name in list(longer)[:PIECES_MAX] if len(longer) > 1 else ():
-        group = [each for each in late if each.within.id == name]
+    for group in list(groups.values())[:PIECES_MAX]:
         found = _tried_without(cache, group)
         if found is not None:
-            cache, passed = found, [*passed, *group]
+            cache = found
+            passed += group
     return cache, passed
 
 

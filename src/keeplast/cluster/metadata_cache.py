@@ -281,19 +281,16 @@ def epoch_ranges(segment: RemoteLogSegment) -> Iterator[EpochRange]:
         yield epoch, start, segment.end_offset if is_last else epochs[place + 1][1] - 1
 
 
-def ranges_up_to(segment: RemoteLogSegment, last: int) -> list[EpochRange]:
-    """Return epoch, first and last offset of what ``segment`` has up to ``last``, inclusive."""
-    cut = ((epoch, start, min(end, last)) for epoch, start, end in epoch_ranges(segment))
-    return [each for each in cut if each[1] <= each[2]]
-
-
 def is_in_one_piece(served: Sequence[ServedRange]) -> bool:
     """Say whether what is ``served`` of a segment, by epoch, is its beginning without a gap."""
     first = served[0]
     if len(served) == 1 and len(first.segment.epochs) == 1:
         return first.start_offset == first.segment.epochs[0].start_offset
-    ranges = ranges_up_to(first.segment, served[-1].end_offset)
-    return ranges == [(each.epoch, each.start_offset, each.end_offset) for each in served]
+    last = served[-1].end_offset
+    cut = ((epoch, start, min(end, last)) for epoch, start, end in epoch_ranges(first.segment))
+    return [(each.epoch, each.start_offset, each.end_offset) for each in served] == [
+        each for each in cut if each[1] <= each[2]
+    ]
 
 
 def _end_in(segment: RemoteLogSegment, epoch: int) -> int:

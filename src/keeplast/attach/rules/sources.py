@@ -10,12 +10,11 @@ tiering.md 0.4, 8.2 step 3, I-16 and R-4; attach.md section 8.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.late_copies import (
-    LateCopy,
     begun_copies,
     goes_past,
     late_copies,
@@ -28,6 +27,7 @@ from keeplast.format import offset_index, time_index
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
+    RemoteLogSegmentId,
     RemoteLogSegmentState,
 )
 from keeplast.model.offsets import INT32_MAX
@@ -138,16 +138,19 @@ def choose_sources(
     cache, late = without(cache, late)
     cache, covered = pieced_together(cache)
     late += covered
+    within: dict[RemoteLogSegmentId, list[RemoteLogSegment]] = {}
+    for each in late:
+        within.setdefault(each.within.id, []).append(each.copy)
     begun = begun_copies(cache, now_ms)
     served = {each.start_offset: (each, last) for each, last in _served_from_start(cache)}
     found: list[Source] = []
     limit: SourcesLimit | None = None
-    at = _first_start(told, cache, log_start)
+    at = start = _first_start(told, cache, log_start)
     while limit is None:
-        source = _chain(cache, served, at, lineage)
+        source = _chain(cache, served, within, at, lineage)
         if isinstance(source, SourcesEnd):
             limit = SourcesLimit(at, source)
-        elif (len(source.parts) > 1 or _late_in(late, source)) and any(
+        elif source.is_overlaid and any(
             goes_past(source.start_offset, source.end_offset, each) for each in begun
         ):
             limit = SourcesLimit(at, SourcesEnd.BEGUN_COPY)
@@ -155,18 +158,13 @@ def choose_sources(
             found.append(source)
             at = source.end_offset + 1
     kept = _before_margin(found, margin_bytes)
-    end = kept[-1].end_offset + 1 if kept else _first_start(told, cache, log_start)
+    end = kept[-1].end_offset + 1 if kept else start
     if len(kept) < len(found) and not _is_below_margin(cache, limit, margin_bytes):
         limit = SourcesLimit(found[len(kept)].start_offset, SourcesEnd.MARGIN)
     begins_at = _begins_at([(each.start_offset, each.end_offset) for each in kept], begun)
-    marked = tuple(replace(each, late=_late_in(late, each)) for each in kept)
     passed = {each.copy.id: each.copy for each in late}
     hidden = (*passed.values(), *(each for each in _hidden(cache) if each.id not in passed))
-    return Sources(marked, end, limit, hidden, begins_at)
-
-
-def _late_in(late: Iterable[LateCopy], source: Source) -> tuple[RemoteLogSegment, ...]:
-    return tuple(each.copy for each in late if each.within.id == source.newest.id)
+    return Sources(tuple(kept), end, limit, hidden, begins_at)
 
 
 def _begins_at(
@@ -200,10 +198,14 @@ def _served_from_start(cache: PartitionCache) -> list[tuple[RemoteLogSegment, in
 def _chain(
     cache: PartitionCache,
     served: dict[int, tuple[RemoteLogSegment, int]],
+    within: Mapping[RemoteLogSegmentId, Sequence[RemoteLogSegment]],
     start: int,
     lineage: Sequence[LeaderEpoch],
 ) -> Source | SourcesEnd:
-    """Return what begins at ``start`` with all that lies over its end, or why there is nothing."""
+    """Return what begins at ``start`` with all that lies over its end, or why there is nothing.
+
+    ``within`` are the late copies by the segment that they lie within.
+    """
     parts: list[RemoteLogSegment] = []
     at = reach = start
     while at < reach or not parts:
@@ -220,7 +222,8 @@ def _chain(
         len(parts) > PARTS_MAX or max(size, parts[-1].end_offset - start) > INT32_MAX
     ):
         return SourcesEnd.SHADOWED
-    return Source(tuple(parts), tuple(each.size_bytes for each in parts))
+    sizes = tuple(each.size_bytes for each in parts)
+    return Source(tuple(parts), sizes, tuple(within.get(parts[-1].id, ())))
 
 
 def _hidden(cache: PartitionCache) -> tuple[RemoteLogSegment, ...]:

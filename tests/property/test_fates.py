@@ -274,7 +274,7 @@ def test_what_was_told_of_every_record_comes_true(
             log.step(step, now_ms - 5 * SECOND * (len(earlier) - number))
         if held is not None:
             offset, span = held
-            hold = Hold("h", PARTITION, offset, now_ms, now_ms + span * SECOND)
+            hold = Hold("h", PARTITION, offset, now_ms, now_ms + span * SECOND, offset)
             write_holds(LocalFiles(), Path(root), [hold])
         log.require_told(now_ms)
         told = {key: log.explain(key, now_ms) for key in NAMES}

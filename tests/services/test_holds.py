@@ -12,6 +12,7 @@ import pytest
 
 from keeplast.attach.rules.swap import Swap
 from keeplast.errors import ConflictError
+from keeplast.model.hold import KeptPoint
 from keeplast.tier.metadata.hold_rows import AttachedPoint
 from keeplast.tier.metadata.store_time import HostTime
 from tests.support.attached_world import AttachedWorld
@@ -50,7 +51,8 @@ def test_of_a_hold_and_a_decision_that_would_pass_it_one_happens(
         known = other.find(publisher.name)
         assert known is not None
         gate, done = threading.Barrier(2, timeout=SECONDS_MAX), list[str]()
-        point = AttachedPoint(publisher.name, known, 0, known.seen, swap.outputs[-1].end_offset)
+        kept = KeptPoint(swap.outputs[-1].end_offset, swap.outputs[-1].end_offset)
+        point = AttachedPoint(publisher.name, known, 0, known.seen, kept)
 
         def decide(
             swap: Swap = swap, gate: threading.Barrier = gate, done: list[str] = done

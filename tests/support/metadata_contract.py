@@ -16,6 +16,7 @@ from sqlalchemy import select
 
 from keeplast.errors import ConflictError, FencedError
 from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.model.hold import KeptPoint
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.database import open_database
@@ -105,7 +106,7 @@ class MetadataContract:
                 known: PartitionState = known, turn: int = turn,
                 gate: threading.Barrier = gate, done: list[str] = done,
             ) -> None:  # fmt: skip
-                point = StoredPoint(known, 10 * turn + 5)
+                point = StoredPoint(known, KeptPoint(10 * turn + 5, 10 * turn + 5))
                 gate.wait()
                 with contextlib.suppress(ConflictError):
                     opened.store.hold_rows.add_stored([point], f"h{turn}", 60_000)

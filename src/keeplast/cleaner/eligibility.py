@@ -146,12 +146,17 @@ def find_first_uncleanable(
 
 
 def find_hold(holds: Sequence[Hold]) -> HoldLimit | None:
-    """Return the lowest of a partition's ``holds``, which are in force; None without one.
+    """Return that of the lowest limit among a partition's ``holds``, which are in force.
 
-    What is cleaned below its offset takes nothing from the state as of it, nor of any later one.
+    What is cleaned below its limit takes nothing from the states that it keeps. None without one.
     """
-    lowest = min(holds, key=lambda each: (each.offset, -each.until_ms), default=None)
-    return None if lowest is None else HoldLimit(lowest.offset, lowest.name, lowest.until_ms)
+    lowest = min(holds, key=lambda each: (each.limit, -each.until_ms), default=None)
+    return None if lowest is None else limit_of(lowest)
+
+
+def limit_of(hold: Hold) -> HoldLimit:
+    """Return the limit that a hold is to rounds."""
+    return HoldLimit(hold.limit, hold.name, hold.until_ms, hold.offset)
 
 
 def require_unheld(

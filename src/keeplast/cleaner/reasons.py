@@ -80,11 +80,14 @@ class GivenLimit:
 
 @dataclass(frozen=True, slots=True)
 class HoldLimit:
-    """The hold ``name`` keeps the state as of ``offset`` until ``until_ms``."""
+    """The hold ``name`` keeps the state as of ``point`` until ``until_ms``: from ``offset`` on
+    nothing is cleaned.
+    """
 
     offset: int
     name: str
     until_ms: int
+    point: int
 
 
 @dataclass(frozen=True, slots=True)

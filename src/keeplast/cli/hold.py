@@ -194,12 +194,13 @@ def holds_table(holds: Sequence[Hold], now_ms: int) -> Table | str:
 
     if not holds:
         return "no holds"
-    table = new_table("hold", "partition", ">at offset", "until", "")
+    table = new_table("hold", "partition", ">at offset", ">not cleaned past", "until", "")
     for each in holds:
         table.add_row(
             each.name,
             printable(str(each.partition)),
             f"{each.offset:,}",
+            f"{each.limit:,}",
             time_text(each.until_ms)[:19],
             relative_text(each.until_ms, now_ms) if each.is_in_force(now_ms) else "over",
         )

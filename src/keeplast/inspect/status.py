@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from keeplast.cleaner.erasure import DirtyLog, Eligibility, find_deadline, find_eligibility
+from keeplast.cleaner.eligibility import limit_of
 from keeplast.cleaner.reasons import Decision, HoldLimit, TransactionLimit, WatermarkLimit
 from keeplast.cleaner.section import LogFigures
 from keeplast.columns import batch_table as t
@@ -254,9 +255,9 @@ def _dirty_log(
 
 def _last_hold(survey: Survey) -> HoldLimit | None:
     """Return the hold that ends last of those that keep something from being cleaned."""
-    holds = [each for each in survey.holds if each.offset < survey.tail.log_end]
+    holds = [each for each in survey.holds if each.limit < survey.tail.log_end]
     last = max(holds, key=lambda each: each.until_ms, default=None)
-    return None if last is None else HoldLimit(last.offset, last.name, last.until_ms)
+    return None if last is None else limit_of(last)
 
 
 def stable_limit(

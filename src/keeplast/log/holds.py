@@ -66,12 +66,14 @@ def write_holds(files: FileSystem, root: Path, holds: Iterable[Hold]) -> None:
             files.unlink(path)
             files.fsync_directory(root)
         return
+    # An earlier keeplast knows no "point", and cleans nothing at or above "offset" either.
     entries = [
         {
             "name": each.name,
             "topic": each.partition.topic,
             "partition": each.partition.partition,
-            "offset": each.offset,
+            "offset": each.limit,
+            "point": each.offset,
             "since_ms": each.since_ms,
             "until_ms": each.until_ms,
         }
@@ -95,5 +97,8 @@ def _hold(entry: Mapping[str, object]) -> Hold:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise TypeError(f"{key} is no number from 0 on")
         numbers.append(value)
-    number, offset, since_ms, until_ms = numbers
-    return Hold(name, TopicPartition(topic, number), offset, since_ms, until_ms)
+    number, limit, since_ms, until_ms = numbers
+    point = entry.get("point", limit)
+    if not isinstance(point, int) or isinstance(point, bool) or point < limit:
+        raise TypeError("point is no number from the offset on")
+    return Hold(name, TopicPartition(topic, number), point, since_ms, until_ms, limit)

@@ -1,7 +1,8 @@
-"""A named hold: until some time no round cleans a partition past an offset.
+"""A named hold: until some time the states of a partition as of a point, and later, are kept.
 
-So the state as of that offset, and of every later one, can still be told. A hold ends by itself:
-one that nobody releases would keep what was deleted for ever.
+For that no round cleans it past the hold's limit. That lies in front of the point where a
+transaction is in flight there: a round would go by how it ended. A hold ends by itself: one that
+nobody releases would keep what was deleted for ever.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ HOLDS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True, order=True)
 class Hold:
-    """``partition`` is not cleaned at or above ``offset`` from ``since_ms`` until ``until_ms``.
+    """The states of ``partition`` as of ``offset``, and of every later one, are kept from
+    ``since_ms`` until ``until_ms``: nothing is cleaned at or above ``limit``.
 
-    Times are milliseconds since 1970; at ``until_ms`` it is over.
+    Times are milliseconds since 1970; at ``until_ms`` it is over. ``limit`` is at most ``offset``.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Hold:
     offset: int
     since_ms: int
     until_ms: int
+    limit: int
 
     def is_in_force(self, now_ms: int) -> bool:
         """Say whether it counts at ``now_ms``."""
@@ -39,14 +42,30 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptPoint:
+    """The states as of ``offset``, and of every later one, can be told as long as nothing is
+    cleaned at or above ``limit``, which is at most ``offset``.
+    """
+
+    offset: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class HoldPoint:
     """Where a hold begins: at ``offset``, or at a time in ms, or, without either, where logs end.
 
-    The end is that of what is decided: where the first open transaction begins.
+    The end is that of what is decided: where the first open transaction begins. Where the state as
+    of that cannot be told any more, it is the first point behind it whose state can.
     """
 
     offset: int | None = None
     time_ms: int | None = None
+
+    @property
+    def is_now(self) -> bool:
+        """Say whether it is where logs end."""
+        return self.offset is None and self.time_ms is None
 
 
 def check_hold_name(name: str) -> None:

@@ -16,18 +16,20 @@ and leave no trace.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from keeplast.clock import Clock
 from keeplast.columns import batch_table as t
+from keeplast.columns.scan import HAS_EVENTS
 from keeplast.errors import CorruptError
 from keeplast.format import producer_snapshot
 from keeplast.format.batch import decode_batch
 from keeplast.format.control import ControlType
 from keeplast.format.filename import SNAPSHOT, segment_file
+from keeplast.format.producer_snapshot import ProducerEntry
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import SNAPSHOT_BYTES_MAX
 from keeplast.log.transactions import TransactionFold, markers_of
@@ -46,10 +48,15 @@ class InFlight:
     ``first_offset`` is where the earliest of them begins, as far as it has left data; None without
     one. ``believed_to`` is behind the last marker of those that a cleaner may have believed though
     they are undecided at the offset; None without one, and then the state can be told.
+    ``snapshot`` is the offset of the producer snapshot from which on they were followed; None where
+    there was none, so that it was from the log start. ``has_producers`` says that there was one at
+    all, in the snapshot or behind it.
     """
 
     first_offset: int | None
     believed_to: int | None
+    snapshot: int | None
+    has_producers: bool
 
 
 def find_in_flight(
@@ -62,20 +69,24 @@ def find_in_flight(
     start; to the log end where that may matter. CorruptError as for a round.
     """
     first = max(view.log_start, cleaned_to or 0)
-    start, opened = _newest_snapshot(view, first, end_offset, files)
-    fold = TransactionFold(opened)
+    snapshot, entries = _newest_snapshot(view, first, end_offset, files)
+    start = view.log_start if snapshot is None else snapshot
+    fold = TransactionFold(_opened(entries))
+    has_producers = bool(entries)
     for window in _headers(view, start, end_offset, files, clock):
         fold.add(window)
+        has_producers |= bool(window.marks & HAS_EVENTS)
     open_from = dict(fold.opened())
     is_cleaned = first > view.log_start
-    is_known = start >= first
+    is_known = snapshot is not None
     suspects = {producer for producer, offset in open_from.items() if offset < first}
     believed_to = None
     if is_cleaned and not is_known:
         believed_to = _believed_to(view, first, end_offset, None, files, clock)
     elif is_cleaned and suspects:
         believed_to = _believed_to(view, end_offset, end_offset, suspects, files, clock)
-    return InFlight(min(open_from.values(), default=None), believed_to)
+    first_offset = min(open_from.values(), default=None)
+    return InFlight(first_offset, believed_to, snapshot, has_producers)
 
 
 def _believed_to(
@@ -126,10 +137,10 @@ def _began_here(window: Window, seen: Collection[int]) -> dict[int, int]:
 
 def _newest_snapshot(
     view: LogView, first: int, end_offset: int, files: FileSystem
-) -> tuple[int, list[tuple[int, int]]]:
-    """Return from where in [first, end] to follow the producers, and what is open there.
+) -> tuple[int | None, Sequence[ProducerEntry]]:
+    """Return from where in [first, end] to follow the producers, and who they are there.
 
-    The log start, and nothing open, without a snapshot in that range.
+    None, and nobody, without a snapshot in that range.
     """
     for segment in reversed(view.segments):
         at = segment.base_offset
@@ -140,9 +151,13 @@ def _newest_snapshot(
             entries = producer_snapshot.decode(files.read_bytes(path, SNAPSHOT_BYTES_MAX))
         except (CorruptError, FileNotFoundError):
             continue
-        opened = [(each.producer_id, each.current_txn_first_offset) for each in entries]
-        return at, [each for each in opened if each[1] >= 0]
-    return view.log_start, []
+        return at, entries
+    return None, []
+
+
+def _opened(entries: Iterable[ProducerEntry]) -> list[tuple[int, int]]:
+    opened = [(each.producer_id, each.current_txn_first_offset) for each in entries]
+    return [each for each in opened if each[1] >= 0]
 
 
 def _headers(

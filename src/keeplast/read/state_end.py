@@ -35,7 +35,7 @@ from keeplast.log.partition_log import PartitionFiles
 from keeplast.log.settled import settled_partition
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.partition import TopicPartition
-from keeplast.read.in_flight import find_in_flight
+from keeplast.read.in_flight import InFlight, find_in_flight
 from keeplast.read.log_ranges import SegmentsSeen, Split, Wanted
 from keeplast.read.log_view import LogView
 from keeplast.read.offset_of_time import first_offset_from, first_record
@@ -94,12 +94,32 @@ def require_state_at(
     where = f"end_offset={end_offset} partition={view.partition} path={view.path}"
     if end_offset >= latest:
         return end_offset
-    if any(is_half_done(name) for name in listing.leftovers):
+    if is_being_cleaned(listing):
         raise RefusedError(
             "the state as of an earlier offset cannot be told while the log is cleaned, or after "
             "a round that was interrupted. Read it to the latest offset, or when the round is "
             f"over. {where}"
         )
+    require_no_signs(view, end_offset, cleaned_to, files, clock)
+    if not committed:
+        return end_offset
+    found = find_in_flight(view, end_offset, cleaned_to, files, clock)
+    require_disbelieved(view, end_offset, found)
+    return end_offset if found.first_offset is None else min(end_offset, found.first_offset)
+
+
+def is_being_cleaned(listing: PartitionFiles) -> bool:
+    """Say whether a round is under way, or was interrupted."""
+    return any(is_half_done(name) for name in listing.leftovers)
+
+
+def require_no_signs(
+    view: LogView, end_offset: int, cleaned_to: int | None, files: FileSystem, clock: Clock
+) -> None:
+    """Raise RefusedError when the log was cleaned further than ``cleaned_to``, by what is missing.
+
+    Reads the headers of all batches from there on.
+    """
     first = max(view.log_start, cleaned_to or 0)
     split = Split(view.partition, view.path, Wanted(first, view.log_end), 0)
     missing, horizon = _first_signs(split, files, clock)
@@ -108,19 +128,21 @@ def require_state_at(
         raise RefusedError(
             "the state as of this offset cannot be told: offsets are missing, or a delete horizon "
             "is set, so the log was cleaned, and no checkpoint says that it was not cleaned behind "
-            f"this one. Read it to the latest offset. {sign} {where}"
+            "this one. Read it to the latest offset, or clean the log first. "
+            f"{sign} end_offset={end_offset} partition={view.partition} path={view.path}"
         )
-    if not committed:
-        return end_offset
-    found = find_in_flight(view, end_offset, cleaned_to, files, clock)
+
+
+def require_disbelieved(view: LogView, end_offset: int, found: InFlight) -> None:
+    """Raise RefusedError when a cleaner may have believed what is in flight at ``end_offset``."""
     if found.believed_to is not None:
         raise RefusedError(
             "the state as of this offset is gone: a transaction may be in flight there that has "
             "data in what was cleaned, where what it replaced was removed because it is committed "
             "by now. Read it to the latest offset, or to one from its end on. "
-            f"earliest_offset={found.believed_to} {where}"
+            f"earliest_offset={found.believed_to} end_offset={end_offset} "
+            f"partition={view.partition} path={view.path}"
         )
-    return end_offset if found.first_offset is None else min(end_offset, found.first_offset)
 
 
 def require_time_told(view: LogView, end_offset: int, files: FileSystem, clock: Clock) -> None:

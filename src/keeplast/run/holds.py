@@ -3,10 +3,10 @@
 The order is the rule. A round writes its staged files, then looks for holds, and only then puts
 anything in place; who adds a hold writes it down, and only then looks at the log. So one of the two
 sees the other: a round that would pass the hold gives up, or the log shows that one has, or may
-have, and the hold is taken back. What is left half done is waited for, a while.
+have, and the hold is taken back, or moved to the first point that is kept all the same where it is
+of now. What is left half done is waited for, a while; not for a hold as of now.
 
-A state as of a point has no transaction that is in flight there, while a cleaner believes how it
-ended. So cleaning is kept from where the first of them begins, and not from the point alone.
+How far rounds may go for which point is said by :mod:`keeplast.read.held_point`.
 
 A directory's lock is not needed, and is not taken: a daemon holds it all the time. A broker's own
 cleaner knows nothing of holds.
@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
@@ -26,35 +24,21 @@ from keeplast.log.files import FileSystem
 from keeplast.log.holds import HOLDS_NAME, read_holds, write_holds
 from keeplast.log.lock import appended
 from keeplast.log.object_paths import is_object_path
-from keeplast.log.settled import settled_partition
 from keeplast.model.hold import (
     Hold,
     HoldPoint,
+    KeptPoint,
     check_hold_age,
     check_hold_name,
     holds_named,
     require_new_name,
 )
 from keeplast.model.partition import TopicPartition
+from keeplast.read.held_point import keep_again, keep_point
 from keeplast.read.log_view import LogView, load_reader_checkpoints, look_at_log
-from keeplast.read.offset_of_time import first_offset_from
-from keeplast.read.state_end import is_half_done, require_state_at, require_time_told
 
 TRIES_MAX = 60
 PAUSE_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class HeldPoint:
-    """A point of a log that can be told: ``asked``, and ``offset``, which cleaning may not pass.
-
-    ``is_latest`` says that nothing behind ``asked`` is decided yet: no round passes that.
-    """
-
-    entry: PartitionEntry
-    asked: int
-    offset: int
-    is_latest: bool
 
 
 def choose_entries(
@@ -115,26 +99,39 @@ def add_holds(
             "holds are for directories that are cleaned in place; nothing in an object store is. "
             f"path={directory.root}"
         )
-    points = find_points(directory.root, entries, point, files, clock)
     now_ms, place = clock.now_ms(), f"path={directory.root}"
-    added = [
-        Hold(name, each.entry.partition, each.offset, now_ms, now_ms + max_age_ms)
-        for each in points
-    ]
+
+    def found(before: Sequence[KeptPoint | None]) -> list[KeptPoint]:
+        return [
+            _find_waiting(entry, point, files, clock, each)
+            for entry, each in zip(entries, before, strict=True)
+        ]
+
+    def holds_of(points: Sequence[KeptPoint]) -> list[Hold]:
+        return [
+            Hold(name, entry.partition, each.offset, now_ms, now_ms + max_age_ms, each.limit)
+            for entry, each in zip(entries, points, strict=True)
+        ]
+
+    kept = found([None] * len(entries))
+    added = holds_of(kept)
     with appended(directory.root / HOLDS_NAME):
         known = read_holds(files, directory.root)
         require_new_name(name, known, now_ms, place)
-        kept = [each for each in known if each.is_in_force(now_ms)]
-        write_holds(files, directory.root, [*kept, *added])
+        over = [each for each in known if not each.is_in_force(now_ms)]
+        _replace(directory, over, added, files)
+    written = set(added)
     try:
-        for each in points:
-            # No round passes what is decided, so that none can pass its end.
-            if not each.is_latest:
-                _require_told(each.entry, each.asked, files, clock)
+        settled = holds_of(found(kept))
+        if settled != added:
+            written |= set(settled)
+            with appended(directory.root / HOLDS_NAME):
+                _replace(directory, added, settled, files)
     except BaseException:
-        _take_back(directory, added, files)
+        with appended(directory.root / HOLDS_NAME):
+            _replace(directory, written, (), files)
         raise
-    return tuple(added)
+    return tuple(settled)
 
 
 def check_hold(name: str, point: HoldPoint, max_age_ms: int, partitions: int) -> None:
@@ -148,27 +145,10 @@ def check_hold(name: str, point: HoldPoint, max_age_ms: int, partitions: int) ->
         )
 
 
-def find_points(
-    root: Path,
-    entries: Sequence[PartitionEntry],
-    point: HoldPoint,
-    files: FileSystem,
-    clock: Clock,
-) -> list[HeldPoint]:
-    """Return where cleaning has to be kept from, so that the state as of ``point`` can be told.
-
-    ``entries`` are logs of the data directory ``root``, or of what ``files`` show as one.
-    RefusedError where it cannot be told any more; otherwise as of :func:`add_holds`.
-    """
-    checkpoints = load_reader_checkpoints(files, root)
-    found = []
-    for entry in entries:
-        view = look_at_log(entry.partition, entry.path, checkpoints, files, clock)
-        asked = _offset_of(view, point, files, clock)
-        is_latest = asked >= view.last_stable
-        offset = asked if is_latest else _require_told(entry, asked, files, clock)
-        found.append(HeldPoint(entry, asked, offset, is_latest))
-    return found
+def look_at_entry(entry: PartitionEntry, files: FileSystem, clock: Clock) -> LogView:
+    """Return what readers may see of a log now, by the checkpoints beside it."""
+    checkpoints = load_reader_checkpoints(files, entry.path.parent)
+    return look_at_log(entry.partition, entry.path, checkpoints, files, clock)
 
 
 def release_holds(directory: DataDirectory, name: str, files: FileSystem) -> tuple[Hold, ...]:
@@ -181,42 +161,30 @@ def release_holds(directory: DataDirectory, name: str, files: FileSystem) -> tup
     return released
 
 
-def _take_back(directory: DataDirectory, added: Collection[Hold], files: FileSystem) -> None:
-    with appended(directory.root / HOLDS_NAME):
-        write_holds(files, directory.root, set(read_holds(files, directory.root)) - set(added))
+def _replace(
+    directory: DataDirectory, old: Collection[Hold], new: Collection[Hold], files: FileSystem
+) -> None:
+    """Put ``new`` holds in the place of ``old`` ones, which need not be there any more."""
+    known = set(read_holds(files, directory.root))
+    write_holds(files, directory.root, (known - set(old)) | set(new))
 
 
-def _offset_of(view: LogView, point: HoldPoint, files: FileSystem, clock: Clock) -> int:
-    latest = view.last_stable
-    if point.offset is not None:
-        if not view.log_start <= point.offset <= latest:
-            raise InvalidError(
-                "the log has no state as of this offset; give one from where it starts to where "
-                f"what is decided ends. offset={point.offset} log_start={view.log_start} "
-                f"last_stable={latest} partition={view.partition}"
-            )
-        return point.offset
-    if point.time_ms is None:
-        return latest
-    found = first_offset_from(view, point.time_ms + 1, files, clock)
-    offset = latest if found is None else min(found, latest)
-    require_time_told(view, offset, files, clock)
-    return offset
-
-
-def _require_told(entry: PartitionEntry, offset: int, files: FileSystem, clock: Clock) -> int:
-    """Return when the state as of ``offset`` can be told, and no round is under way that may end
-    that: where the first transaction begins that is in flight there, else ``offset``."""
-    for _ in range(TRIES_MAX):
-        checkpoints = load_reader_checkpoints(files, entry.path.parent)
-        view = look_at_log(entry.partition, entry.path, checkpoints, files, clock)
-        listing = settled_partition(view.path, files, clock, if_empty=view.log_start)
-        if not any(is_half_done(each) for each in listing.leftovers):
-            latest = view.last_stable
-            return require_state_at(view, offset, latest=latest, files=files, clock=clock)
+def _find_waiting(
+    entry: PartitionEntry,
+    point: HoldPoint,
+    files: FileSystem,
+    clock: Clock,
+    kept: KeptPoint | None = None,
+) -> KeptPoint:
+    """Return how states are kept, or what is left of ``kept``, when no round is half done."""
+    for left in reversed(range(TRIES_MAX)):
+        try:
+            view = look_at_entry(entry, files, clock)
+            if kept is None:
+                return keep_point(view, point, files, clock)
+            return keep_again(view, point, kept, files, clock)
+        except UnavailableError:
+            if not left:
+                raise
         clock.sleep(PAUSE_SECONDS)
-    raise UnavailableError(
-        "a round of this log is under way, or was interrupted, so that nobody knows whether the "
-        "state as of this offset stays; add the hold when it is over, or hold the log as of now. "
-        f"partition={entry.partition} offset={offset}"
-    )
+    raise AssertionError("unreachable")

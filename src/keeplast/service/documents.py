@@ -60,6 +60,7 @@ def hold_document(hold: Hold) -> dict[str, Any]:
     return {
         "name": hold.name,
         "offset": hold.offset,
+        "limit": hold.limit,
         "since_ms": hold.since_ms,
         "until_ms": hold.until_ms,
     }

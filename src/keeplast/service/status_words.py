@@ -195,9 +195,14 @@ def _point_lines(log: LogStatus, now_ms: int) -> list[str]:
 def hold_lines(holds: Iterable[Hold], now_ms: int) -> list[str]:
     """Return what keeps cleaning from passing which point of a log, a line each."""
     return [
-        f"hold {each.name}: not cleaned past {each.offset} until {_moment(each.until_ms, now_ms)}"
+        f"hold {each.name}: not cleaned past {each.limit}{_state_words(each)} until "
+        f"{_moment(each.until_ms, now_ms)}"
         for each in sorted(holds)
     ]
+
+
+def _state_words(hold: Hold) -> str:
+    return "" if hold.limit == hold.offset else f", for the state as of {hold.offset},"
 
 
 def told_words(told_from: int, bound: int = 0) -> str:

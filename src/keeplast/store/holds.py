@@ -14,7 +14,8 @@ from keeplast.errors import ConflictError, InvalidError
 from keeplast.log.data_directory import PartitionEntry
 from keeplast.model.hold import Hold, HoldPoint
 from keeplast.model.partition import TopicPartition
-from keeplast.run.holds import check_hold, choose_partitions, find_points
+from keeplast.read.held_point import keep_point
+from keeplast.run.holds import check_hold, choose_partitions, look_at_entry
 from keeplast.tier.metadata.hold_rows import HeldTopic, StoredPoint
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.stored_logs import shown_log
@@ -83,5 +84,5 @@ class StoreHolds:
             )
         files = LogDirectoryRecipe(ROOT, (shown_log(state, self._objects),)).open()
         entry = PartitionEntry(partition, round_path(partition), None)
-        (found,) = find_points(ROOT, [entry], point, files, self._clock)
-        return StoredPoint(state, found.offset)
+        view = look_at_entry(entry, files, self._clock)
+        return StoredPoint(state, keep_point(view, point, files, self._clock, is_noted=True))

@@ -155,8 +155,9 @@ def limit_words(limit: Limit) -> str:
             )
         case r.GivenLimit(offset):
             return f"{offset} was given as the first uncleanable offset"
-        case r.HoldLimit(offset, name, until_ms):
-            return f"the state as of {offset} is held by {name} until {utc_text(until_ms)}"
+        case r.HoldLimit(offset, name, until_ms, point):
+            within = "" if offset == point else f", which needs what lies from {offset} on,"
+            return f"the state as of {point}{within} is held by {name} until {utc_text(until_ms)}"
         case r.LagLimit():
             return _lag_words(limit)
     assert_never(limit)

@@ -15,7 +15,7 @@ from keeplast.attach.answers.holds import AttachedHolds, HeldCluster
 from keeplast.attach.rounds.round import RoundWish, clean_attached
 from keeplast.errors import ConflictError, InvalidError, RefusedError
 from keeplast.log.append import NewRecord
-from keeplast.model.hold import Hold, HoldPoint
+from keeplast.model.hold import Hold, HoldPoint, KeptPoint
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
@@ -213,24 +213,25 @@ def test_as_of_now_is_where_the_brokers_say_that_what_is_decided_ends(
     assert 67 == hold(world).offset
     assert 13 == hold(world, "time", time_ms=START_MS + 12).offset
     # No round reaches what lies behind the last segment but one.
-    assert 50 == hold(world, "local", offset=66).offset
+    held = hold(world, "local", offset=66)
+    assert (66, 50) == (held.offset, held.limit)
     assert 50 == hold(world, "late", time_ms=START_MS + 60).offset
-    with pytest.raises(InvalidError, match="offset=68 log_start=0 last_stable=67"):
+    with pytest.raises(InvalidError, match="offset=68 log_start=0 log_end=67"):
         hold(world, "beyond", offset=68)
 
 
 def test_what_is_found_counts_only_while_nothing_was_decided(world: VerifiedWorld) -> None:
-    find = AttachedHolds._find_told
+    find = AttachedHolds._find_kept
     rounds: list[RoundReport] = []
 
-    def find_late(*given: object) -> int:
+    def find_late(*given: object) -> KeptPoint:
         found = find(*given)  # type: ignore[arg-type]
         if not rounds:
             rounds.append(clean(world))
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AttachedHolds, "_find_told", find_late)
+        patch.setattr(AttachedHolds, "_find_kept", find_late)
         with pytest.raises(RefusedError, match="cleaned_to=50 end_offset=35"):
             hold(world, offset=35)
 

@@ -17,6 +17,7 @@ from keeplast.format.message_set import Batch, read_batches
 from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles, WriteHandle
+from keeplast.model.hold import KeptPoint
 from keeplast.model.strategy import Strategy
 from keeplast.tier.metadata.hold_rows import StoredPoint
 from keeplast.tier.objects.object_store import partition_prefix
@@ -130,7 +131,7 @@ def test_a_followers_round_ends_where_a_hold_of_the_store_is(cluster: Cluster) -
     write(a, 60)
     replicate(a, b)
     a.copy()
-    point = StoredPoint(cluster.store.load(PARTITION), 20)
+    point = StoredPoint(cluster.store.load(PARTITION), KeptPoint(20, 20))
     cluster.store.hold_rows.add_stored([point], "h", HOUR_MS)
 
     def offsets() -> set[int]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import keeplast
+import keeplast.run.holds as holds_module
 from keeplast.cleaner.erasure import BasisKind
 from keeplast.cleaner.reasons import BoundNote, HoldLimit
 from keeplast.errors import (
@@ -29,13 +30,14 @@ from keeplast.model.hold import AGE_MS_MAX, Hold, HoldPoint
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
+from keeplast.read.log_view import LogView
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.holds import add_holds, choose_entries, release_holds
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
-from tests.support.log_builder import LogBuilder
+from tests.support.log_builder import LogBuilder, Producer
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION
 
@@ -104,7 +106,7 @@ def test_a_round_ends_where_a_hold_is_and_goes_on_when_it_is_over(root: Path) ->
     hold(root, offset=25)
     (report,) = clean(root)
     assert (20, 20) == (report.bound, report.end_offset)
-    limit = HoldLimit(25, "h", NOW_MS + HOUR)
+    limit = HoldLimit(25, "h", NOW_MS + HOUR, 25)
     assert BoundNote(20, 25, limit) in report.remarks
     assert set(range(20, 25)) == state_as_of(root, 25)
     assert clean(root, NOW_MS + HOUR - 1)[0].skipped
@@ -162,9 +164,141 @@ def test_a_hold_within_a_transaction_keeps_what_the_state_has_instead_of_it(
     log.append(NewRecord(b"b", b"5", NOW_MS))
     log.close()
     (added,) = hold(tmp_path / "data", offset=3)
-    assert 1 == added.offset
+    assert (3, 1) == (added.offset, added.limit)
     clean(tmp_path / "data")
     assert {0, 2} == state_as_of(tmp_path / "data", 3)
+
+
+def overlapping(root: Path) -> tuple[LogBuilder, Producer]:
+    """Offset 1 is of a transaction that ends at 4, committed; what begins at 3 is undecided."""
+    log = LogBuilder(root / "t-0", COMPACT)
+    first, second = log.producer(1), log.producer(2)
+    log.append(NewRecord(b"1", b"before", NOW_MS))
+    first.send(1)
+    log.append(NewRecord(b"2", b"x", NOW_MS))
+    log.roll()
+    second.send(3)
+    first.commit()
+    return log, second
+
+
+def go_on(log: LogBuilder, producer: Producer) -> None:
+    producer.commit()
+    log.append(NewRecord(b"2", b"y", NOW_MS))
+    log.roll()
+    log.append(NewRecord(b"4", b"z", NOW_MS))
+    log.close()
+
+
+def test_a_hold_as_of_now_keeps_what_a_transaction_replaces_that_overlaps_an_open_one(
+    tmp_path: Path,
+) -> None:
+    """A round would believe the first, which is committed behind where what is decided ends."""
+    log, producer = overlapping(tmp_path)
+    (added,) = hold(tmp_path)
+    assert (3, 1) == (added.offset, added.limit)
+    clean(tmp_path)
+    go_on(log, producer)
+    clean(tmp_path)
+    assert {3: {0, 2}, 4: {0, 2}, 5: {1, 2}, 6: {1, 2, 3}} == {
+        offset: state_as_of(tmp_path, offset) for offset in (3, 4, 5, 6)
+    }
+
+
+def test_a_hold_as_of_now_is_at_the_first_point_that_can_be_kept(tmp_path: Path) -> None:
+    """A round has believed the first already, so that the state as of 3 is gone."""
+    log, producer = overlapping(tmp_path)
+    assert 3 == clean(tmp_path)[0].end_offset
+    for point in ({"offset": 3}, {"offset": 4}):
+        with pytest.raises(RefusedError, match="earliest_offset=5"):
+            hold(tmp_path, **point)
+    (added,) = hold(tmp_path)
+    assert (5, 3) == (added.offset, added.limit)
+    assert added == replace(hold(tmp_path, "h5", offset=5)[0], name="h")
+    go_on(log, producer)
+    clean(tmp_path)
+    assert {5: {1, 2}, 6: {1, 2, 3}} == {each: state_as_of(tmp_path, each) for each in (5, 6)}
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_hold_as_of_now_reckons_with_a_round_that_is_under_way(
+    tmp_path: Path, *, is_over: bool
+) -> None:
+    """One that has looked for holds before: it believes what is committed, up to what is open."""
+    log, producer = overlapping(tmp_path)
+    staged = tmp_path / "t-0" / f"{0:020d}.log.0123456789abcdef.deleted"
+    look = holds_module.look_at_entry
+
+    def look_late(*given: Any) -> LogView:
+        known = read_holds(FILES, tmp_path)
+        if known and is_over:
+            write_holds(FILES, tmp_path, ())
+            assert 3 == clean(tmp_path)[0].end_offset
+            write_holds(FILES, tmp_path, known)
+        elif known:
+            staged.touch()
+        return look(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(holds_module, "look_at_entry", look_late)
+        (added,) = hold(tmp_path)
+    assert (5, 1) == (added.offset, added.limit)
+    assert (added,) == read_holds(FILES, tmp_path)
+    staged.unlink(missing_ok=True)
+    go_on(log, producer)
+    clean(tmp_path)
+    assert {5: {1, 2}, 6: {1, 2, 3}} == {each: state_as_of(tmp_path, each) for each in (5, 6)}
+
+
+def test_without_a_snapshot_rounds_end_where_one_tells_who_was_in_flight(tmp_path: Path) -> None:
+    """A later reader would not know that nobody was in flight at the point."""
+    log = LogBuilder(tmp_path / "t-0", COMPACT)
+    producer = log.producer(1)
+    for _ in range(3):
+        log.append(NewRecord(b"a", b"%d" % log.log_end, NOW_MS))
+        producer.send(1)
+        producer.commit()
+        log.roll()
+    (tmp_path / "t-0" / f"{6:020d}.snapshot").unlink()
+    (tmp_path / "t-0" / f"{9:020d}.snapshot").unlink()
+    (added,) = hold(tmp_path, offset=8)
+    assert (8, 3) == (added.offset, added.limit)
+    clean(tmp_path)
+    producer.send(1)
+    producer.commit()
+    log.append(NewRecord(b"a", b"%d" % log.log_end, NOW_MS))
+    log.roll()
+    log.close()
+    clean(tmp_path)
+    assert {6, 4} == state_as_of(tmp_path, 8)
+
+
+def test_a_log_that_was_cleaned_further_than_anybody_says_is_not_held(root: Path) -> None:
+    clean(root)
+    (root / "cleaner-offset-checkpoint").unlink()
+    with pytest.raises(RefusedError, match="clean the log first"):
+        hold(root)
+    clean(root)
+    assert [40] == [each.offset for each in hold(root)]
+
+
+def test_a_hold_of_a_time_keeps_the_record_in_front_of_it(tmp_path: Path) -> None:
+    """Without one that is left nobody would know that the time lies there."""
+    log = LogBuilder(tmp_path / "t-0", COMPACT)
+    for number in range(3):
+        log.append(NewRecord(b"k", b"%d" % number, NOW_MS + 10 * number))
+    producer = log.producer(1)
+    producer.send_records(NewRecord(b"k", b"aborted", NOW_MS + 25))
+    producer.abort()
+    log.roll()
+    log.append(NewRecord(b"k", b"later", NOW_MS + 40))
+    log.roll()
+    log.close()
+    (added,) = hold(tmp_path, time_ms=NOW_MS + 30)
+    assert (5, 4) == (added.offset, added.limit)
+    assert clean(tmp_path)[0].skipped
+    opened = keeplast.open_log(tmp_path / "t-0")
+    assert [2] == [each.offset for each in opened.state(COMPACT, as_of_ms=NOW_MS + 30).values()]
 
 
 def test_a_hold_as_of_now_or_of_a_time(root: Path) -> None:
@@ -191,7 +325,7 @@ def test_a_point_that_cleaning_has_passed_is_not_held(root: Path, offset: int) -
         ("n" * 65, HOUR, 5, "not a name"),
         ("h", 999, 5, "max_age_ms=999"),
         ("h", AGE_MS_MAX + 1, 5, "366 d at most"),
-        ("h", HOUR, 41, "offset=41 log_start=0 last_stable=40"),
+        ("h", HOUR, 41, "offset=41 log_start=0 log_end=40"),
         ("h", HOUR, -1, "offset=-1"),
     ],
 )
@@ -207,7 +341,7 @@ def test_a_name_is_of_one_hold_until_that_is_over(root: Path) -> None:
     hold(root, offset=12)
     with pytest.raises(RefusedError, match="there is a hold of this name"):
         hold(root, offset=13)
-    write_holds(FILES, root, [Hold("h", PARTITION, 12, NOW_MS - 10, NOW_MS)])
+    write_holds(FILES, root, [Hold("h", PARTITION, 12, NOW_MS - 10, NOW_MS, 12)])
     assert 13 == hold(root, offset=13)[0].offset
     assert [13] == [each.offset for each in read_holds(FILES, root)]
 
@@ -229,7 +363,9 @@ def test_a_round_that_is_under_way_does_not_pass_a_new_hold(root: Path) -> None:
     """The hold is written while it reads: before it looks for holds again."""
     (report,) = clean(
         root,
-        meanwhile=lambda: write_holds(FILES, root, [Hold("h", PARTITION, 25, NOW_MS, INT64_MAX)]),
+        meanwhile=lambda: write_holds(
+            FILES, root, [Hold("h", PARTITION, 25, NOW_MS, INT64_MAX, 25)]
+        ),
     )
     assert isinstance(report.failure, ConflictError)
     assert "hold=h offset=25 bound=30" in str(report.failure)

@@ -26,11 +26,12 @@ from keeplast.clock import Clock
 from keeplast.cluster.facts import TopicFacts
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import LiveCluster
-from keeplast.errors import ConflictError, InvalidError, RefusedError
+from keeplast.errors import ConflictError, RefusedError
 from keeplast.log.data_directory import PartitionEntry
-from keeplast.model.hold import Hold, HoldPoint
+from keeplast.model.hold import Hold, HoldPoint, KeptPoint
 from keeplast.model.partition import TopicPartition
-from keeplast.run.holds import check_hold, find_points
+from keeplast.read.held_point import decided_end, keep_end, keep_point, require_offset
+from keeplast.run.holds import check_hold, look_at_entry
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.metadata.hold_rows import AttachedPoint
 from keeplast.tier.objects.log_directory import LogDirectoryRecipe, ShownLog
@@ -92,10 +93,16 @@ class AttachedHolds:
         view = look(self._cluster, name, terms, seen, kept=self._folds)
         view.require_continued()
         self._require_ours(view, known)
-        # No round goes beyond what is decided.
-        stable = self._cluster.read_stable_ends(view.topic)[name.partition.partition]
-        offset = stable if point == HoldPoint() else self._find_told(view, known, point, stable)
-        return AttachedPoint(name, known, view.log.start, view.point, offset)
+        number = name.partition.partition
+        # In this order: what is open at the end begins at or behind what was decided before.
+        stable = self._cluster.read_stable_ends(view.topic)[number]
+        end = self._cluster.read_ranges(view.topic)[number].end
+        if point.is_now and end <= stable:
+            # Nothing is in flight there.
+            kept = KeptPoint(stable, stable)
+        else:
+            kept = self._find_kept(view, known, point, stable, end)
+        return AttachedPoint(name, known, view.log.start, view.point, kept)
 
     def _require_ours(self, view: MetadataView, known: Attached | None) -> None:
         """Raise RefusedError when another decision log, or a newer copy of it, is at work."""
@@ -108,21 +115,18 @@ class AttachedHolds:
                 f"partition={view.name} epoch={owner.epoch}"
             )
 
-    def _find_told(
-        self, view: MetadataView, known: Attached | None, point: HoldPoint, stable: int
-    ) -> int:
-        """Return where to hold, by what rounds may reach of the log: at most where that ends.
+    def _find_kept(
+        self, view: MetadataView, known: Attached | None, point: HoldPoint, stable: int, end: int
+    ) -> KeptPoint:
+        """Return how states are kept, by what rounds may reach of the log.
 
-        What is in flight at a point behind it begins at or behind what is decided there.
+        What is in flight at a point behind that begins at or behind what is decided in it.
         """
         at, log_start = view.name.partition, view.log.start
         partition = TopicPartition(at.topic, at.partition)
-        if point.offset is not None and not log_start <= point.offset <= stable:
-            raise InvalidError(
-                "the log has no state as of this offset; give one from where it starts to where "
-                f"what is decided ends. offset={point.offset} log_start={log_start} "
-                f"last_stable={stable} partition={partition}"
-            )
+        asked = stable if point.is_now else point.offset
+        if asked is not None:
+            require_offset(partition, asked, log_start=log_start, end=end)
         lineage_of = partial(read_lineage, self._layout)
         sources = measure_sources(
             self._layout,
@@ -131,19 +135,23 @@ class AttachedHolds:
             ),
         )
         if not sources.segments:
-            return log_start
+            # There is nothing that could be cleaned.
+            return KeptPoint(log_start if asked is None else asked, log_start)
         told = told_from(view.cache, self._log, known, log_start=log_start)
         shown = ShownLog(
             partition=partition,
-            files=AttachedRecipe(self._layout, sources.segments, OutputMark(NOBODY, 0)),
+            files=AttachedRecipe(
+                self._layout, sources.segments, OutputMark(NOBODY, 0), shows_snapshots=True
+            ),
             log_start=max(log_start, sources.segments[0].start_offset),
             told_from=min(told, sources.end), topic_id=at.topic_id,
             lineage=tuple(lineage_of(sources.segments[-1].newest)),
         )  # fmt: skip
         files = LogDirectoryRecipe(ROOT, (shown,), again="keeplast attach verify").open()
         entry = PartitionEntry(partition, attached_path(at), None)
-        (latest,) = find_points(ROOT, [entry], HoldPoint(), files, self._clock)
-        if point.offset is not None and point.offset >= latest.offset:
-            return latest.offset
-        (found,) = find_points(ROOT, [entry], point, files, self._clock)
-        return found.offset
+        reached = look_at_entry(entry, files, self._clock)
+        if asked is not None and asked >= reached.log_end:
+            return KeptPoint(asked, decided_end(reached))
+        if point.is_now:
+            return keep_end(reached, stable, files, self._clock, is_noted=True)
+        return keep_point(reached, point, files, self._clock, is_noted=True)

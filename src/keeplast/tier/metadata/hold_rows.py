@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, delete, insert, select
 
 from keeplast.errors import ConflictError
 from keeplast.format.identifier import encode_id
-from keeplast.model.hold import Hold, holds_named, require_new_name, require_room
+from keeplast.model.hold import Hold, KeptPoint, holds_named, require_new_name, require_room
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.decision_rows import find_row, insert_row
@@ -38,7 +38,7 @@ class StoredPoint:
     """Where a partition of a store is to be held, by the state that this was found in."""
 
     known: PartitionState
-    offset: int
+    kept: KeptPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class AttachedPoint:
     known: Attached | None
     log_start: int
     seen: MetadataPoint
-    offset: int
+    kept: KeptPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class HeldTopic:
     topic_id: str | None = None
 
 
-Locked = tuple[TopicPartition, int, dict[str, int]]
+Locked = tuple[TopicPartition, KeptPoint, dict[str, int]]
 """A partition whose row is locked, where it is to be held, and the column that names the row."""
 
 
@@ -195,7 +195,7 @@ class HoldRows:
         if row is None:
             raise _changed(encode_id(point.name.partition.topic_id))
         at = TopicPartition(row["topic"], row["partition"])
-        return at, point.offset, {"attached_id": int(row["id"])}
+        return at, point.kept, {"attached_id": int(row["id"])}
 
     # Of either.
 
@@ -214,12 +214,14 @@ class HoldRows:
             require_new_name(name, known, now_ms, place)
             connection.execute(delete(schema.HOLDS).where(_H.until_ms <= now_ms))
             made = []
-            for partition, offset, column in lock(connection):
-                hold = Hold(name, partition, offset, now_ms, now_ms + max_age_ms)
+            for partition, kept, column in lock(connection):
+                hold = Hold(
+                    name, partition, kept.offset, now_ms, now_ms + max_age_ms, kept.limit
+                )  # fmt: skip
                 connection.execute(
                     insert(schema.HOLDS).values(
-                        name=hold.name, at_offset=hold.offset, since_ms=hold.since_ms,
-                        until_ms=hold.until_ms, **column,
+                        name=hold.name, at_offset=hold.limit, point=hold.offset,
+                        since_ms=hold.since_ms, until_ms=hold.until_ms, **column,
                     )
                 )  # fmt: skip
                 made.append(hold)
@@ -243,11 +245,11 @@ def _lock_stored(connection: Connection, point: StoredPoint) -> Locked:
         (each.row_id, each.leader_epoch, each.log_start, each.told_from, each.forgotten_ms)
         for each in (known, found)
     )
-    if was != now or point.offset > found.remote_end:
+    if was != now or point.kept.offset > found.remote_end:
         raise _changed(str(known.partition))
     # Equal versions are equal states, holds included.
     raise_version(connection, row)
-    return known.partition, point.offset, {"partition_id": found.row_id}
+    return known.partition, point.kept, {"partition_id": found.row_id}
 
 
 def _remove(connection: Connection, name: str, place: ColumnElement[bool]) -> None:

@@ -212,12 +212,15 @@ def holder_of(row: RowMapping) -> Holder | None:
 def hold_of(partition: TopicPartition, row: RowMapping) -> Hold:
     """Return a hold of ``partition``; ValueError, or InvalidError, names what cannot be read."""
     check_hold_name(str(row["name"]))
-    offset, since_ms, until_ms = (
+    limit, since_ms, until_ms = (
         whole(row[each], each) for each in ("at_offset", "since_ms", "until_ms")
     )
-    if min(offset, since_ms, until_ms) < 0:
-        raise ValueError(f"offset and times are at least 0: {offset} {since_ms} {until_ms}")
-    return Hold(row["name"], partition, offset, since_ms, until_ms)
+    if min(limit, since_ms, until_ms) < 0:
+        raise ValueError(f"offset and times are at least 0: {limit} {since_ms} {until_ms}")
+    point = limit if row["point"] is None else whole(row["point"], "point")
+    if point < limit:
+        raise ValueError(f"the point lies at the offset or behind it: {point} {limit}")
+    return Hold(row["name"], partition, point, since_ms, until_ms, limit)
 
 
 def visits_of(text: str, latest_ms: int) -> Visits:

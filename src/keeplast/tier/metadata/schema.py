@@ -218,12 +218,15 @@ HOLDS = Table(
     Column("partition_id", ForeignKey("partitions.id"), nullable=True),
     Column("attached_id", ForeignKey("attached.id"), nullable=True),
     Column("at_offset", BigInteger, nullable=False),
+    Column("point", BigInteger, nullable=True),
     Column("since_ms", BigInteger, nullable=False),
     Column("until_ms", BigInteger, nullable=False),
     UniqueConstraint("partition_id", "name"),
     UniqueConstraint("attached_id", "name"),
 )
-"""What keeps cleaning from passing an offset for a while: of one partition, stored or attached."""
+"""What keeps cleaning from passing ``at_offset`` for a while, so that the states as of ``point``, and
+later, can be told: of one partition, stored or attached. NULL is a point at ``at_offset``.
+"""
 
 DECISIONS = Table(
     "decisions",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -366,7 +366,9 @@ class InCluster(Place):
         self.world.log.now_ms = max(self.world.log.now_ms, tier.world.clock.now_ms())
 
 
-PLACES = {"directory": InDirectory, "store": InStore, "cluster": InCluster}
+PLACES: dict[str, Callable[[World, Path], Place]] = {
+    "directory": InDirectory, "store": InStore, "cluster": InCluster,
+}  # fmt: skip
 EXAMPLES = {"directory": (40, 4000), "store": (25, 2000), "cluster": (15, 1000)}
 
 

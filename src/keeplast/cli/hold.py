@@ -107,8 +107,9 @@ def add(
     """Keep clean, run and every other round from passing a point of one or more topics.
 
     The states as of it and of every later point can then be told, with export --ending-offsets and
-    --as-of, until the hold is over. Refused where cleaning has passed it already. keeplast run may
-    be at work. A broker's own cleaner knows nothing of holds; retention and delete-records go on.
+    --as-of, until the hold is over. Refused where cleaning has passed it already; as of now it is
+    then at the first point that can be kept, which is shown. keeplast run may be at work. A
+    broker's own cleaner knows nothing of holds; retention and delete-records go on.
     """
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.output import print_result

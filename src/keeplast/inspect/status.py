@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from keeplast.cleaner.erasure import DirtyLog, Eligibility, find_deadline, find_eligibility
 from keeplast.cleaner.eligibility import limit_of
+from keeplast.cleaner.erasure import DirtyLog, Eligibility, find_deadline, find_eligibility
 from keeplast.cleaner.reasons import Decision, HoldLimit, TransactionLimit, WatermarkLimit
 from keeplast.cleaner.section import LogFigures
 from keeplast.columns import batch_table as t

@@ -70,9 +70,7 @@ def keep_again(
     return KeptPoint(max(kept.offset, again.offset), kept.limit)
 
 
-def require_offset(
-    partition: TopicPartition, offset: int, *, log_start: int, end: int
-) -> None:
+def require_offset(partition: TopicPartition, offset: int, *, log_start: int, end: int) -> None:
     """Raise InvalidError unless ``offset`` is one of [``log_start``, ``end``]."""
     if not log_start <= offset <= end:
         raise InvalidError(

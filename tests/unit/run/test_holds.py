@@ -209,9 +209,9 @@ def test_a_hold_as_of_now_is_at_the_first_point_that_can_be_kept(tmp_path: Path)
     """A round has believed the first already, so that the state as of 3 is gone."""
     log, producer = overlapping(tmp_path)
     assert 3 == clean(tmp_path)[0].end_offset
-    for point in ({"offset": 3}, {"offset": 4}):
+    for offset in (3, 4):
         with pytest.raises(RefusedError, match="earliest_offset=5"):
-            hold(tmp_path, **point)
+            hold(tmp_path, offset=offset)
     (added,) = hold(tmp_path)
     assert (5, 3) == (added.offset, added.limit)
     assert added == replace(hold(tmp_path, "h5", offset=5)[0], name="h")

@@ -224,8 +224,9 @@ HOLDS = Table(
     UniqueConstraint("partition_id", "name"),
     UniqueConstraint("attached_id", "name"),
 )
-"""What keeps cleaning from passing ``at_offset`` for a while, so that the states as of ``point``, and
-later, can be told: of one partition, stored or attached. NULL is a point at ``at_offset``.
+"""What keeps cleaning from passing ``at_offset`` for a while: of one partition, stored or attached.
+
+The states as of ``point``, and later, are kept by that; NULL is a point at ``at_offset``.
 """
 
 DECISIONS = Table(

@@ -61,6 +61,7 @@ from keeplast.format.remote_log_metadata import (
     TopicIdPartition,
     decode,
 )
+from keeplast.inspect.foreign_search import ForeignPath
 from keeplast.log.index_builder import IndexBuilder
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata.database import open_database
@@ -263,6 +264,9 @@ class MemoryTier:
     def list(self, partition: TopicIdPartition) -> Iterator[FoundSegment]:
         for name, (start, log, _) in sorted(self.segments.items()):
             yield FoundSegment(name, start, len(log), START_MS)
+
+    def foreign(self) -> Iterator[ForeignPath]:
+        return iter(())
 
     def check_conditions(self) -> None:
         if self.ignores_conditions:

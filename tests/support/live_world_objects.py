@@ -30,6 +30,7 @@ from keeplast.format.remote_log_metadata import (
 )
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.format.txn_index import decode as decode_aborted
+from keeplast.inspect.foreign_search import ForeignPath
 from tests.support.reader import DecodedBatch, decode_records
 from tests.support.tier_world_stores import require
 from tests.support.tier_world_tasks import Tasks
@@ -224,6 +225,10 @@ class HostLayout:
         for name, files in sorted(self._tier.segments.items()):
             size = sum(len(each) for each in files.values())
             yield FoundSegment(name, self._tier.starts[name], size, 0)
+
+    def foreign(self) -> Iterator[ForeignPath]:
+        """Find no name of a stranger."""
+        return iter(())
 
     # Own objects.
 

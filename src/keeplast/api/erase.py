@@ -40,7 +40,8 @@ class Erasure:
     def is_gone(self) -> bool:
         """Say whether all was searched and no trace of a key was found."""
         answer = self.answer
-        is_whole = bool(answer.searches) and not (answer.problems or answer.faults)
+        barred = answer.problems or answer.faults or answer.in_the_way
+        is_whole = bool(answer.searches) and not barred
         return is_whole and not answer.there
 
 

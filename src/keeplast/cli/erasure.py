@@ -418,7 +418,7 @@ def _verified_lines(
     """Return what a person is told of a certificate that is as it was signed."""
     from keeplast.clock import time_text
     from keeplast.model.escapes import printable
-    from keeplast.service.erasure.certificate import not_stated_in
+    from keeplast.service.erasure.certificate import not_stated_in, unknown_paths_in
 
     lines = [
         f"{file}: as it was signed, {time_text(int(statement['signed_at_ms']))[:19]} by the "
@@ -428,6 +428,7 @@ def _verified_lines(
     ]
     if within:
         lines.append(f"it is about {sum(within.values())} of {len(within)} key(s) of the file")
+    lines += [f"not searched: {each}" for each in unknown_paths_in(statement)]
     lines += [f"not searched: {each}" for each in statement["not_searched"]]
     lines += [f"not stated: {each}" for each in not_stated_in(statement)]
     lines += [f"{each.partition}: {each.standing}: {each.why}" for each in standings]

@@ -22,6 +22,7 @@ from keeplast.errors import CorruptError, RefusedError, UnavailableError
 from keeplast.format.batch import RecordBatch
 from keeplast.format.filename import (
     CLEANED_FOR,
+    INCOMPLETE,
     LOG,
     PARTITION_METADATA,
     parse_segment_file,
@@ -242,7 +243,7 @@ def search_directories(
     searched = 0
     for entry in entries:
         try:
-            names = [name for name in files.listdir(entry.path) if _was_log(name)]
+            names = [name for name in files.listdir(entry.path) if was_log(name)]
         except FileNotFoundError:
             continue  # disposed of by now
         for name in names:
@@ -334,9 +335,8 @@ def search_beside(
         )
     searched, unknown = 0, []
     for name in (*listing.leftovers, *listing.unknown):
-        if not _was_log(name):
-            is_ours = name in _KNOWN or parse_undo_file(name) is not None
-            if name in listing.unknown and not is_ours:
+        if not was_log(name):
+            if name in listing.unknown and not is_without_keys(name):
                 unknown.append(name)
             continue
         if leaves_kept and parse_undo_file(name) is not None:
@@ -351,13 +351,19 @@ def search_beside(
 _KNOWN = frozenset(
     {
         PARTITION_METADATA, "leader-epoch-checkpoint", "leader-epoch-checkpoint.tmp",
-        CLEANED_FOR, UNFINISHED_NOTE,
+        CLEANED_FOR, UNFINISHED_NOTE, INCOMPLETE,
     }
 )  # fmt: skip
 """Files of a partition directory that have neither keys nor values of records."""
 
 
-def _was_log(name: str) -> bool:
+def is_without_keys(name: str) -> bool:
+    """Say whether a file of a partition directory has, by its name, neither keys nor values."""
+    parsed = parse_segment_file(name) or parse_undo_file(name)
+    return name in _KNOWN if parsed is None else parsed.kind != LOG
+
+
+def was_log(name: str) -> bool:
     """Say whether a file is, or by its name may have been, a segment of records."""
     parsed = parse_segment_file(name) or parse_undo_file(name)
     return parsed.kind == LOG if parsed is not None else LOG in name

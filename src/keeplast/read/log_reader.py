@@ -44,15 +44,27 @@ def read_segment(
     does.
     """
     with reading(files, path) as handle:
-        stop = handle.size_bytes if end is None else min(end, handle.size_bytes)
-        position = start
-        while position < stop:
-            data = _window(handle, path, position, stop, window_bytes)
-            try:
-                yield from read_batches(data, base_position=position)
-            except CorruptError as error:
-                raise error.located(str(path)) from error
-            position += len(data)
+        yield from read_opened(handle, path, start=start, end=end, window_bytes=window_bytes)
+
+
+def read_opened(
+    handle: ReadHandle,
+    path: Path,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    window_bytes: int = WINDOW_BYTES,
+) -> Iterator[Batch]:
+    """Yield the batches of an open file as :func:`read_segment` does; ``path`` is for errors."""
+    stop = handle.size_bytes if end is None else min(end, handle.size_bytes)
+    position = start
+    while position < stop:
+        data = _window(handle, path, position, stop, window_bytes)
+        try:
+            yield from read_batches(data, base_position=position)
+        except CorruptError as error:
+            raise error.located(str(path)) from error
+        position += len(data)
 
 
 def _window(

@@ -313,6 +313,29 @@ def test_what_nobody_could_search_is_no_searched_place(
     assert (4, True) == (damaged.code, "no certificate" in damaged.err), damaged.err
 
 
+@pytest.mark.parametrize("where", ["lost+found/#7", "{segments}/x", "{folder}/copy", ".keeplast/#"])
+def test_a_key_in_an_object_of_unknown_name_keeps_a_certificate_back(
+    world: VerifiedWorld, operator: OperatorFiles, tmp_path: Path, where: str
+) -> None:
+    out, root = tmp_path / "gone.json", world.tier.root
+    operator.keys.write_bytes(b"nobody\n")
+    assert 0 == erase(world, operator).code
+    folder = world.file_of(world.tier.served()[0]).parent.relative_to(root)
+    path = root / where.format(segments=SEGMENTS, folder=folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"this is nobody's")
+    name = str(path.relative_to(root))
+    assert 0 == certify(world, operator, out).code
+    (unknown,) = json.loads(out.read_bytes())["statement"]["unknown_paths"]
+    assert (name, 16) == (unknown["path"], unknown["bytes"])
+    out.unlink()
+    refused = certify(world, operator, out, "--keys", operator.keys)
+    assert (4, True) == (refused.code, f"{name} (16 bytes): it has line 1, " in refused.err)
+    path.write_bytes(b"this is another's")
+    assert 0 == certify(world, operator, out, "--keys", operator.keys).code
+    assert [] == json.loads(out.read_bytes())["statement"]["unknown_paths"]
+
+
 def test_a_named_topic_that_is_not_compacted_keeps_a_certificate_back(
     world: VerifiedWorld, operator: OperatorFiles, tmp_path: Path
 ) -> None:

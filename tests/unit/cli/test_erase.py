@@ -16,7 +16,10 @@ import pytest
 
 from keeplast.clock import SystemClock
 from keeplast.cluster.facts import TopicEnds
+from keeplast.format.batch import encode_batch
+from keeplast.format.compression import Codec
 from keeplast.format.partition_metadata import PartitionMetadata, encode
+from keeplast.format.record import Record
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
@@ -669,10 +672,14 @@ def test_what_has_the_name_of_a_log_and_is_not_searched_keeps_a_certificate_from
     if name == "t-2":  # what a broker would serve: it follows links
         (data / name).symlink_to(copy)
     done = erase(keeplast, data, operator, "--now", code=4)
-    assert f"not searched: links and other names: {name}" in " ".join(done.out.split())
+    is_link = name == "t-2"
+    words = "it has the name of a log and was not searched" if is_link else "it has line 1, "
+    assert words in " ".join(done.out.split())
     out = tmp_path / "gone.json"
     refused = certify(keeplast, data, operator, out, code=4)
-    assert f"{name}: it has the name of a log and was not searched" in refused.err
+    where = name if is_link else f"{name}/{0:020d}.log"
+    assert f"{where} (" in refused.err
+    assert ("it has the name of a log" if is_link else "look whose it is") in refused.err
     assert not out.exists()
     shutil.move(data / name, tmp_path / "moved")
     certify(keeplast, data, operator, out)
@@ -710,7 +717,7 @@ def test_a_partition_that_is_here_as_it_was_is_not_missed(
 @pytest.mark.parametrize(
     "name", ["other-0", "t-x", "tt-0.bak", "t", "t-0-changelog-1", "lost+found"]
 )
-def test_what_has_another_name_is_told_and_in_no_ones_way(
+def test_what_has_another_name_and_was_not_searched_is_told_and_in_no_ones_way(
     keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path, name: str
 ) -> None:
     erase(keeplast, data, operator, "--now")
@@ -720,11 +727,17 @@ def test_what_has_another_name_is_told_and_in_no_ones_way(
         (data / name).symlink_to(apart)
     else:
         (data / name).mkdir()
+        (data / name / "there").write_text("mine")
     (data / "t-0" / "notes.txt").write_text("mine")
     run = certify(keeplast, data, operator, tmp_path / "gone.json")
     told = " ".join(run.out.split())
-    assert f"not searched: links and other names: {name}" in told
-    assert "not searched: t-0: files that nobody here knows: notes.txt" in told
+    assert "2 path(s) of unknown name" in told
+    assert f"not searched: {name}" in told
+    assert "not searched: t-0/notes.txt (4 bytes): the keys are known by their hashes" in told
+    (tmp_path / "gone.json").unlink()
+    run = certify(keeplast, data, operator, tmp_path / "gone.json", "--keys", operator.keys)
+    assert "notes.txt" not in run.out
+    assert (f"not searched: {name}" in run.out) is (name[-2:] in ("-0", "-1"))
 
 
 def test_a_copy_of_a_log_is_in_the_way_of_a_request_of_all_topics_too(
@@ -737,6 +750,74 @@ def test_a_copy_of_a_log_is_in_the_way_of_a_request_of_all_topics_too(
     )  # fmt: skip
     assert 4 == run.code, run.err
     certify(keeplast, data, operator, tmp_path / "gone.json", code=4)
+
+
+FSCK = ["lost+found/#4711", "t-0/lost+found/#123", "t-1/notes", "notes", "u-0/x", "a/b/t-3/c"]
+
+
+@pytest.mark.parametrize("where", FSCK)
+@pytest.mark.parametrize("is_log", [True, False])
+def test_bytes_of_a_key_in_a_file_of_unknown_name_keep_a_certificate_back(
+    keeplast: Command,
+    data: Path,
+    operator: OperatorFiles,
+    tmp_path: Path,
+    where: str,
+    is_log: bool,
+) -> None:
+    """What fsck finds has any name; compressed batches are found in what begins as a log."""
+    if where.startswith("u-0"):
+        write_log(data, "u-0", {0: [(FILLER, b"1")]})
+    erase(keeplast, data, operator, "--now")
+    (data / where).parent.mkdir(parents=True, exist_ok=True)
+    squeezed = encode_batch([Record(0, 1, ANNA, b"x" * 1000)], codec=Codec.GZIP)
+    assert ANNA not in squeezed
+    (data / where).write_bytes(squeezed if is_log else b"torn " + batch(0, ANNA, b"1"))
+    run = erase(keeplast, data, operator, "--json", code=4)
+    (told,) = run.document["foreign_files"]["told"]
+    size = (data / where).stat().st_size
+    assert (where, size, None) == (told["path"], told["size_bytes"], told["why"])
+    assert [True] == [each.startswith("line 1, ") for each in told["keys"]]
+    assert [] == named(run.out + run.err)
+    out = tmp_path / "gone.json"
+    refused = certify(keeplast, data, operator, out, "--keys", operator.keys, code=4)
+    assert f"{where} ({size} bytes): it has line 1, " in refused.err
+    blind = certify(keeplast, data, operator, out, code=4 if is_log else 0)
+    if not is_log:
+        (first, second, *_) = blind.out.splitlines()
+        assert f"1 path(s) of unknown name, {size} bytes" in first + second
+        assert where in json.loads(out.read_bytes())["statement"]["unknown_paths"][0]["path"]
+        out.unlink()
+    (data / where).unlink()
+    certify(keeplast, data, operator, out, "--keys", operator.keys)
+    assert [] == json.loads(out.read_bytes())["statement"]["unknown_paths"]
+
+
+def test_a_damaged_log_of_unknown_name_keeps_a_certificate_back(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    erase(keeplast, data, operator, "--now")
+    (data / "lost+found").mkdir()
+    (data / "lost+found" / "#1").write_bytes(batch(0, FILLER, b"1") + batch(1, FILLER, b"2")[:-1])
+    refused = certify(keeplast, data, operator, tmp_path / "gone.json", code=4)
+    assert "it begins as a log does, and cannot be read to its end as one" in refused.err
+
+
+def test_brokers_and_our_own_files_are_no_strangers(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    erase(keeplast, data, operator, "--now")
+    write_log(data, "u-0", {0: [(ANNA, b"another topic")]})
+    cache = data / "remote-log-index-cache"
+    cache.mkdir()
+    for name in ("index", "timeindex.deleted"):
+        (cache / f"0_{'a' * 22}.{name}").write_bytes(ANNA)
+    for name in ("keeplast-failing", "meta.properties.tmp", "recovery-point-offset-checkpoint"):
+        (data / name).write_bytes(b"")
+    certify(keeplast, data, operator, tmp_path / "gone.json", "--keys", operator.keys)
+    statement = json.loads((tmp_path / "gone.json").read_bytes())["statement"]
+    claim = "No record with one of these keys was found in what was searched."
+    assert ([], claim) == (statement["unknown_paths"], statement["claim"])
 
 
 def test_where_a_certificate_cannot_be_written_nothing_is_searched(
@@ -803,7 +884,14 @@ def test_what_cannot_be_read_never_counts_as_searched(
     (data / "t-1" / "notes").write_bytes(ANNA)
     certify(keeplast, data, operator, out)
     statement = prove(keeplast, out, operator).document["statement"]
-    assert "partition t-1: files that nobody here knows: notes" in statement["not_searched"]
+    (unknown,) = statement["unknown_paths"]
+    assert ("t-1/notes", len(ANNA)) == (unknown["path"], unknown["bytes"])
+    assert "Not searched: 1 path(s) of unknown name below the place, 9 bytes" in statement["claim"]
+    told = keeplast("erasure", "verify", out, "--public-key", operator.public_key).out
+    assert "not searched: t-1/notes (9 bytes): the keys are known" in " ".join(told.split())
+    out.unlink()
+    refused = certify(keeplast, data, operator, out, "--keys", operator.keys, code=4)
+    assert "t-1/notes (9 bytes): it has line 1, " in refused.err
 
 
 def test_receipts_that_were_edited_carry_no_certificate(
@@ -1271,6 +1359,29 @@ def test_an_object_with_a_name_that_keeplast_never_gave_never_counts_as_searched
     assert (4, ["t"]) == (run.code, [each["topic"] for each in run.document["not_searched"]])
     (folder / "copy.log").unlink()
     assert 0 == keeplast("tier", "certificate", *asked, *signed).code
+
+
+@pytest.mark.parametrize("where", ["lost+found/#1", "t-1/#77", "old", "t-7/{topic}/{segment}/x"])
+def test_an_object_of_unknown_name_with_a_key_keeps_a_certificate_back(
+    keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path, where: str
+) -> None:
+    asked = ("--store", store, "--hash-key", operator.hash_key)
+    erased = ("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t")
+    assert 0 == keeplast(*erased, "--now", "--grace-ms", 0).code
+    where = where.format(topic="0" * 32, segment="1" * 32)
+    path = tmp_path / "objects" / where
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(batch(0, ANNA, b"1"))
+    signed = ("--sign-key", operator.sign_key, "--out", tmp_path / "gone.json")
+    refused = keeplast("tier", "certificate", *asked, *signed)
+    assert (4, True) == (refused.code, f"{where} (" in refused.err), refused.err
+    path.write_bytes(b"no log, " + ANNA)
+    told = keeplast("tier", "certificate", *asked, *signed)
+    assert 0 == told.code, told.err
+    (unknown,) = json.loads((tmp_path / "gone.json").read_bytes())["statement"]["unknown_paths"]
+    assert (where, 17) == (unknown["path"], unknown["bytes"])
+    run = keeplast(*erased, "--json")
+    assert (4, [where]) == (run.code, [e["path"] for e in run.document["foreign_files"]["told"]])
 
 
 def test_what_is_left_of_an_earlier_topic_of_the_name_keeps_a_certificate_back(

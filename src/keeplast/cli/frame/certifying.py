@@ -10,6 +10,7 @@ from keeplast.cli.frame.erasure_options import HashKey, Keys, Out, RequestId, Re
 
 if TYPE_CHECKING:
     from keeplast.service.erasure.certificate_issue import SearchPlace
+    from keeplast.service.erasure.erasure_answer import ErasureAnswer
     from keeplast.service.erasure.erasure_book import RequestShelf
 
 
@@ -60,7 +61,7 @@ def sign_certificate(
         print_result(
             f"{out}: no record with one of {len(issued.request.keys)} key(s) was found in "
             f"{len(issued.answer.searches)} partition(s); it says what was searched, and what was "
-            "not",
+            f"not{_unknown_words(issued.answer)}",
             *(printable(each) for each in unsearched_words(issued.answer)),
             *(f"not stated: {printable(each)}" for each in issued.not_stated),
         )
@@ -71,3 +72,13 @@ def sign_certificate(
         "not_stated": list(issued.not_stated),
         **issued.answer.document(),
     }
+
+
+def _unknown_words(answer: ErasureAnswer) -> str:
+    unknown = answer.unknown
+    if not unknown:
+        return ""
+    return (
+        f": {len(unknown)} path(s) of unknown name, {sum(each.size_bytes for each in unknown)} "
+        "bytes, among it"
+    )

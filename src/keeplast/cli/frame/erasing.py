@@ -172,8 +172,8 @@ def say_answer(answer: ErasureAnswer, asked: AskedErasure) -> int:
         places = ", ".join(str(e.partition) for e in each.places if not e.is_decided)
         say(f"{each.name}: its delete is not decided in {places}", kind="error")
     is_named = bool(asked.topics) and not asked.reapplied
-    likes = answer.lookalikes(asked.topics)
-    if answer.problems or (answer.left_out and is_named) or not answer.searches or likes:
+    is_barred = bool(answer.problems or answer.in_the_way)
+    if is_barred or (answer.left_out and is_named) or not answer.searches:
         code = max(code, REFUSED)
     for partition, error in answer.faults:
         say(f"{partition}: {fault_text(error)}", kind="error")

@@ -20,6 +20,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from keeplast.cluster.layouts.aiven_keys import KeyRing
@@ -73,7 +74,11 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentId,
     TopicIdPartition,
 )
+from keeplast.inspect.foreign_search import ForeignPath
+from keeplast.inspect.foreign_walk import walk
+from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.tier.objects.handles import ObjectReadHandle
 from keeplast.tier.objects.new_object import NewObject, put_once
 from keeplast.tier.objects.option_values import read_option
 from keeplast.tier.objects.stores import FILE, ObstoreObjects, open_once
@@ -81,6 +86,7 @@ from keeplast.tier.objects.stores import FILE, ObstoreObjects, open_once
 LOG, INDEXES, MANIFEST = "log", "indexes", "rsm-manifest"
 _SUFFIXES = (LOG, INDEXES, MANIFEST)
 _NAME = re.compile(rf"([0-9]{{20}})-([A-Za-z0-9_-]{{22}})\.(?:{'|'.join(_SUFFIXES)})\Z")
+_OBJECT = re.compile(r"[^/]+-[A-Za-z0-9_-]{22}/[0-9]+/([^/]+)\Z")
 _PROBE = "probe-"
 _NO_KEYS = KeyRing()
 
@@ -205,6 +211,20 @@ class AivenLayout:
                 max(before.modified_ms, each.modified_ms),
             )  # fmt: skip
         yield from (found[name] for name in sorted(found))
+
+    def foreign(self) -> Iterator[ForeignPath]:
+        """Yield the objects below the plugin's prefix that are no segment's and none of ours."""
+        folder, _, begins = self.key_prefix.rpartition("/")
+        if self._objects.directory is not None:
+            # What is being written there has a name that no list of objects shows.
+            root = self._objects.directory / folder
+            yield from walk(root, LocalFiles(), lambda parts: _is_known("/".join(parts), begins))
+            return
+        for each in self._objects.list(folder):
+            if not _is_known(each.key.removeprefix(f"{folder}/"), begins):
+                handle = partial(ObjectReadHandle, self._objects, each.key, each.size_bytes)
+                stamp = each.size_bytes, each.modified_ms
+                yield ForeignPath(each.key, each.size_bytes, stamp, handle)
 
     def hides_deleted(self, segment: RemoteLogSegment) -> bool:
         """Say whether the bucket keeps versions, as the object of a log tells."""
@@ -350,3 +370,14 @@ def _is_same(reader: SegmentReader, auxiliary: Mapping[AuxiliaryFile, bytes]) ->
 def _folder(partition: TopicIdPartition) -> str:
     TopicPartition(partition.topic, partition.partition).checked()
     return f"{partition.topic}-{encode_id(partition.topic_id)}/{partition.partition}"
+
+
+def _is_known(key: str, begins: str) -> bool:
+    """Say whether a key is a segment's or ours, or begins otherwise than the plugin's do."""
+    if not key.startswith(begins):
+        return True
+    named = _OBJECT.match(key.removeprefix(begins))
+    own = key.removeprefix(f"{begins}{OWN}/")
+    return (own != key and is_own_name(own)) or (
+        named is not None and _NAME.match(named[1]) is not None
+    )

@@ -18,6 +18,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentId,
     TopicIdPartition,
 )
+from keeplast.inspect.foreign_search import ForeignPath
 
 
 class AuxiliaryFile(StrEnum):
@@ -162,6 +163,13 @@ class RemoteLayout(Protocol):
 
     def list(self, partition: TopicIdPartition) -> Iterator[FoundSegment]:
         """Yield what lies in a partition's place, by segment id, known or not."""
+        ...
+
+    def foreign(self) -> Iterator[ForeignPath]:
+        """Yield what lies in the tier's place under names that the plugin and keeplast never give.
+
+        Other topics' segments have such names, and are left out.
+        """
         ...
 
     def hides_deleted(self, segment: RemoteLogSegment) -> bool:

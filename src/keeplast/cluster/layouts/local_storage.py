@@ -36,6 +36,7 @@ from keeplast.cluster.layouts.layout import (
 from keeplast.cluster.layouts.own_directory import (
     OWN,
     OwnDirectory,
+    is_own_name,
     make_directory,
     sync_directory,
     unavailable,
@@ -48,6 +49,8 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentId,
     TopicIdPartition,
 )
+from keeplast.inspect.foreign_search import ForeignPath
+from keeplast.inspect.foreign_walk import walk
 from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.model.partition import TopicPartition
 
@@ -55,6 +58,7 @@ SEGMENTS = "kafka-tiered-storage"
 _LOGS = ".logs"
 _LOG = "log"
 _FILE = re.compile(rf"([0-9]{{20}})-([A-Za-z0-9_-]{{22}})\.(?:{_LOG}|{'|'.join(AuxiliaryFile)})\Z")
+_FOLDER = re.compile(r".+-[0-9]+-[A-Za-z0-9_-]{22}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,19 @@ class LocalStorage:
                     other = found.get(name)
                     found[name] = each if other is None else _both(each, other)
         yield from (found[name] for name in sorted(found))
+
+    def foreign(self) -> Iterator[ForeignPath]:
+        """Yield the files below ``dir`` that are no segment's and none of keeplast's own."""
+
+        def is_known(parts: tuple[str, ...]) -> bool:
+            if parts[0] == OWN and is_own_name("/".join(parts[1:])):
+                return True
+            folder, name = parts[:-1], parts[-1]
+            is_place = folder[:-1] in ((SEGMENTS,), (OWN, _LOGS)) and _FOLDER.match(folder[-1])
+            return bool(is_place) and _FILE.match(name) is not None
+
+        with unavailable(self.dir):
+            yield from walk(self.dir, LocalFiles(), is_known)
 
     def hides_deleted(self, segment: RemoteLogSegment) -> bool:
         """Return False: a file that is removed is gone."""

@@ -36,6 +36,8 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentId,
     TopicIdPartition,
 )
+from keeplast.inspect.foreign_search import ForeignPath
+from keeplast.log.files import ReadHandle
 from keeplast.log.throttle import NAP_SECONDS, Throttle
 
 REQUEST_BYTES = 8 << 20
@@ -214,6 +216,15 @@ class PacedLayout:
                     self.pace.take(1, 0, self.waiting)
                 yield each
 
+    def foreign(self) -> Iterator[ForeignPath]:
+        """Yield what has a name of nobody here; each page is a request, and so is each read."""
+        with self.pace.watching():
+            for number, each in enumerate(self.layout.foreign()):
+                if number % PAGE_OBJECTS == 0:
+                    self.pace.take(1, 0, self.waiting)
+                opened = functools.partial(_PacedHandle, each.open, self.pace, self.waiting)
+                yield replace(each, open=opened)
+
     def hides_deleted(self, segment: RemoteLogSegment) -> bool:
         """Say whether deleting a segment's log would only hide it."""
         return self._paced(1, lambda: self.layout.hides_deleted(segment))
@@ -252,6 +263,27 @@ class PacedLayout:
         self.pace.take(requests, size_bytes, self.waiting)
         with self.pace.watching():
             return ask()
+
+
+class _PacedHandle(ReadHandle):
+    def __init__(
+        self, opened: Callable[[], ReadHandle], pace: RequestPace, waiting: Waiting
+    ) -> None:
+        self._handle = opened()
+        self._pace = pace
+        self._waiting = waiting
+
+    @property
+    def size_bytes(self) -> int:
+        return self._handle.size_bytes
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        self._pace.take(1, len(buffer), self._waiting)
+        with self._pace.watching():
+            return self._handle.pread_into(buffer, position)
+
+    def close(self) -> None:
+        self._handle.close()
 
 
 class _PacedReader(SegmentReader):

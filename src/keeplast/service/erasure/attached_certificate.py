@@ -32,6 +32,8 @@ from keeplast.service.erasure.attached_erasing import TieredLog, find_attached_t
 from keeplast.service.erasure.certificate import (
     ATTACHED,
     NOT_SEARCHED,
+    NOT_SEARCHED_OF_UNKNOWN,
+    SEARCHED_OF_UNKNOWN,
     CertifiedPlace,
     receipts_standing,
 )
@@ -64,8 +66,7 @@ NOT_SEARCHED_OF_ATTACHED = (
     "brokers' and plugins' caches of segments and indexes",
     "keeplast's own filters beside segments, which have keyed hashes of keys in some of their bits",
     "earlier topics of the same names, with other ids",
-    "objects in the tier's place with names that the plugin does not use, and uploads that were "
-    "given up",
+    "uploads that were given up, as far as the store does not list them",
     "the decision log's database, its logs and its backups",
 )
 
@@ -78,8 +79,8 @@ def attached_place(facts: ClusterFacts, folded: FoldedMetadata, log: DecisionLog
             "kind": ATTACHED, "cluster_id": facts.cluster_id, "directory_id": None,
             "node_id": None, "decision_log": log.store_id(),
         },
-        SEARCHED_IN_TIER,
-        (*NOT_SEARCHED, *NOT_SEARCHED_OF_ATTACHED),
+        (*SEARCHED_IN_TIER, SEARCHED_OF_UNKNOWN),
+        (*NOT_SEARCHED, *NOT_SEARCHED_OF_ATTACHED, NOT_SEARCHED_OF_UNKNOWN),
         {TopicPartition(t.name, number): encode_id(t.topic_id) for t, number in found},
         {TopicPartition(t.name, n): _epoch(facts, log, t, n) for t, n in found},
         {TopicPartition(t.name, n): _metadata_end(facts, folded, t, n) for t, n in found},

@@ -23,7 +23,7 @@ from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.traces import LastTrace, find_attached_trace
 from keeplast.model.partition import TopicPartition
 from keeplast.service.cluster_answer import AskedCluster, remote_log
-from keeplast.service.erasure.erasing import Search, SearchedLog, search_logs
+from keeplast.service.erasure.erasing import Search, SearchedLog, search_logs, with_foreign
 from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.search_tasks import SearchRunner
 from keeplast.service.tombstone_dates import dated, removal_pace
@@ -148,10 +148,11 @@ def find_attached_traces(
         )
         for each in chosen
     ]
-    return search_logs(
+    answer = search_logs(
         chosen, AttachedDates([each.remote for each in chosen], grace_ms), clock.now_ms(), keys,
         memory_bytes=memory_bytes, progressed=progressed, left_out=tuple(left_out), runner=runner,
     )  # fmt: skip
+    return with_foreign(answer, layout.foreign, keys, planned=planned, progressed=progressed)
 
 
 def _why_left_out(

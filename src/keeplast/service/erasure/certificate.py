@@ -22,6 +22,7 @@ from keeplast.format.meta_properties import decode as decode_meta_properties
 from keeplast.inspect.erasure_search import PartitionSearch
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.erasure_request import ErasureRequest, SegmentDigest
+from keeplast.model.escapes import printable
 from keeplast.model.keyed_hash import ALGORITHM
 from keeplast.model.partition import TopicPartition
 from keeplast.model.statement import statement_bytes
@@ -72,16 +73,16 @@ UNCHAINED = "that the receipts are as they were written: their lines are not cha
 WITHOUT_TAIL = "that no line was cut off the end of the receipts: no head of their chain was kept"
 NOT_BOUND = "the certificate is not bound to a store id"
 UNBOUND = f"which store it is: {NOT_BOUND}"
-LOOKALIKE_WORDS = (
-    "it has the name of a log and was not searched, being a link or no partition's directory: ask "
-    "where a link leads to, and move away or remove what is a copy"
-)
 NOT_HERE_WORDS = (
     "it held keys when they were asked about, and has no log here now: deleted, or moved elsewhere "
     "with all that it had"
 )
-NOT_SEARCHED_OF_DIRECTORY = (
-    "plain files at the data directory's root, beside the partitions' directories"
+SEARCHED_OF_UNKNOWN = (
+    "paths of unknown name anywhere below the place, but for unknown_paths: as logs where they "
+    "begin with a batch, else for the bytes of the keys"
+)
+NOT_SEARCHED_OF_UNKNOWN = (
+    "what is compressed, encrypted or encoded in files of unknown name that are no logs"
 )
 
 
@@ -179,7 +180,9 @@ def directory_place(identity: MetaProperties | None) -> CertifiedPlace:
         "directory_id": None if identity is None else identity.directory_id,
         "node_id": None if identity is None else identity.node_id,
     }
-    return CertifiedPlace(document, SEARCHED, (*NOT_SEARCHED, NOT_SEARCHED_OF_DIRECTORY))
+    return CertifiedPlace(
+        document, (*SEARCHED, SEARCHED_OF_UNKNOWN), (*NOT_SEARCHED, NOT_SEARCHED_OF_UNKNOWN)
+    )
 
 
 def read_identity(files: FileSystem, root: Path) -> MetaProperties | None:
@@ -197,8 +200,8 @@ def require_gone(answer: ErasureAnswer, topics: Sequence[str], erase: str) -> No
     """Raise RefusedError unless everything was searched and nothing found; says what is where.
 
     Of ``topics``, which were named, all must be compacted; what ``--all-topics`` left out is not
-    what it asked for. What has the name of one of their logs and was not searched is in the way
-    too. ``erase`` is the command that shows all of it.
+    what it asked for. Paths of unknown name with a key, or that are most likely logs and were not
+    searched, are in the way too. ``erase`` is the command that shows all of it.
     """
     left = [
         f"{each.name}: {place.partition}: {_where(place.offsets, place.beside)}: {place.why}; may "
@@ -213,7 +216,7 @@ def require_gone(answer: ErasureAnswer, topics: Sequence[str], erase: str) -> No
         for partition, why in answer.left_out
         if partition.topic in topics
     ]
-    left += [f"{name}: {LOOKALIKE_WORDS}" for name in answer.lookalikes(topics)]
+    left += [each.words for each in answer.in_the_way]
     if not left and answer.searches:
         return
     shown = "; ".join(left[:SHOWN_MAX]) or "nothing was searched"
@@ -264,6 +267,26 @@ def not_here(request: ErasureRequest, answer: ErasureAnswer) -> list[str]:
     return [f"partition {each}: {NOT_HERE_WORDS}" for each in sorted(held)]
 
 
+def claim_of(answer: ErasureAnswer) -> str:
+    """Return what a certificate says first, paths of unknown name that were not searched too."""
+    unknown = answer.unknown
+    if not unknown:
+        return CLAIM
+    size = sum(each.size_bytes for each in unknown)
+    return (
+        f"{CLAIM} Not searched: {len(unknown)} path(s) of unknown name below the place, {size} "
+        "bytes, which are listed as unknown_paths."
+    )
+
+
+def unknown_paths_in(statement: Mapping[str, Any]) -> list[str]:
+    """Return the paths that a certificate says were not searched, with size and reason."""
+    return [
+        f"{each['path']} ({each['bytes']} bytes): {each['why']}"
+        for each in statement.get("unknown_paths", ())
+    ]
+
+
 def make_certificate(
     request: ErasureRequest,
     answer: ErasureAnswer,
@@ -280,7 +303,7 @@ def make_certificate(
     statement = {
         "kind": KIND,
         "version": VERSION,
-        "claim": CLAIM,
+        "claim": claim_of(answer),
         "nonce": nonce,
         "signed_at_ms": answer.now_ms,
         "time_is": "the signer's clock",
@@ -322,13 +345,10 @@ def make_certificate(
                 for partition, why in (*answer.left_out, *answer.unseen)
             ),
             *not_here(request, answer),
-            *(f"not a partition's directory, or a link: {name}" for name in answer.ignored),
-            *(
-                f"partition {each.partition}: files that nobody here knows: "
-                f"{', '.join(each.unknown)}"
-                for each in answer.searches
-                if each.unknown
-            ),
+        ],
+        "unknown_paths": [
+            {"bytes": each.size_bytes, "path": printable(each.name), "why": each.why}
+            for each in answer.unknown
         ],
     }
     signature = signer.sign(CONTEXT, statement_bytes(statement))

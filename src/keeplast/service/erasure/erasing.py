@@ -25,6 +25,7 @@ from keeplast.inspect.erasure_search import (
 )
 from keeplast.inspect.explain import KeyExplanation, explain_records, look_for_keys, rankings_of
 from keeplast.inspect.fates import Outlook
+from keeplast.inspect.foreign_search import ForeignPath, search_foreign
 from keeplast.inspect.key_search import KeyRecord
 from keeplast.inspect.traces import LastTrace, TraceKind, hold_words, trace_words
 from keeplast.log.data_directory import DataDirectory, PartitionEntry
@@ -34,7 +35,15 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
 from keeplast.read.transaction_outcomes import TransactionOutcome
 from keeplast.rewrite.workspace import Workspace
-from keeplast.service.erasure.erasure_answer import ErasedKey, ErasureAnswer, ErasureKeys, KeyPlace
+from keeplast.service.erasure.erasure_answer import (
+    ErasedKey,
+    ErasureAnswer,
+    ErasureKeys,
+    KeyPlace,
+    foreign_files,
+    is_like_log,
+)
+from keeplast.service.erasure.foreign_paths import foreign_in_directory
 from keeplast.service.erasure.trace_bounds import TraceBounds
 from keeplast.service.search_tasks import Progressed, SearchRunner, ask_each
 from keeplast.survey.group_offsets import ReaderOffsets, ask_ahead
@@ -227,11 +236,60 @@ def find_traces(
         )
         for partition, entries in out_of_service(directory, keys.chosen_topics).items()
     ]
-    return search_logs(
+    answer = search_logs(
         logs, bounds, now_ms, keys, memory_bytes=memory_bytes, progressed=progressed,
-        refused=_refused(selection), left_out=_left_out(selection), ignored=directory.ignored,
+        refused=_refused(selection), left_out=_left_out(selection),
         warnings=bounds.look.warnings, runner=runner, roots=(directory.root,),
     )  # fmt: skip
+    topics = () if keys.chosen_topics is None else tuple(sorted(keys.chosen_topics))
+    searched = _searched_names(selection, marked, keys.chosen_topics)
+    partitions = {each.path.name for each in directory.partitions}
+
+    def has_log_name(name: str) -> bool:
+        top = name.split("/", 1)[0]
+        return top not in partitions and is_like_log(top, topics)
+
+    return with_foreign(
+        answer, lambda: foreign_in_directory(directory, searched, files), keys, has_log_name,
+        planned=planned, progressed=progressed,
+    )  # fmt: skip
+
+
+def _searched_names(
+    selection: Selection, marked: Iterable[PartitionEntry], topics: frozenset[str] | None
+) -> frozenset[str]:
+    """Return the names of the directories in which every file that was a log is searched."""
+    numbers = {each.partition for each in selection.partitions}
+    out = {
+        entry.path.name
+        for entry in marked
+        if any(entry in marked_of((entry,), each) for each in numbers)
+    }
+    left = out_of_service(selection.directory, topics).values()
+    return frozenset(
+        {each.path.name for each in selection.partitions}
+        | out
+        | {entry.path.name for entries in left for entry in entries}
+    )
+
+
+def with_foreign(
+    answer: ErasureAnswer,
+    listed: Callable[[], Iterable[ForeignPath]],
+    keys: ErasureKeys,
+    has_log_name: Callable[[str], bool] = lambda name: False,
+    *,
+    planned: Callable[[int], None] = lambda _: None,
+    progressed: Callable[[int], None] = lambda _: None,
+) -> ErasureAnswer:
+    """Search the paths of unknown name that ``listed`` gives, behind the logs.
+
+    What could not be searched, and of which ``has_log_name`` says so, is in a certificate's way.
+    """
+    found = search_foreign(listed, keys.wanted(), planned=planned, progressed=progressed)
+    return replace(
+        answer, foreign=foreign_files(found, keys, has_log_name), foreign_searched=found.searched
+    )
 
 
 def search_logs(
@@ -244,7 +302,6 @@ def search_logs(
     progressed: Callable[[int], None],
     refused: Sequence[tuple[TopicPartition, Exception]] = (),
     left_out: tuple[tuple[TopicPartition, str], ...] = (),
-    ignored: tuple[str, ...] = (),
     warnings: tuple[str, ...] = (),
     runner: SearchRunner | None = None,
     roots: Iterable[Path] = (),
@@ -290,7 +347,7 @@ def search_logs(
             )
         ),
         tuple(searches), clean_to, tuple(problems), searched_beside, tuple(faults),
-        left_out, ignored, warnings, tuple(unseen),
+        left_out, warnings=warnings, unseen=tuple(unseen),
     )  # fmt: skip
 
 

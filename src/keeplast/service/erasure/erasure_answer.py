@@ -9,7 +9,7 @@ The rule that a reader must not break: no document, word or error that is made h
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,8 @@ from keeplast.inspect.erasure_search import (
     PartitionSearch,
     WantedKeys,
 )
+from keeplast.inspect.foreign_search import ForeignSearch
+from keeplast.model.escapes import printable
 from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.partition import TopicPartition
 
@@ -28,6 +30,15 @@ TOMBSTONE_WORDS = "write a tombstone for the key, to this partition"
 """What is to be done where a value wins."""
 LINES_SHOWN_MAX = 10
 """Of the lines without a record, those that a sentence names."""
+FOREIGN_SHOWN_MAX = 100
+"""Of the paths of unknown name, those that stand in sentences."""
+FOREIGN_WORDS = (
+    "it is no file of a log, and nothing here removes it: look whose it is, and remove it"
+)
+LOOKALIKE_WORDS = (
+    "it has the name of a log and was not searched ({why}): ask where a link leads to, and move "
+    "away or remove what is a copy"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +62,11 @@ class ErasureKeys:
         hashes = frozenset(self.topics)
         return WantedKeys(lambda key: self.hasher.hash_of(key) in hashes)
 
+    def name_of(self, key: bytes) -> str:
+        """Return how a key that was found is called: its line, and the beginning of its hash."""
+        found = self.hasher.hash_of(key) if self.plain is None else self.plain[key]
+        return named_by(self.lines.get(found), found)
+
     @property
     def chosen_topics(self) -> frozenset[str] | None:
         """Return the topics that are meant for any key, None for all."""
@@ -66,6 +82,11 @@ class ErasureKeys:
         found = self.hasher.hash_of(key) if self.plain is None else self.plain[key]
         topics = self.topics[found]
         return found if topics is None or topic in topics else None
+
+
+def named_by(line: int | None, key_hash: str) -> str:
+    """Return how a key is called: its line, if it is known here, and the beginning of its hash."""
+    return f"{'' if line is None else f'line {line}, '}{key_hash[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +148,7 @@ class ErasedKey:
     @property
     def name(self) -> str:
         """Return how it is called: its line, and the beginning of its hash."""
-        line = "" if self.line is None else f"line {self.line}, "
-        return f"{line}{self.key_hash[:16]}"
+        return named_by(self.line, self.key_hash)
 
     def as_document(self) -> dict[str, object]:
         """Return what the document shows."""
@@ -143,14 +163,42 @@ class ErasedKey:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignFile:
+    """A path of unknown name below a place: the ``keys`` in it, by name, or ``why`` not searched.
+
+    ``is_in_the_way`` of a certificate is what has a key, and what is most likely a log.
+    """
+
+    name: str
+    size_bytes: int
+    keys: tuple[str, ...] = ()
+    why: str | None = None
+    is_in_the_way: bool = False
+
+    @property
+    def words(self) -> str:
+        """Return the path, its size, and what is wrong with it."""
+        said = f"it has {', '.join(self.keys)}: {FOREIGN_WORDS}" if self.keys else self.why
+        return f"{self.name} ({self.size_bytes} bytes): {said}"
+
+    def as_document(self) -> dict[str, object]:
+        """Return what the document shows."""
+        return {
+            "path": printable(self.name), "size_bytes": self.size_bytes, "keys": list(self.keys),
+            "why": self.why,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class ErasureAnswer:
     """What was found at ``now_ms``: of every key, and of every directory that was searched.
 
     ``clean_to`` are the cleaner's checkpoints, None where there is none. ``problems`` are files
     that could not be searched to their end; ``searched_beside`` is how many were looked into that
     lie elsewhere than their log. ``faults`` could not be searched; ``left_out`` were not, each with
-    why, and ``ignored`` are links and other names in the data directory that nobody follows.
-    ``unseen`` says what of searched partitions cannot be searched from here.
+    why. ``foreign`` are the paths of unknown name below the place with a key, or that were not
+    searched; ``foreign_searched`` is how many others had none. ``unseen`` says what of searched
+    partitions cannot be searched from here.
     """
 
     now_ms: int
@@ -161,7 +209,8 @@ class ErasureAnswer:
     searched_beside: int
     faults: tuple[tuple[TopicPartition, Exception], ...]
     left_out: tuple[tuple[TopicPartition, str], ...]
-    ignored: tuple[str, ...] = ()
+    foreign: tuple[ForeignFile, ...] = ()
+    foreign_searched: int = 0
     warnings: tuple[str, ...] = ()
     unseen: tuple[tuple[TopicPartition, str], ...] = ()
 
@@ -175,13 +224,15 @@ class ErasureAnswer:
         """Return the keys of which there is a trace."""
         return tuple(each for each in self.keys if each.places)
 
-    def lookalikes(self, topics: Sequence[str]) -> tuple[str, ...]:
-        """Return what is named as a log of ``topics`` (none for all), and was not searched.
+    @property
+    def in_the_way(self) -> tuple[ForeignFile, ...]:
+        """Return the paths of unknown name that keep a certificate from being made."""
+        return tuple(each for each in self.foreign if each.is_in_the_way)
 
-        A broker follows a link that has a partition's name, and a copy that somebody made, such as
-        ``orders-0.bak``, has what the log had. Neither is a stranger whose name is enough to tell.
-        """
-        return tuple(name for name in self.ignored if _is_like_log(name, topics))
+    @property
+    def unknown(self) -> tuple[ForeignFile, ...]:
+        """Return the paths of unknown name that were not searched, and stand in a certificate."""
+        return tuple(each for each in self.foreign if each.why is not None)
 
     def partitions_with_traces(self) -> tuple[TopicPartition, ...]:
         """Return the partitions in which one of the keys is."""
@@ -220,12 +271,13 @@ class ErasureAnswer:
                 ),
                 *(
                     {
-                        "topic": None, "partition": None, "file": name,
-                        "why": "a link, or no partition's directory",
+                        "topic": None, "partition": None, "file": printable(each.name),
+                        "why": each.why,
                     }
-                    for name in self.ignored
+                    for each in self.unknown
                 ),
             ],
+            "foreign_files": {"searched": self.foreign_searched, "told": self.foreign},
             "errors": [
                 {
                     "topic": partition.topic,
@@ -238,8 +290,30 @@ class ErasureAnswer:
         }  # fmt: skip
 
 
-def _is_like_log(name: str, topics: Sequence[str]) -> bool:
-    """Say whether a name begins as a partition directory of ``topics`` does, whatever follows."""
+def foreign_files(
+    search: ForeignSearch, keys: ErasureKeys, is_like_log: Callable[[str], bool]
+) -> tuple[ForeignFile, ...]:
+    """Return what a search of unknown names has found, without any key.
+
+    ``is_like_log`` says of a name whether what was not searched below it has a log's name.
+    """
+    return tuple(
+        ForeignFile(
+            each.name, each.size_bytes, tuple(sorted(map(keys.name_of, each.keys))),
+            LOOKALIKE_WORDS.format(why=each.why) if is_like else each.why,
+            bool(each.keys) or each.may_have_records or is_like,
+        )
+        for each in search.findings
+        for is_like in [each.why is not None and is_like_log(each.name)]
+    )  # fmt: skip
+
+
+def is_like_log(name: str, topics: Sequence[str]) -> bool:
+    """Say whether a name begins as a partition directory of ``topics`` does, whatever follows.
+
+    A broker follows a link that has a partition's name, and a copy that somebody made, such as
+    ``orders-0.bak``, has what the log had. Without topics all are meant.
+    """
     parsed = parse_partition_directory(name)
     if parsed is not None:
         return not topics or parsed.partition.topic in topics
@@ -248,20 +322,27 @@ def _is_like_log(name: str, topics: Sequence[str]) -> bool:
 
 
 def unsearched_words(answer: ErasureAnswer) -> list[str]:
-    """Return what of the place was not searched, a sentence each, without any key."""
+    """Return what of the place was not searched, a sentence each, without any key.
+
+    What nobody here knows comes first, and files with a key among it before all.
+    """
+    shown = sorted(answer.foreign, key=lambda each: (not each.keys, not each.is_in_the_way))
     lines = [
+        f"{'a trace' if each.keys else 'not searched'}: {each.words}"
+        for each in shown[:FOREIGN_SHOWN_MAX]
+    ]
+    if len(shown) > FOREIGN_SHOWN_MAX:
+        more = shown[FOREIGN_SHOWN_MAX:]
+        lines.append(
+            f"not searched: {len(more)} further path(s) of unknown name, "
+            f"{sum(each.size_bytes for each in more)} bytes; --json and the certificate have them"
+        )
+    lines += [
         f"not searched: {partition}: {each.name}: {each.problem}"
         for partition, each in answer.problems
     ]
     lines += [
         f"not searched: {partition}: {why}" for partition, why in (*answer.left_out, *answer.unseen)
-    ]
-    if answer.ignored:
-        lines.append(f"not searched: links and other names: {', '.join(answer.ignored)}")
-    lines += [
-        f"not searched: {each.partition}: files that nobody here knows: {', '.join(each.unknown)}"
-        for each in answer.searches
-        if each.unknown
     ]
     return lines
 

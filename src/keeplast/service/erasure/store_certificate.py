@@ -23,6 +23,8 @@ from keeplast.rewrite.workspace import Workspace
 from keeplast.service.erasure.certificate import (
     NOT_BOUND,
     NOT_SEARCHED,
+    NOT_SEARCHED_OF_UNKNOWN,
+    SEARCHED_OF_UNKNOWN,
     STORE,
     CertifiedPlace,
     receipts_standing,
@@ -68,8 +70,8 @@ def store_place(opened: TieredStore, partitions: Iterable[TopicPartition]) -> Ce
             "node_id": None,
             "store_id": find_name(opened.parts().metadata),
         },
-        SEARCHED_IN_STORE,
-        (*NOT_SEARCHED, *NOT_SEARCHED_OF_STORE),
+        (*SEARCHED_IN_STORE, SEARCHED_OF_UNKNOWN),
+        (*NOT_SEARCHED, *NOT_SEARCHED_OF_STORE, NOT_SEARCHED_OF_UNKNOWN),
         {partition: state.topic_id for partition, state in states.items()},
         {partition: state.version for partition, state in states.items()},
     )

@@ -27,8 +27,10 @@ from keeplast.service.erasure.erasing import (
     SearchableLog,
     nothing_beside,
     search_logs,
+    with_foreign,
 )
 from keeplast.service.erasure.erasure_answer import TOMBSTONE_WORDS, ErasureAnswer, ErasureKeys
+from keeplast.service.erasure.foreign_paths import foreign_objects
 from keeplast.service.search_tasks import SearchRunner
 from keeplast.service.tier_pace import tier_pace
 from keeplast.store.erasure import TierErasure, TierPace
@@ -125,7 +127,7 @@ def find_store_traces(
     planned(sum(each.state.effective_bytes() for each in chosen))
     dates = StoreDates(opened, pace, has_expired_rounds=cleaner.has_expired_rounds)
     parts = opened.parts()
-    return search_logs(
+    answer = search_logs(
         [_searched(each, parts, opened.brokers, now_ms) for each in chosen], dates, now_ms, keys,
         memory_bytes=memory_bytes, progressed=progressed, runner=runner,
         beside_here={
@@ -139,6 +141,12 @@ def find_store_traces(
             ),
             *((each, FORGOTTEN) for each in _forgotten(opened, keys.chosen_topics)),
         ),
+    )  # fmt: skip
+    known = (*opened.partitions(), *opened.forgotten())
+    searched = [each.state.partition for each in chosen]
+    return with_foreign(
+        answer, lambda: foreign_objects(parts.objects, known, searched), keys, planned=planned,
+        progressed=progressed,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from keeplast.model.partition import TopicPartition
@@ -86,6 +87,16 @@ class FillsBuffers(Protocol):
         False where it cannot, for whatever reason: then it may hold anything, and who asks for the
         range is told.
         """
+        ...
+
+
+@runtime_checkable
+class OnDisk(Protocol):
+    """An object store whose objects may be files, below ``directory``; None where they are none."""
+
+    @property
+    def directory(self) -> Path | None:
+        """Return where the files are."""
         ...
 
 

@@ -66,6 +66,11 @@ class ObstoreObjects:
         self._root = Path(url.removeprefix(FILE)) if isinstance(store, LocalStore) else None
         self._synced: Path | None = None
 
+    @property
+    def directory(self) -> Path | None:
+        """Return the directory whose files the objects are, None where they are none."""
+        return self._root
+
     def __repr__(self) -> str:
         """Return where the objects are; options may be secrets."""
         return f"ObstoreObjects({self._url!r})"

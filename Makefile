@@ -72,13 +72,14 @@ java:
 	version=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
 	test "$${version:-0}" -ge 17 || { echo "$$NEEDS_JAVA" >&2; exit 1; }
 
-check: setup  ## Format, lint, types, floors, generated pages
+check: setup  ## Format, lint, types, floors, generated pages, budgets
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/make_reference.py --check
 	$(BIN)/python tools/fill_scenarios.py --check
+	$(BIN)/python tools/house.py
 
 # Hundreds of processes would each compile the package again.
 unexport PYTHONDONTWRITEBYTECODE

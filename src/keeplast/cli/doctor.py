@@ -233,7 +233,12 @@ def _policies(directory: DataDirectory, files: FileSystem) -> Diagnosis:
     settings = read_settings(directory.root, files)
     topics = {each.partition.topic for each in directory.partitions if each.mark is None}
     topics -= {METADATA_TOPIC}
-    unknown = sorted(t for t in topics if settings.policy_origin(t) is PolicyOrigin.UNKNOWN)
+    unknown = sorted(
+        topic
+        for topic in topics
+        if (origin := settings.policy_origin(topic)) is PolicyOrigin.UNKNOWN
+        or (origin is PolicyOrigin.CLUSTER and settings.topic_config(topic).is_compacted)
+    )
     if unknown:
         names = ", ".join(unknown[:NAMES_MAX]) + (", …" if len(unknown) > NAMES_MAX else "")
         words = (

@@ -11,14 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.layers import Layer, flags_layer
-from keeplast.config.settings import Settings
+from keeplast.config.settings import EXPIRY_KEYS, Settings
 from keeplast.config.values import value_words
 from keeplast.model.topic_config import TopicConfig
 
 ROUND_KEYS = ("delete.retention.ms", "min.compaction.lag.ms", "producer.id.expiration.ms")
 """What decides when something may go, or must stay, in a round."""
 RATIO_KEY = "min.cleanable.dirty.ratio"
-EXPIRY_KEYS = ("retention.ms", "retention.bytes")
 
 
 def assumed_defaults(

@@ -14,6 +14,7 @@ from keeplast.config.settings import Settings
 from keeplast.config.values import value_text
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 
+BROKER_POLICY = "log.cleanup.policy"
 NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
@@ -24,9 +25,11 @@ def topic_config(
 
     A broker's spelling is understood too and is weaker than the topic's; the rest are those of
     ``cluster``, under a broker's names (:func:`~keeplast.config.broker_config.broker_settings`
-    reads a file of them), else Kafka's defaults.
+    reads a file of them), else Kafka's defaults. The policy is never that of ``cluster``: a topic
+    whose own is not in ``settings`` is not compacted.
     """
-    return _settings(settings, cluster).topic_config("")
+    own = {key: value for key, value in cluster.items() if key != BROKER_POLICY}
+    return _settings(settings, own).topic_config("")
 
 
 def cleaner_config(

@@ -5,8 +5,9 @@ The rules that keep a log from being compacted by accident:
 1. A partition is worked on only when its topic's policy is *known* to contain ``compact``: from the
    user's sources, from the directory's own metadata, or because it is one of the topics that
    brokers keep for themselves. Unknown is refused, with the remedy.
-2. ``cleanup.policy`` given for the chosen topics, or for the whole cluster, decides only about
-   topics that the user named, unless there is one topic.
+2. ``cleanup.policy`` given for the chosen topics decides only about topics that the user named,
+   unless there is one topic. A cluster's default, from whichever source, decides only about named
+   topics, however many there are: a topic may have its own, which is not to be seen here.
 3. The metadata log, and replicas that are being deleted, moved or set aside, are nobody's to clean.
 
 What is refused or skipped here becomes a report of its own; the other partitions go on.
@@ -77,7 +78,8 @@ def select_partitions(
     found = _find(data_directory, files, choice, sources, key_map_bytes=key_map_bytes)
     directory, settings = found.directory, found.settings
     names = {entry.partition.topic for entry in _in_service(directory)}
-    is_named = _check_policy_flag(choice, sources, names)
+    _check_policy_flag(choice, sources, names)
+    is_named = bool(choice.topics)
     warnings = [*settings.warnings, *_find_left_alone(directory)]
     for topic in sorted(settings.topic_names() - names):
         if not directory.is_single:
@@ -92,8 +94,10 @@ def select_partitions(
             decided.append(
                 PartitionReport(entry.partition.topic, entry.partition.partition, (outcome,))
             )
-    for topic in dict.fromkeys(request.partition.topic for request in requests):
+    topics = list(dict.fromkeys(request.partition.topic for request in requests))
+    for topic in topics:
         warnings += settings.hazards(topic)
+    warnings += _find_borrowed(settings, topics)
     return Selection(directory, tuple(requests), tuple(decided), tuple(warnings), settings)
 
 
@@ -134,7 +138,8 @@ def select_directory(
     found = _find(data_directory, files, choice, sources)
     directory, settings = found.directory, found.settings
     names = {entry.partition.topic for entry in _in_service(directory)}
-    is_named = _check_policy_flag(choice, sources, names)
+    _check_policy_flag(choice, sources, names)
+    is_named = bool(choice.topics)
     warnings = [*settings.warnings, *_find_left_alone(directory)]
     for topic in dict.fromkeys(entry.partition.topic for entry in found.entries):
         check_internal(topic, settings.topic_config(topic))
@@ -155,6 +160,7 @@ def select_directory(
             if not value.is_default and value.value is not None
         }
         selected.append((entry, given))
+    warnings += _find_borrowed(settings, {entry.partition.topic for entry in found.entries})
     return tuple(selected), tuple(warnings)
 
 
@@ -244,16 +250,42 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]}" if close else "there is none"
 
 
-def _check_policy_flag(choice: PartitionChoice, sources: SettingSources, names: set[str]) -> bool:
-    """Return whether the user named the topics; ``names`` are all there are."""
-    is_named = bool(choice.topics) or len(names) <= 1
+def _check_policy_flag(choice: PartitionChoice, sources: SettingSources, names: set[str]) -> None:
+    """Raise InvalidError where a flag gives topics a policy and several are not named.
+
+    ``names`` are all topics that there are.
+    """
     keys = {flag.partition("=")[0].strip() for flag in sources.flags}
-    if "cleanup.policy" in keys and not is_named:
+    if "cleanup.policy" in keys and not choice.topics and len(names) > 1:
         raise InvalidError(
             f"cleanup.policy for every topic at once; name the topics with --topic. "
             f"source={FLAG_SOURCE} topics={','.join(sorted(names))}"
         )
-    return is_named
+
+
+def _find_borrowed(settings: Settings, topics: Iterable[str]) -> list[str]:
+    """Return a warning for defaults of a broker's file that count for topics of unknown settings.
+
+    Without a broker's file the defaults that are assumed are said elsewhere
+    (:mod:`~keeplast.config.assumed`).
+    """
+    found: dict[str, list[str]] = {}
+    for topic in topics:
+        borrowed = settings.borrowed(topic)
+        if borrowed:
+            text = ", ".join(f"{key}={value}" for key, value in borrowed.items())
+            found.setdefault(text, []).append(topic)
+    return [
+        f"the broker's defaults count for topics that may have settings of their own, and "
+        f"{METADATA_TOPIC}-0, which would say, is not here: {text}; say a topic's own with "
+        f"--config, or in {FILE_NAME}. topics={_shown_names(names)}"
+        for text, names in found.items()
+    ]
+
+
+def _shown_names(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    return ",".join(listed[:NAMES_SHOWN_MAX]) + (",..." if len(listed) > NAMES_SHOWN_MAX else "")
 
 
 def _decide(

@@ -38,6 +38,10 @@ from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.survey.key_bound import usable_slots
 
 DEDUPE_BYTES_PER_THREAD_MIN = 1_048_576
+KEPT_KEYS = ("compaction.strategy", "delete.retention.ms", "min.compaction.lag.ms")
+"""A topic's settings by which a round removes a record or keeps it."""
+EXPIRY_KEYS = ("retention.ms", "retention.bytes")
+"""A topic's settings by which its oldest segments expire."""
 
 
 class PolicyOrigin(Enum):
@@ -72,6 +76,7 @@ class Settings:
         static = () if broker is None else (broker.layer,)
         self._layers = (*layers, *known, *static, internal_layer(described))
         self._has_broker = broker is not None
+        self._broker_source = None if broker is None else broker.layer.source
         self._directory_layer = directory_layer
         self._key_map_bytes = key_map_bytes
         # Thousands of partitions ask the same of a few topics.
@@ -151,6 +156,23 @@ class Settings:
             if any(self.effective(definition, topic).is_default for topic in asked):
                 found[key] = value_text(definition.default)
         return found
+
+    def borrowed(self, topic: str) -> dict[str, str]:
+        """Return what decides what is kept of ``topic`` and only a broker's file says, as texts.
+
+        What the file leaves out has Kafka's default, as on the broker. None without such a file,
+        and none of a topic whose own settings the directory's metadata tell.
+        """
+        if not self._has_broker or self.knows_topic(topic):
+            return {}
+        config = self._config(topic)
+        keys = (*KEPT_KEYS, *EXPIRY_KEYS) if config.expires else KEPT_KEYS
+        said = {key: self.effective(BY_KEY[key], topic) for key in keys}
+        return {
+            key: value_text(each.value)
+            for key, each in said.items()
+            if each.is_default or each.source == self._broker_source
+        }
 
     def problems(self, topic: str | None) -> list[str]:
         """Return what makes the effective settings of ``topic`` unusable, a sentence each."""

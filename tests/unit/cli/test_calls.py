@@ -436,6 +436,21 @@ def test_the_defaults_that_are_assumed_are_said_once_and_in_the_document(
     )
 
 
+@pytest.mark.parametrize("command", ["clean", "plan"])
+def test_a_brokers_default_policy_is_refused_for_the_only_topic_too(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path, command: str
+) -> None:
+    file = data_dir / "server.properties"
+    file.write_text("log.cleanup.policy=compact\n")
+    run = keeplast(command, data_dir, "--broker-config", file, "--runner", "local")
+    assert 4 == run.code
+    assert "name the topic with --topic t" in run.err
+    assert not any(request.partitions for request in coordinator.requests)
+    named = keeplast(command, data_dir, "--broker-config", file, "--topic", "t")
+    assert 0 == named.code
+    assert ["t-0"] == [str(each.partition) for each in coordinator.requests[-1].partitions]
+
+
 def test_a_line_of_a_brokers_file_that_cannot_be_used_costs_no_session(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
 ) -> None:

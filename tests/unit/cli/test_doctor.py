@@ -57,6 +57,12 @@ def test_an_unknown_policy_is_in_the_way(keeplast: Command, data_dir: Path) -> N
     assert "1 in the way of a clean" == keeplast("doctor", data_dir).out.splitlines()[-1]
 
 
+def test_a_default_policy_alone_is_in_the_way(keeplast: Command, data_dir: Path) -> None:
+    (data_dir / "keeplast.toml").write_text("[cluster]\n'log.cleanup.policy' = 'compact'\n")
+    run = keeplast("doctor", data_dir, "--json")
+    assert (1, "problem") == (run.code, states(run)["policies"])
+
+
 def test_a_lock_that_is_held_is_in_the_way(ready: Path) -> None:
     with locked(ready):
         found = {each.name: each for each in directory_findings(ready)}

@@ -172,3 +172,11 @@ def test_retention_is_assumed_of_what_expires_alone() -> None:
     assert {} == assumed_defaults(Settings(()), {"t": COMPACT}, cleans=False)
     kept = [{"cleanup.policy": "delete", "retention.ms": "5"}, {"cleanup.policy": "compact"}]
     assert {"retention.bytes": "-1"} == assumed_of_kept(kept, cleans=False)
+
+
+def test_the_policy_of_a_topic_is_never_that_of_the_cluster() -> None:
+    cluster = {"log.cleanup.policy": "compact", "log.roll.ms": 9}
+    found = keeplast.topic_config({}, cluster=cluster)
+    assert (frozenset({"delete"}), 9) == (found.cleanup_policy, found.segment_ms)
+    said = keeplast.topic_config({"log.cleanup.policy": "compact"}, cluster=cluster)
+    assert frozenset({"compact"}) == said.cleanup_policy

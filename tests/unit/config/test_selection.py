@@ -253,3 +253,62 @@ def test_a_link_with_a_partitions_name_is_left_alone_and_said_to_be(tmp_path: Pa
     assert ["a-0"] == chosen(found)
     (warning,) = found.warnings
     assert warning.endswith(f"names=a-1 path={tmp_path / 'data'}")
+
+
+@pytest.mark.parametrize("said_by", ["flag", "environment", "file", "broker"])
+@pytest.mark.parametrize("path", [".", "events-0"], ids=["directory", "partition"])
+def test_a_default_decides_about_no_topic_that_is_not_named_and_be_there_one_topic(
+    tmp_path: Path, said_by: str, path: str
+) -> None:
+    data = make(tmp_path / "data", "events-0")
+    properties = tmp_path / "server.properties"
+    properties.write_text("log.cleanup.policy=compact\n")
+    if said_by == "file":
+        (data / "keeplast.toml").write_text("[cluster]\n'log.cleanup.policy' = 'compact'\n")
+    sources = SettingSources(
+        flags=("log.cleanup.policy=compact",) if said_by == "flag" else (),
+        environment={"KEEPLAST_LOG_CLEANUP_POLICY": "compact"} if said_by == "environment" else {},
+        broker_config=properties if said_by == "broker" else None,
+    )
+    selection = select_partitions(data / path, LocalFiles(), sources=sources)
+    assert ([], ["events-0"]) == (chosen(selection), refused(selection))
+    assert "may have its own" in str(selection.decided[0].rounds[-1].failure)
+    with pytest.raises(RefusedError, match="may have its own"):
+        select_directory(data / path, LocalFiles(), sources=sources)
+    named = PartitionChoice(topics=("events",))
+    assert ["events-0"] == chosen(select_partitions(data, LocalFiles(), named, sources))
+
+
+def test_a_default_decides_about_a_topic_that_the_metadata_describe(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN, tmp_path, dirs_exist_ok=True)
+    make(tmp_path, "recreated-0")
+    (tmp_path / "keeplast.toml").write_text("[cluster]\n'log.cleanup.policy' = 'compact'\n")
+    assert ["recreated-0"] == chosen(select(tmp_path))
+
+
+def test_other_defaults_of_a_brokers_file_are_said_of_topics_of_unknown_settings(
+    tmp_path: Path,
+) -> None:
+    data = make(tmp_path / "data", "a-0", "b-0")
+    properties = tmp_path / "server.properties"
+    properties.write_text("log.retention.ms=1\nlog.cleaner.compaction.strategy=timestamp\n")
+    (data / "keeplast.toml").write_text(
+        "[topic.a]\n'cleanup.policy' = 'compact,delete'\n'retention.bytes' = 5\n"
+        "[topic.b]\n'cleanup.policy' = 'compact'\n'compaction.strategy' = 'offset'\n"
+    )
+    sources = SettingSources(environment={}, broker_config=properties)
+    said = [
+        each
+        for each in select_partitions(data, LocalFiles(), sources=sources).warnings
+        if "the broker's defaults count" in each
+    ]
+    assert ["topics=a", "topics=b"] == [each.split()[-1] for each in said]
+    assert not [each for each in said if "retention.bytes" in each]
+    assert "compaction.strategy=timestamp, delete.retention.ms=86400000" in said[0]
+    assert "retention.ms=1;" in said[0]
+    assert "compaction.strategy" not in said[1]
+    shutil.copytree(GOLDEN, data, dirs_exist_ok=True)
+    make(data, "both-0")
+    known = PartitionChoice(topics=("both",))
+    warnings = select_partitions(data, LocalFiles(), known, sources).warnings
+    assert not [each for each in warnings if "the broker's defaults count" in each]

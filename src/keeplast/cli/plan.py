@@ -51,7 +51,8 @@ def plan(
     """Say what clean would do with the same arguments: exact bounds, estimates marked ~.
 
     Reads without the directory's lock and writes nothing; a broker may be running, and what it
-    changes meanwhile makes the answer old.
+    changes meanwhile makes the answer old. Of a large log a sample is read: damage elsewhere in it
+    shows with --exact.
     """
     if compare:
         from keeplast.cli.compare import compare_strategies

@@ -77,7 +77,7 @@ Memory = Annotated[
     ),
 ]
 
-UNWRITTEN = "the receipt file is missing or empty: clean writes none when nothing was cleaned."
+UNWRITTEN = "the receipt file is empty: clean leaves it so when nothing was cleaned."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,11 +229,14 @@ def _chain(options: VerifyOptions, files: FileSystem) -> ChainReport | None:
 
 
 def _is_unwritten(path: Path, files: FileSystem) -> bool:
-    """Say whether no round has left a line in a receipt file: it is empty or was never made.
+    """Say whether no round has left a line in a receipt file, which is there and empty.
 
-    Where its directory is not there either, the name is wrong, and reading it says so.
+    InvalidError where there is none: what it was to say cannot be judged.
     """
-    path = path.resolve()
-    if files.exists(path):
-        return not files.is_directory(path) and not files.stat(path).size_bytes
-    return files.is_directory(path.parent)
+    there = path.resolve()
+    if not files.exists(there):
+        raise InvalidError(
+            "there is no such receipt file; name the one that clean --receipt wrote, or leave "
+            f"--receipt out. --receipt={path}"
+        )
+    return not files.is_directory(there) and not files.stat(there).size_bytes

@@ -1,7 +1,7 @@
 """What rounds will take, before they run: how their work is cut, and what a plan tells of them.
 
-Reads a sample of bounded size where sizes alone do not say. Damage found there decides nothing: the
-pass that meets it says so.
+Reads a sample of bounded size where sizes alone do not say. Damage found there fails a plan; how
+work is cut it does not decide, because the pass that meets it says so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ from keeplast.log.files import FileSystem
 from keeplast.model.shape import Shape
 from keeplast.rewrite.runner import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
-from keeplast.run.round_reports import disk_needed_bytes, planned_report, with_shape
+from keeplast.run.round_reports import (
+    disk_needed_bytes,
+    failed_report,
+    planned_report,
+    with_shape,
+)
 from keeplast.run.round_state import Round
 from keeplast.survey.estimate import estimate_round
 from keeplast.survey.report import Estimate, RoundReport
@@ -73,16 +78,21 @@ def _cut_chunk(round_: Round, chunk_bytes: int, request: CleanRequest, runner: R
 def foreseen(
     round_: Round, request: CleanRequest, files: FileSystem, clock: Clock, workspace: Workspace
 ) -> RoundReport:
-    """Return bounds, groups and, from a sample, an estimate; damage found there is a note."""
+    """Return bounds, groups and, from a sample, an estimate.
+
+    Where the sample cannot be read the round would fail: the report has the error.
+    """
     survey, plan = round_.survey, round_.plan
     disk_bytes = disk_needed_bytes(survey, plan, is_in_place=request.target is None)
-    estimate, damage = None, None
+    estimate, lacking = None, None
     if survey.sample is not None:
         try:
             estimate = _estimate(round_, survey.sample, files, clock, workspace)
-        except (CompactionError, OSError, MemoryError) as error:
-            damage = error
-    return with_shape(round_, planned_report(survey, plan, disk_bytes, estimate, damage))
+        except (CompactionError, OSError) as error:
+            return failed_report(survey, 0, error)
+        except MemoryError as error:
+            lacking = error
+    return with_shape(round_, planned_report(survey, plan, disk_bytes, estimate, lacking))
 
 
 def _depends_on_keys(bound: Workload, share: int, ground: Ground, asked: Shape | None) -> bool:

@@ -63,6 +63,17 @@ def prove_receipt(files: FileSystem, path: Path | None, partitions: Collection[P
         ) from error
 
 
+def leave_receipt(files: FileSystem, path: Path, partitions: Collection[Path]) -> None:
+    """Make sure that there is a receipt file: an empty one says that nothing was changed.
+
+    Who asks by its name can then tell it from a name that is wrong. Errors are those of
+    :func:`prove_receipt`.
+    """
+    if not files.exists(path):
+        prove_receipt(files, path, partitions)
+        files.open_write(path, append=True).close()
+
+
 def _is_taken(path: Path, partitions: Collection[Path]) -> bool:
     name = path.name.removesuffix(".tmp")
     if name in NAMES_TAKEN or name.endswith(("-checkpoint", ".checkpoint")):

@@ -145,11 +145,11 @@ def planned_report(
     plan: RoundPlan,
     disk_bytes: int,
     estimate: Estimate | None,
-    damage: Exception | None,
+    lacking: Exception | None,
 ) -> RoundReport:
     """Return the report of a plan that nobody has run; groups unless a bounded map decides them.
 
-    ``damage`` is why there is no estimate.
+    ``lacking`` is why there is no estimate.
     """
     groups = None if plan.key_capacity is not None else plan_groups(plan, plan.bound)
     report = replace(
@@ -158,9 +158,9 @@ def planned_report(
         disk_bytes=disk_bytes,
         estimate=estimate,
     )
-    if damage is None:
+    if lacking is None:
         return report
-    return replace(report, remarks=(*report.remarks, LacksEstimate(str(damage))))
+    return replace(report, remarks=(*report.remarks, LacksEstimate(str(lacking))))
 
 
 def disk_needed_bytes(survey: Survey, plan: RoundPlan, *, is_in_place: bool) -> int:

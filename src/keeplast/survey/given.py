@@ -28,10 +28,11 @@ def log_start_lifts(given: int | None, actual: int) -> tuple[Lift, ...]:
     return _above(GivenOption.LOG_START, given, actual)
 
 
-def watermark_lifts(given: int | None, actual: int, *, log_end: int) -> tuple[Lift, ...]:
-    """Say what a high watermark above the actual one lifts; nothing lies above the log end."""
-    if given is None or min(given, log_end) <= actual:
-        return ()
+def watermark_lifts(given: int | None, actual: int) -> tuple[Lift, ...]:
+    """Say what a high watermark above the actual one lifts.
+
+    One beyond the log end too: it is of another log, or a mistake in writing.
+    """
     return _above(GivenOption.HIGH_WATERMARK, given, actual)
 
 

@@ -80,7 +80,7 @@ def find_bounds(
         min(max(watermark, log_start), tail.log_end),
         (
             *log_start_lifts(request.log_start_offset, actual_start),
-            *watermark_lifts(request.high_watermark, actual, log_end=tail.log_end),
+            *watermark_lifts(request.high_watermark, actual),
         ),
     )
 

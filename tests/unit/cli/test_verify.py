@@ -147,19 +147,42 @@ def test_earlier_receipt_does_not_hide_what_happened_since(
     assert (1, True) == (run.code, "offset 21: the final record is missing" in run.out)
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-def test_receipt_file_without_a_line_is_said_and_no_failure(
-    place: Path, keeplast: Command, is_there: bool
+def test_receipt_file_that_is_missing_is_an_error_and_nothing_is_judged(
+    cleaned: Path, keeplast: Command
 ) -> None:
-    if is_there:
-        (place / "receipt").touch()
+    for places in ((cleaned / "before", cleaned / "after"), (cleaned / "after",)):
+        for more in ((), ("--note",)):
+            run = keeplast("verify", *places, "--receipt", cleaned / "none", *more)
+            assert (2, "") == (run.code, run.out)
+            assert (
+                f"there is no such receipt file; name the one that clean --receipt wrote" in run.err
+            )
+    assert not (cleaned / "none").exists()
+
+
+def test_a_clean_that_had_nothing_to_clean_leaves_an_empty_receipt(
+    place: Path, keeplast: Command
+) -> None:
+    receipt = place / "receipt"
+    run = keeplast(
+        "clean", place / "after", "--topic", "log", "--config", "cleanup.policy=compact",
+        "--config", "min.cleanable.dirty.ratio=1", "--runner", "local", "--receipt", receipt,
+        "--selection", "kafka",
+    )  # fmt: skip
+    assert (0, True, b"") == (run.code, "1 skipped" in run.out, receipt.read_bytes())
+    judged = keeplast("verify", place / "before", place / "after", "--receipt", receipt)
+    assert 0 == judged.code, judged.err
+
+
+def test_receipt_file_without_a_line_is_said_and_no_failure(place: Path, keeplast: Command) -> None:
+    (place / "receipt").touch()
     receipt = ("--receipt", place / "receipt", "--json")
     run = keeplast("verify", place / "before", place / "after", *receipt)
     assert 0 == run.code, run.err
     (partition,) = run.document["partitions"]
     assert "holds" == partition["verdict"]
     unwritten = (
-        "the receipt file is missing or empty: clean writes none when nothing was cleaned. "
+        "the receipt file is empty: clean leaves it so when nothing was cleaned. "
         f"receipt={place / 'receipt'}"
     )
     assert [unwritten, "no round: compared without a receipt"] == partition["notes"][:2]
@@ -347,10 +370,11 @@ def test_where_no_round_was_judged_nothing_is_noted(cleaned: Path, keeplast: Com
     assert (0, 0) == (run.code, run.document["noted"])
     assert "no round was judged, so nothing is noted. partition=log-0" in run.err
     assert before == (cleaned / "receipt").read_bytes()
-    missing = keeplast(
+    (cleaned / "none").touch()
+    empty = keeplast(
         "verify", cleaned / "before", cleaned / "after", "--receipt", cleaned / "none", "--note"
     )
-    assert (0, False) == (missing.code, (cleaned / "none").exists()), missing.err
+    assert (0, b"") == (empty.code, (cleaned / "none").read_bytes()), empty.err
 
 
 def test_what_cannot_be_noted_is_refused_before_anything_is_judged(

@@ -948,8 +948,7 @@ def test_exact_plan_counts_what_cleaning_counts_and_writes_nothing(
     assert counted(clean(request)) == counted(planned)
 
 
-def test_plan_gives_bounds_and_groups_without_reading_records(directory: Path) -> None:
-    (directory / f"{20:020d}.log").write_bytes(segments()[20][:61] + b"\xff" * 60)
+def test_plan_gives_bounds_and_groups_and_writes_nothing(directory: Path) -> None:
     request = clean_request(directory, topic=SMALL_SEGMENTS)
     files = ObservedFiles()
     report = last_round(coordinator(files=files).plan(request))

@@ -19,6 +19,7 @@ from keeplast.cleaner.stage_costs import (
     rewrite_seconds,
 )
 from keeplast.clock import SystemClock
+from keeplast.errors import CorruptError
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
 from keeplast.format.control import ControlType
@@ -240,17 +241,19 @@ def test_sampling_ends_when_its_time_is_over(tmp_path: Path) -> None:
     assert_near(300, report.estimate.distinct_keys, 1.5)
 
 
-def test_damage_in_the_sample_gives_no_estimate_and_no_failure(tmp_path: Path) -> None:
+def test_damage_in_the_sample_fails_the_plan_with_the_segment_named(tmp_path: Path) -> None:
     directory = write_keys(tmp_path, np.arange(2000) % 100)
     path = directory / f"{500:020d}.log"
     data = bytearray(path.read_bytes())
     data[3000] ^= 0xFF
     path.write_bytes(data)
     report = last_round(coordinator().plan(clean_request(directory)))
-    assert None is report.estimate
-    assert None is report.error
-    assert report.groups is not None
-    assert any("no estimate" in note and str(path) in note for note in report.notes)
+    assert (None, None) == (report.estimate, report.groups)
+    assert isinstance(report.failure, CorruptError)
+    assert report.error is not None
+    assert str(path) in report.error.message
+    counted = last_round(coordinator().plan(clean_request(directory), exact=True))
+    assert counted.error == report.error
 
 
 def test_sample_with_hardly_a_key_twice_says_nothing_about_keys(tmp_path: Path) -> None:

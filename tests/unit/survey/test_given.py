@@ -326,3 +326,25 @@ def test_no_setting_moves_the_end_of_a_round(tmp_path: Path, changes: dict[str, 
     request = asked(directory, topic=replace(COMPACT, **changes), rolls_idle=True, retention=True)
     assert 2 == clean(request).bound
     assert {2, 3} <= {record.offset for record in records_of(directory)}
+
+
+@pytest.mark.parametrize("given", [13, 900])
+def test_a_high_watermark_beyond_the_log_end_is_refused_without_a_checkpoint_too(
+    log: Path, given: int
+) -> None:
+    (log.parent / REPLICATION_CHECKPOINT).unlink()
+    before = tree(log.parent)
+    why = f"--high-watermark {given} is above the high watermark, 12"
+    with pytest.raises(RefusedError, match=why):
+        clean(asked(log, high_watermark=given))
+    opened = keeplast.open_log(log)
+    with pytest.raises(RefusedError, match=why):
+        opened.delete_records(EXPIRING, before_offset=4, high_watermark=given)
+    expired = opened.expire(EXPIRING, high_watermark=given)
+    assert why in str(expired.failure)
+    assert before == tree(log.parent)
+    planned = last_round(
+        coordinator(clock=ManualClock(NOW_MS)).plan(asked(log, high_watermark=given))
+    )
+    assert any(why in note and "--unsafe only" in note for note in planned.notes)
+    assert clean(asked(log, high_watermark=12)).end_offset == 10

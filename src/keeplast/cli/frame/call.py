@@ -14,8 +14,10 @@ from dataclasses import replace
 from keeplast.cleaner.selection import Order
 from keeplast.cli.frame import wiring
 from keeplast.cli.frame.ahead import compiled_ahead
+from keeplast.cli.frame.exit_codes import DONE
 from keeplast.cli.frame.options import CleanOptions, RunnerOptions
 from keeplast.cli.frame.places import recipe_for
+from keeplast.cli.frame.verdict import report_exit_code
 from keeplast.cli.frame.wiring import CoordinatorPort, RunnerName
 from keeplast.cli.show.output import say
 from keeplast.cli.show.progress import ProgressEvents
@@ -23,6 +25,7 @@ from keeplast.config.assumed import assumed_defaults, assumed_sentence
 from keeplast.config.selection import Selection, select_partitions
 from keeplast.log.files import FileSystem
 from keeplast.model.size import format_bytes, parse_size
+from keeplast.run.readiness import leave_receipt
 from keeplast.run.target import check_places
 from keeplast.survey.report import CleanReport
 from keeplast.survey.request import CleanRequest
@@ -71,6 +74,8 @@ def report_call(
             ) as coordinator,
         ):
             report = act(coordinator, request)
+        if writes and request.receipt is not None and report_exit_code(report) == DONE:
+            leave_receipt(files, request.receipt, [each.path for each in request.partitions])
         say_large(report, workers)
     together = sorted(
         (*report.partitions, *selection.decided), key=lambda each: (each.topic, each.partition)

@@ -47,6 +47,8 @@ class LiveState(Mapping[tuple[int, bytes], LiveRecord]):
     def __init__(self, topic: TopicConfig) -> None:
         """Begin with nothing read; ``topic`` says by what records are ranked."""
         self._strategy = topic.strategy
+        self.ranking = topic.ranking
+        """By what records rank, and who says so, in words."""
         self._header = (topic.strategy_header or "").encode()
         self._records: dict[tuple[int, bytes], LiveRecord] = {}
         self._tombstones: dict[tuple[int, bytes], LiveRecord] = {}

@@ -79,6 +79,15 @@ class Segment:
     is_active: bool
 
 
+class KeyState(dict[bytes, Record]):
+    """The final record of every key; ``ranking`` says by what records ranked, and who says so."""
+
+    def __init__(self, records: Mapping[bytes, Record], ranking: str) -> None:
+        """Take what was found."""
+        super().__init__(records)
+        self.ranking = ranking
+
+
 class OpenLog:
     """One partition directory. Holds no file open; each call sees the directory as it is then."""
 
@@ -169,13 +178,14 @@ class OpenLog:
         end_offset: int | None = None,
         as_of_ms: int | None = None,
         end_group: str | None = None,
-    ) -> dict[bytes, Record]:
+    ) -> KeyState:
         """Return the final record of every key that is not deleted, in offset order.
 
         A read-committed view: nothing aborted, nothing from the first open transaction on. Which
         record of a key is final follows ``topic``'s strategy, by default the one that the data
         directory's settings give it (``keeplast.toml``, environment, metadata log): so it is the
-        same before and after cleaning; a broker's own topic ranks by offset. Nothing below the log
+        same before and after cleaning; a broker's own topic ranks by offset. What was found says
+        which it was, and who chose it, in ``ranking``. Nothing below the log
         start offset counts. Holds one record a key in memory, and reads the log twice.
 
         ``end_offset``, exclusive, asks for the state of an earlier point, with transactions as they
@@ -214,7 +224,7 @@ class OpenLog:
                 if self._mark is None:
                     listing = settled_partition(self.path, self._files, clock, if_empty=log_start)
                     require_in_front_of_cleaner(self.partition, listing, end, self._files)
-                return found
+                return KeyState(found, topic.ranking)
         raise UnavailableError(
             "the log is cleaned faster than its state can be read; read a copy of it, or when the "
             f"cleaner rests. path={self.path}"

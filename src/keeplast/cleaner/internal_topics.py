@@ -23,12 +23,15 @@ COMPACTED_TOPICS = ("__consumer_offsets", "__transaction_state")
 """What is compacted by definition, by offset and by nothing else."""
 TRIMMED_TOPICS = ("__share_group_state", "__remote_log_metadata", "__cluster_metadata")
 """What is never compacted."""
+PINNED_BY = "as brokers read this topic"
 INTERNAL_TOPICS = frozenset(COMPACTED_TOPICS + TRIMMED_TOPICS)
 
 
 def pinned(topic: str, config: TopicConfig) -> TopicConfig:
     """Return ``config`` as the readers of ``topic`` need it; another topic's is left as it is."""
-    return replace(config, strategy=Strategy.OFFSET) if topic in INTERNAL_TOPICS else config
+    if topic not in INTERNAL_TOPICS:
+        return config
+    return replace(config, strategy=Strategy.OFFSET, strategy_said=(Strategy.OFFSET, PINNED_BY))
 
 
 def check_internal(topic: str, config: TopicConfig) -> None:

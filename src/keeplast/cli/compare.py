@@ -124,6 +124,7 @@ def preview_document(preview: StrategyPreview) -> dict[str, Any]:
     spread = preview.spread
     return {
         "today": preview.today.value,
+        "today_source": preview.today_source,
         "then": preview.then.value,
         "header": preview.header,
         "records": preview.records,

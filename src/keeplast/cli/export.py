@@ -126,6 +126,8 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
             "",
             _table(done, has_end=source.options.has_end, is_incremental=options.incremental),
         )
+        for topic, ranking in done.rankings.items():
+            say(printable(f"{topic}: the records of a key rank by {ranking}"))
         say(f"go on reading with startingOffsets as in {done.target / '_offsets.json'}")
     return DONE, {
         "target": done.target,
@@ -133,6 +135,7 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
         "offsets": done.offsets(),
         "ending_offsets": done.ending_offsets(),
         "as_of": point.document,
+        "ranked_by": done.rankings,
         "tombstones": options.tombstones,
     }
 

@@ -15,8 +15,11 @@ from keeplast.config.settings import EXPIRY_KEYS, Settings
 from keeplast.config.values import value_words
 from keeplast.model.topic_config import TopicConfig
 
-ROUND_KEYS = ("delete.retention.ms", "min.compaction.lag.ms", "producer.id.expiration.ms")
-"""What decides when something may go, or must stay, in a round."""
+ROUND_KEYS = (
+    "compaction.strategy", "delete.retention.ms", "min.compaction.lag.ms",
+    "producer.id.expiration.ms",
+)  # fmt: skip
+"""What decides which record stays in a round, and when something may go or must stay."""
 RATIO_KEY = "min.cleanable.dirty.ratio"
 
 

@@ -7,6 +7,7 @@ as on the command line. Raises InvalidError; RefusedError for a key map without 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from keeplast.config.layers import cluster_layer, flags_layer
@@ -51,6 +52,9 @@ def _settings(
     *,
     key_map_bytes: int | None = None,
 ) -> Settings:
-    given = flags_layer(f"{key}={value_text(value)}" for key, value in settings.items())
+    given = replace(
+        flags_layer(f"{key}={value_text(value)}" for key, value in settings.items()),
+        source="the topic's settings",
+    )
     static = cluster_layer({key: value_text(value) for key, value in cluster.items()})
     return Settings((given, static), key_map_bytes=key_map_bytes)

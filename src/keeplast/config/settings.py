@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 
 from keeplast.cleaner.hazards import find_hazards
+from keeplast.cleaner.internal_topics import PINNED_BY
 from keeplast.config.broker_config import BrokerConfig
 from keeplast.config.definition import (
     Definition,
@@ -29,6 +30,7 @@ from keeplast.config.definition import (
 )
 from keeplast.config.definitions import BY_KEY, CLUSTER_DEFINITIONS, TOPIC_DEFINITIONS
 from keeplast.config.effective import Effective, contradictions
+from keeplast.config.internal_topics import SOURCE as INTERNAL_SOURCE
 from keeplast.config.internal_topics import PINS, internal_layer, pinned_value
 from keeplast.config.layers import Layer, warnings_of
 from keeplast.config.values import setting_value, value_text
@@ -38,6 +40,8 @@ from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.survey.key_bound import usable_slots
 
 DEDUPE_BYTES_PER_THREAD_MIN = 1_048_576
+NOBODYS = "Kafka's default: no source says another"
+"""Who gave a value that nobody gave."""
 KEPT_KEYS = ("compaction.strategy", "delete.retention.ms", "min.compaction.lag.ms")
 """A topic's settings by which a round removes a record or keeps it."""
 EXPIRY_KEYS = ("retention.ms", "retention.bytes")
@@ -214,6 +218,8 @@ class Settings:
         policy = fields["cleanup_policy"]
         fields["cleanup_policy"] = frozenset(policy if isinstance(policy, tuple) else ())
         fields["strategy"] = Strategy(str(fields["strategy"]))
+        said = _source_words(values["compaction.strategy"])
+        fields["strategy_said"] = fields["strategy"], said
         return TopicConfig(**fields)  # type: ignore[arg-type]
 
     def cleaner_config(self) -> CleanerConfig:
@@ -250,6 +256,16 @@ class Settings:
         usable_slots(map_bytes, SLOT_BYTES, factor.number, source=factor.source or "default")
         check_io_rate(values["log.cleaner.io.max.bytes.per.second"])
         return CleanerConfig(**{**fields, "key_map_bytes": map_bytes})  # type: ignore[arg-type]
+
+
+def _source_words(effective: Effective) -> str:
+    """Say who gave a value."""
+    if effective.is_default:
+        return NOBODYS
+    if effective.source == INTERNAL_SOURCE:
+        return PINNED_BY
+    default = ", as the cluster's default" if effective.scope is Scope.CLUSTER else ""
+    return f"from {effective.source}{default}"
 
 
 def check_io_rate(rate: Effective) -> None:

@@ -112,13 +112,24 @@ class ComparedGround:
 
 @dataclass(slots=True)
 class Compared:
-    """What the comparison has found, by check."""
+    """What the comparison has found, by check.
+
+    ``lost`` counts the left records that the right log lacks or has otherwise, ``foreign`` the
+    right ones below the left log's end that the left log lacks; of replicas neither is counted.
+    """
 
     records: Findings = field(default_factory=Findings)
     transactions: Findings = field(default_factory=Findings)
     untouched: Findings = field(default_factory=Findings)
     horizons: Findings = field(default_factory=Findings)
     producers: Findings = field(default_factory=Findings)
+    lost: int = 0
+    foreign: int = 0
+
+    @property
+    def is_swapped(self) -> bool:
+        """Say whether the left log looks like what cleaning makes of the right one."""
+        return self.foreign > 0 and not self.lost
 
 
 class Comparison:
@@ -308,6 +319,7 @@ class Comparison:
             self._emit(right, rows if self._are_replicas else rows[late], ON_RIGHT)
         if self._are_replicas:
             return
+        self.found.foreign += int((right.offsets[rows] < self._left.end).sum())
         # A batch out of order is a finding already; its records may well have been there.
         is_stray = late & (self._right_facts.order.count > 0)
         for row in rows[~is_stray][:DECODED_MAX].tolist():
@@ -323,6 +335,7 @@ class Comparison:
         self._emit(left, missing, ON_LEFT)
         if self._are_replicas:
             return
+        self.found.lost += len(missing)
         self._check_batches(left, state)
         self._check_missing(left, missing)
 

@@ -87,11 +87,12 @@ class StrategyPreview:
     """One partition. ``changes`` are those of the keys whose records lie first in the log.
 
     ``keys_back`` of the changed keys are deleted today and would not be, ``keys_gone`` the other
-    way round. ``records`` and what counts records are of committed records with a key.
+    way round. ``today_source`` says who chose what is in force. ``records`` and what counts records are of committed records with a key.
     """
 
     partition: TopicPartition
     today: Strategy
+    today_source: str
     then: Strategy
     header: str | None
     records: int
@@ -184,6 +185,7 @@ def preview_strategy(
     return StrategyPreview(
         partition=partition,
         today=today.strategy,
+        today_source=today.strategy_source,
         then=then.strategy,
         header=then.strategy_header if then.strategy is Strategy.HEADER else None,
         records=counts.records,

@@ -67,6 +67,10 @@ CLAIMS = {
     "receipt": "the receipt is about these files",
 }
 NO_BEFORE = "there is no log before cleaning to compare with"
+SWAPPED = (
+    "no record of the first log is missing in the second, which has others beside them: it looks "
+    "as if the two were given the other way round; BEFORE comes first"
+)
 NO_ROUND = "no round: compared without a receipt"
 NO_ROUND_IN_PLACE = (
     "no round: there is no receipt of this partition to judge by; clean writes one with --receipt "
@@ -126,7 +130,8 @@ class Verifier:
             rounds = choose_rounds(receipts, before=lefts, after=rights, clean_to=clean_to)
         untouched = Findings()
         ground = self._ground(left, right[0], rounds, untouched)
-        found, winners = self._compare(left, right, ground, self._ranked_by(rounds))
+        topic = self._ranked_by(rounds)
+        found, winners = self._compare(left, right, ground, topic)
         if len({(each.strategy, each.strategy_header) for each in rounds}) > 1:
             winners = Findings(reasons=["the rounds ranked records by different strategies"])
         found.untouched.add_all(untouched)
@@ -141,12 +146,14 @@ class Verifier:
             "producers": found.producers,
             "indexes": right[1].indexes,
         }
-        notes = _notes(ground)
+        notes = (*_notes(ground), *_ranking_notes(topic, winners, has_rounds=bool(rounds)))
         if rounds:
             checks["receipt"] = check_receipt(rounds, left, right, checkpoint=clean_to[1])
             notes += interruption(rounds[-1], right, clean_to[1])
         elif receipts is not None:
             notes = (NO_ROUND, *notes)
+        if found.is_swapped:
+            notes = (SWAPPED, *notes)
         judged = tuple(each.name for each in rounds)
         return VerificationReport(after.name, _checks(checks), notes, judged)
 
@@ -199,12 +206,14 @@ class Verifier:
             start=max(left[0].start, right[0].start),
             end=min(left[0].end, right[0].end),
         )
-        found, winners = self._compare(left, right, ground, self._settings.topic)
+        topic = self._settings.topic
+        found, winners = self._compare(left, right, ground, topic)
         records = joined(found.records, left[1].order, right[1].order)
         indexes = joined(left[1].indexes, right[1].indexes)
         notes = [f"compared offsets {ground.start} to {ground.end}, the last one not included"]
         if left[0].end != right[0].end:
             notes.append(f"the logs end at {left[0].end} and {right[0].end}")
+        notes += _ranking_notes(topic, winners, has_rounds=False)
         checks = {
             "readable": Findings(),
             "records": records,
@@ -228,7 +237,10 @@ class Verifier:
         if not rounds:
             return topic
         last = rounds[-1]
-        return replace(topic, strategy=last.strategy, strategy_header=last.strategy_header)
+        return replace(
+            topic, strategy=last.strategy, strategy_header=last.strategy_header,
+            strategy_said=(last.strategy, "as the receipt says"),
+        )  # fmt: skip
 
     def _compare(
         self,
@@ -472,6 +484,17 @@ def _notes(ground: ComparedGround) -> tuple[str, ...]:
             "deleted, and is not compared"
         )
     return tuple(notes)
+
+
+def _ranking_notes(topic: TopicConfig, winners: Findings, *, has_rounds: bool) -> tuple[str, ...]:
+    """Say by what records ranked, and what to do where that may be why a winner is missing."""
+    said = f"the records of a key rank by {topic.ranking}"
+    if winners.count and not has_rounds:
+        said += (
+            "; where they were cleaned by another strategy, say it with --config "
+            "compaction.strategy=..., or give the receipt of the rounds"
+        )
+    return (said,)
 
 
 def _checks(found: dict[str, Findings]) -> tuple[Check, ...]:

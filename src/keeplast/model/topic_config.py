@@ -6,7 +6,7 @@ definitions of :mod:`keeplast.config`; every other room reads fields. Units are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.strategy import Strategy
@@ -26,6 +26,8 @@ class TopicConfig:
     ``local_*`` are about the local part of a tiered log; -1 is no limit.
     ``tier_chunk_bytes`` -1 means ``segment_bytes``; ``tier_filter_fpp`` 0 means no filters.
     ``undo_retention_ms`` 0 means that a round keeps nothing of what it replaced.
+    ``strategy_said`` is a strategy and in words who chose it, which counts for that one alone; it
+    makes no difference to a round.
     """
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
@@ -53,11 +55,31 @@ class TopicConfig:
     undo_retention_ms: int = 0
     tombstones_wait_for_groups: tuple[str, ...] = ()
     tombstones_wait_max_ms: int = 604_800_000
+    strategy_said: tuple[Strategy, str] | None = field(default=None, compare=False)
 
     @property
     def is_compacted(self) -> bool:
         """True when ``cleanup.policy`` contains ``compact``, alone or with ``delete``."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def ranking(self) -> str:
+        """Return by what the records of a key rank, and who says so, in words."""
+        return f"{self.strategy_words}, {self.strategy_source}"
+
+    @property
+    def strategy_source(self) -> str:
+        """Return in words who chose the strategy."""
+        if self.strategy_said is None or self.strategy_said[0] is not self.strategy:
+            return "as given"
+        return self.strategy_said[1]
+
+    @property
+    def strategy_words(self) -> str:
+        """Return the strategy, and the header that it reads."""
+        if self.strategy is Strategy.HEADER:
+            return f"{self.strategy} {self.strategy_header}"
+        return str(self.strategy)
 
     @property
     def readers_wait_ms(self) -> int:

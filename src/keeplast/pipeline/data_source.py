@@ -196,7 +196,10 @@ def ranked(configured: TopicConfig, options: SourceOptions) -> TopicConfig:
             "the strategy header needs the header's name; give compaction.strategy.header. "
             f"compaction.strategy={strategy}"
         )
-    return replace(configured, strategy=strategy, strategy_header=header)
+    source = configured.strategy_source if options.strategy is None else "by the source's option"
+    return replace(
+        configured, strategy=strategy, strategy_header=header, strategy_said=(strategy, source)
+    )
 
 
 def register_source(spark: SparkSession, source: type[LogSource]) -> None:

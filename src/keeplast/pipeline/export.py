@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Protocol
@@ -163,10 +163,11 @@ class ExportEvents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A finished export."""
+    """A finished export; ``rankings`` say of each topic by what its records ranked, in words."""
 
     target: Path
     partitions: tuple[ExportedPartition, ...]
+    rankings: Mapping[str, str] = field(default_factory=dict)
 
     def offsets(self) -> dict[str, dict[str, int]]:
         """Return where to go on, as ``startingOffsets`` takes it."""
@@ -235,14 +236,15 @@ def export_state(
             job.task.target.mkdir(parents=True)
         written = _write(jobs, workers, events.progressed, staging)
         _require_same_logs(jobs, logs.recipe.open(), carrier)
-        export = Export(target, tuple(job.exported(written) for job in jobs))
+        topics = {job.partition.topic: job.state.topic for job in jobs}
+        rankings = {name: topic.ranking for name, topic in topics.items()}
+        export = Export(target, tuple(job.exported(written) for job in jobs), rankings)
         written_down = {OFFSETS_FILE: export.offsets()}
         if options.has_end:
             written_down[ENDS_FILE] = export.ending_offsets()
         for name, offsets in written_down.items():
             document = json.dumps(offsets, indent=1) + "\n"
             files.write_durable(staging / name, document.encode())
-        topics = {job.partition.topic: job.state.topic for job in jobs}
         files.write_durable(staging / STATE_FILE, encode_facts(topics, tombstones=tombstones))
         if versions is not None:
             known = logs.recipe.open()

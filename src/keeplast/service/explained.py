@@ -222,7 +222,7 @@ def answer_lines(each: ExplainedPartition, *, names_options: bool = True) -> lis
     lines = [
         f"{each.name}: {_next_round(found, names_options=names_options)}",
         f"{each.name}: the record that stays: {', '.join(tried)}; this topic goes by "
-        f"{found.topic.strategy}",
+        f"{found.topic.ranking}",
         trace_line(each),
         f"{each.name}: what is overwritten now is erased by: {each.erased_by}",
     ]
@@ -359,6 +359,7 @@ def _partition_document(each: ExplainedPartition, *, values: bool) -> dict[str, 
         "reaches": [{"from_ms": e.at_ms, "bound": e.bound} for e in found.reaches],
         "winners": {str(strategy): offset for strategy, offset in found.winners.items()},
         "strategy": found.topic.strategy,
+        "strategy_source": found.topic.strategy_source,
         "last_trace": {
             "kind": each.trace.kind,
             "by_ms": each.trace.by_ms,

@@ -155,6 +155,23 @@ def test_the_state_of_a_brokers_own_topic_ranks_by_offset(tmp_path: Path) -> Non
         keeplast.open_log(directory).plan(by_time)
 
 
+def test_a_state_says_by_what_its_records_ranked_and_who_chose_it(tmp_path: Path) -> None:
+    directory = write_log(tmp_path, "t-0", {0: []})
+    dated = [Record(0, EPOCH_MS + 9, b"k", b"older"), Record(1, EPOCH_MS + 1, b"k", b"newer")]
+    (directory / f"{0:020d}.log").write_bytes(b"".join(encode_batch([each]) for each in dated))
+    found = keeplast.open_log(directory).state()
+    assert b"newer" == found[b"k"].value
+    assert "offset, Kafka's default: no source says another" == found.ranking
+    file = tmp_path / "keeplast.toml"
+    file.write_text("[topic.t]\n'compaction.strategy' = 'timestamp'\n")
+    found = keeplast.open_log(directory).state()
+    assert b"older" == found[b"k"].value
+    assert f"timestamp, from {file}" == found.ranking
+    assert "timestamp, as given" == keeplast.open_log(directory).state(
+        replace(COMPACT, strategy=Strategy.TIMESTAMP)
+    ).ranking
+
+
 @pytest.mark.parametrize("log_start", [0, 7])
 def test_a_directory_without_segments_is_an_empty_log(tmp_path: Path, log_start: int) -> None:
     """As for a broker, which makes the first segment when it starts."""

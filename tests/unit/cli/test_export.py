@@ -88,6 +88,10 @@ def test_the_state_is_by_the_topics_rank(data: Path, tmp_path: Path) -> None:
         config = ["--topic", "v", "--config", f"compaction.strategy={strategy}"]
         assert 0 == run(data, tmp_path / strategy, *config).exit_code
         assert {b"a": expected} == state(tmp_path / strategy / "v/partition=0")
+        said = run(data, tmp_path / strategy, *config, "--overwrite")
+        assert f"v: the records of a key rank by {strategy}, from --config" in said.stderr
+    said = run(data, tmp_path / "said", *config, "--json")
+    assert {"v": "timestamp, from --config"} == json.loads(said.stdout)["ranked_by"]
     broken = run(data, tmp_path / "other", "--topic", "u", "--config", "compaction.strategy=age")
     assert 2 == broken.exit_code
     assert "compaction.strategy" in broken.stderr

@@ -152,6 +152,7 @@ def test_defaults_that_nobody_says_are_assumed_and_none_with_the_file() -> None:
     flags = flags_layer(["delete.retention.ms=5", "log.cleaner.min.compaction.lag.ms=0"])
     assumed = assumed_defaults(Settings((flags,)), {"t": COMPACT})
     assert {
+        "compaction.strategy": "offset",
         "producer.id.expiration.ms": "86400000",
         "min.cleanable.dirty.ratio": "0.5",
     } == assumed
@@ -159,7 +160,7 @@ def test_defaults_that_nobody_says_are_assumed_and_none_with_the_file() -> None:
     assert "producer.id.expiration.ms=86400000 (1 d), min.cleanable.dirty.ratio=0.5;" in sentence
     assert "--broker-config" in sentence
     forced = assumed_defaults(Settings((flags,)), {"t": COMPACT}, is_forced=True)
-    assert ["producer.id.expiration.ms"] == list(forced)
+    assert ["compaction.strategy", "producer.id.expiration.ms"] == list(forced)
     assert {} == assumed_defaults(Settings((), broker=decoded("")), {"t": COMPACT})
     assert {} == assumed_defaults(Settings(()), {})
 

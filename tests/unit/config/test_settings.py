@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import keeplast
+
 from keeplast.config.layers import Layer, environment_layer, file_layer, flags_layer
 from keeplast.config.settings import PolicyOrigin, Settings
 from keeplast.errors import InvalidError, RefusedError
@@ -189,3 +191,21 @@ def test_a_limit_on_bytes_is_above_nothing() -> None:
     for rate in ("0", "-5"):
         with pytest.raises(InvalidError):
             settings(f"log.cleaner.io.max.bytes.per.second={rate}").cleaner_config()
+
+
+def test_the_settings_of_a_topic_say_who_chose_its_strategy() -> None:
+    said = Settings(
+        (
+            flags_layer(["log.cleaner.compaction.strategy=timestamp"]),
+            Layer("keeplast.toml", topics={"own": {"compaction.strategy": "offset"}}),
+        )
+    )
+    assert "offset, from keeplast.toml" == said.topic_config("own").ranking
+    by_default = said.topic_config("other").ranking
+    assert "timestamp, from --config, as the cluster's default" == by_default
+    assert "offset, as brokers read this topic" == said.topic_config("__consumer_offsets").ranking
+    nobodys = Settings(()).topic_config("t")
+    assert "offset, Kafka's default: no source says another" == nobodys.ranking
+    header = {"compaction.strategy": "header", "compaction.strategy.header": "v"}
+    assert "header v, from the topic's settings" == keeplast.topic_config(header).ranking
+    assert nobodys == Settings((flags_layer(["compaction.strategy=offset"]),)).topic_config("t")

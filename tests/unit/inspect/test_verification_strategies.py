@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
+from keeplast.format.record import Record
 from keeplast.inspect.verdicts import VerificationReport
 from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.log.files import LocalFiles
@@ -136,3 +138,52 @@ def test_rounds_of_random_logs_hold(tmp_path: Path, topic: TopicConfig, seed: in
         assert {} == broken(verified(before, log.directory, topic))
         log.now_ms += dice.choice([0, topic.delete_retention_ms + 1])
     log.close()
+
+
+def test_a_judgement_says_by_what_records_ranked_and_who_chose_it(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    default = "Kafka's default: no source says another"
+    nobodys = replace(BY_OFFSET, strategy_said=(Strategy.OFFSET, default))
+    broken_one = verified(*pair, topic=nobodys)
+    (said,) = [note for note in broken_one.notes if "rank by" in note]
+    assert said.startswith(
+        "the records of a key rank by offset, Kafka's default: no source says another; where they "
+        "were cleaned by another strategy, say it with --config compaction.strategy="
+    )
+    by_receipt = verified(*pair, topic=nobodys, receipt=tmp_path / "receipt")
+    ranked = f"the records of a key rank by header {TOPIC.strategy_header}"
+    assert f"{ranked}, as the receipt says" in by_receipt.notes
+    assert f"{ranked}, as given" in verified(*pair).notes
+    replicas = Verifier(LocalFiles(), VerifySettings(topic=TOPIC)).verify_replicas(*pair)
+    assert f"{ranked}, as given" in replicas.notes
+
+
+def test_a_pair_the_other_way_round_is_said_to_look_like_it(pair: tuple[Path, Path]) -> None:
+    before, after = pair
+    swapped = verified(after, before)
+    assert "records" in broken(swapped)
+    assert "given the other way round; BEFORE comes first" in swapped.notes[0]
+    assert not any("other way round" in note for note in verified(*pair).notes)
+
+
+def test_a_log_that_lost_records_and_has_others_is_not_said_to_be_the_other_way_round(
+    pair: tuple[Path, Path],
+) -> None:
+    before, after = pair
+    damaged = DamagedLog(before)
+    damaged.drop(0)
+    damaged.save()
+    report = verified(before, after)
+    assert "records" in broken(report)
+    assert not any("other way round" in note for note in report.notes)
+
+
+def test_what_was_appended_since_is_not_taken_for_another_order(pair: tuple[Path, Path]) -> None:
+    before, _ = pair
+    longer = before.parent / "longer"
+    shutil.copytree(before, longer)
+    max(longer.glob("*.log")).write_bytes(encode_batch([Record(9, 1, B, b"late")]))
+    report = verified(before, longer)
+    assert "records" in broken(report)
+    assert not any("other way round" in note for note in report.notes)

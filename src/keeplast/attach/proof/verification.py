@@ -259,6 +259,7 @@ class AttachedVerifier:
             found.notes.append("a swap is decided and not published: keeplast attach repair")
         clean = clean_to(self._log, looked.known, looked.cache, looked.log.start)
         found.notes.append(f"clean below offset {clean}: {keys} keys")
+        found.notes.append(f"the records of a key rank by {settings.topic.ranking}")
         found.notes.append(
             f"{len(sources)} replaced segments were compared with what is served"
             if sources

@@ -36,7 +36,7 @@ def _sentences(preview: StrategyPreview) -> list[str]:
     lines = [
         f"{preview.partition}: {format_count(preview.keys_changed)} of "
         f"{format_count(preview.keys)} keys would keep another record by {by} than by "
-        f"{preview.today.value} today"
+        f"{preview.today.value} today ({preview.today_source})"
     ]
     if preview.keys_back or preview.keys_gone:
         lines.append(

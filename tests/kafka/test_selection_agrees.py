@@ -96,7 +96,11 @@ def ours(root: Path, logs: list[Json], now_ms: int) -> list[Json]:
             continue
         # Kafka's log is loaded anew: it has forgotten transactions that lie below a snapshot and
         # whose marker is not replicated (docs/reference/differences.md, o).
-        asked = CleanRequest((request,), high_watermark=log.get("high_watermark"), is_unsafe=True)
+        # A log is overdue here by its first record, there by its first batch (q).
+        asked = CleanRequest(
+            (request,), high_watermark=log.get("high_watermark"), is_unsafe=True,
+            order=Order.KAFKA,
+        )  # fmt: skip
         survey = survey_partition(request, asked, load_checkpoints(FILES, root), FILES, now_ms)
         if survey.plan is not None:
             candidates.append(candidate_of(survey, partition))

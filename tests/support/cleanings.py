@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from keeplast.cleaner.selection import Order
 from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.clock import SystemClock
 from keeplast.format.filename import CLEANER_CHECKPOINT
@@ -136,6 +137,8 @@ def in_process(runner: Runner, *, is_bounded: bool = True) -> Cleaning:
                 first_dirty_offset=settings.first_dirty,
                 uncleanable_offset=settings.uncleanable,
                 force=settings.force,
+                # What judges is Kafka: by its rules a log is overdue by its first batch.
+                order=Order.KAFKA,
             )
         )
         document: Json = report.to_json()["partitions"][0]

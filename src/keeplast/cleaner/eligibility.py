@@ -237,9 +237,9 @@ def find_overdue_from(
     if max_compaction_lag_ms >= INT64_MAX:
         return None
     stamps = [
-        segment.first_batch_timestamp_ms
+        segment.first_timestamp_ms
         for segment in non_active_from(segments, first_dirty)
-        if segment.first_batch_timestamp_ms is not None and segment.first_batch_timestamp_ms > 0
+        if segment.first_timestamp_ms is not None and segment.first_timestamp_ms > 0
     ]
     return min(stamps) + max(max_compaction_lag_ms, 0) if stamps else None
 

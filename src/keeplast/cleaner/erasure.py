@@ -144,7 +144,7 @@ def find_eligibility(
         return Eligibility(None, ErasureBasis(BasisKind.NO_MAX_LAG))
     *closed, active = log.segments
     last = closed[-1] if closed and active.base_offset >= log.log_end else None
-    first_ms = log.active_first_ms if last is None else last.first_batch_timestamp_ms
+    first_ms = log.active_first_ms if last is None else last.first_timestamp_ms
     largest_ms = log.active_largest_ms if last is None else last.largest_timestamp_ms
     base_offset = (active if last is None else last).base_offset
     if first_ms is None or first_ms <= 0:
@@ -188,7 +188,7 @@ def find_deadline(log: DirtyLog, topic: TopicConfig) -> int | None:
     """Return the last moment at which the log is not overdue; None when it never will be."""
     if topic.max_compaction_lag_ms >= INT64_MAX or log.first_dirty >= log.log_end:
         return None
-    stamps = [segment.first_batch_timestamp_ms for segment in log.closed_dirty()]
+    stamps = [segment.first_timestamp_ms for segment in log.closed_dirty()]
     known = [stamp for stamp in (*stamps, log.active_first_ms) if stamp is not None and stamp > 0]
     return min(known) + max(topic.max_compaction_lag_ms, 0) if known else None
 

@@ -33,7 +33,7 @@ def find_idle_roll(
 ) -> IdleRoll | None:
     """Return why the active segment must be left at ``now_ms``, None when it may stay.
 
-    ``first_timestamp_ms`` is the maximum timestamp of its first batch; an age equal to what is
+    ``first_timestamp_ms`` is that of its first record; an age equal to what is
     allowed is no reason, as for a broker that appends.
     """
     if size_bytes == 0 or first_timestamp_ms is None or first_timestamp_ms < 0:

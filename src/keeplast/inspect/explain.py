@@ -40,7 +40,7 @@ from keeplast.inspect.key_search import (
 from keeplast.inspect.status import largest_timestamp, stable_limit
 from keeplast.log.files import FileSystem
 from keeplast.log.log_start import noted_log_start
-from keeplast.log.partition_log import read_first_batch_timestamp
+from keeplast.log.partition_log import read_first_timestamp
 from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
@@ -410,7 +410,7 @@ def _found_log(
         first_dirty=survey.section.first_dirty.offset,
         log_end=survey.tail.log_end,
         stable=stable_limit(partition.partition, survey, checkpoints),
-        active_first_ms=read_first_batch_timestamp(active, files) if has_file else None,
+        active_first_ms=read_first_timestamp(active, files) if has_file else None,
         active_largest_ms=largest_timestamp(survey.listing, survey.tail, files),
         now_ms=now_ms,
         holds=survey.holds,

@@ -27,7 +27,7 @@ from keeplast.inspect.stages import (
 from keeplast.inspect.verified_log import VerifiedLog
 from keeplast.log.cleaned_for import cleaned_for
 from keeplast.log.files import FileSystem, reading
-from keeplast.log.partition_log import PartitionFiles, Tail, read_first_batch_timestamp
+from keeplast.log.partition_log import PartitionFiles, Tail, read_first_timestamp
 from keeplast.log.undo_files import kept_until_ms
 from keeplast.log.windows import WindowBuffers, read_windows
 from keeplast.model.hold import Hold
@@ -246,7 +246,7 @@ def _dirty_log(
         is_eligible=survey.plan is not None and not survey.plan.is_expired_round,
         limit=stable_limit(partition.partition, survey, checkpoints),
         hold=_last_hold(survey),
-        active_first_ms=read_first_batch_timestamp(survey.listing.active, files),
+        active_first_ms=read_first_timestamp(survey.listing.active, files),
         active_largest_ms=largest_timestamp(survey.listing, survey.tail, files)
         if needs_largest
         else None,

@@ -282,14 +282,43 @@ def load_aborted(segment: SegmentFiles, files: FileSystem) -> tuple[AbortedTrans
     return entries
 
 
+def read_first_timestamp(
+    segment: SegmentFiles, files: FileSystem, head: bytes | None = None
+) -> int | None:
+    """Return the timestamp of a segment's first record, None when it has no batch.
+
+    As KIP-354 has it, where the first batch's header says it: of magic 2, with a base timestamp
+    that is the first record's. Else, as with LogAppendTime and where a round has put a delete
+    horizon there, what :func:`read_first_batch_timestamp` returns; no record is read for it.
+    Arguments and errors are the same.
+    """
+    found = _read_first_header(segment, files, head)
+    if found is None:
+        return None
+    if found[16] == 2 and not found[22] & (t.LOG_APPEND_TIME | t.DELETE_HORIZON):
+        base = int.from_bytes(found[27:35], "big", signed=True)
+        if base > 0:
+            return base
+    return _greatest_timestamp(found)
+
+
 def read_first_batch_timestamp(
     segment: SegmentFiles, files: FileSystem, head: bytes | None = None
 ) -> int | None:
     """Return the maximum timestamp of a segment's first batch, None when it has no batch.
 
+    That is what Kafka's ``LogSegment.getFirstBatchTimestamp`` says of a log that it has loaded.
     ``head`` is what the log begins with, as far as a header goes, where that was read already.
     CorruptError when the header is damaged (F6).
     """
+    found = _read_first_header(segment, files, head)
+    return None if found is None else _greatest_timestamp(found)
+
+
+def _read_first_header(
+    segment: SegmentFiles, files: FileSystem, head: bytes | None
+) -> bytes | None:
+    """Return HEADER_BYTES of which those of the first batch's header are set, None without one."""
     if segment.size_bytes < t.SCAN_BYTES_MIN:
         return None
     if head is None:
@@ -306,10 +335,16 @@ def read_first_batch_timestamp(
         )  # fmt: skip
     if size + t.PREFIX_BYTES > segment.size_bytes or got < 26:
         return None
+    return head
+
+
+def _greatest_timestamp(header: bytes) -> int:
+    """Return a batch's maximum timestamp, -1 of magic 0."""
+    magic = header[16]
     if magic == 0:
         return -1
     at = 18 if magic == 1 else 35
-    return int.from_bytes(head[at : at + 8], "big", signed=True)
+    return int.from_bytes(header[at : at + 8], "big", signed=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +446,7 @@ def find_offset_from(
 
 
 def summarize(
-    segment: SegmentFiles, indexes: SegmentIndexes, first_batch_timestamp_ms: int | None
+    segment: SegmentFiles, indexes: SegmentIndexes, first_timestamp_ms: int | None
 ) -> SegmentSummary:
     """Return what decisions need of a segment."""
     return SegmentSummary(
@@ -421,5 +456,5 @@ def summarize(
         largest_timestamp_ms=indexes.largest_timestamp_ms,
         offset_index_bytes=len(indexes.offsets) * offset_index.ENTRY_BYTES,
         time_index_bytes=len(indexes.times) * time_index.ENTRY_BYTES,
-        first_batch_timestamp_ms=first_batch_timestamp_ms,
+        first_timestamp_ms=first_timestamp_ms,
     )

@@ -10,8 +10,9 @@ class SegmentSummary:
     """One segment of a log.
 
     ``largest_timestamp_ms`` is the last entry of the time index, or -1 when no record has a
-    timestamp. ``first_batch_timestamp_ms`` is the maximum timestamp of the first batch; None when
-    it is not known, not needed, or absent. The index sizes are bytes in use.
+    timestamp. ``first_timestamp_ms`` is the first record's timestamp, or the greatest of the first
+    batch where its header has no other or Kafka's rules are asked for; None when it is not known,
+    not needed, or absent. The index sizes are bytes in use.
     """
 
     base_offset: int
@@ -20,7 +21,7 @@ class SegmentSummary:
     largest_timestamp_ms: int
     offset_index_bytes: int
     time_index_bytes: int
-    first_batch_timestamp_ms: int | None = None
+    first_timestamp_ms: int | None = None
 
     @property
     def age_timestamp_ms(self) -> int:

@@ -33,7 +33,7 @@ from keeplast.cleaner.section import (
     find_dirty_section,
     skip_reason,
 )
-from keeplast.log.partition_log import list_partition, read_first_batch_timestamp
+from keeplast.log.partition_log import list_partition, read_first_timestamp
 from keeplast.model.hold import in_force
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
@@ -99,11 +99,11 @@ class FirstTimestamps:
         self._known: dict[str, int | None] = {} if known is None else known
 
     def of(self, state: PartitionState, segment: RemoteSegment) -> int | None:
-        """Return the maximum timestamp of the segment's first batch, None when it has none."""
+        """Return the timestamp of the segment's first record, None when it has none."""
         if segment.segment_id not in self._known:
             files = RoundFiles(self._objects, state.partition, state.topic_id, (segment,))
             (found, _active) = list_partition(files.path, files).segments
-            self._known[segment.segment_id] = read_first_batch_timestamp(found, files)
+            self._known[segment.segment_id] = read_first_timestamp(found, files)
         return self._known[segment.segment_id]
 
     def keep(self, state: PartitionState) -> None:
@@ -200,7 +200,7 @@ def _date(
     dated = [
         replace(
             summary,
-            first_batch_timestamp_ms=timestamps.of(state, state.segments[route.segment_id]),
+            first_timestamp_ms=timestamps.of(state, state.segments[route.segment_id]),
         )
         if route.last_offset >= first_dirty
         else summary

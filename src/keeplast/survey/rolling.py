@@ -21,7 +21,7 @@ from keeplast.log.partition_log import (
     Tail,
     find_tail,
     list_partition,
-    read_first_batch_timestamp,
+    read_first_timestamp,
     rebuild_indexes,
 )
 from keeplast.log.windows import WindowBuffers
@@ -57,7 +57,7 @@ def idle_reason(
     return find_idle_roll(
         topic,
         size_bytes=listing.active.size_bytes,
-        first_timestamp_ms=read_first_batch_timestamp(listing.active, files),
+        first_timestamp_ms=read_first_timestamp(listing.active, files),
         now_ms=now_ms,
     )
 

@@ -7,7 +7,7 @@ segment and the first header of each dirty segment. Records are left to the pass
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from keeplast.cleaner.dating import dating_notes
@@ -33,6 +33,7 @@ from keeplast.cleaner.section import (
     section_notes,
     skip_reason,
 )
+from keeplast.cleaner.selection import Order
 from keeplast.errors import InvalidError
 from keeplast.format import producer_snapshot
 from keeplast.format.txn_index import AbortedTransaction
@@ -41,11 +42,13 @@ from keeplast.log.format_guard import check_magic, check_understood
 from keeplast.log.loaded_indexes import LoadedIndexes
 from keeplast.log.partition_log import (
     PartitionFiles,
+    SegmentFiles,
     Tail,
     find_offset_from,
     find_tail,
     list_partition,
     read_first_batch_timestamp,
+    read_first_timestamp,
     summarize,
 )
 from keeplast.log.producer_state import ProducerState
@@ -75,6 +78,10 @@ from keeplast.survey.producer_replay import (
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.rolling import ForeseenRoll, foreseen, idle_reason
 from keeplast.survey.sample import SampleChoice, choose_sample
+
+
+ReadFirst = Callable[[SegmentFiles, FileSystem, bytes | None], int | None]
+"""Reads when a segment's first record was written, given what its log begins with if known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +174,10 @@ def survey_partition(
         for log_start in (log.bounds.log_start, actual_start)
     )
     first_dirty = _first_dirty(request, by_checkpoint, log.bounds.log_start)
-    segments = _summaries(log, first_dirty.offset, files, known or {}, heads)
+    read_first = read_first_timestamp
+    if request.order is Order.KAFKA:
+        read_first = read_first_batch_timestamp
+    segments = _summaries(log, first_dirty.offset, files, known or {}, heads, read_first)
     # The bound follows from the checkpoint also when another first dirty offset is asked for: what
     # must not be touched does not depend on where somebody wants to start.
     # By the machine's clock: one that is given ends no hold.
@@ -448,10 +458,11 @@ def _summaries(
     files: FileSystem,
     known: Mapping[int, SegmentSummary],
     heads: Mapping[int, bytes],
+    read_first: ReadFirst,
 ) -> tuple[SegmentSummary, ...]:
     """Summarize all segments; only dirty, closed ones are asked for their first timestamp.
 
-    ``heads`` are the beginnings of logs that have been read.
+    ``heads`` are the beginnings of logs that have been read; ``read_first`` reads the timestamp.
     """
     listing = log.listing
     closed = listing.segments[:-1]
@@ -459,9 +470,9 @@ def _summaries(
     for i, segment in enumerate(closed):
         is_dirty = listing.segments[i + 1].base_offset > first_dirty
         base = segment.base_offset
-        stamp = read_first_batch_timestamp(segment, files, heads.get(base)) if is_dirty else None
+        stamp = read_first(segment, files, heads.get(base)) if is_dirty else None
         if base in known:
-            summaries.append(replace(known[base], first_batch_timestamp_ms=stamp))
+            summaries.append(replace(known[base], first_timestamp_ms=stamp))
         else:
             summaries.append(summarize(segment, log.indexes[base], stamp))
     active = listing.active

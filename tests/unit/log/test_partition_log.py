@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from keeplast.format import offset_index, time_index
 from keeplast.format.batch import encode_batch
 from keeplast.format.filename import INDEX, TIME_INDEX
 from keeplast.format.message_set import read_batches
+from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import LocalFiles
 from keeplast.log.format_guard import check_understood
@@ -27,6 +29,7 @@ from keeplast.log.partition_log import (
     load_entries,
     load_indexes,
     read_first_batch_timestamp,
+    read_first_timestamp,
     summarize,
 )
 from keeplast.log.windows import WindowBuffers
@@ -203,7 +206,7 @@ def test_summary_counts_index_entries_in_use(directory: Path) -> None:
     assert (len(offsets) * 8, len(times) * 12) == (
         summary.offset_index_bytes, summary.time_index_bytes,
     )  # fmt: skip
-    assert (NOW_MS + 7, NOW_MS) == (summary.largest_timestamp_ms, summary.first_batch_timestamp_ms)
+    assert (NOW_MS + 7, NOW_MS) == (summary.largest_timestamp_ms, summary.first_timestamp_ms)
     nothing = SegmentIndexes(np.empty((0, 2), np.int64), np.empty((0, 2), np.int64), False)
     assert NOW_MS == summarize(segment, nothing, None).age_timestamp_ms
 
@@ -323,6 +326,41 @@ def test_ls05_timestamp_of_the_first_batch(
     head = check_understood(tmp_path, FILES)[0]
     (tmp_path / f"{0:020d}.log").unlink()
     assert expected == read_first_batch_timestamp(segment, FILES, head)
+
+
+def two(first_ms: int, last_ms: int, **fields: Any) -> bytes:
+    """Return a batch of two records with these timestamps."""
+    records = [Record(0, first_ms, b"k", b"v"), Record(1, last_ms, b"k", b"v")]
+    return encode_batch(records, **fields)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", None),
+        (two(1000, 9000), 1000),
+        (two(9000, 1000), 9000),
+        (two(-1, 9000), 9000),
+        (two(1000, 9000, delete_horizon_ms=5000), 9000),
+        (encode_message(magic=1, offset=0, timestamp=77, key=b"k", value=b"v"), 77),
+        (encode_message(magic=0, offset=0, timestamp=77, key=b"k", value=b"v"), -1),
+        (encode_batch([], base_offset=0, max_timestamp=9), 9),
+        (one(0, b"k", timestamp=1000)[:-1], None),
+    ],
+)
+def test_the_timestamp_of_the_first_record_is_taken_where_the_header_has_it(
+    tmp_path: Path, data: bytes, expected: int | None
+) -> None:
+    (tmp_path / f"{0:020d}.log").write_bytes(data)
+    segment = listed(tmp_path).segments[0]
+    assert expected == read_first_timestamp(segment, FILES)
+
+
+def test_with_log_append_time_every_record_has_the_brokers(tmp_path: Path) -> None:
+    data = bytearray(two(1000, 9000))
+    data[22] |= t.LOG_APPEND_TIME
+    (tmp_path / f"{0:020d}.log").write_bytes(data)
+    assert 9000 == read_first_timestamp(listed(tmp_path).segments[0], FILES)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.format.identifier import encode_id
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.remote_log_metadata import RemoteLogSegment
-from keeplast.log.partition_log import list_partition, read_first_batch_timestamp
+from keeplast.log.partition_log import list_partition, read_first_timestamp
 from keeplast.model.hold import Hold, in_force
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.segment import SegmentSummary
@@ -148,7 +148,7 @@ class AttachedLooks:
             return found
         return [
             replace(
-                summary, first_batch_timestamp_ms=self._first_timestamp(layout, source.parts[0])
+                summary, first_timestamp_ms=self._first_timestamp(layout, source.parts[0])
             )
             if source.end_offset >= first_dirty
             else summary
@@ -163,7 +163,7 @@ class AttachedLooks:
             mark = OutputMark(NOBODY, 0)
             files = AttachedRecipe(layout, (source_of(segment),), mark).open()
             (found, _active) = list_partition(files.path, files).segments
-            self._timestamps[name] = read_first_batch_timestamp(found, files)
+            self._timestamps[name] = read_first_timestamp(found, files)
         return self._timestamps[name]
 
 

@@ -120,7 +120,7 @@ def log_parts(log: LogStatus) -> tuple[SegmentPart, ...]:
         parts.append(
             SegmentPart(
                 zone, segment.base_offset, end, segment.size_bytes,
-                segment.first_batch_timestamp_ms, None if largest < 0 else largest,
+                segment.first_timestamp_ms, None if largest < 0 else largest,
             )
         )  # fmt: skip
     return tuple(parts)

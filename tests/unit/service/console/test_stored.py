@@ -245,7 +245,7 @@ def test_what_has_not_changed_is_not_read_again(
         raise AssertionError("an object is read again")
 
     monkeypatch.setattr(tiered_store, "find_tier_eligibility", again)
-    monkeypatch.setattr(look, "read_first_batch_timestamp", again)
+    monkeypatch.setattr(look, "read_first_timestamp", again)
     with call.opened() as opened:
         second = outlooks.find(opened, [ORDERS], pace, lambda _: None)
     assert first[ORDERS].state == second[ORDERS].state

@@ -28,7 +28,7 @@ DryRun = Annotated[
     first=("topics", "to", "runner"), example="keeplast clean DATA_DIR --topic orders --to COPY"
 )
 def clean(options: CleanOptions, dry_run: DryRun = False, as_json: Json = False) -> Result:
-    """Drop the records that a later one with the same key supersedes, as Kafka's cleaner does.
+    """Drop the records that another one with the same key supersedes, as Kafka's cleaner does.
 
     The broker must be stopped, or the directory be a copy: its lock is taken and held. A round that
     fails leaves the partition as it was.

@@ -146,7 +146,7 @@ def test_the_summary_says_before_and_after(
     assert 0 == run.code
     assert "19.5 KiB -> 14.6 KiB" in run.out
     assert "4 -> 3" in run.out
-    assert "superseded by a later record" in run.out
+    assert "superseded by another record" in run.out
     assert "~" not in run.out
     assert "cleaning t-0: 19.5 KiB -> 14.6 KiB, 4 -> 3 records, clean to offset 4" in run.err
 

@@ -21,7 +21,7 @@ from keeplast.survey.report import CleanReport, PartitionReport, RoundReport
 from keeplast.survey.wording import sentences
 
 _REASONS = (
-    ("superseded", "superseded by a later record"),
+    ("superseded", "superseded by another record"),
     ("tombstone", "tombstone past its delete horizon"),
     ("aborted", "of an aborted transaction"),
     ("keyless", "without a key"),

@@ -8,7 +8,14 @@ import typer
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import SettingOptions
-from keeplast.cli.frame.parameters import SCOPE, DataDir, HighWatermark, Json, Unsafe
+from keeplast.cli.frame.parameters import (
+    SCOPE,
+    DataDir,
+    HighWatermark,
+    Json,
+    Unsafe,
+    partition_number,
+)
 from keeplast.model.partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -19,7 +26,13 @@ Topic = Annotated[
 ]
 Partition = Annotated[
     int,
-    typer.Option("--partition", metavar="N", min=0, help="Its partition.", rich_help_panel=SCOPE),
+    typer.Option(
+        "--partition",
+        metavar="N",
+        parser=partition_number,
+        help="Its partition.",
+        rich_help_panel=SCOPE,
+    ),
 ]
 BeforeOffset = Annotated[
     int,

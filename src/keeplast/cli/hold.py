@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.parameters import SCOPE, DataDir, Json
+from keeplast.cli.frame.parameters import SCOPE, DataDir, Json, partition_number
 from keeplast.cli.frame.spans import SPAN_WORDS, span_ms
 from keeplast.cli.frame.times import time_ms
 from keeplast.model.hold import HoldPoint
@@ -43,7 +43,7 @@ HeldPartitions = Annotated[
     typer.Option(
         "--partition",
         metavar="N",
-        min=0,
+        parser=partition_number,
         help="Only partitions of this number; repeatable. Default: all.",
         rich_help_panel=SCOPE,
     ),

@@ -13,6 +13,7 @@ the settings that keeplast knows, under the names that a broker knows them by; w
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,8 @@ NODE_KEYS = ("node.id", "broker.id")
 _OURS = ("log.cleaner.", "log.cleanup.", "log.retention.", "log.roll.", "log.segment.")
 """Of these every name that a broker knows is known here: another one is a mistake in writing."""
 _PROVIDED = "${"
+_TABLE = re.compile(rb"^[ \t]*(\[(?:cluster|topic\b[^\]\r\n]*)\])[ \t]*\r?$", re.MULTILINE)
+"""A table of a settings file; as a property it would be a name that no broker knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,15 @@ def decode_broker_config(data: bytes, path: str) -> BrokerConfig:
 
 def broker_problems(data: bytes, path: str) -> list[InvalidError]:
     """Return everything that cannot be used, each with its line, in the order of the file."""
+    table = _TABLE.search(data)
+    if table is not None:
+        line = data[: table.start(1)].count(b"\n") + 1
+        return [
+            InvalidError(
+                "this is a settings file and no broker's; give it with --config-file. "
+                f"path={path} line={line}"
+            )
+        ]
     try:
         entries = {each.key: each for each in read_properties(data)}
     except CorruptError as error:

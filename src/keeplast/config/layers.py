@@ -12,6 +12,7 @@ File (TOML): a ``[cluster]`` table and ``[topic."name"]`` tables; keys may be qu
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,10 @@ OTHER_VARIABLES = frozenset({"KEEPLAST_CACHE_DIR"})
 FLAG_SOURCE = "--config"
 ENVIRONMENT_SOURCE = "environment"
 CLUSTER_SOURCE = "cluster"
+_OF_A_BROKER = re.compile(
+    r"^\s*(broker\.id|node\.id|process\.roles|log\.dirs?|zookeeper\.connect)\s*[=:]", re.MULTILINE
+)
+"""A line that brokers' files have, and no settings file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,11 @@ def file_problems(text: str, path: str) -> list[InvalidError]:
 
 def _read_document(text: str, path: str) -> tuple[Layer, list[InvalidError]]:
     """Return the usable part of a document, and what is not; InvalidError when it is no TOML."""
+    if path.endswith(".properties") or _OF_A_BROKER.search(text):
+        raise InvalidError(
+            "this is a broker's file and no settings file; give it with --broker-config. "
+            f"path={path}"
+        )
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

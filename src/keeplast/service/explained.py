@@ -177,6 +177,17 @@ def summary_line(answer: KeyAnswer) -> str:
     )
 
 
+def is_nowhere(answer: KeyAnswer) -> bool:
+    """Say whether all that was to be searched was, and nothing has the key that was asked about."""
+    return (
+        answer.key is not None
+        and bool(answer.parts)
+        and not answer.faults
+        and not any(each.has_any for each in answer.parts)
+        and not any(each.copies.found for each in answer.out_of_service)
+    )
+
+
 def kind_words(record: KeyRecord) -> str:
     """Say what a record is: a tombstone or a value, and whether its transaction was committed."""
     value = record.record.value

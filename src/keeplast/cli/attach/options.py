@@ -16,7 +16,15 @@ import typer
 
 from keeplast.cli.frame.options import RunnerOptions, WorkOptions
 from keeplast.cli.frame.packages import check_packages
-from keeplast.cli.frame.parameters import ROUND, RUN, SCOPE, SETTINGS, Flags, Receipt
+from keeplast.cli.frame.parameters import (
+    ROUND,
+    RUN,
+    SCOPE,
+    SETTINGS,
+    Flags,
+    Receipt,
+    partition_number,
+)
 from keeplast.cli.frame.readers import read_client_settings
 from keeplast.cli.frame.spans import SPAN_WORDS, span_ms
 from keeplast.config.choice import SettingSources
@@ -260,7 +268,7 @@ class ExactOptions:
 Partitions = Annotated[
     tuple[int, ...],
     typer.Option(
-        "--partition", metavar="N", min=0, rich_help_panel=SCOPE,
+        "--partition", metavar="N", parser=partition_number, rich_help_panel=SCOPE,
         help="Only partitions of this number; repeatable.",
     ),
 ]  # fmt: skip

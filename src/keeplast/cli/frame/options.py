@@ -35,6 +35,7 @@ from keeplast.cli.frame.parameters import (
     Selection,
     TaskMemory,
     Unsafe,
+    partition_number,
 )
 from keeplast.cli.frame.places import place
 from keeplast.cli.frame.readers import ReaderOptions
@@ -60,7 +61,7 @@ class ScopeOptions(PartitionChoice):
         typer.Option(
             "--partition",
             metavar="N",
-            min=0,
+            parser=partition_number,
             help="Only partitions of this number; repeatable.",
             rich_help_panel=SCOPE,
         ),

@@ -25,6 +25,17 @@ TASK_MEMORY_DEFAULT = "1g"
 LOOPBACK = "127.0.0.1"
 
 
+def partition_number(text: str) -> int:
+    """Return a partition's number; for Typer, which shows the mistake as one of usage."""
+    stripped = text.strip()
+    if stripped.isascii() and stripped.isdecimal() and len(stripped) < 10:
+        return int(stripped)
+    raise typer.BadParameter(
+        "not the number of a partition; give one from 0 on, and the option again for each further "
+        f"one: --partition 0 --partition 1. value={text!r}"
+    )
+
+
 DataDir = Annotated[
     Path,
     typer.Argument(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from rich.console import RenderableType
 from rich.text import Text
 
+from keeplast.cli.frame.keys import KEY_WORDS
 from keeplast.cli.show.rows import new_table
 from keeplast.clock import time_text
 from keeplast.model.escapes import shown_bytes
@@ -15,6 +16,7 @@ from keeplast.service.explained import (
     KeyAnswer,
     answer_lines,
     fate_words,
+    is_nowhere,
     kind_words,
     left_out_lines,
     out_of_service_lines,
@@ -29,6 +31,8 @@ def render_explained(answer: KeyAnswer, *, values: bool) -> list[RenderableType]
     parts = answer.parts
     holding = [each for each in parts if each.has_any]
     shown: list[RenderableType] = [Text(summary_line(answer))]
+    if is_nowhere(answer):
+        shown.append(Text(f"no record has exactly this key; a key is given as {KEY_WORDS}"))
     if any(each.found.records for each in parts):
         shown += ["", _table(holding, values=values)]
     for each in holding:

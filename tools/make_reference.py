@@ -89,8 +89,8 @@ refused with exit code 4. Settings without effect are accepted, checked, and nam
 compacting a `delete` topic loses its history. The same goes for a cluster's default
 (`log.cleanup.policy=compact`, from whichever source) where the directory has no metadata log: a
 topic that has a policy of its own would not show it, so that each topic must be named by `--topic`
-or given its policy in the file, and be it the only one. With the metadata log the default counts, as on the broker.
-`internal.segment.bytes`, Kafka 4's name for a
+or given its policy in the file, and be it the only one. With the metadata log the default counts,
+as on the broker. `internal.segment.bytes`, Kafka 4's name for a
 `segment.bytes` below 1 MiB, is understood and wins over it.
 """
 

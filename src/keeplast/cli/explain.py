@@ -112,7 +112,7 @@ def explain(options: ExplainOptions, as_json: Json = False) -> Result:
         say(f"{partition}: {fault_text(error)}", kind="error")
         code = max(code, error_exit_code(error))
     if not as_json:
-        print_result(*render_explained(answer, values=options.values))
+        print_result(*render_explained(answer, values=options.values, key_words=KEY_WORDS))
     return code, answer.document(values=options.values, fault_text=fault_text)
 
 

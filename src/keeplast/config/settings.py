@@ -30,8 +30,8 @@ from keeplast.config.definition import (
 )
 from keeplast.config.definitions import BY_KEY, CLUSTER_DEFINITIONS, TOPIC_DEFINITIONS
 from keeplast.config.effective import Effective, contradictions
-from keeplast.config.internal_topics import SOURCE as INTERNAL_SOURCE
 from keeplast.config.internal_topics import PINS, internal_layer, pinned_value
+from keeplast.config.internal_topics import SOURCE as INTERNAL_SOURCE
 from keeplast.config.layers import Layer, warnings_of
 from keeplast.config.values import setting_value, value_text
 from keeplast.errors import InvalidError

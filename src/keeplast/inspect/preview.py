@@ -87,7 +87,8 @@ class StrategyPreview:
     """One partition. ``changes`` are those of the keys whose records lie first in the log.
 
     ``keys_back`` of the changed keys are deleted today and would not be, ``keys_gone`` the other
-    way round. ``today_source`` says who chose what is in force. ``records`` and what counts records are of committed records with a key.
+    way round. ``today_source`` says who chose what is in force. ``records`` and what counts records
+    are of committed records with a key.
     """
 
     partition: TopicPartition

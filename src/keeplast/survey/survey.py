@@ -79,7 +79,6 @@ from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.rolling import ForeseenRoll, foreseen, idle_reason
 from keeplast.survey.sample import SampleChoice, choose_sample
 
-
 ReadFirst = Callable[[SegmentFiles, FileSystem, bytes | None], int | None]
 """Reads when a segment's first record was written, given what its log begins with if known."""
 

@@ -167,9 +167,10 @@ def test_a_state_says_by_what_its_records_ranked_and_who_chose_it(tmp_path: Path
     found = keeplast.open_log(directory).state()
     assert b"older" == found[b"k"].value
     assert f"timestamp, from {file}" == found.ranking
-    assert "timestamp, as given" == keeplast.open_log(directory).state(
-        replace(COMPACT, strategy=Strategy.TIMESTAMP)
-    ).ranking
+    assert (
+        "timestamp, as given"
+        == keeplast.open_log(directory).state(replace(COMPACT, strategy=Strategy.TIMESTAMP)).ranking
+    )
 
 
 @pytest.mark.parametrize("log_start", [0, 7])

@@ -532,3 +532,15 @@ def test_a_master_of_no_runner_is_a_usage_error(
     name = command if command[0] == "tier" else ("explain", data_dir)
     run = keeplast(*name, "1", *at, "--runner", "local", "--master", "local[2]")
     assert (2, True) == (run.code, "--master" in run.err)
+
+
+def test_a_key_that_no_record_has_is_said_with_how_keys_are_given(
+    keeplast: Command, tmp_path: Path
+) -> None:
+    write_log(tmp_path, "k-0", {0: [(b"a", b"1")], 1: []})
+    options = ("--topic", "k", "--config", "cleanup.policy=compact")
+    told = "no record has exactly this key; a key is given as text, hex:DIGITS, base64:DATA"
+    missing = keeplast("explain", tmp_path, "aa", *options)
+    assert (0, True) == (missing.code, told in " ".join(missing.out.split())), missing.err
+    found = keeplast("explain", tmp_path, "a", *options)
+    assert (0, False) == (found.code, "no record has exactly" in found.out)

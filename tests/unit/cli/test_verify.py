@@ -155,7 +155,7 @@ def test_receipt_file_that_is_missing_is_an_error_and_nothing_is_judged(
             run = keeplast("verify", *places, "--receipt", cleaned / "none", *more)
             assert (2, "") == (run.code, run.out)
             assert (
-                f"there is no such receipt file; name the one that clean --receipt wrote" in run.err
+                "there is no such receipt file; name the one that clean --receipt wrote" in run.err
             )
     assert not (cleaned / "none").exists()
 

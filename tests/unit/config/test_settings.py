@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import keeplast
-
 from keeplast.config.layers import Layer, environment_layer, file_layer, flags_layer
 from keeplast.config.settings import PolicyOrigin, Settings
 from keeplast.errors import InvalidError, RefusedError

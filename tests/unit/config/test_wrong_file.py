@@ -1,4 +1,4 @@
-"""A broker's file given as a settings file, and the other way round: each names the right option."""
+"""A broker's file given as a settings file, and the other way round, names the right option."""
 
 from __future__ import annotations
 

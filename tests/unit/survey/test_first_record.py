@@ -1,4 +1,4 @@
-"""KIP-354's first message: a log is overdue by its first record, with Kafka's rules by its batch."""
+"""KIP-354's first message: overdue by the first record, with Kafka's rules by the first batch."""
 
 from __future__ import annotations
 

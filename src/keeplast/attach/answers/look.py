@@ -147,9 +147,7 @@ class AttachedLooks:
         if layout is None or topic.max_compaction_lag_ms == INT64_MAX:
             return found
         return [
-            replace(
-                summary, first_timestamp_ms=self._first_timestamp(layout, source.parts[0])
-            )
+            replace(summary, first_timestamp_ms=self._first_timestamp(layout, source.parts[0]))
             if source.end_offset >= first_dirty
             else summary
             for summary, source in zip(found, sources.segments, strict=True)

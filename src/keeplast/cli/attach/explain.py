@@ -76,6 +76,7 @@ def explain(options: AttachedExplainOptions, as_json: Json = False) -> Result:
     """
     from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT, check_grace
     from keeplast.cli.frame.exit_codes import DONE, REFUSED, error_exit_code
+    from keeplast.cli.frame.keys import KEY_WORDS
     from keeplast.cli.show.explain import render_explained
     from keeplast.cli.show.fault import fault_text
     from keeplast.cli.show.output import print_result, say
@@ -121,5 +122,5 @@ def explain(options: AttachedExplainOptions, as_json: Json = False) -> Result:
     if not answer.parts and not answer.faults:
         code = REFUSED  # nobody knows whether the key is there
     if not as_json:
-        print_result(*render_explained(answer, values=options.values))
+        print_result(*render_explained(answer, values=options.values, key_words=KEY_WORDS))
     return code, answer.document(values=options.values, fault_text=fault_text)

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from rich.console import RenderableType
 from rich.text import Text
 
-from keeplast.cli.frame.keys import KEY_WORDS
 from keeplast.cli.show.rows import new_table
 from keeplast.clock import time_text
 from keeplast.model.escapes import shown_bytes
@@ -26,13 +25,16 @@ from keeplast.service.explained import (
 )
 
 
-def render_explained(answer: KeyAnswer, *, values: bool) -> list[RenderableType]:
-    """Return what a person is shown; ``values`` shows those of the records too."""
+def render_explained(answer: KeyAnswer, *, values: bool, key_words: str) -> list[RenderableType]:
+    """Return what a person is shown; ``values`` shows those of the records too.
+
+    ``key_words`` say how a key is given.
+    """
     parts = answer.parts
     holding = [each for each in parts if each.has_any]
     shown: list[RenderableType] = [Text(summary_line(answer))]
     if is_nowhere(answer):
-        shown.append(Text(f"no record has exactly this key; a key is given as {KEY_WORDS}"))
+        shown.append(Text(f"no record has exactly this key; a key is given as {key_words}"))
     if any(each.found.records for each in parts):
         shown += ["", _table(holding, values=values)]
     for each in holding:

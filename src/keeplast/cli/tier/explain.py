@@ -49,6 +49,7 @@ def explain(
     yet is shown by keeplast explain DATA_DIR. Changes nothing.
     """
     from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.frame.keys import KEY_WORDS
     from keeplast.cli.frame.packages import check_packages
     from keeplast.cli.show.explain import render_explained
     from keeplast.cli.show.output import print_result
@@ -75,5 +76,5 @@ def explain(
             planned=events.planned, progressed=events.progressed, runner=runner,
         )  # fmt: skip
     if not as_json:
-        print_result(*render_explained(answer, values=values))
+        print_result(*render_explained(answer, values=values, key_words=KEY_WORDS))
     return DONE, answer.document(values=values)

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -43,7 +43,6 @@ from keeplast.pipeline.checkpoint_group import at_group
 from keeplast.pipeline.cluster_options import BOOTSTRAP
 from keeplast.pipeline.foreign_options import PROVIDER
 from keeplast.pipeline.log_parts import LogPart, Logs, read_parts, share_out
-from keeplast.pipeline.source_filters import Pushed, push
 from keeplast.pipeline.source_options import SourceContent, SourceOptions, read_options
 from keeplast.pipeline.stream_reader import LogStreamReader
 from keeplast.read.log_ranges import Split, Wanted, plan_splits, segments_below
@@ -129,8 +128,7 @@ class LogSource(DataSource):
             options = read_options(options_of(self.options, schema), is_streaming=False)
         except InvalidError as error:
             raise error.with_traceback(None) from None
-        reader = PushingLogReader if options.pushes_filters else LogReader
-        return reader(self, options, column_names(schema, options))
+        return LogReader(self, options, column_names(schema, options))
 
     def streamReader(self, schema: StructType) -> LogStreamReader:
         """Return the reader of a streaming query."""
@@ -221,7 +219,6 @@ class LogReader(DataSourceReader):
         self._source = source
         self._options = options
         self._names = tuple(names)
-        self._pushed = Pushed(options.wanted)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return what each task reads."""
@@ -254,14 +251,12 @@ class LogReader(DataSourceReader):
             yield from self._parts_of(found)
 
     def _parts_of(self, found: FoundLogs) -> Iterator[LogPart]:
-        options, pushed = at_group(found.options, found.groups), self._pushed
+        options = at_group(found.options, found.groups)
         logs = Logs(options)
         options.starting.require_chosen("startingOffsets", logs.entries, options.where())
         options.ending.require_chosen("endingOffsets", logs.entries, options.where())
         ranges: list[tuple[LogView, Wanted]] = []
         for entry in logs.entries:
-            if not pushed.holds(entry.partition):
-                continue
             view = logs.look(entry)
             first, end = logs.range_of(view)
             if first < end:
@@ -269,7 +264,7 @@ class LogReader(DataSourceReader):
         if options.content is SourceContent.LATEST:
             yield from self._state_parts(ranges, logs, found.topic_configs(logs))
         else:
-            wanted = pushed.wanted
+            wanted = options.wanted
             yield from logs.record_parts(
                 [(view, wanted.between(r.first_offset, r.end_offset)) for view, r in ranges]
             )
@@ -284,7 +279,7 @@ class LogReader(DataSourceReader):
 
         Each part reads what it shows and, for who wins, what may outrank that.
         """
-        options, shown = self._options, self._pushed.wanted
+        options, shown = self._options, self._options.wanted
         total = sum(view.size_bytes for view, _ in views)
         for view, whole in views:
             end = whole.end_offset
@@ -314,16 +309,3 @@ class LogReader(DataSourceReader):
                 its = wanted.between(part.first_offset, part.end_offset)
                 recipe = logs.recipe_for(view.partition)
                 yield LogPart(split, its, topic, options.key_bytes_max, recipe)
-
-
-class PushingLogReader(LogReader):
-    """A reader that reads only what the filters of its query can match.
-
-    A class of its own because Spark refuses one that can do it unless its configuration
-    ``spark.sql.python.filterPushdown.enabled`` is set.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Note what filters say; all of them are Spark's to apply."""
-        self._pushed = push(self._pushed, filters)
-        return filters

@@ -41,6 +41,12 @@ _NO_GROUP = (
     "there is no consumer group, and a stream's offsets are in its checkpoint; leave the option out"
 )
 _NO_CLIENT = "files are read and no broker is asked; leave the option out"
+REMOVED = {
+    "filterpushdown": "Spark applies what filters one query pushes to other queries of the same "
+    "DataFrame too; use assign, startingOffsets, endingOffsets, minTimestamp or maxTimestamp, and "
+    "leave it out",
+}
+"""Options that earlier versions had, and what does it instead."""
 _INSTEAD = {
     "kafka.bootstrap.servers": "files are read and no broker is asked; give load() the data "
     "directory, or bootstrapServers and storage, and leave the option out",

@@ -21,6 +21,7 @@ from keeplast.pipeline.foreign_options import (
     LOCATION,
     MANAGED,
     OF_TABLES,
+    REMOVED,
     TABLE_OPTION,
     instead_of,
 )
@@ -125,6 +126,8 @@ def _unknown(name: str, known: Mapping[str, str]) -> InvalidError:
 
     Without its value, which may be a secret: ``kafka.sasl.jaas.config``, or a misspelt ``object.``.
     """
+    if name in REMOVED:
+        return InvalidError(f"this option is no more: {REMOVED[name]}. option={name}")
     instead = instead_of(name)
     if instead is not None:
         return InvalidError(

@@ -62,7 +62,6 @@ NAMES = (
     "minTimestamp",
     "maxTimestamp",
     "endOfLog",
-    "filterPushdown",
     "failOnDataLoss",
     "maxOffsetsPerTrigger",
     "state",
@@ -125,7 +124,6 @@ class SourceOptions:
     first_ms: int
     last_ms: int
     end_of_log: EndOfLog
-    pushes_filters: bool
     fails_on_loss: bool
     offsets_per_trigger: int | None
     content: SourceContent
@@ -254,7 +252,6 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
         ending_group=options.text("endingGroup", None),
         first_ms=options.integer("minTimestamp", EVERY_TIME[0], least=EVERY_TIME[0]),
         last_ms=options.integer("maxTimestamp", EVERY_TIME[1], least=EVERY_TIME[0]),
-        pushes_filters=options.boolean("filterPushdown", otherwise=False),
         end_of_log=options.choice(
             "endOfLog", EndOfLog, EndOfLog.HIGH_WATERMARK if is_streaming else EndOfLog.LOG_END
         ),
@@ -273,9 +270,6 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
 
 
 def _refuse_in_streams(options: OptionTexts, content: SourceContent) -> None:
-    options.refuse(
-        "filterPushdown", "filters of a stream are not pushed down; leave the option out"
-    )
     if content is not SourceContent.ALL:
         options.refuse(
             "state", "a stream has no state; read it with spark.read, or leave the option out"

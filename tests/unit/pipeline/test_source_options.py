@@ -67,7 +67,7 @@ def test_a_mistake_is_named_with_its_value_and_the_remedy(
         ({"state": "latest"}, "a stream has no state"),
         ({"endingOffsets": "latest"}, "a stream has no end"),
         ({"endingGroup": "g"}, "a stream has no end"),
-        ({"filterPushdown": "true"}, "filters of a stream"),
+        ({"filterPushdown": "true"}, "this option is no more"),
         ({"maxOffsetsPerTrigger": "0"}, "not a number from 1"),
     ],
 )

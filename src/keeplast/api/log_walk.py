@@ -6,6 +6,7 @@ last batch that was given, and misses nothing that was final.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,13 @@ from keeplast.errors import CorruptError
 from keeplast.format.message_set import Batch
 from keeplast.format.record import Record
 from keeplast.log.files import FileSystem
+from keeplast.log.log_end import noted_high_watermark, sound_tail
 from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import SegmentFiles
 from keeplast.log.settled import settled_partition
 from keeplast.read.log_reader import read_segment
+from keeplast.survey.file_notes import torn_tail
+from keeplast.survey.wording import note_words
 
 RELISTS_MAX = 100
 """A directory that changes so often before one batch is read is not a log that is being cleaned."""
@@ -52,6 +56,7 @@ class LogWalk:
         before it was opened has a successor, found by listing again: offsets never change, so the
         reader goes on behind the last one it gave.
         """
+        replicated = noted_high_watermark(self.files, self.path)
         following = from_offset
         listed, at = self._list(following), 0
         relists = 0
@@ -70,6 +75,8 @@ class LogWalk:
                 if relists > RELISTS_MAX:
                     raise
                 listed, at = self._list(following), 0
+        if replicated is not None and max(following, _last_base(listed)) < replicated:
+            self._require_end(replicated)
 
     def _list(self, from_offset: int) -> tuple[SegmentFiles, ...]:
         """Return the segments that may hold ``from_offset`` and what follows."""
@@ -86,6 +93,19 @@ class LogWalk:
         except CorruptError:
             if not is_active:
                 raise
+            self._require_end(noted_high_watermark(self.files, self.path))
+
+    def _require_end(self, replicated: int | None) -> None:
+        """Raise CorruptError unless the log ends where it was read to; a torn end is told."""
+        start, clock = noted_log_start(self.files, self.path), SystemClock()
+        listing = settled_partition(self.path, self.files, clock, if_empty=start)
+        torn = torn_tail(listing, sound_tail(listing, replicated, self.files, clock))
+        if torn is not None:
+            warnings.warn(f"{note_words(torn)}. path={self.path}", stacklevel=2)
+
+
+def _last_base(listed: tuple[SegmentFiles, ...]) -> int:
+    return listed[-1].base_offset if listed else 0
 
 
 def _check_crc(segment: SegmentFiles, batch: Batch) -> None:

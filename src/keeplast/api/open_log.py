@@ -17,6 +17,7 @@ refused while a broker holds it. The policy is the caller's to state: a log does
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,9 +151,10 @@ class OpenLog:
 
         Never those that end below the log start offset. Control batches come too. A wrong CRC is
         not an error here: ``batch.is_valid`` tells. Raises CorruptError, with path and position,
-        where a closed segment cannot be read on; what is unfinished at the end of the active
-        segment ends the log quietly. At most 4 MiB, or one larger batch, are held at a time; a
-        batch kept by the caller keeps its window.
+        where a closed segment cannot be read on, where the active one is damaged in front of whole
+        batches, and where the log ends below its high watermark; a batch that is unfinished at the
+        end of the active segment ends the log, with a warning. At most 4 MiB, or one larger batch,
+        are held at a time; a batch kept by the caller keeps its window.
         """
         for _, batch in self._walk.batches(max(from_offset, self.log_start_offset())):
             yield batch
@@ -209,6 +211,9 @@ class OpenLog:
                     self._files, clock,
                 ),
             )  # fmt: skip
+            torn = view.torn_words()
+            if torn is not None:
+                warnings.warn(f"{torn}. path={self.path}", stacklevel=2)
             if end < self.log_start_offset():
                 # A transaction counts as open whose marker went with its data while it was read.
                 continue

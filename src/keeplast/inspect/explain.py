@@ -39,6 +39,7 @@ from keeplast.inspect.key_search import (
 )
 from keeplast.inspect.status import largest_timestamp, stable_limit
 from keeplast.log.files import FileSystem
+from keeplast.log.log_end import require_log_end
 from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import read_first_timestamp
 from keeplast.log.settled import settled_partition
@@ -268,6 +269,8 @@ def look_for_keys(
     survey = survey_partition(
         partition, request, checkpoints, files, now_ms, foresees_roll=True, groups=groups
     )
+    watermark = checkpoints.high_watermark.get(partition.partition)
+    require_log_end(survey.listing, survey.tail, watermark, files)
     log = _found_log(partition, survey, checkpoints, files, now_ms)
     bounds = find_bounds(partition.partition, request, checkpoints, survey.listing, survey.tail)
     return LookedLog(

@@ -164,6 +164,7 @@ def preview_strategy(
     CorruptError where the log cannot be read.
     """
     log = VerifiedLog(path, files)
+    log.require_end()
     facts = find_facts(log)
     seeds = np.array([2 + secrets.randbelow(PRIME - 2) for _ in range(2)], np.uint64)
     counts, changes = _Counts(), _Changes(first)

@@ -227,6 +227,7 @@ class Verifier:
         """Return a log and its facts, or why there are none."""
         try:
             log = VerifiedLog(path, self._files)
+            log.require_end()
             return (log, find_facts(log)), ""
         except (CorruptError, RefusedError) as error:
             return None, str(error)

@@ -24,6 +24,7 @@ from keeplast.format.compression import Codec, decompress
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.record import Record, encode_record
 from keeplast.log.files import FileSystem, reading
+from keeplast.log.log_end import noted_high_watermark, require_log_end
 from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail, list_partition
 from keeplast.log.windows import Window, WindowBuffers, read_windows
@@ -90,6 +91,11 @@ class VerifiedLog:
         start = noted_log_start(files, path)
         self.listing: PartitionFiles = list_partition(path, files, if_empty=start)
         self.tail = find_tail(self.listing, files)
+
+    def require_end(self) -> None:
+        """Raise CorruptError where the log does not end as its files do."""
+        watermark = noted_high_watermark(self.files, self.path)
+        require_log_end(self.listing, self.tail, watermark, self.files)
 
     @property
     def segments(self) -> tuple[SegmentFiles, ...]:

@@ -404,7 +404,7 @@ def _jobs(
 
 
 def _sentences(jobs: Sequence[_Job]) -> Iterator[str]:
-    """Yield how the work is cut, for people."""
+    """Yield how the work is cut, and which logs end in an unfinished batch, for people."""
     carried = sum(job.task.carried is not None for job in jobs)
     if carried:
         yield f"{carried:,} partition{'s' if carried > 1 else ''} from where the last export ended"
@@ -412,6 +412,9 @@ def _sentences(jobs: Sequence[_Job]) -> Iterator[str]:
     if whole:
         yield f"{whole:,} partition{'s' if whole > 1 else ''}, each by one task"
     for job in jobs:
+        torn = job.state.view.torn_words()
+        if torn is not None:
+            yield torn
         if job.parts:
             buckets = f" and {job.choice.buckets:,} buckets of keys" if job.choice.buckets else ""
             yield f"{job.partition} in {len(job.parts):,} parts{buckets}: {job.choice.why}"

@@ -7,6 +7,7 @@ Used by the driver to plan and by tasks to read. Nothing is written and no lock 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -73,7 +74,17 @@ class Logs:
 
     def look(self, entry: PartitionEntry) -> LogView:
         """Return what readers may see of a partition."""
-        return look_at_log(entry.partition, entry.path, self._checkpoints, self.files, self._clock)
+        return look_at_log(
+            entry.partition, entry.path, self._checkpoints, self.files, self._clock,
+            accepts_loss=not self._options.fails_on_loss,
+        )  # fmt: skip
+
+    def tell_torn(self, view: LogView) -> None:
+        """Warn where what is read ends in front of an unfinished batch."""
+        words = view.torn_words()
+        is_bound = self._options.is_replicated and view.high_watermark is not None
+        if words is not None and not is_bound:
+            warnings.warn(f"{words}. path={view.path}", stacklevel=2)
 
     def latest_of(self, view: LogView) -> int:
         """Return the end of what the options let a query read of a partition."""

@@ -112,6 +112,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lose(f"the partition is gone. partition={partition}")
                 continue
             view = logs.look(entries[partition])
+            logs.tell_torn(view)
             first = begin.get(partition, 0)
             self._require_offsets(view, first, ends[partition])
             first = max(first, view.log_start)

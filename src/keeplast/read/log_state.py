@@ -27,6 +27,7 @@ from keeplast.columns import batch_table as t
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
 from keeplast.columns.winners import SHARDS, WINS, KeyMap
 from keeplast.log.files import FileSystem
+from keeplast.log.log_end import noted_high_watermark
 from keeplast.log.windows import Window
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
@@ -98,10 +99,14 @@ def find_winners(
     """Look at a log from ``log_start`` on; return it, the end of its state, and the winners in it.
 
     Those that delete their key are among them; winners are offsets. ``end_of`` says where the state
-    ends, exclusive: at most where the first open transaction begins. The high watermark has no say.
+    ends, exclusive: at most where the first open transaction begins. The high watermark has no say,
+    but a log that ends below it is a CorruptError.
     Errors as for :func:`read_state`, and as ``end_of`` raises them.
     """
+    replicated = noted_high_watermark(files, path)
     view = look_at_log(partition, path, ReaderCheckpoints({partition: log_start}, {}), files, clock)
+    if replicated is not None:
+        view.require_replicated(replicated)
     end = end_of(view)
     decided_before = end if end < view.last_stable else None
     split = Split(partition, path, Wanted(view.log_start, end), 0, decided_before=decided_before)

@@ -25,17 +25,21 @@ from keeplast.format.filename import (
 )
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
+from keeplast.log.log_end import require_replicated, sound_tail
 from keeplast.log.partition_log import (
     SegmentFiles,
     SegmentIndexes,
-    find_tail,
+    Tail,
     load_entries,
 )
 from keeplast.log.settled import settled_partition
 from keeplast.log.topic_id import read_topic_id
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.partition import TopicPartition
+from keeplast.survey.file_notes import torn_tail
+from keeplast.survey.notes import TornTail
 from keeplast.survey.producer_replay import find_undecided, replay_producers
+from keeplast.survey.wording import note_words
 
 TRIES_MAX = 5
 """A directory that changes under every one of so many looks is not a log that is being read."""
@@ -64,6 +68,8 @@ class LogView:
     ``log_start`` is inclusive. ``log_end``, ``high_watermark`` (None: no checkpoint has one) and
     ``last_stable`` (where the first open transaction begins, else the log end) are exclusive.
     ``topic_id`` tells the topic from one of the same name that was made later; None: not known.
+    ``torn`` says which unfinished batch the log ends in front of; None where it ends with a whole
+    one.
     """
 
     partition: TopicPartition
@@ -74,6 +80,7 @@ class LogView:
     last_stable: int
     segments: tuple[SeenSegment, ...]
     topic_id: bytes | None = None
+    torn: TornTail | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -86,6 +93,19 @@ class LogView:
         if replicated and self.high_watermark is not None:
             end = min(end, self.high_watermark)
         return max(end, self.log_start)
+
+    def torn_words(self) -> str | None:
+        """Return what is to be said of an end in front of an unfinished batch; None without one."""
+        if self.torn is None:
+            return None
+        return f"{self.partition}: {note_words(self.torn)}"
+
+    def require_replicated(self, high_watermark: int) -> None:
+        """Raise CorruptError where the log ends below ``high_watermark``."""
+        active = self.segments[-1]
+        problem = None if self.torn is None else self.torn.problem
+        tail = Tail(self.log_end, active.valid_bytes, problem=problem)
+        require_replicated(active.files, tail, high_watermark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +130,21 @@ def look_at_log(
     checkpoints: ReaderCheckpoints,
     files: FileSystem,
     clock: Clock,
+    *,
+    accepts_loss: bool = False,
 ) -> LogView:
     """Return what readers may see of a partition now.
 
-    Raises CorruptError and RefusedError as the survey of a round does, UnavailableError when the
-    directory does not hold still.
+    Raises CorruptError and RefusedError as the survey of a round does, and where the log does not
+    end where its files do (:mod:`keeplast.log.log_end`), UnavailableError when the directory does
+    not hold still. Who ``accepts_loss`` reads a log that ends below its high watermark, too.
     """
     for _ in range(TRIES_MAX - 1):
         try:
-            return _look(partition, path, checkpoints, files, clock)
+            return _look(partition, path, checkpoints, files, clock, accepts_loss)
         except FileNotFoundError:
             continue
-    return _look(partition, path, checkpoints, files, clock)
+    return _look(partition, path, checkpoints, files, clock, accepts_loss)
 
 
 def _look(
@@ -130,13 +153,15 @@ def _look(
     checkpoints: ReaderCheckpoints,
     files: FileSystem,
     clock: Clock,
+    accepts_loss: bool,
 ) -> LogView:
     # Before the segments are listed: those of a topic that is made anew meanwhile then count as a
     # change, and never as the old topic's.
     topic_id = read_topic_id(path, files)
     known_start = checkpoints.log_start.get(partition, 0)
     listing = settled_partition(path, files, clock, if_empty=known_start)
-    tail = find_tail(listing, files)
+    watermark = checkpoints.high_watermark.get(partition)
+    tail = sound_tail(listing, None if accepts_loss else watermark, files, clock)
     log_start = max(known_start, listing.segments[0].base_offset)
     log_end = max(tail.log_end, log_start)
     segments = tuple(
@@ -149,7 +174,6 @@ def _look(
     indexes = {segment.base_offset: segment.indexes for segment in segments}
     buffers = WindowBuffers()
     producers = replay_producers(listing, tail, log_start, indexes, files, buffers)
-    watermark = checkpoints.high_watermark.get(partition)
     open_from = find_undecided(
         producers, log_end if watermark is None else watermark, listing, tail, log_start, indexes,
         files, buffers,
@@ -164,6 +188,7 @@ def _look(
         log_end if open_from is None else min(max(open_from, log_start), log_end),
         (*segments, active),
         topic_id,
+        torn_tail(listing, tail),
     )
 
 

@@ -31,6 +31,7 @@ from keeplast.errors import ConflictError, CorruptError, UnavailableError
 from keeplast.format.filename import LOG_START_CHECKPOINT
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem, ReadHandle, reading
+from keeplast.log.log_end import require_log_end
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail
 from keeplast.log.settled import settled_partition
 from keeplast.log.windows import Window, WindowBuffers, read_windows
@@ -56,8 +57,9 @@ def read_records(
     """Yield the records of ``split`` in offset order, without control records.
 
     Data of aborted transactions is left out where ``split.hides_aborted``. CorruptError where a
-    batch cannot be read or has a wrong CRC, UnavailableError when the directory does not hold
-    still, ConflictError when the split must be whole and the log no longer is.
+    batch cannot be read or has a wrong CRC, and where the active segment is damaged in front of
+    whole batches, UnavailableError when the directory does not hold still, ConflictError when the
+    split must be whole and the log no longer is.
     """
     collector = ColumnCollector()
     aborted = aborted_data(split, files, clock)
@@ -186,7 +188,10 @@ def _seen(
     """Return an open segment with its indexes; FileNotFoundError when it is another one by now."""
     end = split.wanted.end_offset
     if is_active:
-        tail = find_tail(PartitionFiles(split.path, (listed,), (), (), ()), files)
+        active = PartitionFiles(split.path, (listed,), (), (), ())
+        tail = find_tail(active, files)
+        if tail.log_end < end:
+            require_log_end(active, tail, None, files)
         if split.must_be_whole and tail.log_end < end:
             raise _explain_loss(split, f"log_end={tail.log_end}")
         return see_segment(listed, end, tail.valid_bytes, files, is_active=True)

@@ -27,10 +27,9 @@ def file_notes(
 ) -> list[FileNote]:
     """Return what is odd about the files; ``rebuilt`` are segments without good indexes."""
     notes: list[FileNote] = []
-    if tail.torn_at is not None:
-        notes.append(
-            TornTail(listing.active.base_offset, tail.torn_at, str(tail.problem), tail.log_end)
-        )
+    torn = torn_tail(listing, tail)
+    if torn is not None:
+        notes.append(torn)
     if rebuilt:
         notes.append(RebuiltIndexes(tuple(rebuilt)))
     strange = [
@@ -43,3 +42,10 @@ def file_notes(
     if listing.leftovers:
         notes.append(StagedFiles(len(listing.leftovers), tp))
     return notes
+
+
+def torn_tail(listing: PartitionFiles, tail: Tail) -> TornTail | None:
+    """Return what ends a log in front of an unfinished batch, None where nothing does."""
+    if tail.torn_at is None:
+        return None
+    return TornTail(listing.active.base_offset, tail.torn_at, str(tail.problem), tail.log_end)

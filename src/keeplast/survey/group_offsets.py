@@ -44,6 +44,7 @@ from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.filename import SWAP, parse_partition_directory, parse_segment_file
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.log.files import FileSystem, reading
+from keeplast.log.log_end import require_log_end
 from keeplast.log.partition_log import PartitionFiles, find_tail, list_partition
 from keeplast.log.topic_id import read_topic_id
 from keeplast.log.windows import Window, WindowBuffers, read_windows
@@ -274,6 +275,7 @@ def _fold(
     listing: PartitionFiles, groups: Collection[str], watermark: int | None, files: FileSystem
 ) -> dict[CommitKey, CommittedOffset]:
     tail = find_tail(listing, files)
+    require_log_end(listing, tail, watermark, files)
     end = tail.log_end if watermark is None else min(watermark, tail.log_end)
     fold, buffers = _Fold(groups, end), WindowBuffers()
     for segment in listing.segments:

@@ -71,10 +71,11 @@ def test_reading_starts_at_an_offset(directory: Path, offset: int) -> None:
     assert expected == [each.base_offset for each in log.batches(from_offset=offset)]
 
 
-def test_a_torn_tail_of_the_active_segment_ends_the_log_quietly(directory: Path) -> None:
+def test_a_torn_tail_of_the_active_segment_ends_the_log_and_is_told(directory: Path) -> None:
     path = directory / "00000000000000000004.log"
     path.write_bytes(path.read_bytes() + batch(5, b"x", b"y")[:40])
-    assert 5 == len(list(keeplast.open_log(directory).records()))
+    with pytest.warns(UserWarning, match="torn at byte"):
+        assert 5 == len(list(keeplast.open_log(directory).records()))
 
 
 def test_damage_in_a_closed_segment_is_corrupt_with_path_and_position(directory: Path) -> None:

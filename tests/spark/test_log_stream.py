@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from keeplast.format import partition_metadata
+from keeplast.format.partition_metadata import PartitionMetadata
 from keeplast.log.append import NewRecord
 from keeplast.model.topic_config import TopicConfig
 from tests.support.log_builder import LogBuilder
@@ -100,3 +104,41 @@ def test_a_directory_that_is_still_empty_is_waited_for(spark: SparkSession, tmp_
     assert [] == stream.run()
     append(LogBuilder(data / "t-0", TopicConfig()), 3)
     assert names("t-0", 0, 3) == stream.run()
+
+
+def test_a_topic_that_was_made_anew_between_two_runs_ends_the_stream(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+
+    def make(count: int, topic_id: bytes) -> None:
+        shutil.rmtree(data, ignore_errors=True)
+        log = LogBuilder(data / "t-0", TopicConfig())
+        append(log, count)
+        log.close()
+        metadata = partition_metadata.encode(PartitionMetadata(topic_id))
+        (log.directory / "partition.metadata").write_bytes(metadata)
+
+    stream = Following(spark, data, tmp_path)
+    make(3, b"o" * 16)
+    assert names("t-0", 0, 3) == stream.run()
+    make(5, b"n" * 16)
+    with pytest.raises(StreamingQueryException, match="deleted and made anew"):
+        stream.run()
+    assert names("t-0", 0, 3) == stream.seen()
+
+
+def test_a_checkpoint_of_an_earlier_version_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    log = LogBuilder(data / "t-0", TopicConfig())
+    append(log, 3)
+    stream = Following(spark, data, tmp_path)
+    assert names("t-0", 0, 3) == stream.run()
+    assert [{"t": {"0": 3}}] == stream.offsets()
+    metadata = partition_metadata.encode(PartitionMetadata(b"o" * 16))
+    (log.directory / "partition.metadata").write_bytes(metadata)
+    append(log, 2)
+    assert names("t-0", 3, 5) == stream.run()
+    assert "@" in stream.offsets()[-1]
+    assert [] == stream.run()
+    log.close()

@@ -1,8 +1,9 @@
 """``spark.readStream.format("kafka-log")``: follows a directory that grows.
 
 An offset of the stream is Kafka's JSON, ``{"topic": {"0": 23}}``, with the next offset to read of
-every partition. A batch is the ranges between two of them, so that a restart from a checkpoint
-reads the same offsets again and every record comes exactly once, in order within its partition.
+every partition, and what tells the log apart (:mod:`.stream_position`). A batch is the ranges
+between two of them, so that a restart from a checkpoint reads the same offsets again and every
+record comes exactly once, in order within its partition.
 
 The rules:
 
@@ -10,14 +11,14 @@ The rules:
    and, unless asked otherwise, the high watermark, because what lies above it may yet be replaced.
 2. A partition that appears later is read from its start.
 3. Offsets that are gone before they were read fail the query, unless ``failOnDataLoss`` is false:
-   also those of a partition that appears without its first ones, or that is gone, and of a topic
-   that was deleted and made anew while the query ran. Gaps that compaction leaves inside a log are
-   no loss.
+   also those of a partition that appears without its first ones, or that is gone, of a topic that
+   was deleted and made anew, and of a log that was cut below them, while the query ran or before it
+   began again. Gaps that compaction leaves inside a log are no loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -32,12 +33,17 @@ from pyspark.sql.streaming.datasource import (
 from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
 from keeplast.pipeline.log_parts import Logs, check_within, read_parts, share_out
-from keeplast.pipeline.offset_options import parse_offsets
 from keeplast.pipeline.source_options import SourceOptions
+from keeplast.pipeline.stream_position import (
+    NOTHING_KNOWN,
+    Lineage,
+    Offsets,
+    Position,
+    lineage_at,
+    read_position,
+)
 from keeplast.read.log_ranges import Wanted
 from keeplast.read.log_view import LogView
-
-Position = dict[TopicPartition, int]
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -47,9 +53,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Take checked options and the columns that are asked for."""
         self._options = options
         self._names = tuple(names)
-        self._target: Position | None = None
+        self._target: Offsets | None = None
         self._served: TopicPartition | None = None
-        self._topic_ids: dict[TopicPartition, bytes] = {}
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint begins."""
@@ -57,7 +62,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         where = self._options.where()
         self._options.starting.require_chosen("startingOffsets", logs.entries, where)
         views = [logs.look(entry) for entry in logs.entries]
-        return _document({view.partition: logs.range_of(view)[0] for view in views})
+        return self._document(
+            {view.partition: logs.range_of(view)[0] for view in views}, logs, views
+        )
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a batch."""
@@ -66,19 +73,22 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end: what is written from now on is the next run's."""
-        self._target = self._ends(self._look())
+        self._target = self._ends(self._look()[1])
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the end as it is now, for the query's progress."""
-        return _document(self._ends(self._look()))
+        logs, views = self._look()
+        return self._document(self._ends(views), logs, views)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where the batch that begins at ``start`` ends."""
-        begin = _position(start)
+        known = read_position(start)
+        begin = known.offsets
         # A directory that has lost everything is not waited for: it may not be mounted.
-        views = self._look(waits=not begin)
+        logs, views = self._look(waits=not begin)
         for view in views:
-            self._require_offsets(view, begin.get(view.partition, 0))
+            lineage = known.lineage(view.partition)
+            self._require_offset(logs, view, begin.get(view.partition, 0), lineage)
         found = {view.partition for view in views}
         for partition in sorted(begin):
             # Its end is not known any more, so nobody can say that all of it was read.
@@ -89,7 +99,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # whatever has been truncated.
         ends = {**begin, **{p: max(end, begin.get(p, end)) for p, end in target.items()}}
         if not isinstance(limit, ReadMaxRows):
-            return _document(ends)
+            return self._document(ends, logs, views, known)
         starts = {**{view.partition: view.log_start for view in views}, **begin}
         starts = {
             partition: min(starts.get(partition, end), end) for partition, end in ends.items()
@@ -97,11 +107,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limited = _limit(starts, ends, limit.max_rows, after=self._served)
         served = [p for p in _in_turn(limited, self._served) if limited[p] > starts[p]]
         self._served = served[-1] if served else self._served
-        return _document(limited)
+        return self._document(limited, logs, views, known)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what each task of a batch reads."""
-        begin, ends = _position(start), _position(end)
+        known, then = read_position(start), read_position(end)
+        begin, ends = known.offsets, then.offsets
         logs = Logs(self._options, waits=not begin)
         entries = {entry.partition: entry for entry in logs.entries}
         ranges: list[tuple[LogView, Wanted]] = []
@@ -114,7 +125,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             view = logs.look(entries[partition])
             logs.tell_torn(view)
             first = begin.get(partition, 0)
-            self._require_offsets(view, first, ends[partition])
+            self._require_offset(logs, view, first, known.lineage(partition))
+            self._require_offset(logs, view, ends[partition], then.lineage(partition))
             first = max(first, view.log_start)
             ranges.append((view, self._options.wanted.between(first, ends[partition])))
         options, parts = self._options, logs.record_parts(ranges)
@@ -127,30 +139,47 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return iter(())
         return read_parts(partition.value, self._names, self._options.memory_bytes)
 
-    def _look(self, *, waits: bool = True) -> list[LogView]:
+    def _look(self, *, waits: bool = True) -> tuple[Logs, list[LogView]]:
         logs = Logs(self._options, waits=waits)
-        return [logs.look(entry) for entry in logs.entries]
+        return logs, [logs.look(entry) for entry in logs.entries]
 
-    def _ends(self, views: Sequence[LogView]) -> Position:
+    def _document(
+        self,
+        offsets: Offsets,
+        logs: Logs,
+        views: Sequence[LogView],
+        known: Position | None = None,
+    ) -> dict[str, Any]:
+        """Return offsets as Spark keeps them; what has no view stays as ``known``."""
+        lineages = {} if known is None else dict(known.lineages)
+        for view in views:
+            if view.partition in offsets:
+                offset = offsets[view.partition]
+                lineages[view.partition] = lineage_at(view, offset, logs.files)
+        return Position(offsets, lineages).as_document()
+
+    def _ends(self, views: Sequence[LogView]) -> Offsets:
         committed, replicated = self._options.is_committed, self._options.is_replicated
         return {v.partition: v.end_for(committed=committed, replicated=replicated) for v in views}
 
-    def _require_offsets(self, view: LogView, *offsets: int) -> None:
-        """Raise InvalidError when the log does not have ``offsets``, unless loss is accepted.
+    def _require_offset(self, logs: Logs, view: LogView, offset: int, lineage: Lineage) -> None:
+        """Raise InvalidError when the log does not have ``offset``, unless loss is accepted.
 
-        Nor has it those of a topic of the same name that was deleted under the query.
+        Nor has it one of another log of the same name, as ``lineage`` tells.
         """
         if not self._options.fails_on_loss:
             return
-        if view.topic_id is not None:
-            known = self._topic_ids.setdefault(view.partition, view.topic_id)
-            if known != view.topic_id:
-                self._lose(
-                    "the topic was deleted and made anew, so that its offsets are others; begin "
-                    f"with another checkpoint. partition={view.partition}"
-                )
-        for offset in offsets:
-            check_within(view, "offset", offset)
+        self._require_lineage(view, offset, lineage, Lineage(view.topic_id))
+        check_within(view, "offset", offset)
+        if lineage != NOTHING_KNOWN:
+            self._require_lineage(view, offset, lineage, lineage_at(view, offset, logs.files))
+
+    def _require_lineage(self, view: LogView, offset: int, lineage: Lineage, now: Lineage) -> None:
+        why = lineage.contradiction(now)
+        if why is not None:
+            self._lose(
+                f"{why}; begin with another checkpoint. partition={view.partition} offset={offset}"
+            )
 
     def _lose(self, what: str) -> None:
         if self._options.fails_on_loss:
@@ -159,9 +188,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
 
-def _limit(
-    starts: Position, ends: Position, count: int, *, after: TopicPartition | None
-) -> Position:
+def _limit(starts: Offsets, ends: Offsets, count: int, *, after: TopicPartition | None) -> Offsets:
     """Return ends that are together at most ``count`` offsets above the starts.
 
     Every partition gets an equal share, and what one does not need goes to the others; at least
@@ -184,19 +211,6 @@ def _limit(
     return limited
 
 
-def _in_turn(position: Position, after: TopicPartition | None) -> list[TopicPartition]:
+def _in_turn(position: Offsets, after: TopicPartition | None) -> list[TopicPartition]:
     """Return the partitions in order, those behind ``after`` first."""
     return sorted(position, key=lambda p: (after is not None and p <= after, p))
-
-
-def _position(document: Mapping[str, Any]) -> Position:
-    text = str(document)
-    return parse_offsets(document, "offset", text, "remove the checkpoint to begin anew")
-
-
-def _document(position: Position) -> dict[str, Any]:
-    document: dict[str, dict[str, int]] = {}
-    for partition in sorted(position):
-        offsets = document.setdefault(partition.topic, {})
-        offsets[str(partition.partition)] = position[partition]
-    return document

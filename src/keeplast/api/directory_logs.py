@@ -172,7 +172,7 @@ class DirectoryLogs(AskedPlace):
 
     def read_place(self, scope: PartitionChoice, checkpoint: str | None) -> ReadPlace:
         """Return the directory to read states from; a broker may be running."""
-        return directory_read(self.path, self.sources, self.object_options)
+        return directory_read((self.path,), self.sources, self.object_options)
 
 
 def placed(place: AskedPlace | str | Path) -> AskedPlace:

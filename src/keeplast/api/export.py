@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from keeplast.api.directory_logs import placed
+from keeplast.api.directory_logs import DirectoryLogs
 from keeplast.api.place import AskedPlace, named
-from keeplast.config.choice import PartitionChoice
+from keeplast.config.choice import USUAL_SOURCES, PartitionChoice
 from keeplast.errors import InvalidError
+from keeplast.log.object_paths import place_path
 from keeplast.pipeline.export import Export, ExportEvents, Workers
 from keeplast.run.local_runner import LocalRunner
 from keeplast.service.exporting import ExportCall, ExportPoint, find_source, find_versions
+from keeplast.service.read_place import ReadPlace, directory_read
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, TASK_MEMORY_BYTES_DEFAULT
 
 
@@ -34,7 +36,7 @@ class _Silent:
 
 
 def export(
-    place: AskedPlace | str | Path,
+    place: AskedPlace | str | Path | Sequence[str | Path],
     to: str | Path,
     *,
     topics: Collection[str] = (),
@@ -47,6 +49,7 @@ def export(
     keep: int | None = None,
     tombstones: bool = False,
     overwrite: bool = False,
+    partial_topics: bool = False,
     memory_bytes: int = MEMORY_BYTES_DEFAULT,
     task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT,
     cores: int | None = None,
@@ -56,9 +59,12 @@ def export(
     """Write each key's last value of ``topics``, without deleted keys, to the directory ``to``.
 
     Committed records only, by each topic's ``compaction.strategy``. ``topics`` and ``partitions``
-    empty are all. Of one earlier point it is that state: ``ending_offsets``, exclusive, by topic
-    and partition; ``as_of_ms``, approximate as producers' clocks; ``checkpoint``, TOPIC[@OFFSET],
-    the offsets that a topic's record names; ``end_group``, what a consumer group has committed.
+    empty are all. Several directories, a broker's ``log.dirs`` or copies of several brokers', are
+    one place, and of each partition the furthest replica counts; with ``partial_topics`` what is
+    there is taken of topics that have more partitions by the metadata log, else refused. Of one
+    earlier point it is that state: ``ending_offsets``, exclusive, by topic and partition;
+    ``as_of_ms``, approximate as producers' clocks; ``checkpoint``, TOPIC[@OFFSET], the offsets that
+    a topic's record names; ``end_group``, what a consumer group has committed.
     With ``incremental`` it is the next version in ``to``, of which ``keep`` stay (2), and equals a
     full export. With ``tombstones`` what deletes a key is a row too; ``overwrite`` replaces an
     earlier export. ``runner`` None means threads of this process, ``cores`` of them; one that is
@@ -79,7 +85,7 @@ def export(
         as_of_ms=as_of_ms, checkpoint=checkpoint, group=end_group,
     )  # fmt: skip
     point.check()
-    read = placed(place).read_place(scope, checkpoint)
+    read = _read_place(place, scope, checkpoint, takes_partial=partial_topics)
     for note in read.notes:
         heard.noted(note)
     call = ExportCall(
@@ -91,6 +97,32 @@ def export(
     workers = LocalRunner(cores) if runner is None else contextlib.nullcontext(runner)
     with call.held(), workers as chosen:
         return call.run(chosen, heard)
+
+
+def _read_place(
+    place: AskedPlace | str | Path | Sequence[str | Path],
+    scope: PartitionChoice,
+    checkpoint: str | None,
+    *,
+    takes_partial: bool,
+) -> ReadPlace:
+    if isinstance(place, (str, Path)):
+        place = (place,)
+    if isinstance(place, DirectoryLogs):
+        return directory_read(
+            (place.path,), place.sources, place.object_options, takes_partial=takes_partial
+        )
+    if isinstance(place, Sequence):
+        if not place:
+            raise InvalidError("no directory is given; name one")
+        paths = [place_path(str(each)) for each in place]
+        return directory_read(paths, USUAL_SOURCES, {}, takes_partial=takes_partial)
+    if takes_partial:
+        raise InvalidError(
+            "partial_topics is about directories; stores and clusters say which partitions they "
+            f"have. place={place!r}"
+        )
+    return place.read_place(scope, checkpoint)
 
 
 def _offsets_text(offsets: Mapping[str, Mapping[int, int]]) -> str:

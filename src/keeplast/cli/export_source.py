@@ -20,14 +20,23 @@ if TYPE_CHECKING:
     from keeplast.service.exporting import ExportSource
     from keeplast.service.read_place import ReadPlace
 
-DataDir = Annotated[
-    Path | None,
+DataDirs = Annotated[
+    tuple[Path, ...],
     typer.Argument(
-        metavar="DATA_DIR",
+        metavar="[DATA_DIR]...",
         help="A Kafka log.dirs directory, or one partition directory in it; s3://, gs:// and az:// "
-        "too.",
+        "too. All log.dirs of a broker, and copies of several brokers', can be given as one place: "
+        "of each partition the furthest replica is read, and it says which.",
         show_default=False,
         parser=place,
+    ),
+]
+PartialTopics = Annotated[
+    bool,
+    typer.Option(
+        "--partial-topics",
+        help="Take what is here of topics that have more partitions by the directory's metadata "
+        "log; refused otherwise.",
     ),
 ]
 Store = Annotated[
@@ -115,7 +124,8 @@ OFFSETS_BYTES_MAX = 16 << 20
 class SourceGroup:
     """What is read, and as of which point."""
 
-    data_dir: DataDir = None
+    data_dirs: DataDirs = ()
+    partial_topics: PartialTopics = False
     store: Store = None
     bootstrap_server: Bootstrap = None
     command_config: ClientConfig = None
@@ -149,12 +159,17 @@ def read_source(group: SourceGroup) -> ExportSource:
 
 def _place_of(group: SourceGroup) -> ReadPlace:
     attached = group.bootstrap_server is not None
-    if (group.data_dir is None) == (group.store is None and not attached):
+    if (not group.data_dirs) == (group.store is None and not attached):
         raise InvalidError(
             "say what is read: a data directory, --store with the URL of a tiered store, or "
             "--bootstrap-server with a live cluster, and one of them. "
-            f"path={group.data_dir} --store={shown_url(group.store or '')} "
+            f"path={','.join(map(str, group.data_dirs))} --store={shown_url(group.store or '')} "
             f"--bootstrap-server={group.bootstrap_server}"
+        )
+    if group.partial_topics and not group.data_dirs:
+        raise InvalidError(
+            "--partial-topics is about directories; stores and clusters say which partitions they "
+            "have"
         )
     if attached:
         return _attached_place(group)
@@ -168,7 +183,10 @@ def _place_of(group: SourceGroup) -> ReadPlace:
         return _store_place(group, group.store)
     from keeplast.service.read_place import directory_read
 
-    return directory_read(Path(str(group.data_dir)), group.settings, _object_options(group))
+    return directory_read(
+        group.data_dirs, group.settings, _object_options(group),
+        takes_partial=group.partial_topics,
+    )  # fmt: skip
 
 
 def _object_options(group: SourceGroup) -> dict[str, str]:

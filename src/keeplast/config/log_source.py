@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
+from keeplast.config.known_partitions import known_partitions
 from keeplast.config.sources import read_settings
 from keeplast.config.stored import stored_topic_config
 from keeplast.errors import CompactionError, InvalidError, installing
@@ -26,7 +27,7 @@ class KafkaLogSource(LogSource):
     def find(self, options: SourceOptions) -> FoundLogs:
         """Return what ``options`` name, with the effective settings of its topics."""
         if options.cluster is None:
-            return FoundLogs(options, _topic_configs)
+            return FoundLogs(options, _topic_configs, known=known_partitions)
         try:
             from keeplast.config.attached_source import find_attached_logs
         except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""What a KRaft broker's own copy of the metadata says about its topics' settings.
+"""What a KRaft broker's own copy of the metadata says about its topics: settings and partitions.
 
 ``__cluster_metadata-0`` beside the partitions is read as a starting broker reads it: the newest
 snapshot (``<offset>-<epoch>.checkpoint``) first, then the records of the log from that offset on.
@@ -30,6 +30,7 @@ from keeplast.format.meta_properties import decode as decode_meta_properties
 from keeplast.format.metadata_record import (
     ConfigRecord,
     MetadataRecord,
+    PartitionRecord,
     RemoveTopicRecord,
     ResourceType,
     TopicRecord,
@@ -48,16 +49,20 @@ _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 
 @dataclass(slots=True)
 class MetadataImage:
-    """Topics and settings after some records; changed by :meth:`apply` only."""
+    """Topics, their partitions and settings after some records; changed by :meth:`apply` only."""
 
     topics: dict[str, bytes] = field(default_factory=dict)
+    partitions: dict[bytes, set[int]] = field(default_factory=dict)
     settings: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
 
     def apply(self, record: MetadataRecord) -> None:
         """Take one record into account."""
         if isinstance(record, TopicRecord):
             self.topics[record.name] = record.topic_id
+        elif isinstance(record, PartitionRecord):
+            self.partitions.setdefault(record.topic_id, set()).add(record.number)
         elif isinstance(record, RemoveTopicRecord):
+            self.partitions.pop(record.topic_id, None)
             for name in [n for n, topic_id in self.topics.items() if topic_id == record.topic_id]:
                 del self.topics[name]
                 self.settings.pop((ResourceType.TOPIC, name), None)
@@ -78,10 +83,31 @@ class MetadataImage:
 
 
 def read_metadata(root: Path, files: FileSystem) -> Layer | None:
-    """Return what the metadata in data directory ``root`` say, None when there are none.
+    """Return what the metadata in data directory ``root`` set, None when there are none.
 
     Raises CorruptError when they are damaged before the end of their last segment.
     """
+    image = _read_image(root, files)
+    if image is None:
+        return None
+    return image.layer(str(root / METADATA_DIRECTORY), read_node_id(root, files))
+
+
+def read_partition_numbers(root: Path, files: FileSystem) -> dict[str, frozenset[int]]:
+    """Return which partitions each topic has by the metadata in data directory ``root``.
+
+    None of a topic that they do not know. Errors as for :func:`read_metadata`.
+    """
+    image = _read_image(root, files)
+    if image is None:
+        return {}
+    return {
+        name: frozenset(image.partitions.get(topic_id, ()))
+        for name, topic_id in image.topics.items()
+    }
+
+
+def _read_image(root: Path, files: FileSystem) -> MetadataImage | None:
     directory = root / METADATA_DIRECTORY
     if not files.is_directory(directory):
         return None
@@ -101,7 +127,7 @@ def read_metadata(root: Path, files: FileSystem) -> Layer | None:
     if not snapshots and not segments:
         return None
     _replay(image, _log_values(directory, sorted(segments), start, files), directory)
-    return image.layer(str(directory), read_node_id(root, files))
+    return image
 
 
 def _log_values(

@@ -1,4 +1,4 @@
-"""Records of KRaft's metadata log, as far as they say how a topic is configured.
+"""Records of KRaft's metadata log, as far as they say which topics there are, and how they are set.
 
 A record's value is a frame around one message in Kafka's flexible encoding, without a key:
 
@@ -11,10 +11,11 @@ version  unsigned varint  version of the message
 body                      the message's fields, then its tagged fields
 =======  ===============  ============================================
 
-Only five messages are decoded; every other type, and a version of them that is not known, gives
+Only seven messages are decoded; every other type, and a version of them that is not known, gives
 None, because a reader of settings has no use for it. Strings are an unsigned varint (length + 1, 0
 for null) and UTF-8.
-Answers to ``MetadataRecordSerde``, ``TopicRecord``, ``RemoveTopicRecord`` and ``ConfigRecord``.
+Answers to ``MetadataRecordSerde``, ``TopicRecord``, ``PartitionRecord``, ``RemoveTopicRecord`` and
+``ConfigRecord``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from keeplast.format.varint import decode_unsigned
 
 FRAME_VERSION = 1
 TOPIC_TYPE = 2
+PARTITION_TYPE = 3
+PARTITION_VERSION_MAX = 2
+"""Later fields differ; number and topic come first in each."""
 CONFIG_TYPE = 4
 REMOVE_TOPIC_TYPE = 9
 UUID_BYTES = 16
@@ -58,6 +62,14 @@ class TopicRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """A partition of a topic was created, or all that is known of it was written down."""
+
+    number: int
+    topic_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveTopicRecord:
     """A topic was deleted, its configuration with it."""
 
@@ -74,7 +86,7 @@ class ConfigRecord:
     value: str | None
 
 
-MetadataRecord = TopicRecord | RemoveTopicRecord | ConfigRecord | TransactionEdge
+MetadataRecord = TopicRecord | PartitionRecord | RemoveTopicRecord | ConfigRecord | TransactionEdge
 
 _EDGES = {edge.value: edge for edge in TransactionEdge}
 
@@ -88,6 +100,10 @@ def decode(data: Buffer) -> MetadataRecord | None:
         )
     message_type, position = decode_unsigned(data, position)
     version, position = decode_unsigned(data, position)
+    if message_type == PARTITION_TYPE and version <= PARTITION_VERSION_MAX:
+        number, position = _read_fixed(data, position, 4)
+        topic_id, _ = _read_fixed(data, position, UUID_BYTES)
+        return PartitionRecord(int.from_bytes(number, "big", signed=True), topic_id)
     if version != 0:
         return None
     if message_type in _EDGES:

@@ -9,6 +9,7 @@ sections 2.1 and 2.2.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,6 +90,35 @@ def open_data_directory(path: Path, files: FileSystem) -> DataDirectory:
                 f"away. path={one.path} other={other.path.name!r}"
             )
     return DataDirectory(path, tuple(partitions), tuple(ignored), False)
+
+
+def open_data_directories(paths: Sequence[Path], files: FileSystem) -> DataDirectory:
+    """List several directories of one cluster as one; errors as :func:`open_data_directory`.
+
+    A partition that several have is listed as often. ``root`` is the first that has the metadata
+    log, else the first: what is said once for all topics is read there. InvalidError for a
+    directory that is given twice.
+    """
+    found = [open_data_directory(path, files) for path in paths]
+    if len(found) == 1:
+        return found[0]
+    entries = [entry for each in found for entry in each.partitions]
+    given = sorted(each.path for each in entries)
+    for one, other in itertools.pairwise(given):
+        if one == other:
+            raise InvalidError(f"a directory is given twice; leave one out. path={one}")
+    with_metadata = [
+        each
+        for each in found
+        if any(entry.partition.topic == METADATA_TOPIC for entry in each.partitions)
+    ]
+    return DataDirectory(
+        (with_metadata or found)[0].root,
+        # In the order they were given, within a partition.
+        tuple(sorted(entries, key=lambda entry: entry.partition)),
+        tuple(name for each in found for name in each.ignored),
+        all(each.is_single for each in found),
+    )
 
 
 def _is_log(name: str) -> bool:

@@ -58,11 +58,6 @@ def read_cluster(
             "a stream reads a directory, not the remote tier of a live cluster; read that with "
             f"spark.read, or the topic itself with Spark's kafka source. {where}"
         )
-    if (path := options.text("path", None)) is not None:
-        raise InvalidError(
-            "a live cluster is read instead of a directory; leave one of the two out. "
-            f"path={path} {where}"
-        )
     if storage is None:
         raise InvalidError(
             "say where the brokers' plugin keeps segments: give storage, as local:PATH or "

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -45,6 +46,7 @@ from keeplast.pipeline.foreign_options import PROVIDER
 from keeplast.pipeline.log_parts import LogPart, Logs, read_parts, share_out
 from keeplast.pipeline.source_options import SourceContent, SourceOptions, read_options
 from keeplast.pipeline.stream_reader import LogStreamReader
+from keeplast.pipeline.whole_topics import KnownPartitions, nothing_known, require_whole_topics
 from keeplast.read.log_ranges import Split, Wanted, plan_splits, segments_below
 from keeplast.read.log_view import LogView
 
@@ -82,12 +84,14 @@ class FoundLogs:
     """What a query reads, looked at once.
 
     ``topic_configs`` gives the settings of the topics of ``options`` when they are opened.
-    ``groups`` tell what consumer groups have committed, None where files do.
+    ``groups`` tell what consumer groups have committed, None where files do. ``known`` says which
+    partitions the topics have.
     """
 
     options: SourceOptions
     topic_configs: Callable[[Logs], Callable[[str], TopicConfig]]
     groups: GroupReader | None = None
+    known: KnownPartitions = nothing_known
 
 
 class LogSource(DataSource):
@@ -133,7 +137,8 @@ class LogSource(DataSource):
     def streamReader(self, schema: StructType) -> LogStreamReader:
         """Return the reader of a streaming query."""
         options = read_options(options_of(self.options, schema), is_streaming=True)
-        return LogStreamReader(options, column_names(schema, options))
+        known = self.find(options).known
+        return LogStreamReader(options, column_names(schema, options), known)
 
 
 def table_schema(options: Mapping[str, str], schema: StructType) -> StructType:
@@ -253,6 +258,9 @@ class LogReader(DataSourceReader):
     def _parts_of(self, found: FoundLogs) -> Iterator[LogPart]:
         options = at_group(found.options, found.groups)
         logs = Logs(options)
+        require_whole_topics(logs, options, logs.entries, found.known)
+        for note in logs.notes:
+            warnings.warn(note, stacklevel=2)
         options.starting.require_chosen("startingOffsets", logs.entries, options.where())
         options.ending.require_chosen("endingOffsets", logs.entries, options.where())
         ranges: list[tuple[LogView, Wanted]] = []

@@ -64,6 +64,7 @@ from keeplast.pipeline.increment import (
 )
 from keeplast.pipeline.log_parts import Logs
 from keeplast.pipeline.source_options import SourceOptions
+from keeplast.pipeline.whole_topics import KnownPartitions, nothing_known, require_whole_topics
 from keeplast.read.log_ranges import Split, Wanted, segments_below
 from keeplast.read.log_state import Winners
 from keeplast.read.log_view import was_made_anew
@@ -198,11 +199,12 @@ def export_state(
     names_all: bool = False,
     versions: VersionPlace | None = None,
     tombstones: bool = False,
+    known: KnownPartitions = nothing_known,
 ) -> Export:
     """Write the state of what ``options`` choose to the directory ``target``.
 
     ``partitions`` empty means all numbers. With ``names_all`` each must have an end of its own.
-    ``topic_config`` says how a topic's records rank.
+    ``topic_config`` says how a topic's records rank, ``known`` which partitions topics have.
     With ``versions`` it is the next one of these, and goes on with the rows of the last.
     With ``tombstones`` what deletes its key is a row too, without a value.
     ``task_memory_bytes`` is what the keys of a task that shares its memory with no other may take.
@@ -220,6 +222,10 @@ def export_state(
     clock = SystemClock()
     last = None if versions is None else versions.last()
     logs = Logs(options)
+    if not partitions:
+        require_whole_topics(logs, options, logs.entries, known)
+    for note in logs.notes:
+        events.noted(note)
     carrier = None
     if last is not None:
         carrier = Carrier(last, logs.recipe.open(), clock, events.noted, tombstones)
@@ -247,8 +253,8 @@ def export_state(
             files.write_durable(staging / name, document.encode())
         files.write_durable(staging / STATE_FILE, encode_facts(topics, tombstones=tombstones))
         if versions is not None:
-            known = logs.recipe.open()
-            bases = {job.partition: job.base(looked_ms, known) for job in jobs}
+            opened = logs.recipe.open()
+            bases = {job.partition: job.base(looked_ms, opened) for job in jobs}
             write_bases(staging, bases, files)
         # What has come to lie there meanwhile is not ours to replace either.
         check_target(target, files, options, overwrite=overwrite)
@@ -268,14 +274,16 @@ def check_target(
         )
     # Whatever links lead there: no broker starts on a data directory that holds something else.
     is_shown = options.store is not None or options.given is not None
-    place, source = target.resolve(), options.path.resolve()
-    if files.exists(source.parent / META_PROPERTIES):
-        source = source.parent
-    if not is_shown and (place.is_relative_to(source) or source.is_relative_to(place)):
-        raise RefusedError(
-            f"the export and the logs would lie in one another; choose another place. "
-            f"--to={target} path={options.path}"
-        )
+    place = target.resolve()
+    for path in options.paths:
+        source = path.resolve()
+        if files.exists(source.parent / META_PROPERTIES):
+            source = source.parent
+        if not is_shown and (place.is_relative_to(source) or source.is_relative_to(place)):
+            raise RefusedError(
+                f"the export and the logs would lie in one another; choose another place. "
+                f"--to={target} path={path}"
+            )
     if not files.exists(place):
         return
     if not overwrite:

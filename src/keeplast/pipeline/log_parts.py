@@ -7,16 +7,18 @@ Used by the driver to plan and by tasks to read. Nothing is written and no lock 
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pyarrow import RecordBatch
 
 from keeplast.clock import Clock, SystemClock
-from keeplast.errors import InvalidError
-from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
+from keeplast.errors import InvalidError, RefusedError
+from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directories
 from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
@@ -25,7 +27,13 @@ from keeplast.pipeline.source_options import SourceOptions
 from keeplast.read.elsewhere import require_here, require_later
 from keeplast.read.log_ranges import ALL, Split, Wanted, plan_splits
 from keeplast.read.log_state import read_state
-from keeplast.read.log_view import LogView, load_reader_checkpoints, look_at_log
+from keeplast.read.log_view import (
+    LogView,
+    ReaderCheckpoints,
+    last_epoch,
+    load_reader_checkpoints,
+    look_at_log,
+)
 from keeplast.read.offset_of_time import first_offset_from
 from keeplast.read.record_source import read_records
 from keeplast.read.state_end import require_state_at, require_time_told
@@ -63,9 +71,12 @@ class Logs:
         self.recipe: FilesRecipe = options.recipe()
         self.files: FileSystem = self.recipe.open()
         self._clock = SystemClock()
-        self.directory: DataDirectory = open_data_directory(options.path, self.files)
-        self.entries: Sequence[PartitionEntry] = options.chosen(self.directory, waits=waits)
-        self._checkpoints = load_reader_checkpoints(self.files, self.directory.root)
+        self.directory: DataDirectory = open_data_directories(options.paths, self.files)
+        self._checkpoints: dict[Path, ReaderCheckpoints] = {}
+        chosen = options.chosen(self.directory, waits=waits)
+        self.notes: tuple[str, ...] = ()
+        """What is to be said of it: which of several replicas is read."""
+        self.entries: Sequence[PartitionEntry] = self._furthest(chosen)
 
     def recipe_for(self, partition: TopicPartition) -> FilesRecipe:
         """Return how a task of one partition opens what it reads."""
@@ -74,10 +85,46 @@ class Logs:
 
     def look(self, entry: PartitionEntry) -> LogView:
         """Return what readers may see of a partition."""
+        root = entry.path.parent
+        if root not in self._checkpoints:
+            self._checkpoints[root] = load_reader_checkpoints(self.files, root)
         return look_at_log(
-            entry.partition, entry.path, self._checkpoints, self.files, self._clock,
+            entry.partition, entry.path, self._checkpoints[root], self.files, self._clock,
             accepts_loss=not self._options.fails_on_loss,
         )  # fmt: skip
+
+    def _furthest(self, chosen: Sequence[PartitionEntry]) -> list[PartitionEntry]:
+        """Return one replica of each partition: that of the latest leader epoch, then the longest.
+
+        As leaders are elected. RefusedError where they are of topics with different ids.
+        """
+        found: list[PartitionEntry] = []
+        for partition, group in itertools.groupby(chosen, key=lambda entry: entry.partition):
+            replicas = list(group)
+            if len(replicas) == 1:
+                found += replicas
+                continue
+            views = [self.look(entry) for entry in replicas]
+            ids = {view.topic_id for view in views} - {None}
+            if len(ids) > 1:
+                raise RefusedError(
+                    "the directories have partitions of different topics with the same name; "
+                    "leave out those where the topic was deleted. "
+                    f"paths={','.join(str(entry.path) for entry in replicas)}"
+                )
+            reached = [(_epoch_number(view, self.files), view.log_end) for view in views]
+            best = max(range(len(replicas)), key=lambda i: reached[i])
+            found.append(replicas[best])
+            others = ", ".join(
+                f"{entry.path.parent} to offset {end}"
+                for i, (entry, (_, end)) in enumerate(zip(replicas, reached, strict=True))
+                if i != best
+            )
+            self.notes += (
+                f"{partition} is read from {replicas[best].path.parent}, to offset "
+                f"{reached[best][1]}, the furthest of {len(replicas)} replicas; {others}",
+            )
+        return found
 
     def tell_torn(self, view: LogView) -> None:
         """Warn where what is read ends in front of an unfinished batch."""
@@ -154,6 +201,11 @@ class Logs:
         """Return what of a log is elsewhere, behind what is read; empty for nothing."""
         found = self.recipe
         return found.behind(partition) if isinstance(found, LogDirectoryRecipe) else ""
+
+
+def _epoch_number(view: LogView, files: FileSystem) -> int:
+    epoch = last_epoch(view, files)
+    return -1 if epoch is None else epoch
 
 
 def check_within(view: LogView, what: str, offset: int) -> None:

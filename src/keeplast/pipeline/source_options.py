@@ -7,6 +7,7 @@ otherwise read too much.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -53,6 +54,7 @@ NAMES = (
     "assign",
     "subscribe",
     "subscribePattern",
+    "paths",
     "columns",
     "isolation.level",
     "startingOffsets",
@@ -63,6 +65,7 @@ NAMES = (
     "maxTimestamp",
     "endOfLog",
     "failOnDataLoss",
+    "partialTopics",
     "maxOffsetsPerTrigger",
     "state",
     "compaction.strategy",
@@ -111,7 +114,8 @@ class SourceOptions:
     So does ``ending_group``, the consumer group whose committed offsets are the end.
     ``store`` is the URL of a store's metadata, ``given`` what somebody shows as a directory: then
     ``path`` is what that looks like. ``cluster`` is a live one whose logs are to be shown so.
-    ``columns`` are all where none are named.
+    ``columns`` are all where none are named. ``others`` are directories that make one place with
+    ``path``. Topics that are not whole are an error unless a query ``takes_partial`` ones.
     """
 
     path: Path
@@ -125,6 +129,7 @@ class SourceOptions:
     last_ms: int
     end_of_log: EndOfLog
     fails_on_loss: bool
+    takes_partial: bool
     offsets_per_trigger: int | None
     content: SourceContent
     strategy: Strategy | None
@@ -138,11 +143,17 @@ class SourceOptions:
     given: LogDirectoryRecipe | None = field(default=None, repr=False)
     ending_group: str | None = None
     cluster: ClusterPlace | None = None
+    others: tuple[Path, ...] = ()
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Return the directories that are read as one."""
+        return (self.path, *self.others)
 
     def recipe(self) -> FilesRecipe:
         """Return how the driver and tasks open what is read; of a store as it is now."""
         if self.given is None and self.store is None and self.cluster is None:
-            return recipe_of((self.path,), self.object_options)
+            return recipe_of(self.paths, self.object_options)
         return self.shown_logs()
 
     def shown_logs(self) -> LogDirectoryRecipe:
@@ -164,7 +175,7 @@ class SourceOptions:
 
     def of(self, recipe: LogDirectoryRecipe) -> SourceOptions:
         """Return the same of what ``recipe`` shows, instead of a directory or store."""
-        return replace(self, path=recipe.root, given=recipe)
+        return replace(self, path=recipe.root, others=(), given=recipe)
 
     def where(self) -> str:
         """Return what is read, for people."""
@@ -172,7 +183,9 @@ class SourceOptions:
             return self.given.source
         if self.cluster is not None:
             return self.cluster.where()
-        return f"path={self.path}" if self.store is None else f"store={shown_url(self.store)}"
+        if self.store is not None:
+            return f"store={shown_url(self.store)}"
+        return f"path={','.join(str(each) for each in self.paths)}"
 
     @property
     def has_end(self) -> bool:
@@ -209,12 +222,18 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
     options = OptionTexts(given, NAMES, prefixes=(OBJECT_PREFIX, STORAGE_PREFIX))
     object_options = options.prefixed(OBJECT_PREFIX)
     cluster = read_cluster(options, object_options, is_streaming=is_streaming)
-    path = options.text("path", None)
+    paths = _paths(options)
+    path = paths[0] if paths else None
     store = options.text("store", None) if cluster is None else None
     if path is None and store is None and cluster is None:
         raise InvalidError(
             "no path; give load() a Kafka log.dirs directory or a partition in it, or the option "
             "store, or bootstrapServers. option=path"
+        )
+    if path is not None and cluster is not None:
+        raise InvalidError(
+            f"a live cluster is read instead of a directory; leave one of the two out. path={path} "
+            f"{cluster.where()}"
         )
     if is_streaming and store is not None:
         raise InvalidError(
@@ -225,6 +244,10 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
         raise InvalidError(
             f"a store is read instead of a directory; leave one of the two out. path={path} "
             f"store={shown_url(store)}"
+        )
+    if len(paths) > 1 and options.text("endingGroup", None) is not None:
+        options.refuse(
+            "endingGroup", "a group's offsets are those in one directory; give endingOffsets"
         )
     choice = read_choice(options)
     content = options.choice("state", SourceContent, SourceContent.ALL)
@@ -240,6 +263,7 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
     )
     return SourceOptions(
         path=ROOT if path is None else _path(path),
+        others=tuple(_path(each) for each in paths[1:]),
         store=store,
         cluster=cluster,
         columns=_columns(options.text("columns", None)),
@@ -256,6 +280,7 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
             "endOfLog", EndOfLog, EndOfLog.HIGH_WATERMARK if is_streaming else EndOfLog.LOG_END
         ),
         fails_on_loss=options.boolean("failOnDataLoss", otherwise=True),
+        takes_partial=options.boolean("partialTopics", otherwise=False),
         offsets_per_trigger=options.integer("maxOffsetsPerTrigger", None),
         content=content,
         strategy=options.choice("compaction.strategy", Strategy, None),
@@ -307,6 +332,23 @@ def _columns(text: str | None) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise InvalidError(f"a column is named twice; name each once. columns={text!r}")
     return names
+
+
+def _paths(options: OptionTexts) -> tuple[str, ...]:
+    """Return the directories, none without any: what ``load()`` was given, one or a list."""
+    text = options.text("paths", None)
+    path = options.text("path", None)
+    if text is None:
+        return () if path is None else (path,)
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not found or not all(isinstance(p, str) for p in found):
+        raise InvalidError(f"not a list of directories; give load() a list. paths={text!r}")
+    if path is not None:
+        raise InvalidError(f"give load() all directories in one list. path={path} paths={text}")
+    return tuple(found)
 
 
 def _path(text: str) -> Path:

@@ -21,10 +21,9 @@ from typing import Any
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.identifier import decode_id, encode_id
 from keeplast.log.files import FileSystem
-from keeplast.log.log_start import read_leader_epochs
 from keeplast.model.partition import TopicPartition
 from keeplast.pipeline.offset_options import is_number, parse_offsets
-from keeplast.read.log_view import LogView
+from keeplast.read.log_view import LogView, last_epoch
 
 LINEAGE = "@"
 _ID, _EPOCH = "topicId", "epoch"
@@ -60,8 +59,7 @@ NOTHING_KNOWN = Lineage()
 
 def lineage_at(view: LogView, offset: int, files: FileSystem) -> Lineage:
     """Return what a log says of an offset of its own, exclusive; CorruptError as the files do."""
-    below = [e.epoch for e in read_leader_epochs(files, view.path) if e.start_offset < offset]
-    return Lineage(view.topic_id, below[-1] if below else None)
+    return Lineage(view.topic_id, last_epoch(view, files, offset))
 
 
 @dataclass(frozen=True, slots=True)

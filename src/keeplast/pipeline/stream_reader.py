@@ -18,6 +18,7 @@ The rules:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ from keeplast.pipeline.stream_position import (
     lineage_at,
     read_position,
 )
+from keeplast.pipeline.whole_topics import KnownPartitions, nothing_known, require_whole_topics
 from keeplast.read.log_ranges import Wanted
 from keeplast.read.log_view import LogView
 
@@ -49,9 +51,16 @@ from keeplast.read.log_view import LogView
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans and reads the batches of one streaming query."""
 
-    def __init__(self, options: SourceOptions, names: Sequence[str]) -> None:
-        """Take checked options and the columns that are asked for."""
+    def __init__(
+        self,
+        options: SourceOptions,
+        names: Sequence[str],
+        known: KnownPartitions = nothing_known,
+    ) -> None:
+        """Take checked options, the columns that are asked for, and which partitions there are."""
         self._options = options
+        self._known = known
+        self._was_looked_at = False
         self._names = tuple(names)
         self._target: Offsets | None = None
         self._served: TopicPartition | None = None
@@ -59,6 +68,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint begins."""
         logs = Logs(self._options, waits=True)
+        self._require_whole(logs)
         where = self._options.where()
         self._options.starting.require_chosen("startingOffsets", logs.entries, where)
         views = [logs.look(entry) for entry in logs.entries]
@@ -86,6 +96,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = known.offsets
         # A directory that has lost everything is not waited for: it may not be mounted.
         logs, views = self._look(waits=not begin)
+        self._require_whole(logs)
         for view in views:
             lineage = known.lineage(view.partition)
             self._require_offset(logs, view, begin.get(view.partition, 0), lineage)
@@ -139,6 +150,15 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return iter(())
         return read_parts(partition.value, self._names, self._options.memory_bytes)
 
+    def _require_whole(self, logs: Logs) -> None:
+        """Refuse a part of a topic, once: a running broker makes partitions a moment after it has
+        heard of them."""
+        if not self._was_looked_at:
+            require_whole_topics(logs, self._options, logs.entries, self._known)
+            for note in logs.notes:
+                warnings.warn(note, stacklevel=2)
+        self._was_looked_at = True
+
     def _look(self, *, waits: bool = True) -> tuple[Logs, list[LogView]]:
         logs = Logs(self._options, waits=waits)
         return logs, [logs.look(entry) for entry in logs.entries]
@@ -184,7 +204,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lose(self, what: str) -> None:
         if self._options.fails_on_loss:
             raise InvalidError(
-                f"{what} Set failOnDataLoss=false to go on without it. path={self._options.path}"
+                f"{what} Set failOnDataLoss=false to go on without it. {self._options.where()}"
             )
 
 

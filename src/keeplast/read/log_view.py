@@ -26,6 +26,7 @@ from keeplast.format.filename import (
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.log_end import require_replicated, sound_tail
+from keeplast.log.log_start import read_leader_epochs
 from keeplast.log.partition_log import (
     SegmentFiles,
     SegmentIndexes,
@@ -190,6 +191,16 @@ def _look(
         topic_id,
         torn_tail(listing, tail),
     )
+
+
+def last_epoch(view: LogView, files: FileSystem, before: int | None = None) -> int | None:
+    """Return the leader epoch of the last record below offset ``before``, by default the log end.
+
+    None where ``leader-epoch-checkpoint`` does not say; CorruptError where it cannot be read.
+    """
+    end = view.log_end if before is None else before
+    below = [e.epoch for e in read_leader_epochs(files, view.path) if e.start_offset < end]
+    return below[-1] if below else None
 
 
 def was_made_anew(topic_id: bytes | None, path: Path, files: FileSystem) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from keeplast.clock import time_text
 from keeplast.config.choice import PartitionChoice
+from keeplast.config.known_partitions import known_partitions
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
@@ -148,7 +149,7 @@ class ExportCall:
             source.options, self._target(), workers, events, topic_config=source.topic_config,
             partitions=source.numbers, overwrite=self.overwrite,
             task_memory_bytes=self.task_memory_bytes, names_all=source.names_all,
-            versions=versions, tombstones=self.tombstones,
+            versions=versions, tombstones=self.tombstones, known=known_partitions,
         )  # fmt: skip
         if versions is not None:
             versions.settle(done.target, KEPT_DEFAULT if self.keep is None else self.keep)
@@ -200,6 +201,11 @@ def _take_group(
     place: ReadPlace, scope: PartitionChoice, group: str, given: dict[str, str]
 ) -> ExportedPoint:
     """Add to ``given`` what a consumer group has committed, as far as it was chosen."""
+    if len(json.loads(given.get("paths", "[]"))) > 1:
+        raise InvalidError(
+            "a group's offsets are those in one directory; give --ending-offsets. "
+            f"--checkpoint-group={group!r}"
+        )
     source = place.shows(read_options(given, is_streaming=False))
     found = read_group_checkpoint(source, group, scope.partitions, brokers=place.groups)
     _take_offsets(scope, found, given, f"--checkpoint-group={group!r}")

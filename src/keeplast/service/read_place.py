@@ -5,6 +5,7 @@ A store and a live cluster's remote tier are shown as a directory that is only r
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from keeplast.config.choice import SettingSources
 from keeplast.config.sources import read_settings
 from keeplast.config.stored import stored_topic_config
-from keeplast.log.data_directory import open_data_directory
+from keeplast.log.data_directory import open_data_directories
 from keeplast.log.object_paths import shown
 from keeplast.model.reader_wait import GroupReader
 from keeplast.model.topic_config import TopicConfig
@@ -53,11 +54,22 @@ def checkpoint_topic(checkpoint: str | None) -> str:
 
 
 def directory_read(
-    path: Path, sources: SettingSources, object_options: Mapping[str, str]
+    paths: Sequence[Path],
+    sources: SettingSources,
+    object_options: Mapping[str, str],
+    *,
+    takes_partial: bool = False,
 ) -> ReadPlace:
-    """Return a data directory, or one partition in it, to read from."""
+    """Return data directories, or partitions in them, to read from as one place.
+
+    Topics that are not whole there are refused unless it ``takes_partial`` ones.
+    """
     configs = partial(_directory_configs, sources)
-    return ReadPlace({"path": shown(str(path))}, configs, object_options=object_options)
+    given = {
+        "paths": json.dumps([shown(str(path)) for path in paths]),
+        "partialTopics": str(takes_partial).lower(),
+    }
+    return ReadPlace(given, configs, object_options=object_options)
 
 
 def store_read(
@@ -78,5 +90,5 @@ def _directory_configs(
     sources: SettingSources, options: SourceOptions
 ) -> Callable[[str], TopicConfig]:
     there = options.recipe().open()
-    root = open_data_directory(options.path, there).root
+    root = open_data_directories(options.paths, there).root
     return read_settings(root, there, sources).topic_config

@@ -13,7 +13,6 @@ import pytest
 import keeplast
 from keeplast.errors import CompactionError, CorruptError, RefusedError
 from keeplast.format.checkpoint import encode_offsets
-from keeplast.inspect.verdicts import Verdict
 from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
@@ -21,6 +20,7 @@ from keeplast.log.log_end import SEARCH_BYTES_MAX, find_whole_batch
 from keeplast.log.partition_log import Tail, find_tail, list_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
+from keeplast.model.verdict import Verdict
 from keeplast.pipeline.log_parts import Logs
 from keeplast.pipeline.source_options import read_options
 from tests.support.log_builder import LogBuilder

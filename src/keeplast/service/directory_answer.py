@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.config.choice import ALL_PARTITIONS, PartitionChoice
+from keeplast.config.metadata_log import read_partition_numbers
 from keeplast.config.selection import Selection
 from keeplast.errors import CompactionError, StoppedError
 from keeplast.inspect.beside_copies import BesideCopies, find_beside_copies
@@ -31,6 +32,9 @@ from keeplast.survey.group_offsets import GroupOffsets, ReaderOffsets, ask_ahead
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 
 ON_DISK = LocalRecipe()
+NOT_HERE_WORDS = (
+    "it is not here, and by the metadata log it exists: ask its own directory, or broker, too"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,8 @@ def answer_from_directory(
         (TopicPartition(each.topic, each.partition), each.rounds[-1].reason or f"see {root}")
         for each in selection.decided
     )
+    if asked.offset is None:
+        left_out += _elsewhere(selection, files, scope)
     left: list[OutOfService] = []
     key = parts[0].found.key if asked.key is None and parts else asked.key
     for partition, entries in _out_of_service(selection, scope).items():
@@ -176,6 +182,25 @@ def answer_from_directory(
             left.append(OutOfService(partition, copies, OUT_OF_SERVICE_WORDS))
     return KeyAnswer(
         asked.key, tuple(parts), tuple(faults), left_out, bounds.look.warnings, tuple(left)
+    )
+
+
+def _elsewhere(
+    selection: Selection, files: FileSystem, scope: PartitionChoice
+) -> tuple[tuple[TopicPartition, str], ...]:
+    """Return the partitions of the topics that are searched, and that lie in another directory.
+
+    As far as the metadata log in this one knows; none where partitions were chosen by number.
+    """
+    if scope.partitions or selection.directory.is_single:
+        return ()
+    here = {each.partition for each in selection.directory.partitions if each.mark is None}
+    numbers = read_partition_numbers(selection.directory.root, files)
+    return tuple(
+        (TopicPartition(topic, number), NOT_HERE_WORDS)
+        for topic in sorted({each.partition.topic for each in selection.partitions})
+        for number in sorted(numbers.get(topic, frozenset()))
+        if TopicPartition(topic, number) not in here
     )
 
 

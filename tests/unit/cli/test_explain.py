@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -73,6 +74,17 @@ def test_every_partition_is_searched_and_each_record_has_its_fate(
     later = document["partitions"][1]["records"][1]
     assert START_MS + DAY_MS == later["goes_from_ms"]
     assert "delete horizon" in later["timeline"][0]["why"]
+
+
+def test_partitions_that_lie_elsewhere_are_named(keeplast: Command, tmp_path: Path) -> None:
+    """The sample's metadata log knows orders-0, which is not here; who names a number knows."""
+    data = tmp_path / "data"
+    shutil.copytree(SAMPLE, data)
+    (data / "orders-0").rename(data / "orders-1")
+    asked = ("explain", data, "k", "--topic", "orders", "--json")
+    missing = {"topic": "orders", "partition": 0}
+    assert missing.items() <= keeplast(*asked).document["left_out"][0].items()
+    assert [] == keeplast(*asked, "--partition", 1).document["left_out"]
 
 
 def test_a_record_of_the_active_segment_supersedes_once_that_is_left(

@@ -512,3 +512,46 @@ def test_a_transaction_that_is_in_flight_at_the_end_is_what_is_read_next(
     assert {b"1": b"10", b"3": b"30"} == state(tmp_path / "out/t/partition=0")
     assert ({"t": {"0": 3}}, {"t": {"0": 1}}) == (document["ending_offsets"], document["offsets"])
     assert document["offsets"] == json.loads((tmp_path / "out/_offsets.json").read_text())
+
+
+def test_several_directories_are_exported_as_one_place(data: Path, tmp_path: Path) -> None:
+    """As those of one broker; of a partition that is in two of them the furthest is read."""
+    other = tmp_path / "other"
+    write_log(other, "u-1", {0: [(b"c", b"1")]})
+    write_log(other, "u-2", {0: [(b"d", b"1")]})
+    done = run(data, tmp_path / "state", str(other), "--topic", "u", "--json")
+    assert 0 == done.exit_code, done.output
+    assert {"u": {"0": 3, "1": 3, "2": 1}} == json.loads(done.stdout)["offsets"]
+    said = " ".join(done.stderr.split())
+    assert f"u-1 is read from {data}, to offset 3, the furthest of 2 replicas" in said
+
+
+def test_a_part_of_a_topic_is_exported_only_where_that_is_asked(tmp_path: Path) -> None:
+    """The sample's metadata log knows orders-0: here it lies without it, beside another number."""
+    data = tmp_path / "data"
+    shutil.copytree(SAMPLE, data)
+    (data / "orders-0").rename(data / "orders-1")
+    refused = run(data, tmp_path / "state", "--topic", "orders")
+    assert 4 == refused.exit_code, refused.output
+    assert "missing=orders-0" in " ".join(refused.stderr.split())
+    assert not (tmp_path / "state").exists()
+    part = run(data, tmp_path / "state", "--topic", "orders", "--partial-topics", "--json")
+    assert 0 == part.exit_code, part.output
+    assert {"orders": {"1": 339}} == json.loads(part.stdout)["offsets"]
+    elsewhere = CliRunner().invoke(
+        app,
+        ["export", "--store", "sqlite:///m.db", "--to", str(tmp_path / "o"), "--partial-topics"],
+    )
+    assert 2 == elsewhere.exit_code
+    assert "--partial-topics is about directories" in " ".join(elsewhere.stderr.split())
+
+
+def test_damage_that_whole_batches_follow_is_no_end_of_a_log(data: Path, tmp_path: Path) -> None:
+    path = data / "u-0/00000000000000000000.log"
+    damaged = bytearray(path.read_bytes())
+    damaged[-100] ^= 1
+    path.write_bytes(damaged)
+    done = run(data, tmp_path / "state", "--topic", "u")
+    assert 3 == done.exit_code, done.output
+    assert "whole batches follow" in " ".join(done.stderr.split())
+    assert not (tmp_path / "state").exists()

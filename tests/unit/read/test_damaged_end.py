@@ -219,3 +219,14 @@ def test_a_batch_of_another_log_behind_the_end_is_no_part_of_this_one(log: LogBu
     far = (log.active_base + (1 << 32)).to_bytes(8, "big") + first[8:]
     active(log).write_bytes(active(log).read_bytes() + b"\xff" * 30 + first + far)
     assert log.log_end == view_of(log.directory).log_end
+
+
+def test_a_log_that_is_being_appended_to_is_read_as_far_as_it_is_whole(log: LogBuilder) -> None:
+    """Whatever part of the next batches is there yet: a broker writes several at once."""
+    replicated_to(log, log.log_end - 3)
+    data, size = active(log).read_bytes(), batch_bytes(log)
+    whole = len(data) - 3 * size
+    for cut in range(whole, len(data) + 1, 7):
+        active(log).write_bytes(data[:cut])
+        expected = log.log_end - 3 + (cut - whole) // size
+        assert expected == view_of(log.directory).log_end == len(read_log(log.directory))

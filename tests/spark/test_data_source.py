@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -238,6 +239,18 @@ def test_one_dataframe_serves_queries_with_different_filters(
     assert 2 * RECORDS == frame.count()
     both = frame.filter("offset < 10").union(frame.filter("offset >= 590"))
     assert 2 * 20 == both.count()
+
+
+def test_a_list_of_directories_is_one_place(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    for number in (0, 1):
+        (tmp_path / f"disk-{number}").mkdir()
+        shutil.copytree(data / f"u-{number}", tmp_path / f"disk-{number}/u-{number}")
+    paths = [str(tmp_path / "disk-0"), str(tmp_path / "disk-1")]
+    both = spark.read.format("kafka-log").option("subscribe", "u").load(paths)
+    assert 2 * RECORDS == both.count()
+    assert RECORDS == spark.read.format("kafka-log").load(paths[:1]).count()
 
 
 def test_a_store_is_read_as_its_directory_is(

@@ -10,6 +10,9 @@ store (:mod:`keeplast.service.store_work`). What a reader must not break:
 2. What fails for all of them (the directory's disk, the store's database) is tried again for ever,
    unless the loop is to end by itself.
 3. A stop is heard in every pause and at every safe point of a round.
+4. A partition whose round changed nothing has no other one before the next pause, or before others'
+   rounds have changed something for as long as a pause. So turns that change nothing end: any set
+   of partitions comes to rest after at most one such round of each.
 
 Kafka: ``CleanerThread.doWork``; cleaning.md 1.1.
 """
@@ -141,6 +144,7 @@ class Daemon:
         self._control = Control(clock) if control is None else control
         self._is_stopping = False
         self._turn = 0
+        self._unchanged: dict[TopicPartition, float] = {}
         self._trouble: str | None = None
 
     def stop(self) -> None:
@@ -160,6 +164,7 @@ class Daemon:
                     self._work.refresh()
                     for wish in self._control.take():
                         self._work.grant(wish)
+                        self._unchanged.clear()
                     self._work.look()
                     snapshot = self._publish(started_ms, ())
                     if self._control.is_paused:
@@ -173,6 +178,7 @@ class Daemon:
                         self._turn += 1
                         self._narrator.chosen(choices)
                         cleaned = self._work.clean(choices)
+                        self._note_unchanged(choices, cleaned)
                     has_settled = not self._is_stopping and self._work.settle()
                     self._tell_trouble(None)
                     if choices or has_settled:
@@ -201,15 +207,36 @@ class Daemon:
 
     def _choose(self) -> tuple[Choice, ...]:
         """Return the partitions of the next turn; counts who was passed over."""
-        candidates = self._work.candidates()
+        candidates = self._candidates()
         choices = choose(candidates, self._work.slots, self._order)
         chosen = {choice.partition for choice in choices}
         self._work.ledger.schedule.passed_over({each.partition for each in candidates}, chosen)
         return choices
 
+    def _candidates(self) -> list[Candidate]:
+        """Return the partitions that are due, but for those whose last round changed nothing."""
+        return [each for each in self._work.candidates() if each.partition not in self._unchanged]
+
+    def _note_unchanged(
+        self, choices: Sequence[Choice], cleaned: tuple[TopicPartition, ...]
+    ) -> None:
+        """Note whose round changed nothing; where one changed something, forget who has waited."""
+        now, schedule = self._clock.seconds(), self._work.ledger.schedule
+        changed = {each for each in cleaned if schedule.history(each).has_changed_anything}
+        if changed:
+            since = now - self._pause_seconds()
+            self._unchanged = {each: at for each, at in self._unchanged.items() if at > since}
+        for choice in choices:
+            if choice.partition not in changed:
+                self._unchanged[choice.partition] = now
+
+    def _pause_seconds(self) -> float:
+        return max(self._work.ledger.backoff_ms / 1000, NAP_SECONDS)
+
     def _idle(self, snapshot: Snapshot) -> None:
         """Wait until the next look; a partition that waits to be tried again may end it sooner."""
-        seconds = max(self._work.ledger.backoff_ms / 1000, NAP_SECONDS)
+        self._unchanged.clear()
+        seconds = self._pause_seconds()
         self._narrator.idle(snapshot, seconds)
         until = self._clock.seconds() + seconds
         while not self._is_stopping:
@@ -236,7 +263,7 @@ class Daemon:
 
     def _queue(self) -> tuple[Choice, ...]:
         """Return all that is due for a round, in the order in which it would be taken."""
-        candidates = self._work.candidates()
+        candidates = self._candidates()
         return choose(candidates, len(candidates), self._order)
 
     def _publish(self, started_ms: int, cleaned: tuple[TopicPartition, ...]) -> Snapshot:

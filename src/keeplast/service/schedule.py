@@ -48,6 +48,16 @@ class TurnHistory:
     retry_at_ms: int | None = None
     pause_ms: int = 0
 
+    @property
+    def has_changed_anything(self) -> bool:
+        """True when the last round left the log otherwise than it found it, and did not fail."""
+        last = self.last_round
+        if last is None or last.failure is not None or last.skipped:
+            return False
+        if (last.end_offset or 0) > (last.first_dirty or 0):
+            return True
+        return last.stats is not None and last.stats.bytes_written != last.stats.bytes_read
+
 
 def is_lasting(error: Exception, directory: Path) -> bool:
     """Say whether trying again would fail again: damage in ``directory``, or our defect."""

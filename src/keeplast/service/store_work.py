@@ -116,7 +116,7 @@ class StoreWork:
         self._elsewhere: dict[TopicPartition, str] = {}
         self._findings: dict[TopicPartition, _Finding] = {}
         self._fresh: set[TopicPartition] = set()
-        self._declined: dict[TopicPartition, tuple[int, int, str]] = {}
+        self._declined: dict[TopicPartition, tuple[object, int, str]] = {}
         self._collected_ms: dict[TopicPartition, int] = {}
         self._totals = TierTotals()
         self._receipt = receipt_to(files, settings.receipt, bytes_max=BYTES_MAX)
@@ -338,11 +338,11 @@ class StoreWork:
 
     def _is_eligible(self, found: _Finding) -> bool:
         """Say whether a round is worth it; one that found nothing to do is not asked for again
-        before the partition has changed, or a long time has passed."""
+        before there is something else to decide on, or a long time has passed."""
         declined = self._declined.get(found.request.partition)
         if declined is not None:
-            (version, until_ms, _), looked_ms = declined, self.ledger.looked_ms
-            if version == found.look.state.version and 0 < until_ms - looked_ms <= RETRY_MS_MAX:
+            (fingerprint, until_ms, _), looked_ms = declined, self.ledger.looked_ms
+            if fingerprint == found.look.fingerprint and 0 < until_ms - looked_ms <= RETRY_MS_MAX:
                 return False
         return found.look.is_eligible
 
@@ -422,8 +422,7 @@ class StoreWork:
         self.ledger.take(found.request, report)
         if report.skipped:
             until_ms = self._clock.now_ms() + RETRY_MS_MAX
-            version = found.look.state.version
-            self._declined[partition] = (version, until_ms, str(report.reason))
+            self._declined[partition] = (found.look.fingerprint, until_ms, str(report.reason))
 
     # What follows.
 

@@ -83,6 +83,17 @@ class RemoteLook:
         return None if isinstance(self.decision, DueReason) else skip_words(self.decision)
 
     @property
+    def fingerprint(self) -> object:
+        """Return what a round decides on but the clock: another one where there is something else.
+
+        The version of a state is none: what is kept of a directory at every copy raises it, too.
+        """
+        state = self.state
+        return (
+            state.routes, state.log_start, state.first_dirty(), dict(state.settings), state.holds
+        )  # fmt: skip
+
+    @property
     def orphan_bytes(self) -> int:
         """Return the bytes of replaced segments that nobody has collected yet."""
         return sum(orphan.segment.size_bytes for orphan in self.orphans)

@@ -572,6 +572,35 @@ def test_a_round_that_finds_nothing_to_do_is_not_asked_for_again(world: StoreWor
     assert (2, 1) == (len(asked), report.rounds)
 
 
+def test_open_transactions_of_several_partitions_let_once_end(world: StoreWorld) -> None:
+    """A copy keeps when it was there, which is no news: the store is what it was."""
+    sender = Sender(producer_id=7, epoch=0, sequence=0, is_transactional=True)
+    for number in range(3):
+        partition = world.log(number, 0)
+        builder = world.logs[number]
+        builder.append(NewRecord(text(1), text(1), world.clock.now_ms()), sender=sender)
+        builder.roll()
+        with world.open() as store:
+            store.import_directory(partition, builder.directory, {}, progressed=lambda count: None)
+        world.fill(number)
+        world.fill(number)
+    asked: list[object] = []
+
+    def takes_time(partition: object) -> bool:
+        asked.append(partition)
+        assert len(asked) <= 6
+        world.clock.advance(5)
+        return False
+
+    world.wrap = lambda store: Failing(store, "clean", takes_time)
+    report, told, published = world.run(copies=True)
+    assert (["t-0", "t-1", "t-2"], 0) == (told.of("chosen"), report.rounds)
+    assert (PartitionCondition.NOT_DUE, ()) == (published.facts(2).state, report.left)
+    world.run(copies=True, idles=3)
+    # At another start each is tried once more, and then waits.
+    assert 6 == len(asked)
+
+
 def test_a_stop_ends_a_round_and_leaves_it_to_the_next_run(world: StoreWorld) -> None:
     world.log(0, 3)
 

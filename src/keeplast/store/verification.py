@@ -30,7 +30,14 @@ from keeplast.log.transactions import TransactionFold, markers_of
 from keeplast.log.windows import Window, WindowBuffers, read_windows
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata.metadata_store import MetadataStore
-from keeplast.tier.objects.filters import SegmentBytes, decode_head
+from keeplast.tier.objects.filters import (
+    HEAD_BYTES,
+    KEY_FACT,
+    FilterKey,
+    SegmentBytes,
+    check_words,
+    decode_head,
+)
 from keeplast.tier.objects.object_store import FILTER, ObjectStore, object_key
 from keeplast.tier.objects.transfer import EPOCHS, PART_BYTES
 from keeplast.tier.state.partition_state import PartitionState
@@ -46,7 +53,9 @@ WINDOW_BYTES = 4 << 20
 
 
 KEPT_BYTES_MAX = 64 << 20
-"""What is kept of an object beside a segment, to be understood; of a filter this is its head."""
+"""What is kept of an object beside a segment, to be understood."""
+FILTER_READS = 2
+"""A filter may be written again while it is read."""
 
 
 METADATA = "metadata"
@@ -108,7 +117,11 @@ def judge_partition(
         return TierJudgement(tuple(found))
     planned(seen.state.effective_bytes())
     live = seen.state.segments
-    broken = verify_remote(objects, seen.state, progressed, unread=seen.unread)
+    key = store.facts.find(KEY_FACT)
+    broken = verify_remote(
+        objects, seen.state, progressed, unread=seen.unread,
+        filter_key=None if key is None else FilterKey.of_fact(key),
+    )  # fmt: skip
     if broken:
         # What was replaced while it was read may be gone by now, and is nobody's.
         now = store.inspection.inspect(partition).state
@@ -124,17 +137,21 @@ def verify_remote(
     progressed: Progressed,
     *,
     unread: Collection[str] = (),
+    filter_key: FilterKey | None = None,
 ) -> tuple[TierFinding, ...]:
     """Return everything that is wrong with the live log of ``state``; nothing when all holds.
 
     ``unread`` are segments whose rows could not be read: nothing is said of what follows from that.
+    Filters hash with ``filter_key``; None where the store has none yet.
     """
     found = [*_check_rows(state, unread)]
     transactions = _Transactions()
     for route in state.routes:
         segment = state.segments.get(route.segment_id)
         if segment is not None:
-            found += _SegmentCheck(objects, state, route, segment, transactions).run()
+            found += _SegmentCheck(
+                objects, state, route, segment, transactions, filter_key
+            ).run()
             progressed(segment.size_bytes)
     return tuple(found)
 
@@ -231,7 +248,9 @@ class _SegmentCheck:
         route: Route,
         segment: RemoteSegment,
         transactions: _Transactions,
+        filter_key: FilterKey | None,
     ) -> None:
+        self._filter_key = filter_key
         self._objects = objects
         self._state = state
         self._route = route
@@ -248,6 +267,7 @@ class _SegmentCheck:
             if suffix != LOG
         }
         self._understand(beside)
+        self._check_filter()
         offsets = self._decode(beside, INDEX, offset_index.decode, _NO_ENTRIES)
         times = self._decode(beside, TIME_INDEX, time_index.decode, _NO_ENTRIES)
         entries = self._decode(beside, TXN_INDEX, txn_index.decode, _NO_TRANSACTIONS)
@@ -339,7 +359,7 @@ class _SegmentCheck:
             return nothing
 
     def _understand(self, beside: Mapping[str, bytes | None]) -> None:
-        """Check what no batch is needed for: producers, leader epochs, and whose filter it is."""
+        """Check what no batch is needed for: producers and leader epochs."""
         segment = self._segment
         self._decode(beside, SNAPSHOT, producer_snapshot.decode, _NO_PRODUCERS)
         epochs = self._decode(beside, EPOCHS, leader_epoch.decode, segment.epochs)
@@ -351,17 +371,51 @@ class _SegmentCheck:
                 "I-23", EPOCHS, "leader epochs of the segment are missing", segment.base_offset,
                 sorted(each.epoch for each in segment.epochs), [each.epoch for each in epochs],
             )  # fmt: skip
-        log = segment.files.get(LOG)
-        data = beside.get(FILTER)
-        if data is None or log is None:
-            return
-        head = self._decode(beside, FILTER, lambda d: decode_head(d, self._key(FILTER)), None)
-        speaks_for = SegmentBytes(segment.segment_id, log.size_bytes, log.crc32c)
-        if head is not None and head.segment != speaks_for:
+
+    def _check_filter(self) -> None:
+        """Read the filter whole, where there is one: it has no row, and its sums are its own."""
+        error: CorruptError | None = None
+        for _ in range(FILTER_READS):
+            try:
+                self._read_filter()
+            except FileNotFoundError:
+                return  # A segment without one is read.
+            except CorruptError as found:
+                error = found
+            else:
+                return
+        if error is not None:
             self._tell(
-                "I-9", FILTER, "the filter is another segment's", segment.base_offset, speaks_for,
-                head.segment,
+                "I-9", FILTER, error.problem, self._segment.base_offset, error.expected, error.found
+            )
+
+    def _read_filter(self) -> None:
+        """Raise CorruptError for a filter that a round would not believe."""
+        key = self._key(FILTER)
+        size_bytes = self._objects.stat(key).size_bytes
+        data = bytes(self._objects.read_range(key, 0, min(HEAD_BYTES, size_bytes)))
+        head = decode_head(data, key)
+        log = self._segment.files.get(LOG)
+        if log is not None:
+            its = SegmentBytes(self._segment.segment_id, log.size_bytes, log.crc32c)
+            if head.segment != its:
+                raise CorruptError(
+                    "the filter is another segment's", expected=its, found=head.segment
+                )
+        if self._filter_key is not None and head.key_mark != self._filter_key.mark:
+            raise CorruptError(
+                "the filter hashes with another key than the store's",
+                expected=self._filter_key.mark.hex(), found=head.key_mark.hex(),
             )  # fmt: skip
+        if head.size_bytes != size_bytes:
+            raise CorruptError(
+                "the filter is not whole", expected=head.size_bytes, found=size_bytes
+            )
+        crc = crc32c(data[head.words_at :])
+        for at in range(len(data), size_bytes, PART_BYTES):
+            end = min(at + PART_BYTES, size_bytes)
+            crc = crc32c(bytes(self._objects.read_range(key, at, end)), crc)
+        check_words(head, size_bytes - head.words_at, crc, key)
 
     def _check_log(self, offsets: NDArray[np.int64], times: NDArray[np.int64]) -> None:
         """Read the log: its batches against the row, the indexes against the batches."""

@@ -24,7 +24,7 @@ from keeplast.format.filename import (
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.store.verification import verify_remote
+from keeplast.store.verification import judge_partition, verify_remote
 from keeplast.tier.objects.filters import FilterKey, SegmentBytes, encode_filter
 from keeplast.tier.objects.object_store import FILTER, object_key
 from keeplast.tier.objects.transfer import EPOCHS
@@ -281,13 +281,97 @@ def test_a_filter_of_another_segment_is_found(store: Store) -> None:
         its = SegmentBytes(segment.segment_id, segment.size_bytes, crc)
         hashes = np.ones(1, np.uint64)
         data = encode_filter(its, FilterKey(1, 2), contents, hashes, 0.01)
-        store.change(base, {FILTER: RemoteFile(len(data), crc32c(data))})
         writer = store.objects.open_write(store.key(base, FILTER))
         writer.write(data)
         writer.close()
         found = [each for each in store.findings() if "the filter is another segment's" in each]
         assert expected == len(found)
         store.objects.delete([store.key(base, FILTER)])
+
+
+def flip(store: Store, base: int, suffix: str, at: int) -> bytes:
+    """Flip a bit of the byte at ``at`` of an object; return the object as it was."""
+    data = store.read(base, suffix)
+    store.write(
+        base, suffix, data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :], in_row=False
+    )  # fmt: skip
+    return data
+
+
+@pytest.mark.parametrize("suffix", [LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT, EPOCHS, FILTER])
+def test_a_flipped_byte_anywhere_in_any_kind_of_object_is_found(
+    store: Store, suffix: str
+) -> None:
+    if suffix == FILTER:  # Rounds write them.
+        store.clean(COMPACT)
+    base = bases(store)[-1 if suffix == FILTER else 1]
+    size = len(store.read(base, suffix))
+    for at in sorted({*range(0, size, max(size // 40, 1)), size - 1}):
+        data = flip(store, base, suffix, at)
+        assert [] != [each for each in store.findings() if f"key={store.key(base, suffix)}" in each]
+        store.write(base, suffix, data, in_row=False)
+    assert [] == store.findings()
+
+
+def test_a_segment_without_a_filter_has_no_finding(store: Store) -> None:
+    store.clean(COMPACT)
+    store.objects.delete([store.key(bases(store)[0], FILTER)])
+    assert [] == store.findings()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda data: data[:-8], "the filter is not whole"),
+        (lambda data: data + b"\0", "the filter is not whole"),
+        (lambda data: b"", "not a filter"),
+    ],
+    ids=["cut", "too long", "empty"],
+)
+def test_a_filter_of_another_length_is_found(
+    store: Store, change: Callable[[bytes], bytes], expected: str
+) -> None:
+    store.clean(COMPACT)
+    base = bases(store)[0]
+    store.write(base, FILTER, change(store.read(base, FILTER)), in_row=False)
+    (found,) = store.findings()
+    assert found.startswith(f"I-9 {expected}")
+
+
+def test_a_filter_under_another_key_than_the_stores_is_found(store: Store) -> None:
+    store.clean(COMPACT)
+    base = bases(store)[0]
+    segment = next(s for s in store.now.segments.values() if s.base_offset == base)
+    its = SegmentBytes(segment.segment_id, segment.size_bytes, segment.files[LOG].crc32c)
+    contents = SegmentContents(0, 0, 0, None, 0, 0, (), False)
+    data = encode_filter(its, FilterKey(1, 2), contents, np.ones(1, np.uint64), 0.01)
+    store.write(base, FILTER, data, in_row=False)
+    judged = judge_partition(
+        store.store, store.objects, PARTITION, lambda count: None, lambda count: None
+    )
+    (found,) = judged.findings
+    assert ("I-9", store.key(base, FILTER)) == (found.invariant, found.object_key)
+    assert "hashes with another key" in found.problem
+
+
+def test_a_filter_that_is_written_again_while_it_is_read_is_read_once_more(store: Store) -> None:
+    store.clean(COMPACT)
+    base = bases(store)[0]
+    data = flip(store, base, FILTER, 30)
+    whole = store.objects.read_range
+    read: list[str] = []
+
+    def mends(key: str, start: int, end: int) -> bytes:
+        found = bytes(whole(key, start, end))
+        if key == store.key(base, FILTER):
+            read.append(key)
+            store.objects.read_range = whole  # type: ignore[method-assign]
+            store.write(base, FILTER, data, in_row=False)
+        return found
+
+    store.objects.read_range = mends  # type: ignore[method-assign,assignment]
+    assert [] == store.findings()
+    assert 1 == len(read)
 
 
 def test_a_finding_names_key_offset_expected_and_found(store: Store) -> None:

@@ -176,10 +176,15 @@ def decode_head(data: bytes, path: str) -> FilterHead:
 
 def decode_words(head: FilterHead, data: bytes, path: str) -> NDArray[np.uint64]:
     """Return the words of a filter; CorruptError when they are not what its head says."""
-    if len(data) != head.bits // 8 or crc32c(data) != head.words_crc:
+    check_words(head, len(data), crc32c(data), path)
+    return np.frombuffer(data, "<u8").astype(np.uint64)
+
+
+def check_words(head: FilterHead, size_bytes: int, crc: int, path: str) -> None:
+    """Raise CorruptError unless words of ``size_bytes`` with this sum are those of the head."""
+    if size_bytes != head.bits // 8 or crc != head.words_crc:
         raise CorruptError(
             "the filter is damaged", path=path, position=head.words_at,
             expected=f"{head.bits // 8} bytes with crc {head.words_crc}",
-            found=f"{len(data)} bytes with crc {crc32c(data)}",
+            found=f"{size_bytes} bytes with crc {crc}",
         )  # fmt: skip
-    return np.frombuffer(data, "<u8").astype(np.uint64)

@@ -52,6 +52,7 @@ class TierCommit:
             state.segments[route.segment_id].base_offset: state.segments[route.segment_id]
             for route in state.routes
         }
+        self._made: list[str] = []
         self._numbers = max((s.number for s in self._sources.values()), default=0)
 
     def anchor(self, line: bytes | None) -> None:
@@ -75,6 +76,7 @@ class TierCommit:
             made = self._describe(result, outputs, sources)
             ids = [source.segment_id for source in sources]
             self._swap(ids, made, result.end_offset, keeping)
+            self._made += [each.segment_id for each in made]
             if self._committed is not None:
                 self._committed(tuple(sources), tuple(made))
 
@@ -90,12 +92,15 @@ class TierCommit:
     def publish(
         self, cleaned_to: int, done: RoundSums | None = None, keeping: Keeping | None = None
     ) -> None:
-        """Move the first dirty offset; ``done`` is what the round did, ``keeping`` as of a wave."""
+        """Move the first dirty offset; ``done`` is what the round did, ``keeping`` as of a wave.
+
+        What the waves made carries it.
+        """
         self._store.publish(
             self._state.partition, secrets.token_hex(COMMIT_ID_BYTES),
             epoch=self._state.leader_epoch, cleaned_to=cleaned_to,
             settings=self._state.settings, began=self._state, anchor=self._anchor, done=done,
-            keeping=keeping,
+            keeping=keeping, outputs=self._made,
         )  # fmt: skip
 
     def _swap(

@@ -31,7 +31,6 @@ from keeplast.tier.metadata.ownership import Ownership
 from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles
 from keeplast.tier.objects.transfer import copy_segment, find_cut
-from keeplast.tier.state import vector
 from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
 from keeplast.tier.state.routing import Route
 from keeplast.tier.state.segment import RemoteSegment, SegmentKind
@@ -221,20 +220,12 @@ def _plan_truncation(
 def _is_cleaned_by(state: PartitionState, start: int) -> bool:
     """Say whether what is live below ``start`` may have been cleaned by records at or above it.
 
-    It was when the log is clean beyond ``start``. A round that did not end may have gone further
-    than its publisher has said since the segment became live.
+    Rounds that did not end count, and those whose records an earlier cut has taken.
     """
-    cleaned = [
-        segment
-        for segment in (state.segments[r.segment_id] for r in state.routes if r.base_offset < start)
-        if segment.kind is SegmentKind.CLEANED
-    ]
-    if state.first_dirty() > start:
-        return bool(cleaned)
-    said = (vector.newest_of(state.publications, each.leader_epoch) for each in cleaned)
-    return any(
-        then is None or dict(then.offsets) == dict(each.cleaner_offsets)
-        for each, then in zip(cleaned, said, strict=True)
+    return max(state.cleaned_for, state.first_dirty()) > start and any(
+        state.segments[route.segment_id].kind is SegmentKind.CLEANED
+        for route in state.routes
+        if route.base_offset < start
     )
 
 

@@ -73,10 +73,16 @@ class World(BrokerDirectory):
         return self.tiered.collect(PARTITION).segments
 
     def seen(self) -> tuple[object, ...]:
-        """Return what is read and what says how far it is clean, without who holds it."""
+        """Return what is read and what says how far it is clean, without who holds it.
+
+        What segments carry of that is left out: one that was copied behind a round loses it.
+        """
         found = self.state
+        segments = {
+            name: replace(each, cleaner_offsets={}) for name, each in found.segments.items()
+        }
         return (
-            found.routes, found.segments, found.first_dirty(), found.cleaned_for,
+            found.routes, segments, found.first_dirty(), found.cleaned_for,
             found.remote_bytes,
         )  # fmt: skip
 

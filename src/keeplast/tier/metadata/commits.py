@@ -34,6 +34,7 @@ from keeplast.tier.metadata.rows import (
     routed_part,
     write_lineage,
     write_publication,
+    write_vectors,
 )
 from keeplast.tier.metadata.store_time import StoreClock, StoreTime
 from keeplast.tier.metadata.transactions import Transactions
@@ -176,9 +177,12 @@ class Commits:
         self, partition: TopicPartition, commit_id: str, *, epoch: int, cleaned_to: int,
         settings: Mapping[str, str] | None = None, began: PartitionState | None = None,
         anchor: Anchor | None = None, done: RoundSums | None = None,
-        keeping: Keeping | None = None,
+        keeping: Keeping | None = None, outputs: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """Move the first dirty offset of the owner's epoch; ``settings`` as of a swap.
+
+        ``outputs`` are the segments that the cleaning made: they carry the vector from here on. Not
+        sooner, as the log was not clean before all of them were live.
 
         ``began`` is what the cleaning began with: ConflictError when the first dirty offset was
         moved since, as when the whole log was replaced, or past a hold. ``done`` is what the round
@@ -210,6 +214,9 @@ class Commits:
                 )  # fmt: skip
             made = vector.advance(state.publications, epoch=epoch, cleaned_to=cleaned_to)
             write_publication(connection, state.row_id, made)
+            # Without any, the last one that is read has the checkpoint of the moment all the same.
+            carrying = outputs or [route.segment_id for route in state.routes[-1:]]
+            write_vectors(connection, state.row_id, made, carrying)
             raise_cleaned_for(connection, state.row_id, cleaned_to)
             if done is not None:
                 now_ms = self._time.now_ms(connection)

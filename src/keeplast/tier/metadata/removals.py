@@ -22,6 +22,7 @@ from keeplast.tier.metadata.rows import (
     find_partition,
     insert_segment,
     load_state,
+    lower_vectors,
     renew_publications,
     retire_segments,
     write_lineage,
@@ -90,6 +91,7 @@ class Removals:
                 log_start=state.log_start,
             )  # fmt: skip
             write_publication(connection, state.row_id, claim)
+            lower_vectors(connection, state.row_id, claim)
             self._begin_epoch(connection, state.row_id, state.leader_epoch + 1)
         return self._load(known)
 

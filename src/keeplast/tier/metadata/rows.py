@@ -31,6 +31,7 @@ from keeplast.tier.metadata.row_values import (
     holder_of,
     id_of,
     json_text,
+    offsets_of,
     publication_of,
     read_row,
     route_of,
@@ -57,6 +58,8 @@ Whoever may still come with one of them was fenced long before: a transaction li
 PRUNED_MAX = 10
 """Of old rows a change takes so many away and adds one: what is kept is bounded, and no change has
 to wait for the others' past."""
+IDS_MAX = 500
+"""So many values a statement names at most: databases have limits."""
 DIRECTORIES_MAX = 8
 """Of so many directories, the newest, it is remembered how they were cleaned."""
 
@@ -319,12 +322,48 @@ def write_publication(connection: Connection, number: int, made: Publication) ->
     )  # fmt: skip
 
 
+def write_vectors(
+    connection: Connection, number: int, made: Publication, segment_ids: Sequence[str]
+) -> None:
+    """Let live segments carry what ``made`` says.
+
+    KIP-1272, "Each uploaded segment contains the current cleanerOffset value".
+    """
+    segments = schema.SEGMENTS.c
+    for at in range(0, len(segment_ids), IDS_MAX):
+        connection.execute(
+            update(schema.SEGMENTS)
+            .where(
+                segments.partition_id == number, segments.state == SegmentState.LIVE,
+                segments.id.in_(segment_ids[at : at + IDS_MAX]),
+            )
+            .values(cleaner_offsets=json_text({str(e): to for e, to in made.offsets.items()}))
+        )  # fmt: skip
+
+
+def lower_vectors(connection: Connection, number: int, made: Publication) -> None:
+    """Let live segments that call clean what lies beyond ``made`` carry what it says."""
+    segments = schema.SEGMENTS.c
+    rows = connection.execute(
+        select(segments.id, segments.cleaner_offsets).where(
+            segments.partition_id == number, segments.state == SegmentState.LIVE
+        )
+    ).all()
+    beyond = [
+        str(segment_id)
+        for segment_id, text in rows
+        if max(offsets_of(text, "cleaner_offsets").values(), default=0) > made.cleaned_to
+    ]
+    write_vectors(connection, number, made, beyond)
+
+
 def renew_publications(connection: Connection, number: int, made: Publication) -> None:
     """Forget how far anybody said the log was clean, but for ``made``."""
     connection.execute(
         delete(schema.PUBLICATIONS).where(schema.PUBLICATIONS.c.partition_id == number)
     )
     write_publication(connection, number, made)
+    lower_vectors(connection, number, made)
 
 
 def load_visits(

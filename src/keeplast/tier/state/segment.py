@@ -49,6 +49,8 @@ class RemoteSegment:
     merge takes the smallest of each (I-2). ``max_timestamp_ms`` is -1 when no record has one, and
     ``mtime_ms`` then decides its age. ``files`` are by suffix, as ``.log``. ``leader_epoch`` and
     ``number`` are the publisher's; of two segments over one range the greater pair is read.
+    ``cleaner_offsets`` are the vector as of when the segment was published; of what a round made,
+    as of its end.
     """
 
     segment_id: str

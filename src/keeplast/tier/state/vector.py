@@ -3,7 +3,7 @@
 A leader publishes, for every leader epoch, how far the log was clean when that epoch ended, and for
 its own epoch how far it is clean now. What an older leader publishes late counts only up to what
 its successors found. All of it is a function of the *set* of publications, never of the order in
-which they arrive, and one more of them can turn valid into invalid only.
+which they arrive, and of an epoch that has a successor one more of them can lower the end only.
 
 KIP-1272, "Persisting cleaner-offset-checkpoint to remote storage and fencing off zombie broker",
 with the gaps closed that tiering.md section 9.2 names: a successor publishes a claim when it takes
@@ -55,12 +55,6 @@ def cap(publications: Iterable[Publication], epoch: int) -> int | None:
     """
     found = [other.offsets.get(epoch, -1) for other in publications if other.epoch > epoch]
     return min(found, default=None)
-
-
-def is_valid(publication: Publication, publications: Iterable[Publication]) -> bool:
-    """Say whether ``publication`` counts, given everything that is known."""
-    limit = cap(publications, publication.epoch)
-    return limit is None or publication.cleaned_to <= limit
 
 
 def find_vector(

@@ -123,6 +123,7 @@ class StoredLogs(AskedPlace):
                 lambda: self.opened(terms.brokers), answer.partitions_with_traces(),
                 takes_over=self.takes_over, grace_ms=self.grace_ms,
                 receipt=receipt_to(LocalFiles(), terms.receipt),
+                cleaner=cleaner_config({}, cluster=self.broker),
             )
         )  # fmt: skip
 

@@ -55,6 +55,7 @@ from keeplast.service.set_aside import SetAside, mark_of, read_stored_mark, stor
 from keeplast.service.snapshot import PartitionFacts, TierTotals
 from keeplast.service.store_facts import elsewhere_facts, own_facts, with_look
 from keeplast.service.store_settings import StoreSettings
+from keeplast.service.tier_pace import share_of
 from keeplast.store.look import RemoteLook
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.kept_heads import keep_line
@@ -395,11 +396,8 @@ class StoreWork:
 
     def _round(self, found: _Finding) -> RoundReport:
         """Do a round in whatever thread; nothing raises."""
-        settings, cleaner = self._settings, self._cleaner
-        if not self._runner.shares_memory and cleaner.io_limit is not None:
-            # Threads share one throttle; the tasks of a cluster know of no other round's.
-            share = cleaner.io_limit / self.slots
-            cleaner = replace(cleaner, io_bytes_per_second=share)
+        settings = self._settings
+        cleaner = share_of(self._cleaner, self._runner, self.slots)
         try:
             return self._store.clean(
                 found.request.partition, lambda files: nullcontext(self._runner),

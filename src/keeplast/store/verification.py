@@ -149,9 +149,7 @@ def verify_remote(
     for route in state.routes:
         segment = state.segments.get(route.segment_id)
         if segment is not None:
-            found += _SegmentCheck(
-                objects, state, route, segment, transactions, filter_key
-            ).run()
+            found += _SegmentCheck(objects, state, route, segment, transactions, filter_key).run()
             progressed(segment.size_bytes)
     return tuple(found)
 

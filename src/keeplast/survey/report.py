@@ -125,6 +125,28 @@ class RoundReport:
         """Return in words what limited the round."""
         return sentences(self.remarks)
 
+    @property
+    def log_bytes(self) -> tuple[int, int] | None:
+        """Return the bytes below the end of the round, before and after it; None without a round.
+
+        What filters let it leave out is among them, and what each of its chunks read and wrote
+        again once.
+        """
+        stats = self.stats
+        if stats is None:
+            return None
+        gone = stats.bytes_read - stats.bytes_written
+        if self.has_skipped:
+            before = (self.clean_bytes or 0) + (self.cleanable_bytes or 0)
+        else:
+            before = (self.last_chunk or stats).bytes_written + gone
+        return before, before - gone
+
+    @property
+    def has_skipped(self) -> bool:
+        """True when filters let it leave something out, whose records nobody has counted."""
+        return self.filters is not None and self.filters.skipped_bytes > 0
+
     def as_document(self) -> dict[str, object]:
         """Return what the document shows: why in words, and the error without its exception."""
         words = {"cause": "reason", "remarks": "notes"}

@@ -28,6 +28,8 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.run.receipt import append_receipt
 from keeplast.service.erasure.certificate import CONTEXT
 from keeplast.signing import Signer
+from keeplast.store.tiered_store import TieredStore
+from keeplast.survey.report import RoundReport
 from tests.support.committed_offsets import commit_offsets, home_of
 from tests.support.key_pair import OperatorFiles, write_operator_files
 from tests.support.small_log import batch, write_log
@@ -1060,6 +1062,26 @@ def test_a_store_has_live_records_and_those_of_replaced_segments(
     assert place["files_beside"]
     for shown in (run, again):
         assert not named(shown.out + shown.err)
+
+
+def test_rounds_of_an_erasure_in_a_store_go_by_the_environment(
+    keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("KEEPLAST_LOG_CLEANER_IO_MAX_BYTES_PER_SECOND", "1000000000")
+    limits: list[object] = []
+    clean = TieredStore.clean
+
+    def noting(*arguments: Any, **named: Any) -> RoundReport:
+        limits.append(named["cleaner"].io_limit)
+        return clean(*arguments, **named)
+
+    monkeypatch.setattr(TieredStore, "clean", noting)
+    with_keys(operator, ANNA)
+    asked = ("--store", store, "--hash-key", operator.hash_key, "--requests", tmp_path / "requests")
+    run = keeplast("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t", "--now")
+    assert limits, run.err
+    assert {1e9} == set(limits)
 
 
 def test_replaced_segments_stay_for_their_grace_and_no_certificate_says_otherwise(

@@ -14,7 +14,7 @@ from keeplast.cli.show.tables import summary_table
 from keeplast.errors import CorruptError
 from keeplast.inspect.verdicts import Check, VerificationReport
 from keeplast.model.verdict import Verdict
-from keeplast.rewrite.stats import Reasons, Stats
+from keeplast.rewrite.stats import FilterStats, Reasons, Stats
 from keeplast.survey.report import (
     CleanReport,
     PartitionReport,
@@ -105,6 +105,33 @@ def test_what_cannot_be_judged_is_said_beside_exit_code_0() -> None:
     assert counts + why == checks_line(reports, is_strict=False)
     assert counts == checks_line(reports, is_strict=True)
     assert "no partition was checked" == checks_line([], is_strict=False)
+
+
+def test_a_round_that_filters_shortened_shows_the_log_and_how_many_records_went(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The records of what nobody has read are counted by nobody."""
+    filters = FilterStats(
+        clean_segments=9, clean_bytes=9000, skipped_segments=8, skipped_bytes=8000
+    )
+    round_ = RoundReport(
+        clean_bytes=9000, cleanable_bytes=1000, filters=filters,
+        stats=Stats(
+            messages_read=200, messages_written=150, bytes_read=2000, bytes_written=1500,
+            tombstones_read=4, tombstones_written=3,
+        ),
+        reasons=Reasons(superseded_records=48, marker_records=1, tombstone_records=1),
+    )  # fmt: skip
+    later = RoundReport(
+        stats=Stats(messages_read=100, messages_written=90, bytes_read=800, bytes_written=700),
+        reasons=Reasons(superseded_records=10), filters=filters,
+    )  # fmt: skip
+    for shown, cells in (
+        (round_, ["10,000", "B", "->", "9,500", "B", "-50", "-1"]),
+        (joined_reports(round_, later), ["10,000", "B", "->", "9,400", "B", "-60", "-1"]),
+    ):
+        print_result(summary_table(report(shown)))
+        assert ["t-0", *cells] == capsys.readouterr().out.splitlines()[1].split()
 
 
 def test_a_round_in_chunks_shows_the_log_before_and_after(

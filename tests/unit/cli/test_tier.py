@@ -74,6 +74,44 @@ def test_a_clean_by_hand_leaves_a_receipt_and_takes_what_has_expired(
     assert len(shown) == first["chunks"] + 1
 
 
+IO_LIMIT = "log.cleaner.io.max.bytes.per.second"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (("environment",), 30_000), (("file",), 20_000), (("broker",), 10_000),
+        (("broker", "file", "environment"), 30_000),
+        (("broker", "file", "environment", "flag"), 40_000),
+    ],
+)  # fmt: skip
+def test_rounds_by_hand_go_by_every_source_of_settings(
+    tmp_path: Path, keeplast: Command, store: str, monkeypatch: pytest.MonkeyPatch,
+    said: tuple[str, ...], expected: int,
+) -> None:  # fmt: skip
+    (tmp_path / "server.properties").write_text(f"{IO_LIMIT}=10000\n")
+    (tmp_path / "settings.toml").write_text(f'[cluster]\n"{IO_LIMIT}" = 20000\n')
+    options: list[object] = []
+    if "environment" in said:
+        monkeypatch.setenv("KEEPLAST_LOG_CLEANER_IO_MAX_BYTES_PER_SECOND", "30000")
+    if "broker" in said:
+        options += ["--broker-config", tmp_path / "server.properties"]
+    if "file" in said:
+        options += ["--config-file", tmp_path / "settings.toml"]
+    if "flag" in said:
+        options += ["--config", f"{IO_LIMIT}=40000"]
+    limits: list[float | None] = []
+    clean = package.store.tiered_store.TieredStore.clean
+
+    def noting(*arguments: Any, **named: Any) -> Any:
+        limits.append(named["cleaner"].io_limit)
+        return clean(*arguments, **named)
+
+    monkeypatch.setattr("keeplast.store.tiered_store.TieredStore.clean", noting)
+    assert 0 == keeplast("tier", "clean", "--store", store, "--force", *options).code
+    assert [expected] == limits
+
+
 def test_an_expiry_by_hand_is_a_table_and_leaves_a_receipt(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:

@@ -51,6 +51,22 @@ def test_segments_without_a_dirty_key_are_neither_read_nor_rewritten(
     assert stats.share_of_segments == stats.found_bytes / stats.filtered_bytes
 
 
+@pytest.mark.parametrize("dirty", [(1,), (1, 1, 3)], ids=["one chunk", "several chunks"])
+def test_a_report_has_the_bytes_of_the_whole_log_before_and_after(
+    tmp_path: Path, dirty: tuple[int, ...]
+) -> None:
+    history = KeyedHistory(tmp_path)
+    for number in dirty:
+        history.write(number)
+    history.take_in()
+    before = history.tiered.state.effective_bytes()
+    report, stats = history.clean()
+    assert (len(dirty), True) == (report.chunks, stats.skipped_segments > 0)
+    after = history.tiered.state.effective_bytes()
+    assert after < before
+    assert (before, after) == report.log_bytes
+
+
 def test_st_14_tombstone_in_the_dirty_part_makes_its_key_s_segment_be_read(tmp_path: Path) -> None:
     history = KeyedHistory(tmp_path)
     history.write(2, deletes=True)

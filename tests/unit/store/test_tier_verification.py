@@ -299,9 +299,7 @@ def flip(store: Store, base: int, suffix: str, at: int) -> bytes:
 
 
 @pytest.mark.parametrize("suffix", [LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT, EPOCHS, FILTER])
-def test_a_flipped_byte_anywhere_in_any_kind_of_object_is_found(
-    store: Store, suffix: str
-) -> None:
+def test_a_flipped_byte_anywhere_in_any_kind_of_object_is_found(store: Store, suffix: str) -> None:
     if suffix == FILTER:  # Rounds write them.
         store.clean(COMPACT)
     base = bases(store)[-1 if suffix == FILTER else 1]

@@ -80,11 +80,11 @@ class RunLines(ProgressEvents):
             if report.skipped:
                 self._line(f"{name}  {why}  skipped: {report.reason}")
             return
-        stats = report.stats
+        before, after = report.log_bytes or (0, 0)
         self._line(
             f"{name}  {why}  {report.first_dirty}..{report.end_offset}  "
-            f"{format_bytes(stats.bytes_read)} -> {format_bytes(stats.bytes_written)}"
-            f"{_show_saving(stats.bytes_read, stats.bytes_written)}  {stats.total_seconds:.1f} s"
+            f"{format_bytes(before)} -> {format_bytes(after)}{_show_saving(before, after)}  "
+            f"{report.stats.total_seconds:.1f} s"
         )
 
     def idle(self, snapshot: Snapshot, seconds: float) -> None:

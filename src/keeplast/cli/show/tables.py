@@ -7,7 +7,6 @@ Reasons are words, not codes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from rich.table import Table
 from rich.text import Text
@@ -16,7 +15,7 @@ from keeplast.cleaner.reasons import BoundNote
 from keeplast.cli.show.rows import new_table
 from keeplast.model.escapes import printable
 from keeplast.model.size import format_bytes, format_count
-from keeplast.rewrite.stats import Reasons, Stats
+from keeplast.rewrite.stats import Reasons
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport
 from keeplast.survey.wording import sentences
 
@@ -30,22 +29,19 @@ _REASONS = (
 
 
 def summary_table(report: CleanReport) -> Table:
-    """Return a row per partition: bytes, records and tombstones before and after."""
+    """Return a row per partition: bytes, records and tombstones before and after.
+
+    Of a log of which filters let a round leave something out the bytes are those of all of it; of
+    records, which nobody has counted there, it is shown how many went.
+    """
     table = new_table(
         "partition", ">bytes", ">records", ">tombstones", ">ratio before", ">clean to"
     )
     for partition in report.partitions:
         last = partition.rounds[-1] if partition.rounds else RoundReport()
-        first_stats, last_stats = _first_and_last_stats(partition.rounds)
-        first_stats = _of_the_log(first_stats, last)
-        last_stats = last.last_chunk or last_stats
-        cells = ["failed" if last.error is not None else "", "", ""]
-        if first_stats is not None and last_stats is not None:
-            cells = [
-                _change(format_bytes, first_stats.bytes_read, last_stats.bytes_written),
-                _change(format_count, first_stats.messages_read, last_stats.messages_written),
-                _change(format_count, first_stats.tombstones_read, last_stats.tombstones_written),
-            ]
+        cells = _change_cells(partition.rounds)
+        if cells is None:
+            cells = ["failed" if last.error is not None else "", "", ""]
         table.add_row(
             Text(_name(partition)),
             *cells,
@@ -171,27 +167,36 @@ def round_sentence(report: RoundReport) -> str:
     )
 
 
-def _first_and_last_stats(rounds: Sequence[RoundReport]) -> tuple[Stats | None, Stats | None]:
-    stats = [each.stats for each in rounds if each.stats is not None]
-    return (stats[0], stats[-1]) if stats else (None, None)
+def _change_cells(rounds: Sequence[RoundReport]) -> list[str] | None:
+    """Return bytes, records and tombstones before the first and after the last of the rounds."""
+    done = [(each, each.stats, each.log_bytes) for each in rounds]
+    known = [(each, stats, size) for each, stats, size in done if stats and size]
+    if not known:
+        return None
+    (first, total, (before, _)), (last, last_stats, (_, after)) = known[0], known[-1]
+    size = _change(format_bytes, before, after)
+    # Aborted records and markers are among them.
+    gone = sum(_count(first.reasons, f"{name}_records") for name, _ in _REASONS)
+    tombstones_gone = total.tombstones_read - total.tombstones_written
+    if last.has_skipped:
+        return [size, _gone(gone), _gone(tombstones_gone)]
+    left, records, tombstones = last_stats, total.messages_read, total.tombstones_read
+    if last.last_chunk is not None:
+        # Each later chunk read what was written before.
+        left = last.last_chunk
+        records, tombstones = (
+            left.messages_written + gone,
+            left.tombstones_written + tombstones_gone,
+        )
+    return [
+        size,
+        _change(format_count, records, left.messages_written),
+        _change(format_count, tombstones, left.tombstones_written),
+    ]
 
 
-def _of_the_log(total: Stats | None, report: RoundReport) -> Stats | None:
-    """Return ``total`` with what was read once: each later chunk read what was written before.
-
-    Records are those that are left and those that went, aborted ones and markers among them.
-    """
-    last = report.last_chunk
-    if total is None or last is None:
-        return total
-    gone = sum(_count(report.reasons, f"{name}_records") for name, _ in _REASONS)
-    return replace(
-        total,
-        bytes_read=total.bytes_read - (total.bytes_written - last.bytes_written),
-        messages_read=last.messages_written + gone,
-        tombstones_read=total.tombstones_read
-        - (total.tombstones_written - last.tombstones_written),
-    )
+def _gone(count: int) -> str:
+    return f"-{format_count(count)}"
 
 
 def _change(words: Callable[[int], str], before: int, after: int) -> str:

@@ -10,7 +10,7 @@ from keeplast.cli.frame.erasing import search_runner
 from keeplast.cli.frame.erasure_options import Receipts
 from keeplast.cli.frame.options import RunnerOptions
 from keeplast.cli.frame.parameters import BrokerConfig, Json
-from keeplast.cli.tier.options import StoreAddress, broker_settings
+from keeplast.cli.tier.options import StoreAddress, spoken_cleaner
 
 if TYPE_CHECKING:
     from keeplast.model.erasure_request import ErasureRequest
@@ -39,7 +39,6 @@ def certificate(
     from keeplast.cli.frame.packages import check_packages
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.clock import SystemClock
-    from keeplast.config.mapping import cleaner_config
 
     check_packages()
 
@@ -53,7 +52,7 @@ def certificate(
             search_runner(workers) as runner,
         ):
             return search_store(
-                opened, asked.topics, cleaner_config({}, cluster=broker_settings(broker_config)),
+                opened, asked.topics, spoken_cleaner(broker_config),
                 SystemClock().now_ms(), keys, receipt=receipt, planned=events.planned,
                 progressed=events.progressed, runner=runner,
             )  # fmt: skip

@@ -21,17 +21,20 @@ from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.tables import filter_lines, note_lines, reasons_table, summary_table
 from keeplast.cli.tier.options import ROUNDS_MAX, TierCleanOptions
 from keeplast.cli.tier.steps import receipt_writer
-from keeplast.config.broker_config import broker_settings
-from keeplast.config.mapping import cleaner_config
+from keeplast.config.sources import read_cleaner_config, read_layers
 from keeplast.errors import CompactionError, StoppedError
+from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.runner import Runner
+from keeplast.service.tier_pace import share_of
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport, describe_error
 
-RoundOf = Callable[[TieredStore, TopicPartition, Callable[[int], None], Runner], RoundReport]
+RoundOf = Callable[
+    [TieredStore, TopicPartition, Callable[[int], None], Runner, CleanerConfig], RoundReport
+]
 
 
 def clean_store(options: TierCleanOptions, *, as_json: bool) -> Result:
@@ -40,13 +43,16 @@ def clean_store(options: TierCleanOptions, *, as_json: bool) -> Result:
     What an argument can be wrong about is found before the store is opened.
     """
     call = options.call
+    files, sources = LocalFiles(), options.settings
+    cleaner, layers = read_cleaner_config(files, sources), read_layers(files, sources)
     round_of, brokers = _round_of(options), options.readers.brokers()
-    with call.opened(broker_config=options.broker_config, brokers=brokers) as store:
+    with call.opened(broker_config=sources.broker_config, brokers=brokers) as store:
         chosen = call.chosen(store)
         assumed = call.say_assumed(
-            store, chosen, options.broker_config, is_forced=options.worth.force, expires=False
-        )
-        done, signal_code = _do_rounds(store, chosen, options, round_of)
+            store, chosen, sources.broker_config, layers=layers, is_forced=options.worth.force,
+            expires=False,
+        )  # fmt: skip
+        done, signal_code = _do_rounds(store, chosen, options, round_of, cleaner)
     done = replace(done, assumed=assumed)
     if not as_json:
         print_result(*_report_parts(done))
@@ -60,11 +66,8 @@ def clean_store(options: TierCleanOptions, *, as_json: bool) -> Result:
 
 def _round_of(options: TierCleanOptions) -> RoundOf:
     """Return what does the round that is asked for; what is no defect of ours is in its report."""
-    cleaner = CleanerConfig()
-    if options.broker_config is not None:
-        cleaner = cleaner_config({}, cluster=broker_settings(options.broker_config))
     clean = partial(
-        TieredStore.clean, cleaner=cleaner, memory_bytes=options.work.memory_bytes,
+        TieredStore.clean, memory_bytes=options.work.memory_bytes,
         task_memory_bytes=options.work.task_memory_bytes, shape=options.work.shape,
         grace_ms=options.grace.milliseconds, force=options.worth.force,
         expired=options.worth.expired, takes_over=options.call.take_over,
@@ -72,11 +75,15 @@ def _round_of(options: TierCleanOptions) -> RoundOf:
     )  # fmt: skip
 
     def do_round(
-        store: TieredStore, each: TopicPartition, progressed: Callable[[int], None], runner: Runner
-    ) -> RoundReport:
+        store: TieredStore, each: TopicPartition, progressed: Callable[[int], None],
+        runner: Runner, cleaner: CleanerConfig,
+    ) -> RoundReport:  # fmt: skip
         try:
             progressed(0)
-            return clean(store, each, lambda files: nullcontext(runner), progressed=progressed)
+            return clean(
+                store, each, lambda files: nullcontext(runner), cleaner=cleaner,
+                progressed=progressed,
+            )  # fmt: skip
         except (CompactionError, OSError) as error:
             return RoundReport(error=describe_error(error), failure=error)
 
@@ -88,6 +95,7 @@ def _do_rounds(
     partitions: Sequence[TopicPartition],
     options: TierCleanOptions,
     round_of: RoundOf,
+    cleaner: CleanerConfig,
 ) -> tuple[CleanReport, int | None]:
     """Do the rounds on one runner; a fault of one partition is in its report and stops no other.
 
@@ -110,6 +118,7 @@ def _do_rounds(
         # A chosen shape cuts each round for all there is; otherwise partitions run side by side.
         is_cut = options.work.shape is not None
         width = 1 if is_cut else min(len(partitions), runner.slots, ROUNDS_MAX)
+        share = share_of(cleaner, runner, width)
 
         def progressed(read_bytes: int) -> None:
             events.progressed(read_bytes)
@@ -117,7 +126,7 @@ def _do_rounds(
                 raise StoppedError("stopped on request; what is published stays, run again")
 
         def do_round(each: TopicPartition) -> RoundReport:
-            return round_of(store, each, progressed, runner)
+            return round_of(store, each, progressed, runner, share)
 
         with (
             StopSignals(stopping.set) as signals,

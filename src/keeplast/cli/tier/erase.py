@@ -21,7 +21,7 @@ from keeplast.cli.frame.erasing import (
 from keeplast.cli.frame.options import RunnerOptions
 from keeplast.cli.frame.parameters import ROUND, BrokerConfig, Json, NowMs, Receipt
 from keeplast.cli.frame.readers import ReaderOptions
-from keeplast.cli.tier.options import GraceOptions, OwnedCall, broker_settings
+from keeplast.cli.tier.options import GraceOptions, OwnedCall, spoken_cleaner
 
 if TYPE_CHECKING:
     from keeplast.cluster.group_offsets import BrokerGroups
@@ -109,7 +109,6 @@ class _StoreEraser:
         """Search live segments and replaced ones."""
         from keeplast.cli.show.progress import ProgressEvents
         from keeplast.clock import SystemClock
-        from keeplast.config.mapping import cleaner_config
         from keeplast.service.erasure.store_erasing import find_store_traces
         from keeplast.service.store_choice import choose_topics
 
@@ -120,7 +119,7 @@ class _StoreEraser:
         ):
             return find_store_traces(
                 opened, choose_topics(opened, self.asked.topics),
-                cleaner_config({}, cluster=broker_settings(self.broker_config)),
+                spoken_cleaner(self.broker_config),
                 SystemClock().now_ms() if self.now_ms is None else self.now_ms, self.asked.keys,
                 planned=events.planned, progressed=events.progressed, runner=runner,
             )  # fmt: skip
@@ -136,6 +135,7 @@ class _StoreEraser:
             lambda: self.call.opened(broker_config=self.broker_config, brokers=self.brokers),
             answer.partitions_with_traces(), takes_over=self.call.take_over,
             grace_ms=self.grace.milliseconds, receipt=receipt_writer(self.receipt),
+            cleaner=spoken_cleaner(self.broker_config),
         )  # fmt: skip
         return Acted(
             max((error_exit_code(error) for _, error in faults), default=0),

@@ -13,7 +13,7 @@ from keeplast.cli.frame.erasing import search_runner
 from keeplast.cli.frame.options import RunnerOptions
 from keeplast.cli.frame.parameters import FACTS, BrokerConfig, Json, NowMs
 from keeplast.cli.frame.readers import ReaderOptions
-from keeplast.cli.tier.options import StoreCall, broker_settings
+from keeplast.cli.tier.options import StoreCall, spoken_cleaner
 
 Receipts = Annotated[
     Path | None,
@@ -55,7 +55,6 @@ def explain(
     from keeplast.cli.show.output import print_result
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.clock import SystemClock
-    from keeplast.config.mapping import cleaner_config
     from keeplast.log.files import LocalFiles
     from keeplast.survey.receipt_book import read_receipts
 
@@ -70,7 +69,7 @@ def explain(
         ProgressEvents("searching") as events,
         search_runner(workers) as runner,
     ):
-        cleaner = cleaner_config({}, cluster=broker_settings(broker_config))
+        cleaner = spoken_cleaner(broker_config)
         answer = answer_from_store(
             opened, call.chosen(opened), cleaner, now_ms, asked, receipts=receipts,
             planned=events.planned, progressed=events.progressed, runner=runner,

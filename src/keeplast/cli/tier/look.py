@@ -10,7 +10,7 @@ import typer
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import BrokerConfig, Json, Note
 from keeplast.cli.frame.readers import ReaderOptions
-from keeplast.cli.tier.options import StoreCall, local_places
+from keeplast.cli.tier.options import StoreCall, local_places, spoken_cleaner
 
 if TYPE_CHECKING:
     from keeplast.inspect.verdicts import VerificationReport
@@ -66,7 +66,6 @@ def status(
         status_parts,
         wait_lines,
     )
-    from keeplast.model.topic_config import CleanerConfig
     from keeplast.service.documents import store_document
 
     erasures = {}
@@ -77,7 +76,7 @@ def status(
         if erased_by:
             from keeplast.service.tier_pace import tier_pace
 
-            pace = tier_pace(CleanerConfig(), [each.remote_bytes for each in found])
+            pace = tier_pace(spoken_cleaner(broker_config), [each.remote_bytes for each in found])
             for each in found:
                 erasures[each.partition] = opened.erased_by(
                     each.partition, pace, places(each.partition)

@@ -25,7 +25,7 @@ from keeplast.cli.frame.options import (
     WorthOptions,
 )
 from keeplast.cli.frame.packages import check_packages
-from keeplast.cli.frame.parameters import BrokerConfig, Receipt
+from keeplast.cli.frame.parameters import Receipt
 from keeplast.cli.frame.places import object_option
 from keeplast.cli.frame.readers import ReaderOptions
 from keeplast.cli.frame.spans import SPAN_WORDS, span_ms
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from keeplast.config.layers import Layer
     from keeplast.model.partition import TopicPartition
     from keeplast.model.reader_wait import GroupReader
+    from keeplast.model.topic_config import CleanerConfig
     from keeplast.store.tiered_store import TieredStore
 
 OWNER = "Who does it"
@@ -268,7 +269,7 @@ class TierCleanOptions:
     work: WorkOptions
     grace: GraceOptions
     readers: ReaderOptions
-    broker_config: BrokerConfig = None
+    settings: SettingOptions
     receipt: Receipt = None
 
 
@@ -314,6 +315,15 @@ def local_places(local: Path | None) -> Callable[[TopicPartition], Path | None]:
         return lambda partition: None
     entries = open_data_directory(local, LocalFiles()).partitions
     return {each.partition: each.path for each in entries if each.mark is None}.get
+
+
+def spoken_cleaner(broker_config: Path | None) -> CleanerConfig:
+    """Return the cleaner's settings as the environment and a broker's file say them."""
+    from keeplast.config.choice import SettingSources
+    from keeplast.config.sources import read_cleaner_config
+    from keeplast.log.files import LocalFiles
+
+    return read_cleaner_config(LocalFiles(), SettingSources(broker_config=broker_config))
 
 
 def broker_settings(path: Path | None) -> Mapping[str, str]:

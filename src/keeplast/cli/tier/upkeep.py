@@ -28,8 +28,9 @@ from keeplast.cli.tier.options import (
 def clean(options: TierCleanOptions, as_json: Json = False) -> Result:
     """Do one round for each partition: read and written as streams, no segment on this disk.
 
-    On Spark the executors read and write the object store themselves. What `run` skips is
-    tried too: who asks for a round by hand wants to see how it ends.
+    On Spark the executors read and write the object store themselves. The partitions' settings are
+    those in the store, `--config` is about the cleaner. What `run` skips is tried too: who asks for
+    a round by hand wants to see how it ends.
     """
     check_packages()
     from keeplast.cli.tier.clean import clean_store

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from keeplast.cli.tier.options import StoreCall, broker_settings, local_places
+from keeplast.cli.tier.options import StoreCall, local_places, spoken_cleaner
 from keeplast.clock import Clock
 from keeplast.config.choice import USUAL_SOURCES, SettingSources
-from keeplast.config.mapping import cleaner_config
 from keeplast.config.sources import read_spoken_settings
 from keeplast.errors import CompactionError, InvalidError
 from keeplast.inspect.explain import AskedKey
@@ -19,7 +18,6 @@ from keeplast.inspect.header_scan import LogHeaders
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
-from keeplast.model.topic_config import CleanerConfig
 from keeplast.service.console.searches import MEMORY_BYTES, HeaderScanner, KeyFinder
 from keeplast.service.console.view import Looked, Watcher
 from keeplast.service.explained import KeyAnswer
@@ -55,12 +53,13 @@ def store_watcher(
             found = [each for each in opened.partitions() if call.scope.includes(each)]
             given_up = [each for each in opened.forgotten() if call.scope.includes(each)]
             tiers = tuple(_status(opened, each, places(each)) for each in found)
-            pace = tier_pace(CleanerConfig(), [each.remote_bytes for each in tiers])
+            settings = read_spoken_settings(files, sources)
+            pace = tier_pace(settings.cleaner_config(), [each.remote_bytes for each in tiers])
             days = tuple(e for e in opened.round_days() if call.scope.includes(e.partition))
             return Looked(
                 tiers=tiers, given_up=tuple(given_up), round_days=days,
                 outlooks=outlooks.find(opened, found, pace, places),
-                settings=read_spoken_settings(files, sources), now_ms=clock.now_ms(),
+                settings=settings, now_ms=clock.now_ms(),
             )  # fmt: skip
 
     return Watcher(call.shown, look, clock, files, ReceiptShelf(files, receipt))
@@ -91,7 +90,7 @@ def store_finder(
         planned: Callable[[int], None],
         progressed: Callable[[int], None],
     ) -> KeyAnswer:
-        cleaner = cleaner_config({}, cluster=broker_settings(broker_config))
+        cleaner = spoken_cleaner(broker_config)
         with call.opened(broker_config=broker_config, brokers=brokers, only_looks=True) as opened:
             chosen = [
                 each

@@ -248,6 +248,7 @@ def clean_store_traces(
     takes_over: bool,
     grace_ms: int,
     receipt: Receipt | None,
+    cleaner: CleanerConfig,
 ) -> list[tuple[TopicPartition, Exception]]:
     """Do rounds of the partitions in which a key is, and collect; returns what failed of each.
 
@@ -262,7 +263,7 @@ def clean_store_traces(
                 try:
                     store.clean(
                         each, takes_over=takes_over, grace_ms=grace_ms, receipt=receipt, force=True,
-                        expired=True, keeps=False,
+                        expired=True, keeps=False, cleaner=cleaner,
                     )  # fmt: skip
                     store.undo.drop(each, takes_over=takes_over)
                     if number + 1 == ROUNDS_OF_NOW:

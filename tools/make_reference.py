@@ -26,6 +26,8 @@ from keeplast.config.values import value_range, value_text, value_words
 from keeplast.service.gauges import GAUGES
 from keeplast.service.metrics import (
     ATTACHED_METRICS,
+    BLOCKED,
+    BLOCKED_ABOUT,
     COUNTERS,
     PARTITION_GAUGES,
     PARTITIONS,
@@ -169,6 +171,7 @@ def metrics_page() -> str:
     gauges = [f"| `{g.metric}` | `{g.mbean}` | {g.about} |" for g in GAUGES]
     counters = [(f"{c.name}_total", c.about) for c in COUNTERS]
     counters += [(f"{REMOVED_RECORDS}_total", REMOVED_ABOUT), (PARTITIONS, PARTITIONS_ABOUT)]
+    counters.append((BLOCKED, BLOCKED_ABOUT))
     partitions = [(each.name, each.about) for each in PARTITION_GAUGES]
     parts = [
         METRICS_HEAD,

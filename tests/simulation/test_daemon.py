@@ -7,6 +7,7 @@ sections 8.2 and 8.3), X ids those of section 8.7.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +25,11 @@ from keeplast.log.files import ReadHandle, WriteHandle
 from keeplast.log.lock import is_locked
 from keeplast.model.partition import TopicPartition
 from keeplast.service import set_aside
+from keeplast.service.control import Control, Deed
 from keeplast.service.gauges import GAUGES, GaugeObserver
+from keeplast.service.metrics import CleanerCollector, exposition
 from keeplast.service.receipt_names import FILE_NAME as RECEIPTS
+from keeplast.service.schedule import RETRY_MS_MAX
 from keeplast.service.snapshot import PartitionCondition, Snapshot
 from keeplast.survey.report import RoundReport
 from tests.support.daemon_world import SETTINGS, Published, Told, World
@@ -298,6 +302,99 @@ def test_a_list_of_a_newer_version_is_refused(world: World) -> None:
     (world.root / set_aside.FILE_NAME).write_text('{"version": 99}')
     with pytest.raises(InvalidError, match="newer keeplast"):
         world.once()
+
+
+class NarrowFiles(UnsyncedFiles):
+    """A volume that has ``free`` bytes left, as it says when it is asked."""
+
+    def __init__(self) -> None:
+        self.free = 1 << 40
+
+    def free_bytes(self, path: Path) -> int:
+        return self.free
+
+
+def block_by_a_directory(world: World, is_blocked: bool) -> None:
+    """Put a directory in the place of the receipts, or take it away."""
+    path = world.root / RECEIPTS
+    if is_blocked:
+        path.mkdir()
+    else:
+        path.rmdir()
+
+
+def block_by_a_full_disk(world: World, is_blocked: bool) -> None:
+    """Fill the disk, or make room; what is free differs from look to look."""
+    assert isinstance(world.files, NarrowFiles)
+    world.files.free = 1000 if is_blocked else 1 << 40
+
+
+@pytest.mark.parametrize("block", [block_by_a_directory, block_by_a_full_disk])
+@pytest.mark.parametrize("segments", [1, 2], ids=["nothing due", "a round due"])
+def test_a_receipt_that_cannot_be_written_is_awaited_and_told_by_a_gauge(
+    tmp_path: Path, block: Callable[[World, bool], None], segments: int
+) -> None:
+    world = World(tmp_path / "data", files=NarrowFiles())
+    world.log(0, segments)
+    world.log(1)
+    if segments == 1:
+        world.set_checkpoint(0, 5)
+    block(world, True)
+    control = Control(world.clock)
+    gauges = GaugeObserver(control)
+    scraped: list[bool] = []
+
+    def act(times: int) -> None:
+        if isinstance(world.files, NarrowFiles) and world.files.free < 1 << 20:
+            world.files.free += 1
+        text_ = exposition(CleanerCollector(gauges, world.clock, "here")).decode()
+        scraped.append("keeplast_blocked 1.0" in text_)
+        assert ("receipt" in (control.trouble or "")) is scraped[-1]
+        if times == 3:
+            block(world, False)
+
+    report, told, published = world.until_idle(5, act, control)
+    assert [True] * 3 + [False] * 2 == scraped
+    first, last = (line for line in told.of("warned") if "be worked on" in line)
+    assert "cannot be worked on now" in first
+    assert "can be worked on again" in last
+    assert max(told.idle_seconds) <= RETRY_MS_MAX / 1000
+    assert ({}, ()) == (report.failures, report.left)
+    assert 2 == len(published.snapshots[-1].partitions)
+    assert 5 * segments == world.checkpoint(0)
+
+
+def test_once_a_receipt_that_cannot_be_written_is_refused(world: World) -> None:
+    world.log(0, 2)
+    block_by_a_directory(world, True)
+    with pytest.raises(RefusedError, match="receipt is a directory"):
+        world.once()
+
+
+def test_a_wish_that_cannot_be_written_down_is_granted_when_it_can(world: World) -> None:
+    world.settings(SETTINGS + '"min.cleanable.dirty.ratio" = 0.9\n')
+    world.log(0, 3)
+    world.set_checkpoint(0, 10)
+    block_by_a_directory(world, True)
+    control = Control(world.clock)
+
+    def act(times: int) -> None:
+        if times == 1:
+            for number in range(2):
+                control.ask(Deed.CLEAN, TopicPartition("t", number), "a test")
+            control.ask(Deed.RETRY, None, "a test")
+        if times == 4:
+            control.ask(Deed.RETRY, None, "a test")
+        if times == 6:
+            block_by_a_directory(world, False)
+
+    report, told, _ = world.until_idle(8, act, control)
+    assert [15.0] * 8 == told.idle_seconds
+    assert (1, 15) == (report.rounds, world.checkpoint(0))
+    kept = (world.root / RECEIPTS).read_bytes().splitlines()
+    assert [b"clean now", b"clean now", b"retry", b"retry"] == [
+        json.loads(line)["action"]["name"].encode() for line in kept if b'"action"' in line
+    ]
 
 
 class FlakyFiles(UnsyncedFiles):

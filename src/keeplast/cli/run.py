@@ -88,8 +88,9 @@ def run(
         is_watched=console_at is not None,
         untold=tuple if brokers is None else brokers.problems,
     )
-    clock, gauges = SystemClock(), GaugeObserver()
+    clock = SystemClock()
     control = Control(clock)
+    gauges = GaugeObserver(control)
     observer: Observer = gauges
     with ExitStack() as stack:
         # Before a Spark session is paid for: a port that is taken is a mistake in an argument.

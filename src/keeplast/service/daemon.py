@@ -7,8 +7,9 @@ store (:mod:`keeplast.service.store_work`). What a reader must not break:
 
 1. No partition's failure ends the loop or keeps another from its turn
    (:mod:`keeplast.service.schedule`).
-2. What fails for all of them (the directory's disk, the store's database) is tried again for ever,
-   unless the loop is to end by itself.
+2. What fails for all of them (the directory's disk, a receipt that cannot be written, the store's
+   database) is tried again for ever, unless the loop is to end by itself. Damage and defects of
+   ours do not pass, nor does what is refused before the first turn.
 3. A stop is heard in every pause and at every safe point of a round.
 4. A partition whose round changed nothing has no other one before the next pause, or before others'
    rounds have changed something for as long as a pause. So turns that change nothing end: any set
@@ -26,7 +27,14 @@ from typing import Protocol
 
 from keeplast.cleaner.selection import Candidate, Choice, Order, choose
 from keeplast.clock import Clock
-from keeplast.errors import UnavailableError
+from keeplast.errors import (
+    CompactionError,
+    CorruptError,
+    InvariantError,
+    StoppedError,
+    UnavailableError,
+    error_text,
+)
 from keeplast.model.partition import TopicPartition
 from keeplast.service.control import Control, Wish
 from keeplast.service.directory_look import DirectoryLook
@@ -40,8 +48,8 @@ NAP_SECONDS = 0.25
 
 
 class Work(Protocol):
-    """Partitions that are looked at, cleaned and expired. One partition's failure never raises;
-    OSError or UnavailableError says that nothing can be worked on now."""
+    """Partitions that are looked at, cleaned and expired. One partition's failure never raises:
+    what is raised is everybody's, and the loop decides whether it may pass."""
 
     @property
     def place(self) -> Path | str:
@@ -146,6 +154,8 @@ class Daemon:
         self._turn = 0
         self._unchanged: dict[TopicPartition, float] = {}
         self._trouble: str | None = None
+        self._has_begun = False
+        self._ungranted: list[Wish] = []
 
     def stop(self) -> None:
         """Ask for the end at the next safe point; a signal handler may call it."""
@@ -162,9 +172,8 @@ class Daemon:
                 try:
                     self._control.beat()
                     self._work.refresh()
-                    for wish in self._control.take():
-                        self._work.grant(wish)
-                        self._unchanged.clear()
+                    self._has_begun = True
+                    self._grant()
                     self._work.look()
                     snapshot = self._publish(started_ms, ())
                     if self._control.is_paused:
@@ -185,9 +194,9 @@ class Daemon:
                         snapshot = self._publish(started_ms, cleaned)
                     if choices:
                         continue
-                except (OSError, UnavailableError) as error:
+                except (OSError, CompactionError) as error:
                     # Of one partition it would be that one's failure: this is everybody's.
-                    if self._is_once:
+                    if self._is_once or not self._may_pass(error):
                         raise
                     self._tell_trouble(error)
                 if self._is_once:
@@ -197,12 +206,31 @@ class Daemon:
         seconds = self._clock.seconds() - started
         return run_report(snapshot, self._work.ledger.schedule, self._work.refused(), seconds)
 
+    def _grant(self) -> None:
+        """See to what was asked for; what cannot be written down now is seen to the next time."""
+        if not self._ungranted:
+            self._ungranted = self._control.take()
+        while self._ungranted:
+            self._work.grant(self._ungranted[0])
+            self._unchanged.clear()
+            del self._ungranted[0]
+
+    def _may_pass(self, error: Exception) -> bool:
+        if isinstance(error, OSError | UnavailableError):
+            return True
+        return self._has_begun and not isinstance(
+            error, CorruptError | InvariantError | StoppedError
+        )
+
     def _tell_trouble(self, error: Exception | None) -> None:
         """Tell that nothing can be worked on, once for each reason, and that it is over."""
-        trouble = None if error is None else f"cannot be worked on now: {error}"
-        if trouble == self._trouble:
+        trouble = None if error is None else f"cannot be worked on now: {error_text(error)}"
+        self._control.trouble = trouble
+        # The values behind the sentence differ from try to try, as the bytes that are free do.
+        reason = None if trouble is None else trouble.partition(". ")[0]
+        if reason == self._trouble:
             return
-        self._trouble = self._control.trouble = trouble
+        self._trouble = reason
         self._narrator.warned(f"{self._work.place} {trouble or 'can be worked on again'}")
 
     def _choose(self) -> tuple[Choice, ...]:
@@ -242,7 +270,7 @@ class Daemon:
         while not self._is_stopping:
             self._control.beat()
             left = until - self._clock.seconds()
-            if left <= 0 or self._control.has_wishes:
+            if left <= 0 or (self._control.has_wishes and not self._ungranted):
                 return
             self._clock.sleep(min(left, NAP_SECONDS))
 

@@ -374,8 +374,10 @@ class DirectoryWork:
         ended = []
         # A turn has wished rounds or others, see candidates().
         is_wished = all(each.partition in self._wished for each in chosen)
+        reports = self._apart(chosen, self._coordinator.clean, _failed_clean, force=is_wished)
+        # Behind the rounds: where nothing could be worked on the wish is still to be granted.
         self._wished -= {each.partition for each in chosen}
-        for each in self._apart(chosen, self._coordinator.clean, _failed_clean, force=is_wished):
+        for each in reports:
             partition = TopicPartition(each.topic, each.partition)
             rounds = [round_ for round_ in each.rounds if not is_stop(round_.failure)]
             for round_ in rounds:

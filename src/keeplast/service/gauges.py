@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from keeplast.cleaner.section import LogFigures
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.stats import Stats
+from keeplast.service.control import Control
 from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
 from keeplast.survey.report import RoundReport
 
@@ -62,9 +63,16 @@ class Observed:
 class GaugeObserver:
     """Takes snapshots; another thread may read :attr:`observed`, which is replaced as a whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, control: Control | None = None) -> None:
+        """Start with nothing observed; ``control`` says what keeps the loop from all its work."""
         self.observed = Observed()
+        self._control = control
         self._counted: dict[TopicPartition, RoundReport] = {}
+
+    @property
+    def is_blocked(self) -> bool:
+        """Say whether nothing can be worked on now; asked anew, as no snapshot comes then."""
+        return self._control is not None and self._control.trouble is not None
 
     def published(self, snapshot: Snapshot) -> None:
         """Take a snapshot. A round is counted once, however often it is published."""

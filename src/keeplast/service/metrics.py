@@ -212,6 +212,12 @@ ATTACHED_METRICS = (
     ),
 )
 
+BLOCKED = "keeplast_blocked"
+BLOCKED_ABOUT = (
+    "1 while nothing at all can be worked on, as where no receipt can be written or a store does "
+    "not answer, and that is tried again; otherwise 0."
+)
+
 PARTITIONS = "keeplast_partitions"
 PARTITIONS_ABOUT = f"Partitions by state: {', '.join(PartitionCondition)}."
 
@@ -247,6 +253,7 @@ class CleanerCollector(Collector):
         for state in PartitionCondition:
             states.add_metric([state.value], len(observed.in_state(state)))
         yield states
+        yield GaugeMetricFamily(BLOCKED, BLOCKED_ABOUT, value=int(self._observer.is_blocked))
         totals = None if observed.snapshot is None else observed.snapshot.tier
         if totals is not None:
             for tier in TIER_COUNTERS:

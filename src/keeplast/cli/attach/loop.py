@@ -34,8 +34,9 @@ from keeplast.service.snapshot import Observer
 
 def look_after(options: AttachedRunOptions, *, as_json: bool) -> Result:
     """Look after attached partitions until somebody ends it; returns exit code and document."""
-    clock, files, gauges = SystemClock(), LocalFiles(), GaugeObserver()
+    clock, files = SystemClock(), LocalFiles()
     control, console_at = Control(clock), options.console.check()
+    gauges = GaugeObserver(control)
     options.console.check_receipt(options.receipt)
     observer: Observer = gauges
     settings, limits, workers = _settings(options), options.caps.pace(), options.workers

@@ -38,8 +38,9 @@ from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT
 
 def look_after(options: TierRunOptions, *, as_json: bool) -> Result:
     """Look after the chosen partitions until somebody ends it; returns exit code and document."""
-    clock, files, gauges = SystemClock(), LocalFiles(), GaugeObserver()
+    clock, files = SystemClock(), LocalFiles()
     control, console_at = Control(clock), options.console.check()
+    gauges = GaugeObserver(control)
     options.console.check_receipt(options.receipt)
     brokers = options.readers.brokers()
     observer: Observer = gauges

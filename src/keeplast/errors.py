@@ -5,6 +5,7 @@
     CompactionError
     ├── InvalidError          fix the setting or the argument
     ├── RefusedError          the request is understood and not safe to carry out here
+    │   └── InterruptedSwapError  a swap of segments was cut off; end it, then ask again
     ├── CorruptError          stop this partition; carries path, position, expected, found
     ├── UnavailableError      transient (disk, network, a worker); retry with backoff
     ├── ConflictError         somebody else changed what we planned on; re-plan
@@ -34,6 +35,10 @@ class InvalidError(CompactionError):
 
 class RefusedError(CompactionError):
     """What was asked is understood, and not carried out because it would not be safe."""
+
+
+class InterruptedSwapError(RefusedError):
+    """A crash has cut off a swap of segments: what has the names of a log is not the whole log."""
 
 
 class CorruptError(CompactionError):

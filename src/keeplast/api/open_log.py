@@ -38,7 +38,7 @@ from keeplast.format.record import Record
 from keeplast.log.files import FileSystem
 from keeplast.log.log_start import noted_log_start
 from keeplast.log.object_paths import is_object_path, place_path
-from keeplast.log.partition_log import is_empty_log, list_partition
+from keeplast.log.partition_log import SegmentFiles, is_empty_log
 from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
@@ -127,10 +127,11 @@ class OpenLog:
     def segments(self) -> tuple[Segment, ...]:
         """Return the segments by ascending base offset, none of a log that has no file yet.
 
-        RefusedError when what is in the directory is not understood.
+        RefusedError when what is in the directory is not understood, or a swap of segments was
+        interrupted in it.
         """
         is_empty = is_empty_log(self.path, self._files)
-        listed = () if is_empty else list_partition(self.path, self._files).segments
+        listed = () if is_empty else self._listed(None)
         return tuple(
             Segment(s.base_offset, s.size_bytes, s.mtime_ms, s.log_path, s is listed[-1])
             for s in listed
@@ -143,8 +144,11 @@ class OpenLog:
         CorruptError when ``log-start-offset-checkpoint`` cannot be read.
         """
         noted = noted_log_start(self._files, self.path)
-        first = list_partition(self.path, self._files, if_empty=noted).segments[0].base_offset
-        return max(noted, first)
+        return max(noted, self._listed(noted)[0].base_offset)
+
+    def _listed(self, if_empty: int | None) -> tuple[SegmentFiles, ...]:
+        clock = SystemClock()
+        return settled_partition(self.path, self._files, clock, if_empty=if_empty).segments
 
     def batches(self, *, from_offset: int = 0) -> Iterator[Batch]:
         """Yield the batches whose last offset is at or above ``from_offset``, in log order.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from keeplast.clock import SystemClock
 from keeplast.errors import InvalidError
 from keeplast.format.message_set import Batch
 from keeplast.format.record import Record
@@ -27,7 +28,8 @@ from keeplast.inspect.key_search import RECORDS_MAX, Progressed
 from keeplast.log.data_directory import PartitionEntry
 from keeplast.log.files import FileSystem
 from keeplast.log.log_start import noted_log_start
-from keeplast.log.partition_log import PartitionFiles, Tail, find_tail, list_partition
+from keeplast.log.partition_log import PartitionFiles, Tail, find_tail
+from keeplast.log.settled import settled_partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ def _listed(directory: Path, files: FileSystem) -> tuple[PartitionFiles, Tail]:
     """Return what lies in a partition directory now, and where its log ends."""
     for look in range(LOOKS_MAX):
         try:
-            listing = list_partition(directory, files, if_empty=noted_log_start(files, directory))
+            start = noted_log_start(files, directory)
+            listing = settled_partition(directory, files, SystemClock(), if_empty=start)
             return listing, find_tail(listing, files)
         except FileNotFoundError:
             if look + 1 == LOOKS_MAX:

@@ -48,7 +48,6 @@ from keeplast.log.partition_log import (
     SegmentFiles,
     Tail,
     find_tail,
-    list_partition,
 )
 from keeplast.log.settled import settled_partition
 from keeplast.log.topic_id import read_topic_id
@@ -185,7 +184,8 @@ def search_partition(
     for _ in range(LOOKS_MAX):
         try:
             found = _search(partition, path, wanted, rankings, files, workspace, progressed)
-            if _is_still(found, list_partition(path, files, if_empty=found.tail.log_end)):
+            end = found.tail.log_end
+            if _is_still(found, settled_partition(path, files, SystemClock(), if_empty=end)):
                 return found
         except FileNotFoundError as error:
             missing.append(None if error.filename is None else str(error.filename))

@@ -7,6 +7,7 @@ counted. Takes no lock and writes nothing.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,8 +17,9 @@ from keeplast.cleaner.eligibility import limit_of
 from keeplast.cleaner.erasure import DirtyLog, Eligibility, find_deadline, find_eligibility
 from keeplast.cleaner.reasons import Decision, HoldLimit, TransactionLimit, WatermarkLimit
 from keeplast.cleaner.section import LogFigures
+from keeplast.clock import SystemClock
 from keeplast.columns import batch_table as t
-from keeplast.errors import CompactionError
+from keeplast.errors import CompactionError, InterruptedSwapError
 from keeplast.inspect.stages import (
     Progressed,
     Stages,
@@ -28,6 +30,7 @@ from keeplast.inspect.verified_log import VerifiedLog
 from keeplast.log.cleaned_for import cleaned_for
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, Tail, read_first_timestamp
+from keeplast.log.settled import settled_partition
 from keeplast.log.undo_files import kept_until_ms
 from keeplast.log.windows import WindowBuffers, read_windows
 from keeplast.model.hold import Hold
@@ -113,28 +116,34 @@ def find_statuses(
 ) -> list[tuple[PartitionRequest, LogStatus | Exception]]:
     """Return the status of each log that is asked for, or why it has none; see ``find_status``.
 
-    A round that ends meanwhile takes files away, and its checkpoint is new: such a log is looked at
-    again, a few times. ``timestamp_ahead_max_ms`` is asked for each topic. ``brokers`` tell what
-    consumer groups have committed, None where files do.
+    A round that swaps or ends meanwhile takes files away or puts others in their place, and its
+    checkpoint is new. So a log with an error is looked at again, a few times: what is wrong with it
+    is what two looks in a row find. ``timestamp_ahead_max_ms`` is asked for each topic. ``brokers``
+    tell what consumer groups have committed, None where files do.
     """
     checkpoints, groups = load_checkpoints(files, root), GroupOffsets(files, brokers)
     found: list[tuple[PartitionRequest, LogStatus | Exception]] = []
     for each in request.partitions:
+        log: LogStatus | Exception | None = None
         for look in range(LOOKS_MAX):
             if look:
                 checkpoints = load_checkpoints(files, root)
+                # Where segments are being replaced the next look finds them as they are then.
+                with contextlib.suppress(CompactionError, OSError):
+                    settled_partition(each.path, files, SystemClock(), if_empty=0)
+            before = log
             try:
-                log: LogStatus | Exception = find_status(
+                log = find_status(
                     each, request, checkpoints, files, now_ms,
                     timestamp_ahead_max_ms=timestamp_ahead_max_ms(each.partition.topic),
                     tombstones=tombstones, progressed=progressed, groups=groups,
                 )  # fmt: skip
                 break
-            except FileNotFoundError as error:
-                log = error
             except (CompactionError, OSError) as error:
                 log = error
+            if isinstance(log, InterruptedSwapError) or str(log) == str(before):
                 break
+        assert log is not None
         found.append((each, log))
     return found
 

@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from keeplast.clock import SystemClock
 from keeplast.errors import CorruptError, RefusedError, error_text
 from keeplast.format.filename import LOG
 from keeplast.inspect.key_search import KeyRecord, Progressed, SearchedSegment, find_key_records
 from keeplast.log.files import FileSystem
-from keeplast.log.partition_log import SegmentFiles, list_partition
+from keeplast.log.partition_log import SegmentFiles
+from keeplast.log.settled import settled_partition
 from keeplast.log.undo_files import read_kept
 from keeplast.model.strategy import Strategy
 from keeplast.rewrite.ranking import Ranking
@@ -69,7 +71,8 @@ def find_undo_copies(
         for wave in kept.waves
         for base in wave.kept_bases()
     }
-    live = {each.inode for each in list_partition(directory, files, if_empty=0).segments}
+    listing = settled_partition(directory, files, SystemClock(), if_empty=0)
+    live = {each.inode for each in listing.segments}
     found: list[UndoCopy] = []
     unseen: list[str] = []
     for each in logs:

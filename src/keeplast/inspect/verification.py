@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns.fingerprints import PRIME
-from keeplast.errors import CorruptError, RefusedError
+from keeplast.errors import CorruptError, InterruptedSwapError, RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT, parse_partition_directory
 from keeplast.format.record import Record
 from keeplast.inspect.comparison import Compared, ComparedGround, Comparison, Horizons
@@ -229,6 +229,8 @@ class Verifier:
             log = VerifiedLog(path, self._files)
             log.require_end()
             return (log, find_facts(log)), ""
+        except InterruptedSwapError:
+            raise  # it says nothing of the log, and what ends it
         except (CorruptError, RefusedError) as error:
             return None, str(error)
 

@@ -1,9 +1,11 @@
 """A partition directory as a broker left it: its segments, their indexes, and where the log ends.
 
-Nothing here writes. A torn tail of the *active* segment ends the log there and is reported;
-damage anywhere else surfaces when a reader reaches it. Indexes that are missing or cannot be right
-are rebuilt in memory by the rule that recovery uses. Answers to Kafka's ``LogLoader`` without its
-truncation; formats.md sections 2 and 3.2.
+Nothing here writes. While segments are being swapped, and where a crash has cut that off, some
+offsets are in no ``.log`` file: such a directory is not listed at all, so that nobody takes a part
+for the log. :mod:`keeplast.log.settled` waits for the end of a swap. A torn tail of the *active*
+segment ends the log there and is reported; damage anywhere else surfaces when a reader reaches it.
+Indexes that are missing or cannot be right are rebuilt in memory by the rule that recovery uses.
+Answers to Kafka's ``LogLoader`` without its truncation; formats.md sections 2 and 3.2.
 """
 
 from __future__ import annotations
@@ -17,13 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns import batch_table as t
-from keeplast.errors import CorruptError, RefusedError
+from keeplast.errors import (
+    CorruptError,
+    InterruptedSwapError,
+    RefusedError,
+    UnavailableError,
+)
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.filename import (
     INCOMPLETE,
     INDEX,
     LOG,
     SNAPSHOT,
+    SWAP,
     TIME_INDEX,
     TXN_INDEX,
     Kind,
@@ -36,6 +44,8 @@ from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.index_builder import IndexBuilder
 from keeplast.log.index_files import read_index, read_index_start
+from keeplast.log.lock import is_locked
+from keeplast.log.object_paths import is_object_path, url_of
 from keeplast.log.windows import WindowBuffers, read_from, read_windows
 from keeplast.model.offsets import INT32_MAX
 from keeplast.model.segment import SegmentSummary
@@ -112,19 +122,22 @@ class PartitionFiles:
 def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None) -> PartitionFiles:
     """List a partition directory; RefusedError when what is in it is not understood.
 
+    UnavailableError while segments are being swapped in it, InterruptedSwapError where a crash has
+    cut that off.
+
     A directory without any file of a segment is an empty log to a broker, which makes the first one
     at the log start offset. That is ``if_empty``, where an empty segment is listed then that has no
     file; None where a log without segments is of no use.
 
-    ``leftovers`` are staged files (``.cleaned``, ``.swap``, ``.deleted``) of an earlier run;
-    ``unknown`` are names that brokers ignore too.
+    ``leftovers`` are staged files (``.cleaned``, ``.deleted``) of an earlier run; ``unknown`` are
+    names that brokers ignore too.
     """
     segments: list[SegmentFiles] = []
     snapshots: list[int] = []
     leftovers: list[str] = []
     unknown: list[str] = []
     indexes: dict[Kind, set[int]] = {INDEX: set(), TXN_INDEX: set()}
-    names = files.listdir(path)
+    names = settled_names(path, files)
     for name in names:
         parsed = parse_segment_file(name)
         if name == INCOMPLETE:
@@ -162,6 +175,35 @@ def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None
         without_index=frozenset(s.base_offset for s in segments) - indexes[INDEX],
         with_aborted=frozenset(indexes[TXN_INDEX]),
     )  # fmt: skip
+
+
+def settled_names(path: Path, files: FileSystem) -> list[str]:
+    """Return the names in a partition directory; errors of a swap as :func:`list_partition`."""
+    names = files.listdir(path)
+    if not any(map(_is_swap, names)):
+        return names
+    # Asked before the names are listed again: whoever lets go of it has ended the swap.
+    is_at_work = is_locked(path.parent)
+    names = files.listdir(path)
+    if not any(map(_is_swap, names)):
+        return names
+    if is_at_work:
+        raise UnavailableError(f"segments are being replaced just now; try again. path={path}")
+    if is_object_path(path):
+        raise InterruptedSwapError(
+            "this is a copy of a directory in which a swap of segments was interrupted or under "
+            "way, and not the whole log; end it there with keeplast clean or by the broker's "
+            f"start, and copy the directory again. url={url_of(path)}"
+        )
+    raise InterruptedSwapError(
+        "a swap of segments was interrupted, and what is here is not the whole log; end it with "
+        f"keeplast clean or keeplast run {path.parent}, or by starting the broker. path={path}"
+    )
+
+
+def _is_swap(name: str) -> bool:
+    parsed = parse_segment_file(name)
+    return parsed is not None and parsed.stage == SWAP
 
 
 def is_empty_log(path: Path, files: FileSystem) -> bool:

@@ -30,6 +30,7 @@ from keeplast.read.state_end import (
     require_in_front_of_cleaner,
     require_no_signs,
     require_time_told,
+    round_end_words,
 )
 
 
@@ -92,9 +93,9 @@ def keep_offset(view: LogView, offset: int, files: FileSystem, clock: Clock) -> 
     cleaned_to = require_in_front_of_cleaner(view.partition, listing, offset, files)
     if is_being_cleaned(listing):
         raise UnavailableError(
-            "a round of this log is under way, or was interrupted, so that nobody knows whether "
-            "the state as of this offset stays; add the hold when it is over, or hold the log as "
-            f"of now. partition={view.partition} offset={offset}"
+            "whether the state as of this offset stays is not known while "
+            f"{round_end_words(view.path)}. Add the hold after that, or hold the log as of now. "
+            f"partition={view.partition} offset={offset}"
         )
     require_no_signs(view, offset, cleaned_to, files, clock)
     found = find_in_flight(view, offset, cleaned_to, files, clock)

@@ -30,7 +30,9 @@ from keeplast.errors import ConflictError, InvalidError, RefusedError
 from keeplast.format.filename import CLEANED, parse_segment_file
 from keeplast.log.cleaned_for import said_end
 from keeplast.log.files import FileSystem
+from keeplast.log.lock import is_locked
 from keeplast.log.log_start import noted_log_start
+from keeplast.log.object_paths import is_object_path
 from keeplast.log.partition_log import PartitionFiles
 from keeplast.log.settled import settled_partition
 from keeplast.log.windows import WindowBuffers
@@ -95,10 +97,10 @@ def require_state_at(
     if end_offset >= latest:
         return end_offset
     if is_being_cleaned(listing):
+        ends = round_end_words(view.path)
         raise RefusedError(
-            "the state as of an earlier offset cannot be told while the log is cleaned, or after "
-            "a round that was interrupted. Read it to the latest offset, or when the round is "
-            f"over. {where}"
+            f"the state as of an earlier offset cannot be told while {ends}. Read it behind that, "
+            f"or to the latest offset. {where}"
         )
     require_no_signs(view, end_offset, cleaned_to, files, clock)
     if not committed:
@@ -277,6 +279,21 @@ def _first_signs(
             return None, int(bases[np.flatnonzero(has_horizon)[0]])
         expected = int(lasts[-1]) + 1
     return expected if expected < end_offset else None, None
+
+
+def round_end_words(path: Path) -> str:
+    """Return what there is instead of a whole round in the directory ``path``, and what ends it."""
+    if is_object_path(path):
+        return (
+            "the files of a round that was not over when the directory was copied lie here; end it "
+            "there with keeplast clean or by the broker's start, and copy the directory again"
+        )
+    if is_locked(path.parent):
+        return "the log is cleaned; wait for the end of the round"
+    return (
+        "the files of a round that was interrupted lie here; remove them with "
+        f"keeplast clean or keeplast run {path.parent}, or by starting the broker"
+    )
 
 
 def is_half_done(name: str) -> bool:

@@ -22,7 +22,7 @@ from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.files import FileSystem
 from keeplast.log.holds import HOLDS_NAME, read_holds, write_holds
-from keeplast.log.lock import appended
+from keeplast.log.lock import appended, is_locked
 from keeplast.log.object_paths import is_object_path
 from keeplast.model.hold import (
     Hold,
@@ -36,6 +36,7 @@ from keeplast.model.hold import (
 from keeplast.model.partition import TopicPartition
 from keeplast.read.held_point import keep_again, keep_point
 from keeplast.read.log_view import LogView, load_reader_checkpoints, look_at_log
+from keeplast.read.state_end import round_end_words
 
 TRIES_MAX = 60
 PAUSE_SECONDS = 0.5
@@ -178,12 +179,16 @@ def _find_waiting(
 ) -> KeptPoint:
     """Return how states are kept, or what is left of ``kept``, when no round is half done."""
     for left in reversed(range(TRIES_MAX)):
+        is_at_work = is_locked(entry.path.parent)
         try:
             view = look_at_entry(entry, files, clock)
             if kept is None:
                 return keep_point(view, point, files, clock)
             return keep_again(view, point, kept, files, clock)
-        except UnavailableError:
+        except UnavailableError as error:
+            if not is_at_work:
+                # It does not end by itself.
+                raise RefusedError(str(error)) from error
             if not left:
                 raise
         clock.sleep(PAUSE_SECONDS)

@@ -30,6 +30,7 @@ from keeplast.log.holds import read_holds, write_holds
 from keeplast.log.log_start import noted_log_start
 from keeplast.log.object_paths import is_object_path
 from keeplast.log.partition_log import find_tail, list_partition
+from keeplast.log.recovery import is_settled
 from keeplast.log.topic_id import read_topic_id
 from keeplast.model.partition import TopicPartition
 from keeplast.run.commit import copy_file
@@ -159,10 +160,10 @@ def make_target(
     RefusedError when something else is there, or when the source would have to be written to. An
     earlier log that ``request`` overwrites is left as it is, for :func:`replace_target`.
     """
-    if list_partition(partition.path, files, if_empty=0).leftovers:
+    if not is_settled(files, partition.path):
         raise RefusedError(
-            "an interrupted swap lies in the source, which --to may not touch; start a broker on "
-            f"it once, or clean in place. path={partition.path}"
+            "an interrupted swap lies in the source, which --to may not touch; end it with "
+            f"keeplast clean in place, or start a broker on it once. path={partition.path}"
         )
     place = target_of(partition, request)
     if place == partition.path or _is_same(place, partition.path):

@@ -52,7 +52,7 @@ from keeplast.log.files import FileSystem, reading
 from keeplast.log.format_guard import check_understood
 from keeplast.log.object_paths import is_object_path, url_of
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, list_partition
-from keeplast.log.recovery import recover_swap
+from keeplast.log.recovery import is_settled, recover_swap
 from keeplast.log.swap import Replacement, commit_wave
 from keeplast.log.undo_files import KeptFiles, drop_rounds, is_plain, kept_paths, read_kept
 from keeplast.model.partition import TopicPartition
@@ -214,7 +214,7 @@ def undo_newest(
     if writes:
         with shielded():
             recover_swap(files, path)
-    elif list_partition(path, files, if_empty=0).leftovers:
+    elif not is_settled(files, path):
         raise RefusedError(
             "files of an interrupted swap lie here, which undo would finish first; run keeplast "
             f"clean, or leave --dry-run out. path={path}"
@@ -417,7 +417,10 @@ def _undo(
 
 
 def _is_untouched(files: FileSystem, entry: PartitionEntry, found: _HeldRound) -> bool:
-    listing = list_partition(entry.path, files, if_empty=0)
+    try:
+        listing = list_partition(entry.path, files, if_empty=0)
+    except CompactionError:
+        return False  # a swap that could be neither finished nor undone
     checkpoint = read_checkpoint(files, entry.path.parent, CLEANER_CHECKPOINT)
     return checkpoint.get(entry.partition) == found.checkpoint and all(
         _standing(group, listing, None) is standing for group, standing in found.groups

@@ -18,15 +18,18 @@ from pathlib import Path
 from keeplast.cleaner.selection import Candidate, Choice
 from keeplast.clock import Clock
 from keeplast.config.selection import Selection
-from keeplast.errors import CompactionError, CorruptError
+from keeplast.errors import CompactionError, CorruptError, error_text
 from keeplast.inspect.status import LogStatus
 from keeplast.log.files import FileSystem
+from keeplast.log.format_guard import check_understood
+from keeplast.log.recovery import is_settled, recover_swap
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.expiry import failed_expiry
 from keeplast.run.receipt import action_line, append_receipt
 from keeplast.run.round_reports import candidate_of
+from keeplast.run.shield import shielded
 from keeplast.service.control import Deed, Wish
 from keeplast.service.directory_look import DirectoryLook
 from keeplast.service.ledger import TurnLedger
@@ -117,6 +120,7 @@ class DirectoryWork:
         self._failures: dict[TopicPartition, SetAside] = {}
         self._watched = WatchedLogs(settings.root, files) if settings.is_watched else None
         self._wished: set[TopicPartition] = set()
+        self._ended: set[TopicPartition] = set()
 
     @property
     def place(self) -> Path:
@@ -244,6 +248,7 @@ class DirectoryWork:
             )
         }
         self._clear_marks()
+        self._end_swaps(known.selection.decided)
         open_requests = []
         for request in known.selection.partitions:
             history = self._schedule.history(request.partition)
@@ -271,11 +276,7 @@ class DirectoryWork:
         known.fresh = self._look_again(known.fresh, now_ms)
         known.fresh = self._look_again(known.fresh, now_ms)
         for found in known.fresh:
-            if found.recovered:
-                self.ledger.narrator.warned(
-                    f"finished or undid what an earlier run left in {found.partition}: "
-                    f"{found.recovered} files"
-                )
+            self._tell_recovered(found.partition, found.recovered)
             if found.error is not None:
                 self.ledger.failed(found.request, found.error)
             elif not found.is_eligible:
@@ -288,6 +289,33 @@ class DirectoryWork:
         facts |= {partition: self._facts(found) for partition, found in known.findings.items()}
         self.ledger.facts = facts
         self._note_failures()
+
+    def _end_swaps(self, decided: Sequence[PartitionReport]) -> None:
+        """End swaps that a crash cut off in logs that settings keep from being looked at.
+
+        Their policy was another one when the swap began. Once a log: the lock is ours, so that none
+        is cut off meanwhile. What cannot be ended is told, and left to a broker's start.
+        """
+        named = {TopicPartition(each.topic, each.partition) for each in decided}
+        for partition in sorted(named - self._ended):
+            path = self._settings.root / str(partition)
+            try:
+                if is_settled(self._files, path):
+                    continue
+                check_understood(path, self._files)
+                with shielded():
+                    recovered = len(recover_swap(self._files, path))
+            except (CompactionError, OSError) as error:
+                self.ledger.warn_once(f"{partition}: {error_text(error)}")
+            else:
+                self._tell_recovered(partition, recovered)
+        self._ended = named
+
+    def _tell_recovered(self, partition: TopicPartition, recovered: int) -> None:
+        if recovered:
+            self.ledger.narrator.warned(
+                f"finished or undid what an earlier run left in {partition}: {recovered} files"
+            )
 
     def _is_fresh(self, request: PartitionRequest, asked: CleanRequest, now_ms: int) -> bool:
         """Say whether a partition need not be looked at again."""

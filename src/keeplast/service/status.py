@@ -18,6 +18,7 @@ from keeplast.cleaner.erasure import BasisKind, ErasureBasis, Pace, find_turn_ms
 from keeplast.cleaner.reasons import Decision, DueReason, NothingBelow
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.settings import Settings
+from keeplast.errors import InterruptedSwapError
 from keeplast.format.filename import LOG, parse_segment_file
 from keeplast.inspect.status import LogStatus
 from keeplast.log.child_path import child_path
@@ -53,6 +54,7 @@ class State(StrEnum):
 
     SET_ASIDE = "set aside"
     UNREADABLE = "unreadable"
+    INTERRUPTED = "interrupted"
     FAILING = "failing"
     OVERDUE = "overdue"
     ELIGIBLE = "eligible"
@@ -309,7 +311,9 @@ def _report_decided(report: PartitionReport) -> PartitionStatus:
 def _look_at(request: PartitionRequest, log: LogStatus | Exception) -> PartitionStatus:
     partition = request.partition
     if isinstance(log, Exception):
-        return PartitionStatus(partition, State.UNREADABLE, describe_error(log).message, error=log)
+        is_swap = isinstance(log, InterruptedSwapError)
+        state = State.INTERRUPTED if is_swap else State.UNREADABLE
+        return PartitionStatus(partition, state, describe_error(log).message, error=log)
     if not isinstance(log.decision, DueReason):
         state = _idle_state(log)
     elif log.is_expired_round:

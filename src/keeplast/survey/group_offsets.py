@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.internal_topics import INTERNAL_TOPICS
 from keeplast.columns import batch_table as t
-from keeplast.errors import CompactionError, UnavailableError, error_text
+from keeplast.errors import CompactionError, error_text
 from keeplast.format.consumer_offsets import (
     OFFSET_COMMIT,
     PARTITIONS_DEFAULT,
@@ -41,7 +41,7 @@ from keeplast.format.consumer_offsets import (
     home_partition,
 )
 from keeplast.format.control import ControlType, decode_control_type
-from keeplast.format.filename import SWAP, parse_partition_directory, parse_segment_file
+from keeplast.format.filename import parse_partition_directory
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.log_end import require_log_end
@@ -257,18 +257,11 @@ def _read_log(
     files: FileSystem,
 ) -> _OffsetsLog:
     listing = list_partition(path, files, if_empty=0)
-    if any(_is_swap(name) for name in listing.leftovers):
-        raise UnavailableError(f"segments are being replaced, or a swap was cut off. path={path}")
     segments = [(each, each.inode) for each in listing.segments]
     signature = (tuple(segments), watermark)
     if before is not None and before.signature == signature:
         return before
     return _OffsetsLog(signature, _fold(listing, groups, watermark, files))
-
-
-def _is_swap(name: str) -> bool:
-    parsed = parse_segment_file(name)
-    return parsed is not None and parsed.stage == SWAP
 
 
 def _fold(

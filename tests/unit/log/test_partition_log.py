@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 
 from keeplast.columns import batch_table as t
-from keeplast.errors import CorruptError, RefusedError
+from keeplast.errors import (
+    CorruptError,
+    InterruptedSwapError,
+    RefusedError,
+    UnavailableError,
+)
 from keeplast.format import offset_index, time_index
 from keeplast.format.batch import encode_batch
 from keeplast.format.filename import INDEX, TIME_INDEX
@@ -19,6 +24,8 @@ from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import LocalFiles
 from keeplast.log.format_guard import check_understood
+from keeplast.log.lock import locked
+from keeplast.log.object_paths import place_path
 from keeplast.log.partition_log import (
     PartitionFiles,
     SegmentIndexes,
@@ -33,6 +40,7 @@ from keeplast.log.partition_log import (
     summarize,
 )
 from keeplast.log.windows import WindowBuffers
+from tests.support.crashing_files import CrashingFiles
 from tests.support.legacy_sets import encode_message
 from tests.support.partition_maker import (
     NOW_MS,
@@ -80,7 +88,7 @@ def test_what_lies_in_a_partition_directory(directory: Path) -> None:
     write_snapshot(directory, 8)
     for name in (
         "00000000000000000000.log.cleaned",
-        "00000000000000000000.index.swap",
+        "00000000000000000000.index.cleaned",
         "00000000000000000004.log.0a1b.deleted",
         "notes.txt",
         "foo.log",
@@ -93,6 +101,24 @@ def test_what_lies_in_a_partition_directory(directory: Path) -> None:
     assert (8,) == found.snapshots
     assert len(found.leftovers) == 3
     assert ("foo.log", "leader-epoch-checkpoint", "notes.txt") == found.unknown
+
+
+@pytest.mark.parametrize("kind", ["log", "index", "txnindex"])
+def test_a_swap_that_was_interrupted_is_refused_with_what_ends_it(
+    directory: Path, kind: str
+) -> None:
+    (directory / f"00000000000000000000.{kind}.swap").write_bytes(b"")
+    with pytest.raises(InterruptedSwapError, match=f"keeplast clean or .* {directory.parent}, or"):
+        listed(directory)
+    with locked(directory.parent), pytest.raises(UnavailableError, match="just now"):
+        listed(directory)
+
+
+def test_a_copy_in_an_object_store_of_a_swap_is_refused() -> None:
+    path = place_path("s3://bucket/data") / "t-0"
+    names = {"00000000000000000000.log.swap": (b"", 0), "00000000000000000009.log": (b"", 0)}
+    with pytest.raises(InterruptedSwapError, match=r"copy the directory again\. url=s3://bucket"):
+        list_partition(path, CrashingFiles({path: names}))
 
 
 def test_directory_without_a_segment_is_refused(tmp_path: Path) -> None:
@@ -384,7 +410,7 @@ def test_a_listing_knows_which_segments_have_indexes(tmp_path: Path) -> None:
     (tmp_path / f"{5:020d}.index").write_bytes(b"")
     (tmp_path / f"{0:020d}.index.deleted").write_bytes(b"")
     (tmp_path / f"{0:020d}.txnindex").write_bytes(b"")
-    (tmp_path / f"{5:020d}.txnindex.swap").write_bytes(b"")
+    (tmp_path / f"{5:020d}.txnindex.cleaned").write_bytes(b"")
     found = listed(tmp_path)
     bare = PartitionFiles(found.path, found.segments, (), (), ())
     assert found == PartitionFiles(found.path, found.segments, (), found.leftovers, ())

@@ -44,6 +44,7 @@ from keeplast.inspect.log_scan import RowSample, ScanFindings, SegmentView, scan
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.log_start import read_leader_epochs
+from keeplast.log.partition_log import settled_names
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_count
@@ -264,7 +265,7 @@ def _list_directory(view: LogPage, files: FileSystem) -> list[int]:
     """Return the base offsets of the segments; what else is there is checked or noted."""
     bases: list[int] = []
     beside: list[tuple[Path, int]] = []
-    for name in files.listdir(view.path):
+    for name in settled_names(view.path, files):
         path = view.path / name
         parsed = parse_segment_file(name)
         if parsed is not None and parsed.stage:

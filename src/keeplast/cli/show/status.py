@@ -24,6 +24,7 @@ DETAILS_MAX = 3
 
 MEANINGS = {
     State.SET_ASIDE: "a damaged file, or a defect of keeplast; until files change, or run --retry",
+    State.INTERRUPTED: "a swap was cut off; keeplast clean, or the broker's start, ends it",
     State.FAILING: "its last round failed, and it is tried again",
     State.EXPIRED: "only tombstones and markers are left to go, and their time has come",
 }

@@ -16,6 +16,8 @@ _REMEDIES = {
     "holes": "keeplast attach verify names what is missing; restore it from a backup of the remote "
     "tier, or let the log start move beyond it",
     "unreadable": "look at the reason; nothing is known of the log",
+    "interrupted": "keeplast clean, or the broker's start, ends the swap; keeplast run does at its "
+    "next look",
     "failing": "nothing, unless it goes on: it is tried again by itself",
     "retrying": "nothing, unless it goes on: it is tried again by itself",
     "refused": "the reason says what to set",

@@ -114,7 +114,7 @@ def _look(directory: Path, files: FileSystem) -> PartitionFiles | None:
     """Return the segments as they are, None when they cannot even be listed."""
     try:
         return list_partition(directory, files)
-    except (FileNotFoundError, RefusedError):
+    except (FileNotFoundError, RefusedError, UnavailableError):
         return None
 
 

@@ -157,7 +157,9 @@ class History:
 
         def explained(directory: Path) -> object:
             found = explain_keys(open_log(directory), topic, [b"k0", b"k1"], now_ms=now_ms)
-            return {key: (each.log_start, each.log_end, each.winners) for key, each in found.items()}
+            return {
+                key: (each.log_start, each.log_end, each.winners) for key, each in found.items()
+            }
 
         def inspected(directory: Path) -> object:
             page = view_partition(directory, FILES, RowSample(False, 0, 0))

@@ -36,7 +36,6 @@ from keeplast.model.hold import (
 from keeplast.model.partition import TopicPartition
 from keeplast.read.held_point import keep_again, keep_point
 from keeplast.read.log_view import LogView, load_reader_checkpoints, look_at_log
-from keeplast.read.state_end import round_end_words
 
 TRIES_MAX = 60
 PAUSE_SECONDS = 0.5

@@ -14,6 +14,7 @@ import keeplast as package
 from keeplast.config.mapping import topic_config
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
+from keeplast.store.tiered_store import TieredStore
 from tests.support.reader import read_partition
 from tests.support.small_log import write_log
 from tests.unit.cli.conftest import Run
@@ -101,7 +102,7 @@ def test_rounds_by_hand_go_by_every_source_of_settings(
     if "flag" in said:
         options += ["--config", f"{IO_LIMIT}=40000"]
     limits: list[float | None] = []
-    clean = package.store.tiered_store.TieredStore.clean
+    clean = TieredStore.clean
 
     def noting(*arguments: Any, **named: Any) -> Any:
         limits.append(named["cleaner"].io_limit)

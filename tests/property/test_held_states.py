@@ -157,7 +157,7 @@ class Place(ABC):
                     self.remove(promise.hold.name)
 
     def hold(self, kind: str, percent: int, age_ms: int) -> None:
-        """Hold a point, if that can still be kept; as of now it always can."""
+        """Hold a point, if that can still be kept; the end always can, if snapshots are there."""
         point = HoldPoint()
         if kind == "offset":
             at = self.log_start + (self.last_stable - self.log_start) * percent // 100
@@ -166,7 +166,7 @@ class Place(ABC):
             chosen = self.world.written[(len(self.world.written) - 1) * percent // 100]
             point = HoldPoint(time_ms=chosen.at_ms)
         self._names += 1
-        with nothing_refused() if point.is_now else contextlib.suppress(RefusedError):
+        with unless_refused("no producer snapshot lies" if point.is_now else ""):
             added = self.add(f"hold{self._names}", point, age_ms)
             assert added.limit <= added.offset
             self.promises.append(Promise(added, point.time_ms))
@@ -191,8 +191,13 @@ class Place(ABC):
 
 
 @contextlib.contextmanager
-def nothing_refused() -> Iterator[None]:
-    yield
+def unless_refused(said: str) -> Iterator[None]:
+    """Go on where something is refused, in words with ``said``."""
+    try:
+        yield
+    except RefusedError as error:
+        if said not in str(error):
+            raise
 
 
 class InDirectory(Place):
@@ -279,7 +284,10 @@ class InStore(Place):
         self.stored.delete(percent)
 
     def settle(self) -> None:
-        tiered = self.stored.copy()
+        """Copy what is closed; what is active is copied where it is held."""
+        tiered = self.stored.tiered
+        if tiered is None or tiered.state.remote_end < self.world.log.active_base:
+            tiered = self.stored.copy()
         tiered.clock.advance(self.world.log.now_ms - tiered.clock.now_ms())
 
 

@@ -6,7 +6,8 @@ the point**. One that is in flight at a later point, too, begins there or behind
 went further could believe how one of them ended.
 
 A later reader must see that it is so. It believes a producer snapshot between what was cleaned and
-the point; where none would lie there, the limit is at the last one in front.
+the point; where none would lie there, the limit is at the last one in front, and where there is
+none either nothing can be kept.
 
 A point whose state is gone by now cannot be kept. Who asks for the end of what is decided gets the
 first point behind it that can: behind the markers of what was believed.
@@ -163,7 +164,15 @@ def _kept(view: LogView, offset: int, found: InFlight, cleaned_to: int | None) -
     limit = offset if found.first_offset is None else min(offset, found.first_offset)
     # Rounds end where segments begin: this is as far as any of them may get.
     base = max((each.base_offset for each in view.segments if each.base_offset <= limit), default=0)
-    if found.has_producers and (found.snapshot is None or found.snapshot < base):
-        first = max(view.log_start, cleaned_to or 0)
-        limit = min(limit, first if found.snapshot is None else found.snapshot)
-    return KeptPoint(offset, limit)
+    if not found.has_producers or (found.snapshot is not None and base <= found.snapshot):
+        return KeptPoint(offset, limit)
+    if found.snapshot is None and cleaned_to is not None and view.log_start < cleaned_to:
+        raise RefusedError(
+            "no producer snapshot lies between what was cleaned and this point, so that readers will not "
+            "know which transactions are in flight there; add the hold when a further segment "
+            f"is closed, or copied with its snapshot. cleaned_to={cleaned_to} offset={offset} "
+            f"partition={view.partition} path={view.path}"
+        )
+    return KeptPoint(
+        offset, min(limit, view.log_start if found.snapshot is None else found.snapshot)
+    )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from keeplast.config.definitions import BY_KEY
+from keeplast.config.definition import Scope
+from keeplast.config.definitions import BY_KEY, CLUSTER_KEYS
 from keeplast.config.layers import Layer, flags_layer
 from keeplast.config.settings import EXPIRY_KEYS, Settings
 from keeplast.config.values import value_words
@@ -51,17 +52,29 @@ def assumed_of_kept(
 ) -> dict[str, str]:
     """Return the same of partitions by the settings that a store keeps with each of them.
 
-    ``layers`` are what else is said, the strongest first.
+    ``layers`` are what else is said, the strongest first. Of them the cleaner's own settings count:
+    those of topics act by what is kept with a partition, and by a broker's file.
     """
     found: dict[str, str] = {}
+    beside = [_of_the_cleaner(layer) for layer in layers]
     for texts in {tuple(sorted(each.items())): None for each in kept}:
         own = flags_layer(f"{key}={text}" for key, text in texts)
-        settings = Settings((own, *layers))
+        settings = Settings((own, *beside))
         found |= assumed_defaults(
             settings, {"": settings.topic_config("")},
             is_forced=is_forced, cleans=cleans, expires=expires,
         )  # fmt: skip
     return found
+
+
+def _of_the_cleaner(layer: Layer) -> Layer:
+    """Return what a layer says of settings that no topic has."""
+    cluster = {
+        key: text
+        for key, text in layer.cluster.items()
+        if CLUSTER_KEYS[key][0].scope is Scope.CLUSTER
+    }
+    return Layer(layer.source, cluster)
 
 
 def assumed_sentence(assumed: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from keeplast.config.assumed import assumed_defaults, assumed_of_kept, assumed_s
 from keeplast.config.broker_config import FILE_BYTES_MAX, BrokerConfig, decode_broker_config
 from keeplast.config.choice import SettingSources
 from keeplast.config.definitions import BY_KEY
-from keeplast.config.layers import Layer, file_layer, flags_layer
+from keeplast.config.layers import Layer, environment_layer, file_layer, flags_layer
 from keeplast.config.settings import Settings
 from keeplast.config.sources import read_settings
 from keeplast.errors import InvalidError
@@ -181,3 +181,16 @@ def test_the_policy_of_a_topic_is_never_that_of_the_cluster() -> None:
     assert (frozenset({"delete"}), 9) == (found.cleanup_policy, found.segment_ms)
     said = keeplast.topic_config({"log.cleanup.policy": "compact"}, cluster=cluster)
     assert frozenset({"compact"}) == said.cleanup_policy
+
+
+def test_of_kept_partitions_the_cleaners_own_settings_alone_are_said_beside_them() -> None:
+    """What the environment says of topics changes nothing in a store, and hides no default."""
+    said = environment_layer(
+        {
+            "KEEPLAST_LOG_CLEANER_DELETE_RETENTION_MS": "5",
+            "KEEPLAST_PRODUCER_ID_EXPIRATION_MS": "5",
+        }
+    )
+    flags = flags_layer(["min.compaction.lag.ms=5"])
+    found = assumed_of_kept([{"cleanup.policy": "compact"}], [flags, said], is_forced=True)
+    assert ["delete.retention.ms", "min.compaction.lag.ms", "compaction.strategy"] == list(found)

@@ -15,6 +15,7 @@ from keeplast.errors import ConflictError, InvalidError, RefusedError, Unavailab
 from keeplast.format.checkpoint import encode_offsets
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles, ReadHandle
+from keeplast.log.lock import locked
 from keeplast.model.partition import TopicPartition
 from keeplast.pipeline.data_source import SCHEMA
 from keeplast.read.state_end import first_missing
@@ -134,9 +135,11 @@ def test_a_checkpoint_beyond_the_active_segment_is_another_logs(log: LogBuilder)
     assert list(range(105, 120)) == planned(log)()
 
 
-def test_a_round_that_is_half_done_is_waited_for(log: LogBuilder) -> None:
+def test_a_round_that_was_interrupted_is_named_with_what_ends_it(log: LogBuilder) -> None:
     (log.directory / f"{0:020d}.log.cleaned").touch()
-    with pytest.raises(RefusedError, match="when the round is over"):
+    with pytest.raises(RefusedError, match="keeplast clean or keeplast run"):
+        planned(log, 50)
+    with locked(log.directory.parent), pytest.raises(RefusedError, match="wait for the end"):
         planned(log, 50)
     assert list(range(105, 120)) == planned(log)()
 

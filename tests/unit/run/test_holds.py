@@ -26,6 +26,7 @@ from keeplast.log.append import NewRecord
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
 from keeplast.log.holds import HOLDS_NAME, read_holds, write_holds
+from keeplast.log.lock import locked
 from keeplast.model.hold import AGE_MS_MAX, Hold, HoldPoint
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
@@ -377,7 +378,9 @@ def test_a_round_that_is_under_way_does_not_pass_a_new_hold(root: Path) -> None:
 
 def test_a_hold_waits_for_a_round_and_is_taken_back_when_that_may_pass_it(root: Path) -> None:
     (root / "t-0" / f"{0:020d}.log.0123456789abcdef.deleted").touch()
-    with pytest.raises(UnavailableError, match="partition=t-0 offset=25"):
+    with locked(root), pytest.raises(UnavailableError, match="partition=t-0 offset=25"):
+        hold(root, offset=25)
+    with pytest.raises(RefusedError, match="keeplast clean or keeplast run"):
         hold(root, offset=25)
     assert () == read_holds(FILES, root)
     # No round passes what is decided, so that the end is held at once.

@@ -240,11 +240,11 @@ def test_a_deadline_makes_a_round_due_below_the_ratio_and_a_lag_holds_one_back(
     assert 0 == report.rounds
     assert "min.cleanable.dirty.ratio" in facts_of(published, A).reason
     world.wanted["min.compaction.lag.ms"] = str(hour_ms)
-    world.clock.advance(hour_ms - 1)
+    world.clock.advance(hour_ms - 1000)
     report, _, published = world.run()
     assert 0 == report.rounds
     assert "min.compaction.lag.ms" in facts_of(published, A).reason
-    world.clock.advance(2)
+    world.clock.advance(1001)
     report, told, _ = world.run()
     assert 1 == report.rounds
     assert any("overdue" in line[2] for line in told.lines if line[0] == "chosen")

@@ -39,13 +39,20 @@ class Kind(StrEnum):
     IS_LOST = "is lost"
 
 
+class NappingClock(ManualClock):
+    """A clock whose every nap takes a millisecond at least: a rest of one would never end."""
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(max(round(seconds * 1000), 1))
+
+
 class BadWork:
     """Partitions that are due at every look, for which a round takes ``round_ms``."""
 
     def __init__(
         self, kinds: Sequence[Kind], rounds: int, *, slots: int, backoff_ms: int, round_ms: int
     ) -> None:
-        self.clock = ManualClock(0)
+        self.clock = NappingClock(0)
         self.told = Told()
         self.place = "the work"
         self.slots = slots

@@ -23,8 +23,8 @@ class ManualClock:
         return self._now_ms / 1000
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass, a millisecond at least: a fraction that is left would never end."""
-        self.advance(max(round(seconds * 1000), int(seconds > 0)))
+        """Let time pass."""
+        self.advance(round(seconds * 1000))
 
     def advance(self, milliseconds: int) -> None:
         """Let time pass."""

@@ -108,7 +108,7 @@ def test_rounds_by_hand_go_by_every_source_of_settings(
         limits.append(named["cleaner"].io_limit)
         return clean(*arguments, **named)
 
-    monkeypatch.setattr("keeplast.store.tiered_store.TieredStore.clean", noting)
+    monkeypatch.setattr(TieredStore, "clean", noting)
     assert 0 == keeplast("tier", "clean", "--store", store, "--force", *options).code
     assert [expected] == limits
 

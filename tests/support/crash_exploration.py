@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keeplast.clock import SystemClock
-from keeplast.errors import InvalidError
+from keeplast.errors import InterruptedSwapError, InvalidError
 from keeplast.format import txn_index
 from keeplast.format.checkpoint import decode_offsets
 from keeplast.format.filename import CLEANER_CHECKPOINT, LOG, TXN_INDEX, parse_segment_file
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.log.files import FileSystem
+from keeplast.log.partition_log import list_partition
 from keeplast.log.recovery import recover_swap
 from keeplast.model.verdict import Verdict
 from keeplast.rewrite.runner import Progressed, Runner
@@ -199,6 +200,8 @@ class Exploration:
                 return
 
     def _check(self, state: Image, where: str) -> None:
+        if is_listed(state, self._partition):
+            self._check_law(state, f"{where}, before a start")
         files = CrashingFiles(state)
         recover_swap(files, self._partition)
         recovered = files.image()
@@ -283,6 +286,15 @@ class Exploration:
             for name, (data, _) in image[self._partition].items()
             if name.endswith((".log", "index")) and (data or not name.endswith(TXN_INDEX))
         }
+
+
+def is_listed(image: Image, partition: Path) -> bool:
+    """Say whether readers take what is there for a log, before any start has dealt with it."""
+    try:
+        list_partition(partition, CrashingFiles(image))
+    except InterruptedSwapError:
+        return False
+    return True
 
 
 def read_image(image: Image, partition: Path) -> Readable:

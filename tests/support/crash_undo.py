@@ -34,7 +34,7 @@ from keeplast.run.keeping import sweep_kept
 from keeplast.run.local_runner import LocalRunner
 from keeplast.run.undo import undo_newest
 from keeplast.survey.request import PartitionRequest
-from tests.support.crash_exploration import RECEIPT, read_image, starting_offsets
+from tests.support.crash_exploration import RECEIPT, is_listed, read_image, starting_offsets
 from tests.support.crash_logs import CrashLog
 from tests.support.crashing_files import CrashingFiles, Image, Mode, digest
 from tests.support.observed_files import Crash
@@ -115,6 +115,8 @@ class UndoCrashes:
 
     def check_comes_back(self, state: Image, where: str) -> None:
         """Hold a state to the law, and put back from there what was before the round."""
+        if is_listed(state, self.path):
+            self.check_law(state, f"{where}, before a start")
         files = CrashingFiles(state)
         recover_swap(files, self.path)
         self.check_law(files.image(), where)

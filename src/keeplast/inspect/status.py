@@ -141,7 +141,8 @@ def find_statuses(
                 break
             except (CompactionError, OSError) as error:
                 log = error
-            if isinstance(log, InterruptedSwapError) or str(log) == str(before):
+            is_same = str(log) == str(before) and not isinstance(log, FileNotFoundError)
+            if is_same or isinstance(log, InterruptedSwapError):
                 break
         assert log is not None
         found.append((each, log))

@@ -18,18 +18,15 @@ from pathlib import Path
 from keeplast.cleaner.selection import Candidate, Choice
 from keeplast.clock import Clock
 from keeplast.config.selection import Selection
-from keeplast.errors import CompactionError, CorruptError, error_text
+from keeplast.errors import CompactionError, CorruptError
 from keeplast.inspect.status import LogStatus
 from keeplast.log.files import FileSystem
-from keeplast.log.format_guard import check_understood
-from keeplast.log.recovery import is_settled, recover_swap
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.expiry import failed_expiry
 from keeplast.run.receipt import action_line, append_receipt
 from keeplast.run.round_reports import candidate_of
-from keeplast.run.shield import shielded
 from keeplast.service.control import Deed, Wish
 from keeplast.service.directory_look import DirectoryLook
 from keeplast.service.ledger import TurnLedger
@@ -38,8 +35,10 @@ from keeplast.service.look import (
     all_partitions,
     complaints,
     decided_facts,
+    end_swaps,
     facts_of,
     look_at,
+    recovered_words,
 )
 from keeplast.service.narrator import Narrator
 from keeplast.service.receipts import receipts_file
@@ -239,16 +238,17 @@ class DirectoryWork:
         partition is looked at again after its round, when its settings change, and when the last
         look is older than the back-off. Otherwise a thousand partitions would take a million looks.
         """
-        known, now_ms = self._known, self._clock.now_ms()
+        known, now_ms, root = self._known, self._clock.now_ms(), self._settings.root
         self.ledger.looked_ms = now_ms
         facts = {
             each.partition: each
-            for each in (
-                decided_facts(self._settings.root, report) for report in known.selection.decided
-            )
+            for each in (decided_facts(root, report) for report in known.selection.decided)
         }
         self._clear_marks()
-        self._end_swaps(known.selection.decided)
+        decided = {TopicPartition(x.topic, x.partition) for x in known.selection.decided}
+        # Once a log: the lock is ours, so that no other swap is cut off in it.
+        end_swaps(sorted(decided - self._ended), root, self._files, self.ledger.narrator.warned)
+        self._ended = decided
         open_requests = []
         for request in known.selection.partitions:
             history = self._schedule.history(request.partition)
@@ -268,15 +268,15 @@ class DirectoryWork:
         }
         stale = [each for each in open_requests if each.partition not in kept]
         known.fresh = look_at(
-            stale, asked, self._settings.root, self._coordinator, self._files, now_ms,
-            detail=self._detail,
-        )  # fmt: skip
+            stale, asked, root, self._coordinator, self._files, now_ms, detail=self._detail
+        )
         if self._watched is not None:
             self._watched.take(known.selection, known.fresh)
         known.fresh = self._look_again(known.fresh, now_ms)
         known.fresh = self._look_again(known.fresh, now_ms)
         for found in known.fresh:
-            self._tell_recovered(found.partition, found.recovered)
+            if found.recovered:
+                self.ledger.narrator.warned(recovered_words(found.partition, found.recovered))
             if found.error is not None:
                 self.ledger.failed(found.request, found.error)
             elif not found.is_eligible:
@@ -289,33 +289,6 @@ class DirectoryWork:
         facts |= {partition: self._facts(found) for partition, found in known.findings.items()}
         self.ledger.facts = facts
         self._note_failures()
-
-    def _end_swaps(self, decided: Sequence[PartitionReport]) -> None:
-        """End swaps that a crash cut off in logs that settings keep from being looked at.
-
-        Their policy was another one when the swap began. Once a log: the lock is ours, so that none
-        is cut off meanwhile. What cannot be ended is told, and left to a broker's start.
-        """
-        named = {TopicPartition(each.topic, each.partition) for each in decided}
-        for partition in sorted(named - self._ended):
-            path = self._settings.root / str(partition)
-            try:
-                if is_settled(self._files, path):
-                    continue
-                check_understood(path, self._files)
-                with shielded():
-                    recovered = len(recover_swap(self._files, path))
-            except (CompactionError, OSError) as error:
-                self.ledger.warn_once(f"{partition}: {error_text(error)}")
-            else:
-                self._tell_recovered(partition, recovered)
-        self._ended = named
-
-    def _tell_recovered(self, partition: TopicPartition, recovered: int) -> None:
-        if recovered:
-            self.ledger.narrator.warned(
-                f"finished or undid what an earlier run left in {partition}: {recovered} files"
-            )
 
     def _is_fresh(self, request: PartitionRequest, asked: CleanRequest, now_ms: int) -> bool:
         """Say whether a partition need not be looked at again."""

@@ -15,12 +15,13 @@ from pathlib import Path
 from keeplast.cleaner.eligibility import delay_ms
 from keeplast.cleaner.reasons import DueReason, NothingBelow
 from keeplast.config.selection import Selection
+from keeplast.errors import CompactionError, error_text
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.inspect.status import LogStatus
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.format_guard import check_understood
-from keeplast.log.recovery import recover_swap
+from keeplast.log.recovery import is_settled, recover_swap
 from keeplast.model.partition import TopicPartition
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.shield import shielded
@@ -123,6 +124,34 @@ def _detailed(
         return detail(found.request, found.survey, checkpoints)
     except Exception as error:  # noqa: BLE001 - a picture must not cost a round
         return error
+
+
+def end_swaps(
+    partitions: Sequence[TopicPartition],
+    root: Path,
+    files: FileSystem,
+    warned: Callable[[str], None],
+) -> None:
+    """End swaps that a crash cut off in logs that settings keep from being looked at.
+
+    Their policy was another one when the swap began. ``warned`` hears of those that were ended, and
+    of those that cannot be, which are left to a broker's start.
+    """
+    for partition in partitions:
+        path = root / str(partition)
+        try:
+            if is_settled(files, path):
+                continue
+            check_understood(path, files)
+            with shielded():
+                warned(recovered_words(partition, len(recover_swap(files, path))))
+        except (CompactionError, OSError) as error:
+            warned(f"{partition}: {error_text(error)}")
+
+
+def recovered_words(partition: TopicPartition, count: int) -> str:
+    """Say that ``count`` files of an interrupted swap, or round, were dealt with."""
+    return f"finished or undid what an earlier run left in {partition}: {count} files"
 
 
 def facts_of(

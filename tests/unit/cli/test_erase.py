@@ -518,7 +518,7 @@ def test_a_swap_that_was_interrupted_is_finished_before_dates_are_told(
     run = erase(keeplast, data, operator, "--json", code=4)
     assert [0] == [each["partition"] for each in run.document["searched"]]
     (error,) = run.document["errors"]
-    assert (1, "RefusedError") == (error["partition"], error["class"])
+    assert (1, "InterruptedSwapError") == (error["partition"], error["class"])
     assert "a swap of segments was interrupted" in error["message"]
     refused = certify(keeplast, data, operator, tmp_path / "gone.json", code=4)
     assert "a swap of segments was interrupted" in refused.err

@@ -193,4 +193,4 @@ def test_of_kept_partitions_the_cleaners_own_settings_alone_are_said_beside_them
     )
     flags = flags_layer(["min.compaction.lag.ms=5"])
     found = assumed_of_kept([{"cleanup.policy": "compact"}], [flags, said], is_forced=True)
-    assert ["delete.retention.ms", "min.compaction.lag.ms", "compaction.strategy"] == list(found)
+    assert ["compaction.strategy", "delete.retention.ms", "min.compaction.lag.ms"] == list(found)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from keeplast.api.export import export
     from keeplast.api.exported_state import exported_state
     from keeplast.api.hold import add_hold, holds, release_hold
+    from keeplast.api.host_partition import host_partition
     from keeplast.api.live_state import LiveRecord, LiveState
     from keeplast.api.open_log import OpenLog, Segment
     from keeplast.api.open_store import open_store
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
         RefusedError,
         UnavailableError,
     )
+    from keeplast.host.leased_host import LeasedHost
+    from keeplast.log.append import NewRecord
     from keeplast.model.hold import Hold
     from keeplast.model.partition import TopicPartition
     from keeplast.model.topic_config import CleanerConfig, TopicConfig
@@ -75,8 +78,10 @@ __all__ = [
     "InvariantError",
     "IssuedCertificate",
     "KeyAnswer",
+    "LeasedHost",
     "LiveRecord",
     "LiveState",
+    "NewRecord",
     "OpenLog",
     "PartitionReport",
     "PartitionRequest",
@@ -109,6 +114,7 @@ __all__ = [
     "exported_state",
     "forget_erasure",
     "holds",
+    "host_partition",
     "kept_rounds",
     "open_log",
     "open_store",
@@ -146,6 +152,9 @@ _HOMES = {
         "holds",
         "release_hold",
     ),
+    "keeplast.api.host_partition": ("host_partition",),
+    "keeplast.host.leased_host": ("LeasedHost",),
+    "keeplast.log.append": ("NewRecord",),
     "keeplast.api.stored_logs": ("StoredLogs",),
     "keeplast.api.directory_logs": ("DirectoryLogs",),
     "keeplast.api.attached_logs": ("AttachedLogs",),

@@ -47,6 +47,12 @@ class ToldOfStore(Told):
     def collected(self, partition: TopicPartition, objects: int, size_bytes: int) -> None:
         self.lines.append(("collected", str(partition), str(objects)))
 
+    def left_disk(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
+        self.lines.append(("left disk", str(partition), str(segments)))
+
+    def stands(self, partition: TopicPartition, words: str) -> None:
+        self.lines.append(("stands", str(partition), words))
+
     def left_alone(self, partition: TopicPartition, reason: str) -> None:
         self.lines.append(("left alone", str(partition), reason))
 

@@ -201,9 +201,10 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "local.delete.requires.clean",
         ValueType.BOOLEAN,
         False,
-        "Whether a local segment of a compacted, tiered log waits to be cleaned before local "
-        "retention takes it: spares downloads, and a cleaner that falls behind fills the disk up "
-        "to the two limits below. Not in Kafka; one of the two readings of KIP-1272.",
+        "Whether a local segment of a tiered log with the policy `compact` alone waits to be "
+        "cleaned before local retention takes it: spares downloads, and a cleaner that falls "
+        "behind fills the disk up to the two limits below. Not in Kafka; one of the two readings "
+        "of KIP-1272.",
         field="local_delete_requires_clean",
     ),
     Definition(

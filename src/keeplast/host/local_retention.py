@@ -3,7 +3,8 @@
 The KIP has two readings. R-A, the default: a segment goes when it is older or the local part is
 larger than ``local.retention.*``, cleaned or not. R-B, with ``local.delete.requires.clean``: only
 what lies below the first dirty offset goes, until ``local.delete.max.extra.*`` beyond the limits,
-then R-A; a cleaner that fails must not fill the disk. Both need that object storage has the segment
+then R-A; a cleaner that fails must not fill the disk. A topic with ``compact,delete`` has R-A
+alone: its local log is that of an append-only topic. Both need that object storage has the segment
 and that every replica does. The active segment never goes, and neither does anything behind the
 first segment that stays. KIP-1272, "Change on Local Segment Retention" and
 "Deletion of local log segment"; tiering.md section 9.8.
@@ -59,7 +60,7 @@ def plan_local_retention(
     due = count(total, active)
     goes = count(total, min(active, high_watermark, remote_end))
     kept = "not in object storage yet" if remote_end < high_watermark else "not everywhere yet"
-    if topic.local_delete_requires_clean and topic.is_compacted:
+    if topic.local_delete_requires_clean and topic.is_compacted and not topic.expires:
         clean = count(total, min(active, high_watermark, remote_end, first_dirty))
         forced = count(_with_extra(total, topic), min(active, high_watermark, remote_end))
         if max(clean, forced) < goes:

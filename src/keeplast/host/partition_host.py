@@ -20,7 +20,7 @@ from keeplast.clock import Clock
 from keeplast.errors import ConflictError, FencedError, InvalidError, RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT, SNAPSHOT
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.host.divergence import find_divergent_batch
+from keeplast.host.divergence import Divergence, find_divergent_batch
 from keeplast.host.local_retention import LocalRetention, plan_local_retention
 from keeplast.host.partition_reader import PartitionReader
 from keeplast.host.replica import Role
@@ -77,23 +77,29 @@ class PartitionHost(PartitionReader):
         files: FileSystem,
         clock: Clock,
         recovers: bool = False,
+        is_locked: bool = False,
     ) -> None:
         """Open the local log below ``root``; see :class:`~keeplast.host.replica.Replica`.
 
+        ``is_locked`` says that the caller holds the lock of ``root`` for as long as this is used.
         RefusedError for a time for undo: what a host has replaced on its disk would not come back.
         """
-        if topic.undo_retention_ms:
-            raise RefusedError(
-                "no round of a host can be undone: its local log would stay what the round left; "
-                f"leave undo.retention.ms out. partition={partition} "
-                f"undo.retention.ms={topic.undo_retention_ms}"
-            )
+        _check_settings(partition, topic)
         super().__init__(
             store, objects, partition, root, topic=topic, files=files, clock=clock,
             recovers=recovers,
         )  # fmt: skip
         self._owner = owner
+        self._locked = (root,) if is_locked else ()
         self._horizons = RemoteHorizons(objects)
+
+    def change_settings(self, topic: TopicConfig) -> None:
+        """Go on with other settings of the topic; RefusedError as when a host is opened.
+
+        Where a segment is full counts from the next opening on.
+        """
+        _check_settings(self.partition, topic)
+        self.topic = topic
 
     def _own_state(self) -> PartitionState:
         """Return the state as its leader; FencedError when a newer one has taken over."""
@@ -108,7 +114,7 @@ class PartitionHost(PartitionReader):
 
     # Leadership.
 
-    def become_leader(self, epoch: int) -> PartitionState:
+    def become_leader(self, epoch: int, *, lease_ms: int | None = None) -> PartitionState:
         """Take the partition over: fence older leaders, then make the local log agree.
 
         FencedError when a newer leader has. ConflictError, and nobody is fenced, when object
@@ -116,7 +122,7 @@ class PartitionHost(PartitionReader):
         host: what it would lead with is then not what was copied, and is to be cut first.
         Local segments that lie wholly below the first dirty offset go, because object storage has
         them cleaned; they stay when it does not have all of them. The local checkpoint becomes the
-        store's, also downwards.
+        store's, also downwards. With ``lease_ms`` it leads by a lease of the store from then on.
         """
         for left in reversed(range(CLAIMS_MAX)):
             known = self.state()
@@ -131,6 +137,7 @@ class PartitionHost(PartitionReader):
                 state = self._store.take_over(
                     self.partition, epoch=epoch, owner=self._owner, lineage=lineage,
                     log_end=self.log_end_offset, instead_of=known, is_unchanged=True,
+                    lease_ms=lease_ms, acknowledged=self.high_watermark,
                 )  # fmt: skip
                 break
             except ConflictError:
@@ -219,9 +226,7 @@ class PartitionHost(PartitionReader):
 
     def _check_same_epochs(self, state: PartitionState) -> None:
         """ConflictError where a local batch is of another leader than object storage has there."""
-        found = find_divergent_batch(
-            self._files, self.listing(), self.lineage, state.lineage, state.remote_end
-        )
+        found = self._find_other_batch(state)
         if found is not None:
             raise ConflictError(
                 "the local log has other records than object storage, of another leader; truncate "
@@ -229,6 +234,12 @@ class PartitionHost(PartitionReader):
                 f"partition={self.partition} offset={found.offset} epoch={found.epoch} "
                 f"stored_epoch={found.expected}"
             )
+
+    def _find_other_batch(self, state: PartitionState) -> Divergence | None:
+        """Return the first local batch that is of another leader than object storage has there."""
+        return find_divergent_batch(
+            self._files, self.listing(), self.lineage, state.lineage, state.remote_end
+        )
 
     # Into object storage.
 
@@ -245,10 +256,12 @@ class PartitionHost(PartitionReader):
             self.roll()
         return reason
 
-    def copy(self) -> int:
+    def copy(self, *, replicates: bool = False) -> int:
         """Copy every closed segment that object storage lacks; returns how many.
 
-        Only what is decided: segments that end at or below the last stable offset.
+        Only what is decided: segments that end at or below the last stable offset. With
+        ``replicates`` object storage is itself what replicates: what is decided on this disk alone
+        is copied, too, and the high watermark follows what was.
         """
         self.check_leader()
         self.flush()
@@ -261,8 +274,9 @@ class PartitionHost(PartitionReader):
             listing, tail, self._files, WindowBuffers(),
             start=max(state.remote_end, state.first_dirty(), state.log_start),
         )  # fmt: skip
+        stable = self.decided_end if replicates else self.last_stable_offset
         for segment, end in self.closed_segments():
-            if end > self.last_stable_offset:
+            if end > stable:
                 break
             if end <= max(state.remote_end, state.first_dirty(), state.log_start):
                 continue
@@ -282,6 +296,8 @@ class PartitionHost(PartitionReader):
                 cleaned_for=cleaned_to if segment.base_offset < cleaned_to else 0,
             )  # fmt: skip
             copied += 1
+            if replicates:
+                self.acknowledge(max(self.high_watermark, state.remote_end))
         return copied
 
     # Rounds.
@@ -363,7 +379,9 @@ class PartitionHost(PartitionReader):
             is_unsafe=True,
         )  # fmt: skip
         with runner_for(self._files) as runner:
-            found = Coordinator(runner, self._store.clock, self._files, NoEvents()).clean(request)
+            found = Coordinator(
+                runner, self._store.clock, self._files, NoEvents(), held=self._locked
+            ).clean(request)
         (report,) = found.partitions[0].rounds
         if report.failure is not None:
             raise report.failure
@@ -384,15 +402,20 @@ class PartitionHost(PartitionReader):
     def retain_local(self) -> LocalRetention:
         """Let local segments go that object storage has, by ``local.retention.*``.
 
-        For leaders and followers; what was not copied, and the active segment, always stay.
+        For leaders and followers; what was not copied, and the active segment, always stay. A
+        leader that was overtaken removes nothing: FencedError. Of a follower stays what is of
+        another leader than object storage has there.
         """
-        state = self.state()
+        # Whose log object storage has is asked first: what is not in it has no second copy.
+        state = self._own_state() if self.role is Role.LEADER else self.state()
+        other = self._find_other_batch(state)
+        same_to = state.remote_end if other is None else other.offset
         plan = plan_local_retention(
             self.topic,
             self.summaries(),
             log_end=self.log_end_offset,
             high_watermark=self.high_watermark,
-            remote_end=min(state.remote_end, state.covered_to()),
+            remote_end=min(state.remote_end, state.covered_to(), same_to),
             first_dirty=state.first_dirty(self.log_end_offset),
             now_ms=self._store.clock.now_ms(),
         )
@@ -454,3 +477,13 @@ class PartitionHost(PartitionReader):
             self._clock.now_ms(), timestamp_ahead_max_ms=timestamp_ahead_max_ms,
             high_watermark=self.high_watermark,
         )  # fmt: skip
+
+
+def _check_settings(partition: TopicPartition, topic: TopicConfig) -> None:
+    """RefusedError for settings that no host can have."""
+    if topic.undo_retention_ms:
+        raise RefusedError(
+            "no round of a host can be undone: its local log would stay what the round left; "
+            f"leave undo.retention.ms out. partition={partition} "
+            f"undo.retention.ms={topic.undo_retention_ms}"
+        )

@@ -116,7 +116,7 @@ class Replica:
     def close(self) -> None:
         """Write what belongs beside the log, and the high watermark."""
         self._log.close()
-        self._save_watermark()
+        self.save_watermark()
 
     # What is known.
 
@@ -135,6 +135,12 @@ class Replica:
         """Return the offset below which every transaction is decided, on every replica."""
         undecided = self._log.first_undecided(self._high_watermark)
         return self._high_watermark if undecided is None else min(self._high_watermark, undecided)
+
+    @property
+    def decided_end(self) -> int:
+        """Return the offset below which every transaction is decided, replicated or not."""
+        open_from = self._log.first_open()
+        return self.log_end_offset if open_from is None else open_from
 
     @property
     def local_start(self) -> int:
@@ -226,7 +232,7 @@ class Replica:
     def roll(self) -> None:
         """Close the active segment and start one at the log end."""
         self._log.roll()
-        self._save_watermark()
+        self.save_watermark()
 
     def flush(self) -> None:
         """Put what was appended on stable storage."""
@@ -372,7 +378,8 @@ class Replica:
                 self._files.unlink(path)
         return gone
 
-    def _save_watermark(self) -> None:
+    def save_watermark(self) -> None:
+        """Write the high watermark down: from here on a restart does not forget it."""
         change = {self.partition: self._high_watermark}
         update_checkpoint(self._files, self.directory.parent, REPLICATION_CHECKPOINT, change)
 

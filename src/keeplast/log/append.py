@@ -253,6 +253,10 @@ class LogAppender:
         ``high_watermark``; None when all are decided."""
         return self._producers.first_undecided(high_watermark)
 
+    def first_open(self) -> int | None:
+        """Return where the earliest open transaction begins, None when there is none."""
+        return self._producers.first_open_transaction()
+
     def find_duplicate(
         self, producer_id: int, epoch: int, base_sequence: int, count: int
     ) -> int | None:

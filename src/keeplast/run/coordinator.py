@@ -7,7 +7,7 @@ that one process at a time does, and only where every limit that was lifted was 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -60,11 +60,13 @@ class Coordinator:
         events: Events,
         recipe: FilesRecipe | None = None,
         brokers: GroupReader | None = None,
+        held: Iterable[Path] = (),
     ) -> None:
         """Take the components.
 
         ``recipe`` is how workers open what ``files`` shows; None says the host's disks.
-        ``brokers`` tell what consumer groups have committed, None where files do.
+        ``brokers`` tell what consumer groups have committed, None where files do. ``held`` are the
+        data directories whose locks the caller holds.
         """
         self._runner = runner
         self._recipe = LocalRecipe() if recipe is None else recipe
@@ -75,7 +77,7 @@ class Coordinator:
         self._is_stopping = False
         self._horizons = HorizonBook(files)
         self._groups = GroupOffsets(files, brokers)
-        self._holds: set[Path] = set()
+        self._holds = set(held)
 
     def stop(self) -> None:
         """Ask for the end of the run at the next safe point; a signal handler may call it.

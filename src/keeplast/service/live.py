@@ -215,6 +215,14 @@ class LiveTierProgress(LiveProgress):
         """Pass it on."""
         self._told_tier.collected(partition, objects, size_bytes)
 
+    def left_disk(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
+        """Pass it on."""
+        self._told_tier.left_disk(partition, segments, size_bytes)
+
+    def stands(self, partition: TopicPartition, words: str) -> None:
+        """Pass it on."""
+        self._told_tier.stands(partition, words)
+
     def left_alone(self, partition: TopicPartition, reason: str) -> None:
         """Pass it on."""
         self._told_tier.left_alone(partition, reason)

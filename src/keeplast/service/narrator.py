@@ -57,6 +57,14 @@ class TierNarrator(Narrator, Protocol):
         """Say what was removed from the object store."""
         ...
 
+    def left_disk(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
+        """Say what local retention has removed from this host's disk."""
+        ...
+
+    def stands(self, partition: TopicPartition, words: str) -> None:
+        """Say whether this host leads a partition, or whom it follows."""
+        ...
+
     def left_alone(self, partition: TopicPartition, reason: str) -> None:
         """Say that another host owns a partition, and that it is left to that one."""
         ...

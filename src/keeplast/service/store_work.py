@@ -36,7 +36,7 @@ from keeplast.errors import (
 from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.run.events import Events
 from keeplast.run.receipt import action_line
@@ -60,7 +60,7 @@ from keeplast.store.look import RemoteLook
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.kept_heads import keep_line
 from keeplast.survey.receipt_clock import clock_notes
-from keeplast.survey.report import RoundReport, describe_error
+from keeplast.survey.report import ExpiryReport, RoundReport, describe_error
 from keeplast.survey.request import (
     PartitionRequest,
 )
@@ -396,19 +396,22 @@ class StoreWork:
 
     def _round(self, found: _Finding) -> RoundReport:
         """Do a round in whatever thread; nothing raises."""
-        settings = self._settings
         cleaner = share_of(self._cleaner, self._runner, self.slots)
         try:
-            return self._store.clean(
-                found.request.partition, lambda files: nullcontext(self._runner),
-                cleaner=cleaner, memory_bytes=settings.memory_bytes,
-                progressed=partial(self._progressed, partition=found.request.partition),
-                grace_ms=settings.grace_ms, shape=settings.shape,
-                task_memory_bytes=settings.task_memory_bytes,
-                expired=cleaner.has_expired_rounds, receipt=self._receipt,
-            )  # fmt: skip
+            return self._clean_one(found.request.partition, cleaner)
         except Exception as error:  # noqa: BLE001 - the loop that owns every round
             return RoundReport(error=describe_error(error), failure=error)
+
+    def _clean_one(self, partition: TopicPartition, cleaner: CleanerConfig) -> RoundReport:
+        settings = self._settings
+        return self._store.clean(
+            partition, lambda files: nullcontext(self._runner),
+            cleaner=cleaner, memory_bytes=settings.memory_bytes,
+            progressed=partial(self._progressed, partition=partition),
+            grace_ms=settings.grace_ms, shape=settings.shape,
+            task_memory_bytes=settings.task_memory_bytes,
+            expired=cleaner.has_expired_rounds, receipt=self._receipt,
+        )  # fmt: skip
 
     def _take(self, found: _Finding, report: RoundReport) -> None:
         """Note how a round ended; one that was fenced is left to the next look, which tells."""
@@ -463,13 +466,16 @@ class StoreWork:
         if not found.look.expires:
             return False
         partition = found.request.partition
-        done = self._store.expire(
-            partition, grace_ms=self._settings.grace_ms, receipt=self._receipt
-        )
+        done = self._expire_one(partition)
         if done.segments:
             self._count(expired_segments=len(done.segments), expired_bytes=done.bytes)
             self._narrator.expired(partition, done)
         return bool(done.segments)
+
+    def _expire_one(self, partition: TopicPartition) -> ExpiryReport:
+        return self._store.expire(
+            partition, grace_ms=self._settings.grace_ms, receipt=self._receipt
+        )
 
     def _collect(self, found: _Finding) -> bool:
         """Remove what may go: at once when a grace has passed, and garbage now and then."""

@@ -23,6 +23,14 @@ class TierLines(RunLines):
         """Say what was removed from the object store."""
         self._tell(partition, "collected", f"{format_counted(objects, 'object')}", size_bytes)
 
+    def left_disk(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
+        """Say what local retention has removed from this host's disk."""
+        self._tell(partition, "left disk", f"{format_counted(segments, 'segment')}", size_bytes)
+
+    def stands(self, partition: TopicPartition, words: str) -> None:
+        """Say whether this host leads a partition, or whom it follows."""
+        self._line(f"{partition}  {words}")
+
     def left_alone(self, partition: TopicPartition, reason: str) -> None:
         """Say that another host owns a partition."""
         self._line(f"{partition}  left alone: {reason}")

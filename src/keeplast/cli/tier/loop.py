@@ -20,6 +20,7 @@ from keeplast.cli.frame.console import console_served, say_console
 from keeplast.cli.frame.loop import metrics_served, run_until_signal, say_end
 from keeplast.cli.show.output import say
 from keeplast.cli.show.tier_run import TierLines, tier_sentences
+from keeplast.cli.tier.hosting import host_settings
 from keeplast.cli.tier.options import ROUNDS_MAX, TierRunOptions
 from keeplast.clock import Clock, SystemClock
 from keeplast.config.sources import read_cleaner_config, read_layers, read_settings
@@ -27,8 +28,9 @@ from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.reader_wait import GroupReader
 from keeplast.service.control import Control
-from keeplast.service.daemon import Daemon
+from keeplast.service.daemon import Daemon, Work
 from keeplast.service.gauges import GaugeObserver
+from keeplast.service.host_work import HostWork
 from keeplast.service.live import LiveTierProgress, TierTeller
 from keeplast.service.snapshot import Observer
 from keeplast.service.store_settings import StoreSettings
@@ -49,6 +51,7 @@ def look_after(options: TierRunOptions, *, as_json: bool) -> Result:
     wiring.check_runner(workers.chosen_runner, master=workers.master)
     if options.data_dir is not None:
         open_data_directory(options.data_dir, files)
+    host = host_settings(options)
     with ExitStack() as stack:
         opened = stack.enter_context(
             call.opened(broker_config=sources.broker_config, brokers=brokers)
@@ -74,7 +77,13 @@ def look_after(options: TierRunOptions, *, as_json: bool) -> Result:
         settings = replace(
             settings, slots=slots, untold=tuple if brokers is None else brokers.problems
         )
-        work = StoreWork(opened, runner, clock, files, settings, narrator=teller, events=teller)
+        work: Work
+        if host is None:
+            work = StoreWork(opened, runner, clock, files, settings, narrator=teller, events=teller)
+        else:
+            work = HostWork(
+                opened, runner, clock, files, settings, narrator=teller, events=teller, host=host
+            )
         lines.started(call.shown, slots, process_id=os.getpid())
         if served_at is not None:
             say(f"metrics at {served_at}")
@@ -105,7 +114,7 @@ def _watched(
     watcher = stack.enter_context(
         store_watcher(
             options.call, sources.broker_config, clock, options.receipt, brokers,
-            local=options.data_dir, sources=sources,
+            local=options.data_dir or options.host.host_dir, sources=sources,
         )
     )  # fmt: skip
     feed = LoopFeed(live, control, gauges, LocalFiles(), watcher.shelf, store=watcher)

@@ -29,6 +29,7 @@ from keeplast.cli.frame.parameters import Receipt
 from keeplast.cli.frame.places import object_option
 from keeplast.cli.frame.readers import ReaderOptions
 from keeplast.cli.frame.spans import SPAN_WORDS, span_ms
+from keeplast.model.host_role import HostRole
 
 if TYPE_CHECKING:
     from keeplast.config.layers import Layer
@@ -285,12 +286,47 @@ DataDirectory = Annotated[
 ]
 
 
+HOST = "As a host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOptions:
+    """Whether a process is a host of partitions, below which directory, and by which lease."""
+
+    host_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--host-dir", metavar="DIR", show_default=False, rich_help_panel=HOST,
+            help="Lead or follow the partitions, with their local logs below DIR, which is this "
+            "process's alone: segments that object storage has leave it by local.retention. Never "
+            "a broker's directory.",
+        ),
+    ] = None  # fmt: skip
+    role: Annotated[
+        HostRole | None,
+        typer.Option(
+            "--role", show_default=False, rich_help_panel=HOST,
+            help="auto leads what no host leads and follows the rest, leader leaves the rest "
+            "alone, follower never leads. Default: auto. With --host-dir.",
+        ),
+    ] = None  # fmt: skip
+    lease_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--lease-ms", metavar="MS", parser=span_ms, rich_help_panel=HOST,
+            help="After how long without a sign of it a leader is taken over: milliseconds, or "
+            f"{SPAN_WORDS}. Default: 30 seconds. With --host-dir.",
+        ),
+    ] = None  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierRunOptions:
     """What ``tier run`` takes."""
 
     call: OwnedCall
     data_dir: DataDirectory = None
+    host: HostOptions
     loop: LoopOptions
     workers: RunnerOptions
     work: WorkOptions

@@ -21,6 +21,7 @@ from keeplast.tier.metadata.commits import Commits
 from keeplast.tier.metadata.facts import Facts
 from keeplast.tier.metadata.hold_rows import HoldRows
 from keeplast.tier.metadata.inspection import Inspection
+from keeplast.tier.metadata.leases import Leases, write_lease
 from keeplast.tier.metadata.removals import Removals
 from keeplast.tier.metadata.round_sums import read_round_days
 from keeplast.tier.metadata.row_values import (
@@ -47,6 +48,7 @@ from keeplast.tier.metadata.undo_rows import UndoRows, shorten_kept
 from keeplast.tier.state import vector
 from keeplast.tier.state.continuity import Visits
 from keeplast.tier.state.holder import Holder
+from keeplast.tier.state.lease import Lease
 from keeplast.tier.state.partition_state import Orphan, PartitionState
 from keeplast.tier.state.round_days import RoundDay
 from keeplast.tier.state.segment import SegmentState
@@ -74,6 +76,11 @@ class MetadataStore(Commits):
     def hold_rows(self) -> HoldRows:
         """Return what adds and releases holds, of stored partitions and of attached ones."""
         return HoldRows(self._transactions, self.clock)
+
+    @property
+    def leases(self) -> Leases:
+        """Return what finds and renews the leases of partitions' leaders."""
+        return Leases(self._transactions)
 
     @property
     def undo_rows(self) -> UndoRows:
@@ -192,14 +199,15 @@ class MetadataStore(Commits):
     def take_over(
         self, partition: TopicPartition, *, epoch: int, owner: str,
         lineage: Sequence[LeaderEpoch], log_end: int, instead_of: PartitionState | None = None,
-        is_unchanged: bool = False,
+        is_unchanged: bool = False, lease_ms: int | None = None, acknowledged: int = 0,
     ) -> PartitionState:  # fmt: skip
         """Become the owner at ``epoch``: fence every older one and publish the claim, at once.
 
         ``lineage`` is the new leader's. FencedError unless the epoch is newer than the owner's;
         the same owner may come again with its own epoch, as after a restart, and fences the process
         that held the partition. ConflictError when that is not the one of ``instead_of`` any more,
-        or, with ``is_unchanged``, when anything has changed since that was read.
+        or, with ``is_unchanged``, when anything has changed since that was read. With ``lease_ms``
+        the owner leads by a lease, which says up to where it has ``acknowledged``, from here on.
         """
         with self._transactions.claiming(
             partition, epoch=epoch, owner=owner, instead_of=instead_of
@@ -216,6 +224,9 @@ class MetadataStore(Commits):
             else:
                 state = load_state(connection, row, NO_PART)
             write_lineage(connection, state, lineage)
+            if lease_ms is not None:
+                lease = Lease(epoch, self.holder.id, lease_ms, acknowledged)
+                write_lease(connection, state.row_id, lease)
             found = load_state(connection, find_partition(connection, partition))
             # Commits add to the size what they change; where it drifted, it is counted again.
             return mend_size(connection, found)

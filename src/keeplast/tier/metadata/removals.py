@@ -15,6 +15,7 @@ from sqlalchemy import Connection, delete, update
 
 from keeplast.errors import ConflictError
 from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.leases import remove_lease
 from keeplast.tier.metadata.row_values import json_text
 from keeplast.tier.metadata.rows import (
     change_routes,
@@ -148,6 +149,7 @@ class Removals:
             for table in reversed(schema.METADATA.sorted_tables):
                 if "partition_id" in table.c:
                     connection.execute(delete(table).where(table.c.partition_id == row["id"]))
+            remove_lease(connection, int(row["id"]))
             connection.execute(delete(schema.PARTITIONS).where(schema.PARTITIONS.c.id == row["id"]))
 
     def _begin_anew(self, connection: Connection, state: PartitionState, *, log_start: int) -> None:

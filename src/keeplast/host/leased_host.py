@@ -1,0 +1,361 @@
+"""A host that leads by a lease of the store, or follows, with object storage between the two.
+
+There is no network between hosts: what a leader has copied is what followers get, and what its high
+watermark counts as replicated. What a reader must not break:
+
+1. A lease fences nobody; leader epoch and holder do, in every transaction. A host takes over what
+   is free, what was given back, and what is led by a lease whose number has stayed the same for its
+   time. What is held without a lease is left alone, as in ``tier run``.
+2. No host leads with less of the log than the leader before has acknowledged: what was promised
+   would be gone. Only ``takes_over`` does.
+3. A host cuts its log to its leader's, and never below its own high watermark: what lies below was
+   promised, and is for a person to look at.
+
+KIP-405, KIP-1272; decisions 0015 and 0035.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from keeplast.clock import Clock
+from keeplast.errors import (
+    CommitUnknownError,
+    CompactionError,
+    ConflictError,
+    FencedError,
+    InvalidError,
+    RefusedError,
+    UnavailableError,
+)
+from keeplast.format.filename import REPLICATION_CHECKPOINT, SNAPSHOT
+from keeplast.host.host_directory import check_own_log
+from keeplast.host.local_retention import LocalRetention, plan_local_retention
+from keeplast.host.opening import open_host
+from keeplast.host.replica import Role
+from keeplast.log.checkpoints import read_checkpoint
+from keeplast.log.files import FileSystem
+from keeplast.log.truncation import find_divergence
+from keeplast.model.host_role import HostRole
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig
+from keeplast.rewrite.runner import Runner
+from keeplast.run.local_runner import LocalRunner
+from keeplast.run.place import RunnerFor
+from keeplast.store.tiered_store import GRACE_MS_DEFAULT, TieredStore
+from keeplast.survey.report import RoundReport
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT
+from keeplast.tier.state.lease import LEASE_MS_MAX, LEASE_MS_MIN, Lease
+from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
+
+LEASE_MS_DEFAULT = 30_000
+RENEWALS = 3
+"""A leader renews its lease so often within its time: two lost renewals end nothing."""
+
+
+def check_lease_ms(lease_ms: int) -> None:
+    """InvalidError for a time that no lease may have."""
+    if not LEASE_MS_MIN <= lease_ms <= LEASE_MS_MAX:
+        raise InvalidError(
+            "a lease has a time between a second and an hour. "
+            f"lease_ms={lease_ms} min={LEASE_MS_MIN} max={LEASE_MS_MAX}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Whether a host leads, by ``state``, and in ``words`` whom it follows or what keeps it."""
+
+    leads: bool
+    state: PartitionState
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a host did in one turn: how it stands, segments copied, its round and what left."""
+
+    standing: Standing
+    copied: int = 0
+    round: RoundReport | None = None
+    retention: LocalRetention | None = None
+
+
+class LeaseWatch:
+    """Sees for how long a lease was not renewed, by the clock of who looks."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Have seen nothing yet."""
+        self._clock = clock
+        self._seen: tuple[tuple[int, str | None], int] | None = None
+        self._since = 0.0
+
+    def has_ended(self, lease: Lease) -> bool:
+        """Look at the lease as it is now; say whether it has stayed the same for its time."""
+        seen, now = (lease.fence, lease.number), self._clock.seconds()
+        if seen != self._seen:
+            self._seen, self._since = seen, now
+        return now - self._since >= lease.lease_ms / 1000
+
+
+def _threads(files: FileSystem) -> AbstractContextManager[Runner]:
+    """Give a runner of this process's threads for a round."""
+    return LocalRunner()
+
+
+class LeasedHost:
+    """One partition on this host. Not safe for concurrent calls, but for :meth:`renew`."""
+
+    def __init__(
+        self,
+        store: TieredStore,
+        partition: TopicPartition,
+        root: Path,
+        *,
+        role: HostRole = HostRole.AUTO,
+        lease_ms: int = LEASE_MS_DEFAULT,
+    ) -> None:
+        """Open the local log below ``root``, whose lock the caller holds, and mend it.
+
+        A log without a high watermark beside it, as one that was copied by hand, counts as
+        replicated as far as it goes. InvalidError for a partition that is not in the store.
+        """
+        check_lease_ms(lease_ms)
+        check_own_log(root, partition)
+        parts = store.parts()
+        state = parts.metadata.load(partition)
+        check_not_forgotten(state)
+        known = read_checkpoint(parts.files, root, REPLICATION_CHECKPOINT)
+        self.partition = partition
+        self.host = open_host(
+            store, partition, root, store.topic_for(state), recovers=True, is_locked=True
+        )
+        if partition not in known:
+            self.host.acknowledge(self.host.log_end_offset)
+        self.host.save_watermark()
+        self._store = store
+        self._metadata = parts.metadata
+        self._owner = parts.owner
+        self._role = role
+        self._lease_ms = lease_ms
+        self._watch = LeaseWatch(parts.clock)
+        self._is_first = True
+
+    @property
+    def leads(self) -> bool:
+        """Say whether this host was the leader when it last looked."""
+        return self.host.role is Role.LEADER
+
+    @property
+    def lease_seconds(self) -> float:
+        """Return how often the lease is to be renewed."""
+        return self._lease_ms / 1000 / RENEWALS
+
+    # Who leads.
+
+    def step(self, *, takes_over: bool = False) -> Standing:
+        """Lead or follow, as the store says now; a follower catches up with object storage.
+
+        ``takes_over`` fences whoever has the partition, and leads also with less of the log than
+        the leader before has acknowledged. RefusedError where the log of this host is another than
+        its leader's below its own high watermark, ConflictError where the store changed meanwhile.
+        """
+        marks = self._store.restoration.marks
+        if marks is not None:
+            marks.beginning()
+        state = self._metadata.load(self.partition)
+        check_not_forgotten(state)
+        self._follow_settings(state)
+        is_first, self._is_first = self._is_first, False
+        if self.leads and self._is_ours(state):
+            return Standing(True, state, f"leads at epoch {state.leader_epoch}")
+        self.host.become_follower(max(state.leader_epoch, self.host.epoch))
+        lease = self._metadata.leases.find(state.row_id)
+        why = self._find_obstacle(state, lease, is_first=is_first, takes_over=takes_over)
+        if why is not None and self._role is HostRole.LEADER:
+            return Standing(False, state, why)
+        self._catch_up(state)
+        if why is None:
+            why = self._find_gap(state, lease, takes_over=takes_over)
+        if why is None:
+            return self._lead(state)
+        return Standing(False, state, why)
+
+    def _is_ours(self, state: PartitionState) -> bool:
+        return state.leader_epoch == self.host.epoch and self._metadata.holds(state)
+
+    def _follow_settings(self, state: PartitionState) -> None:
+        """Go on with the settings that the store has now."""
+        topic = self._store.topic_for(state)
+        if topic != self.host.topic:
+            self.host.change_settings(topic)
+
+    def _find_obstacle(
+        self, state: PartitionState, lease: Lease | None, *, is_first: bool, takes_over: bool
+    ) -> str | None:
+        """Return why this host does not lead, None when the partition may be taken."""
+        leader = f"follows {state.owner} at epoch {state.leader_epoch}"
+        if self._role is HostRole.FOLLOWER:
+            return leader if state.owner else "follows: nobody leads"
+        holder, is_own = state.holder, state.owner == self._owner
+        if takes_over or not state.owner:
+            return None
+        is_leased = lease is not None and lease.fence == state.fence
+        if not is_leased and not is_own:
+            return (
+                f"owned by {state.owner} at epoch {state.leader_epoch}, without a lease; stop it, "
+                "then take over (--take-over)"
+            )
+        if holder is None or state.held_since_ms is None:
+            return None
+        me = self._metadata.holder
+        # Of an owner's own process it is known that it is over; or it cannot be known, and who is
+        # started last goes on, as everywhere.
+        if is_own and (me.knows_over(holder) or (is_first and not me.is_comparable(holder))):
+            return None
+        if lease is not None and is_leased:
+            return None if self._watch.has_ended(lease) else leader
+        return f"another process of the same owner works on the partition. {holder}"
+
+    def _find_gap(
+        self, state: PartitionState, lease: Lease | None, *, takes_over: bool
+    ) -> str | None:
+        """Return what the leader before has acknowledged and this host lacks, None for nothing."""
+        if takes_over or lease is None or lease.epoch != state.leader_epoch:
+            return None
+        end = self.host.log_end_offset
+        if end >= lease.acknowledged:
+            return None
+        return (
+            f"does not lead: the leader before, {state.owner}, acknowledged offsets below "
+            f"{lease.acknowledged}, and this host has those below {end}; start that host, or lead "
+            "without them (--take-over)"
+        )
+
+    def _catch_up(self, state: PartitionState) -> None:
+        """Make the local log the leader's as far as object storage has it."""
+        host, end = self.host, self.host.log_end_offset
+        if state.lineage:
+            same_to = find_divergence(
+                host.lineage, end, state.lineage, max(end, state.remote_end)
+            )
+            if same_to < host.high_watermark:
+                raise RefusedError(
+                    "this host has records, replicated by what it knows, that are not in the log "
+                    "of its leader; look at them, then move the log away, and this host begins "
+                    f"again from object storage. path={host.directory} offset={same_to} "
+                    f"high_watermark={host.high_watermark} leader={state.owner}"
+                )
+            if same_to < end:
+                host.truncate(same_to)
+        if host.log_end_offset < state.remote_end:
+            host.catch_up(self._find_local_start(state))
+            host.save_watermark()
+
+    def _find_local_start(self, state: PartitionState) -> int | None:
+        """Return where a new local log begins: behind what local retention would remove.
+
+        None where that is the log start, or no segment with its producers ends there.
+        """
+        end = state.remote_end
+        plan = plan_local_retention(
+            self.host.topic, state.summaries(), log_end=end, high_watermark=end,
+            remote_end=state.covered_to(), first_dirty=state.first_dirty(),
+            now_ms=self._metadata.clock.now_ms(),
+        )  # fmt: skip
+        ends = [
+            route.last_offset + 1
+            for route in state.routes
+            if route.last_offset + 1 == state.segments[route.segment_id].next_offset
+            and SNAPSHOT in state.segments[route.segment_id].files
+        ]
+        return max((each for each in ends if each <= plan.to), default=None)
+
+    def _lead(self, state: PartitionState) -> Standing:
+        lineage = self.host.lineage
+        newest = lineage[-1].epoch if lineage else -1
+        epoch = max(state.leader_epoch, newest) + 1
+        try:
+            state = self.host.become_leader(epoch, lease_ms=self._lease_ms)
+        except FencedError:
+            state = self._metadata.load(self.partition)
+            return Standing(False, state, f"follows {state.owner} at epoch {state.leader_epoch}")
+        if self.host.high_watermark > self.host.listing().active.base_offset:
+            # What was promised before is copied with the next closed segments, and not only when
+            # the active one is full.
+            self.host.roll()
+        return Standing(True, state, f"leads at epoch {epoch}")
+
+    def renew(self) -> None:
+        """Renew the lease of a leader, from whatever thread; what fails is tried the next time.
+
+        Who was overtaken hears of it from the next call that changes something.
+        """
+        if self.leads:
+            with suppress(FencedError, UnavailableError, CommitUnknownError, ConflictError):
+                self._metadata.leases.renew(
+                    self.partition, epoch=self.host.epoch, lease_ms=self._lease_ms,
+                    acknowledged=self.host.high_watermark,
+                )  # fmt: skip
+
+    # What a turn does.
+
+    def copy(self) -> int:
+        """Copy as the leader what is closed and decided; returns how many segments."""
+        self.host.roll_idle()
+        copied = self.host.copy(replicates=True)
+        if copied:
+            self.host.save_watermark()
+        return copied
+
+    def turn(
+        self,
+        runner_for: RunnerFor = _threads,
+        *,
+        takes_over: bool = False,
+        cleaner: CleanerConfig | None = None,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        grace_ms: int = GRACE_MS_DEFAULT,
+    ) -> Turn:
+        """Lead or follow; copy, clean and expire as the leader; let go what local retention does.
+
+        What a program calls again and again between its appends. Errors as of :meth:`step` and of
+        the host's own calls; after a FencedError the next turn follows.
+        """
+        self._store.begin_turn()
+        standing, copied, report = self.step(takes_over=takes_over), 0, None
+        if not standing.leads and self._role is HostRole.LEADER:
+            return Turn(standing)
+        if standing.leads:
+            copied = self.copy()
+        if self.host.topic.is_compacted:
+            report = self.host.clean(
+                runner_for, cleaner=cleaner, memory_bytes=memory_bytes, grace_ms=grace_ms
+            )
+        if standing.leads:
+            if self.host.topic.expires:
+                self.host.expire(grace_ms=grace_ms)
+            self._store.collect(self.partition)
+        return Turn(standing, copied, report, self.host.retain_local())
+
+    def close(self) -> None:
+        """End in good order: a leader copies what it has, so that who follows lacks nothing.
+
+        The partition is given back with the store, or by :meth:`give_back`.
+        """
+        try:
+            if self.leads:
+                with suppress(CompactionError, OSError):
+                    if self.host.listing().active.size_bytes:
+                        self.host.roll()
+                    self.host.copy(replicates=True)
+        finally:
+            self.host.close()
+            self.host.role = Role.FOLLOWER
+
+    def give_back(self) -> None:
+        """Let others take over at once what this process holds of the store."""
+        with suppress(CompactionError):
+            self._metadata.give_back()

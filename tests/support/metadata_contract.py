@@ -25,6 +25,7 @@ from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.rows import KEPT_MS, PRUNED_MAX
 from keeplast.tier.state.continuity import Visits
 from keeplast.tier.state.kept_rounds import Keeping
+from keeplast.tier.state.lease import Lease
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.routing import Route
 from keeplast.tier.state.segment import RemoteFile, RemoteSegment, SegmentKind, SegmentState
@@ -79,6 +80,41 @@ class MetadataContract:
         made = Opened(url)
         yield made
         made.store.close()
+
+    def test_a_lease_is_of_the_leader_that_takes_over_and_only_that_one_renews_it(
+        self, opened: Opened
+    ) -> None:
+        store, row_id = opened.store, opened.state().row_id
+        assert store.leases.find(row_id) is None
+        state = store.take_over(
+            PARTITION, epoch=1, owner="b", lineage=LINEAGE, log_end=0, lease_ms=5000,
+            acknowledged=3,
+        )  # fmt: skip
+        first = store.leases.find(row_id)
+        assert first == Lease(1, store.holder.id, 5000, 3, 0)
+        assert state.fence == first.fence
+        store.leases.renew(PARTITION, epoch=1, lease_ms=5000, acknowledged=7)
+        store.leases.renew(PARTITION, epoch=1, lease_ms=5000, acknowledged=6)
+        assert Lease(1, store.holder.id, 5000, 7, 2) == store.leases.find(row_id)
+        # Nothing that anybody decides by has changed.
+        assert state.version == opened.state().version
+        other = MetadataStore(opened.engine, opened.clock)
+        for late, epoch in ((store, 0), (other, 1)):
+            with pytest.raises(FencedError):
+                late.leases.renew(PARTITION, epoch=epoch, lease_ms=5000, acknowledged=9)
+        assert Lease(1, store.holder.id, 5000, 7, 2) == store.leases.find(row_id)
+        # Who takes over without a lease leaves one that is nobody's.
+        state = other.take_over(PARTITION, epoch=2, owner="c", lineage=LINEAGE, log_end=0)
+        left = store.leases.find(row_id)
+        assert left is not None
+        assert left.fence != state.fence
+
+    def test_a_lease_goes_with_its_partition(self, opened: Opened) -> None:
+        store, row_id = opened.store, opened.state().row_id
+        store.take_over(PARTITION, epoch=1, owner="b", lineage=LINEAGE, log_end=0, lease_ms=5000)
+        store.removals.forget(opened.state(), new_id(), grace_ms=0)
+        store.removals.remove(opened.state())
+        assert store.leases.find(row_id) is None
 
     def test_of_a_hold_and_a_swap_that_would_pass_it_one_happens(self, opened: Opened) -> None:
         """Whoever locks the partition's row first is seen by the other."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from keeplast.errors import InvalidError
 from keeplast.host.host_directory import host_directory
 from keeplast.host.lease_keeper import LeaseKeeper
 from keeplast.host.leased_host import LEASE_MS_DEFAULT, LeasedHost
@@ -33,8 +34,10 @@ def host_partition(
     partition back.
 
     RefusedError for a directory that is a broker's, or in use by another process; InvalidError for
-    a partition that is not in the store.
+    a partition that is not in the store, and for another role.
     """
+    if role not in list(HostRole):
+        raise InvalidError(f"no role of a host. role={role!r} roles={', '.join(HostRole)}")
     with host_directory(root, store.parts().files):
         hosted = LeasedHost(store, partition, root, role=HostRole(role), lease_ms=lease_ms)
         with LeaseKeeper(lambda: (hosted,), hosted.lease_seconds):

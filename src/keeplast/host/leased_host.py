@@ -11,7 +11,7 @@ watermark counts as replicated. What a reader must not break:
 3. A host cuts its log to its leader's, and never below its own high watermark: what lies below was
    promised, and is for a person to look at.
 
-KIP-405, KIP-1272; decisions 0015 and 0035.
+KIP-405, KIP-1272; decisions 0015 and 0036.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from keeplast.errors import (
     RefusedError,
     UnavailableError,
 )
-from keeplast.format.filename import REPLICATION_CHECKPOINT, SNAPSHOT
+from keeplast.format import partition_metadata
+from keeplast.format.filename import PARTITION_METADATA, REPLICATION_CHECKPOINT, SNAPSHOT
+from keeplast.format.partition_metadata import PartitionMetadata
 from keeplast.host.host_directory import check_own_log
 from keeplast.host.local_retention import LocalRetention, plan_local_retention
 from keeplast.host.opening import open_host
@@ -47,6 +49,7 @@ from keeplast.run.place import RunnerFor
 from keeplast.store.tiered_store import GRACE_MS_DEFAULT, TieredStore
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
+from keeplast.tier.copy.importing import read_topic_id
 from keeplast.tier.state.lease import LEASE_MS_MAX, LEASE_MS_MIN, Lease
 from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
 
@@ -65,7 +68,7 @@ def check_lease_ms(lease_ms: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class HostStanding:
     """Whether a host leads, by ``state``, and in ``words`` whom it follows or what keeps it."""
 
     leads: bool
@@ -74,10 +77,10 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class HostTurn:
     """What a host did in one turn: how it stands, segments copied, its round and what left."""
 
-    standing: Standing
+    standing: HostStanding
     copied: int = 0
     round: RoundReport | None = None
     retention: LocalRetention | None = None
@@ -120,13 +123,16 @@ class LeasedHost:
         """Open the local log below ``root``, whose lock the caller holds, and mend it.
 
         A log without a high watermark beside it, as one that was copied by hand, counts as
-        replicated as far as it goes. InvalidError for a partition that is not in the store.
+        replicated as far as it goes. InvalidError for a partition that is not in the store,
+        RefusedError for a log of another topic of the same name.
         """
         check_lease_ms(lease_ms)
         check_own_log(root, partition)
         parts = store.parts()
         state = parts.metadata.load(partition)
         check_not_forgotten(state)
+        self._files = parts.files
+        self._check_same_topic(root / str(partition), state)
         known = read_checkpoint(parts.files, root, REPLICATION_CHECKPOINT)
         self.partition = partition
         self.host = open_host(
@@ -135,6 +141,7 @@ class LeasedHost:
         if partition not in known:
             self.host.acknowledge(self.host.log_end_offset)
         self.host.save_watermark()
+        self._note_topic(state)
         self._store = store
         self._metadata = parts.metadata
         self._owner = parts.owner
@@ -155,7 +162,7 @@ class LeasedHost:
 
     # Who leads.
 
-    def step(self, *, takes_over: bool = False) -> Standing:
+    def step(self, *, takes_over: bool = False) -> HostStanding:
         """Lead or follow, as the store says now; a follower catches up with object storage.
 
         ``takes_over`` fences whoever has the partition, and leads also with less of the log than
@@ -167,21 +174,39 @@ class LeasedHost:
             marks.beginning()
         state = self._metadata.load(self.partition)
         check_not_forgotten(state)
+        self._check_same_topic(self.host.directory, state)
         self._follow_settings(state)
         is_first, self._is_first = self._is_first, False
         if self.leads and self._is_ours(state):
-            return Standing(True, state, f"leads at epoch {state.leader_epoch}")
+            return HostStanding(True, state, f"leads at epoch {state.leader_epoch}")
         self.host.become_follower(max(state.leader_epoch, self.host.epoch))
         lease = self._metadata.leases.find(state.row_id)
         why = self._find_obstacle(state, lease, is_first=is_first, takes_over=takes_over)
         if why is not None and self._role is HostRole.LEADER:
-            return Standing(False, state, why)
+            return HostStanding(False, state, why)
         self._catch_up(state)
         if why is None:
             why = self._find_gap(state, lease, takes_over=takes_over)
         if why is None:
             return self._lead(state)
-        return Standing(False, state, why)
+        return HostStanding(False, state, why)
+
+    def _check_same_topic(self, directory: Path, state: PartitionState) -> None:
+        """RefusedError for a log of another topic of the same name: epochs do not tell those."""
+        own = read_topic_id(self._files, directory)
+        if int(own, 16) and int(state.topic_id, 16) and own != state.topic_id:
+            raise RefusedError(
+                "the log of this host is another topic's of the same name, which was deleted and "
+                "made again; move it away, and this host begins again from object storage. "
+                f"path={directory} topic_id={own} store_topic_id={state.topic_id}"
+            )
+
+    def _note_topic(self, state: PartitionState) -> None:
+        """Write down whose log this is, where nobody has."""
+        path = self.host.directory / PARTITION_METADATA
+        if int(state.topic_id, 16) and not self._files.exists(path):
+            metadata = PartitionMetadata(bytes.fromhex(state.topic_id))
+            self._files.write_durable(path, partition_metadata.encode(metadata))
 
     def _is_ours(self, state: PartitionState) -> bool:
         return state.leader_epoch == self.host.epoch and self._metadata.holds(state)
@@ -238,9 +263,7 @@ class LeasedHost:
         """Make the local log the leader's as far as object storage has it."""
         host, end = self.host, self.host.log_end_offset
         if state.lineage:
-            same_to = find_divergence(
-                host.lineage, end, state.lineage, max(end, state.remote_end)
-            )
+            same_to = find_divergence(host.lineage, end, state.lineage, max(end, state.remote_end))
             if same_to < host.high_watermark:
                 raise RefusedError(
                     "this host has records, replicated by what it knows, that are not in the log "
@@ -253,6 +276,8 @@ class LeasedHost:
         if host.log_end_offset < state.remote_end:
             host.catch_up(self._find_local_start(state))
             host.save_watermark()
+        # Where segments begin is each replica's own, and the active one never leaves the disk.
+        host.roll_idle()
 
     def _find_local_start(self, state: PartitionState) -> int | None:
         """Return where a new local log begins: behind what local retention would remove.
@@ -273,7 +298,7 @@ class LeasedHost:
         ]
         return max((each for each in ends if each <= plan.to), default=None)
 
-    def _lead(self, state: PartitionState) -> Standing:
+    def _lead(self, state: PartitionState) -> HostStanding:
         lineage = self.host.lineage
         newest = lineage[-1].epoch if lineage else -1
         epoch = max(state.leader_epoch, newest) + 1
@@ -281,12 +306,14 @@ class LeasedHost:
             state = self.host.become_leader(epoch, lease_ms=self._lease_ms)
         except FencedError:
             state = self._metadata.load(self.partition)
-            return Standing(False, state, f"follows {state.owner} at epoch {state.leader_epoch}")
+            return HostStanding(
+                False, state, f"follows {state.owner} at epoch {state.leader_epoch}"
+            )
         if self.host.high_watermark > self.host.listing().active.base_offset:
             # What was promised before is copied with the next closed segments, and not only when
             # the active one is full.
             self.host.roll()
-        return Standing(True, state, f"leads at epoch {epoch}")
+        return HostStanding(True, state, f"leads at epoch {epoch}")
 
     def renew(self) -> None:
         """Renew the lease of a leader, from whatever thread; what fails is tried the next time.
@@ -318,7 +345,7 @@ class LeasedHost:
         cleaner: CleanerConfig | None = None,
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
         grace_ms: int = GRACE_MS_DEFAULT,
-    ) -> Turn:
+    ) -> HostTurn:
         """Lead or follow; copy, clean and expire as the leader; let go what local retention does.
 
         What a program calls again and again between its appends. Errors as of :meth:`step` and of
@@ -327,7 +354,7 @@ class LeasedHost:
         self._store.begin_turn()
         standing, copied, report = self.step(takes_over=takes_over), 0, None
         if not standing.leads and self._role is HostRole.LEADER:
-            return Turn(standing)
+            return HostTurn(standing)
         if standing.leads:
             copied = self.copy()
         if self.host.topic.is_compacted:
@@ -338,7 +365,7 @@ class LeasedHost:
             if self.host.topic.expires:
                 self.host.expire(grace_ms=grace_ms)
             self._store.collect(self.partition)
-        return Turn(standing, copied, report, self.host.retain_local())
+        return HostTurn(standing, copied, report, self.host.retain_local())
 
     def close(self) -> None:
         """End in good order: a leader copies what it has, so that who follows lacks nothing.

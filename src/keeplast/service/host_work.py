@@ -10,13 +10,13 @@ a host whose leader is another one copies, cleans and removes nothing in the sto
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from keeplast.clock import Clock
-from keeplast.errors import FencedError
+from keeplast.errors import CompactionError, FencedError
 from keeplast.host.host_directory import host_directory
 from keeplast.host.lease_keeper import LeaseKeeper
 from keeplast.host.leased_host import RENEWALS, LeasedHost
@@ -63,9 +63,7 @@ class HostWork(StoreWork):
         host: HostSettings,
     ) -> None:
         """Take the components as :class:`StoreWork` does, and what this host is to be."""
-        super().__init__(
-            store, runner, clock, files, settings, narrator=narrator, events=events
-        )
+        super().__init__(store, runner, clock, files, settings, narrator=narrator, events=events)
         self._host = host
         self._hosts: dict[TopicPartition, LeasedHost] = {}
         self._told: dict[TopicPartition, str] = {}
@@ -84,8 +82,8 @@ class HostWork(StoreWork):
                 for hosted in list(self._hosts.values()):
                     hosted.close()
                 # Others take over at once, and need not wait for the end of a lease.
-                for hosted in list(self._hosts.values())[:1]:
-                    hosted.give_back()
+                with suppress(CompactionError):
+                    self._store.parts().metadata.give_back()
 
     def _renewed(self) -> list[LeasedHost]:
         return list(self._hosts.values())

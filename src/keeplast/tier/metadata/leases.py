@@ -44,9 +44,7 @@ class Leases:
 def write_lease(connection: Connection, row_id: int, lease: Lease) -> None:
     """Keep a lease instead of the one before, while the partition's row is locked."""
     remove_lease(connection, row_id)
-    connection.execute(
-        insert(schema.STORE).values(key=key_of(row_id), value=lease.encode())
-    )
+    connection.execute(insert(schema.STORE).values(key=key_of(row_id), value=lease.encode()))
 
 
 def remove_lease(connection: Connection, row_id: int) -> None:

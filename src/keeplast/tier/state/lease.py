@@ -50,9 +50,7 @@ class Lease:
         """Return what a text says, None when it is none of ours."""
         try:
             found = json.loads(text)
-            numbers = {
-                each.name: found[each.name] for each in fields(cls) if each.name != "holder"
-            }
+            numbers = {each.name: found[each.name] for each in fields(cls) if each.name != "holder"}
             if not all(type(each) is int and each >= 0 for each in numbers.values()):
                 return None
             lease = cls(holder=str(found["holder"]), **numbers)

@@ -46,6 +46,7 @@ from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.run.local_runner import LocalRunner
 from keeplast.run.place import RunnerFor
+from keeplast.store.collection_pace import is_collection_due
 from keeplast.store.tiered_store import GRACE_MS_DEFAULT, TieredStore
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
@@ -149,6 +150,7 @@ class LeasedHost:
         self._lease_ms = lease_ms
         self._watch = LeaseWatch(parts.clock)
         self._is_first = True
+        self._collected_ms: int | None = None
 
     @property
     def leads(self) -> bool:
@@ -309,9 +311,9 @@ class LeasedHost:
             return HostStanding(
                 False, state, f"follows {state.owner} at epoch {state.leader_epoch}"
             )
-        if self.host.high_watermark > self.host.listing().active.base_offset:
-            # What was promised before is copied with the next closed segments, and not only when
-            # the active one is full.
+        if self.host.high_watermark > max(self.host.listing().active.base_offset, state.remote_end):
+            # What was promised before and is not in object storage is copied with the next closed
+            # segments, and not only when the active one is full.
             self.host.roll()
         return HostStanding(True, state, f"leads at epoch {epoch}")
 
@@ -364,8 +366,15 @@ class LeasedHost:
         if standing.leads:
             if self.host.topic.expires:
                 self.host.expire(grace_ms=grace_ms)
-            self._store.collect(self.partition)
+            self._collect()
         return HostTurn(standing, copied, report, self.host.retain_local())
+
+    def _collect(self) -> None:
+        orphans = self._metadata.orphans(self.partition)
+        now_ms = self._metadata.clock.now_ms()
+        if is_collection_due(orphans, self._collected_ms, now_ms=now_ms):
+            self._collected_ms = now_ms
+            self._store.collect(self.partition)
 
     def close(self) -> None:
         """End in good order: a leader copies what it has, so that who follows lacks nothing.

@@ -56,6 +56,7 @@ from keeplast.service.snapshot import PartitionFacts, TierTotals
 from keeplast.service.store_facts import elsewhere_facts, own_facts, with_look
 from keeplast.service.store_settings import StoreSettings
 from keeplast.service.tier_pace import share_of
+from keeplast.store.collection_pace import is_collection_due
 from keeplast.store.look import RemoteLook
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.kept_heads import keep_line
@@ -68,9 +69,6 @@ from keeplast.survey.wording import sentences
 from keeplast.tier.objects.round_files import ROOT
 from keeplast.tier.state.continuity import ReplacedRange
 from keeplast.tier.state.partition_state import PartitionState as Stored
-
-COLLECT_MS = 60 * 60 * 1000
-"""Objects without a row are looked for this often; replaced segments as soon as they may go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,7 +452,7 @@ class StoreWork:
         now_ms = self._clock.now_ms()
         for partition in self._forgotten:
             last_ms = self._collected_ms.get(partition)
-            if self._is_stopping or (last_ms is not None and 0 <= now_ms - last_ms < COLLECT_MS):
+            if self._is_stopping or not is_collection_due((), last_ms, now_ms=now_ms):
                 continue
             self._collected_ms[partition] = now_ms
             try:
@@ -480,9 +478,8 @@ class StoreWork:
     def _collect(self, found: _Finding) -> bool:
         """Remove what may go: at once when a grace has passed, and garbage now and then."""
         partition, now_ms = found.request.partition, self._clock.now_ms()
-        is_due = any(orphan.not_before_ms <= now_ms for orphan in found.look.orphans)
         last_ms = self._collected_ms.get(partition)
-        if not is_due and last_ms is not None and 0 <= now_ms - last_ms < COLLECT_MS:
+        if not is_collection_due(found.look.orphans, last_ms, now_ms=now_ms):
             return False
         self._collected_ms[partition] = now_ms
         return self._remove_garbage(partition)

@@ -21,7 +21,7 @@ from keeplast.tier.metadata.marks import Marks
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.store_name import write_name
 from keeplast.tier.metadata.stored_logs import OBJECTS, require_store
-from keeplast.tier.objects.object_store import ObjectPlace
+from keeplast.tier.objects.object_store import STORE_PROBE, ObjectPlace
 from keeplast.tier.objects.stores import check_directory, lasting_url, open_objects
 
 
@@ -64,7 +64,8 @@ def open_store(
 def _open_objects(
     metadata: MetadataStore, store: str, given: str | None, options: dict[str, str]
 ) -> ObjectPlace:
-    """Open the objects of a store; a place that cannot be opened and listed is not remembered."""
+    """Open the objects of a store; a place that cannot be opened and listed, or where nothing can
+    be deleted, is not remembered."""
     known = metadata.find_fact(OBJECTS)
     url = known if given is None else lasting_url(given)
     if url is None:
@@ -78,6 +79,7 @@ def _open_objects(
             opened = open_objects(url, options)
             next(iter(opened.list("")), None)
             write_name(metadata, opened, url)
+            _prove_deletion(opened)
             known = metadata.fact(OBJECTS, lambda: url)
         else:
             check_directory(url)
@@ -88,3 +90,12 @@ def _open_objects(
         "the objects of this store are elsewhere; leave --objects out, or make another store. "
         f"given={url} found={known}"
     )
+
+
+def _prove_deletion(objects: ObjectPlace) -> None:
+    """Raise UnavailableError where the place lets nothing be deleted: a store there only grows.
+
+    It goes by one name: a probe that nobody may remove does not heap.
+    """
+    objects.put_new(STORE_PROBE, b"probe")
+    objects.delete([STORE_PROBE])

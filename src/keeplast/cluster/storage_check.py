@@ -1,17 +1,20 @@
-"""Whether a remote tier can be read as a round would read it, and whether deletion frees anything.
+"""Whether a round could do its work in a remote tier, and whether deletion frees anything.
 
-The rule: **nothing is written there, and each right that is missing is named**. One segment that
+The rule: **each right that is missing is named, and nothing stays behind**. One segment that
 brokers serve is opened of each topic: who names another bucket or prefix than the brokers' finds
-nothing, and would take that for damage later.
+nothing, and would take that for damage later. Only then a probe is written among keeplast's own
+objects, read, and removed: a right to delete that is missing shows nowhere else before a claim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import secrets
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from keeplast.cluster.check import AttachFinding, Severity
-from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
+from keeplast.cluster.layouts.layout import PROBE, PROBES, AuxiliaryFile, RemoteLayout
 from keeplast.cluster.metadata_cache import ClusterCache
 from keeplast.errors import (
     CompactionError,
@@ -22,16 +25,11 @@ from keeplast.errors import (
 )
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.model.redaction import shown_url
+from keeplast.tier.objects.store_rights import StoreAction, right_of
 from keeplast.tier.objects.stores import is_forbidden
 
 NOT_STORED_REMEDY = "give --storage as the plugin is configured on the brokers"
-_READ, _LIST = 0, 1
-_RIGHTS = {
-    "s3": ("s3:GetObject", "s3:ListBucket"),
-    "gs": ("storage.objects.get", "storage.objects.list"),
-    "az": ("the role Storage Blob Data Reader", "the role Storage Blob Data Reader"),
-}
-_OF_FILES = "to read files and folders, as the brokers' user or in its group"
+TOKEN_BYTES = 16
 
 
 def newest_served(cache: ClusterCache, topics: Iterable[str]) -> list[RemoteLogSegment]:
@@ -49,21 +47,24 @@ def newest_served(cache: ClusterCache, topics: Iterable[str]) -> list[RemoteLogS
 def check_storage(
     layout: RemoteLayout, storage: str, segments: Iterable[RemoteLogSegment]
 ) -> Iterator[AttachFinding]:
-    """Yield what stands in the way of reading ``segments``, one of each topic, at ``storage``.
+    """Yield what stands in the way of a round on ``segments``, one of each topic, at ``storage``.
 
     UnavailableError when the storage fails otherwise than by refusing.
     """
     place = _StoragePlace(storage)
-    hides = False
+    hides = is_elsewhere = False
+    named: set[StoreAction] = set()
     for each in segments:
         topic = each.id.partition.topic
         try:
             read_stored(layout, each)
         except FileNotFoundError as error:
+            is_elsewhere = True
             yield _refuse("not-stored", topic, not_stored(error), NOT_STORED_REMEDY)
             continue
         except UnavailableError as error:
-            yield place.refused(error, topic, _READ)
+            yield place.refused(error, topic, StoreAction.READ)
+            named.add(StoreAction.READ)
             continue
         except (CorruptError, RefusedError, InvalidError) as error:
             yield _refuse("stored-otherwise", topic, f"its newest segment cannot be read: {error}")
@@ -71,8 +72,12 @@ def check_storage(
         try:
             next(iter(layout.list(each.id.partition)), None)
         except UnavailableError as error:
-            yield place.refused(error, topic, _LIST)
+            yield place.refused(error, topic, StoreAction.LIST)
+            named.add(StoreAction.LIST)
         hides |= layout.hides_deleted(each)
+    # What may be somebody else's bucket gets no probe.
+    if not is_elsewhere:
+        yield from place.tried(layout, named)
     yield from place.warnings(hides=hides)
 
 
@@ -105,15 +110,50 @@ class _StoragePlace:
     def scheme(self) -> str:
         return self.storage.partition(":")[2].partition("://")[0]
 
-    def refused(self, error: CompactionError, topic: str, which: int) -> AttachFinding:
+    def tried(
+        self, layout: RemoteLayout, named: Collection[StoreAction]
+    ) -> Iterator[AttachFinding]:
+        """Yield what the store refuses to do with a probe, but for what is ``named`` already.
+
+        And that it heeds no conditions, where it does not.
+
+        UnavailableError when it fails otherwise.
+        """
+        token = secrets.token_hex(TOKEN_BYTES).encode()
+        steps: dict[StoreAction, Callable[[], object]] = {
+            StoreAction.WRITE: lambda: layout.put_new(PROBE, token),
+            StoreAction.READ: lambda: layout.read_own(PROBE),
+            StoreAction.LIST: lambda: deque(layout.list_own(PROBES), maxlen=0),
+            StoreAction.DELETE: lambda: layout.delete_own(PROBE),
+        }
+        refused: set[StoreAction] = set()
+        for action, ask in steps.items():
+            # Of an object that is not there S3 says "forbidden" to who may not list.
+            if action is StoreAction.READ and refused:
+                continue
+            try:
+                ask()
+            except UnavailableError as error:
+                finding = self.refused(error, None, action)
+                refused.add(action)
+                if action not in named:
+                    yield finding
+        if not refused:
+            try:
+                layout.check_conditions()
+            except RefusedError as error:
+                yield _refuse("storage-conditions", None, str(error))
+
+    def refused(
+        self, error: CompactionError, topic: str | None, action: StoreAction
+    ) -> AttachFinding:
         """Return what is missing; ``error`` itself where nothing was refused."""
         if not is_forbidden(error):
             raise error
-        right = _RIGHTS.get(self.scheme, (_OF_FILES, _OF_FILES))[which]
+        right = right_of(self.scheme, action)
         return _refuse(
             "storage-permission", topic,
-            f"the storage refuses to {('read', 'list')[which]} its objects: the principal needs "
-            f"{right}",
+            f"the storage refuses to {action} objects: the principal needs {right}",
             f"allow {right}, on {shown_url(self.storage)} and all below it",
         )  # fmt: skip
 
@@ -136,5 +176,5 @@ class _StoragePlace:
             )  # fmt: skip
 
 
-def _refuse(rule: str, topic: str, words: str, remedy: str = "") -> AttachFinding:
+def _refuse(rule: str, topic: str | None, words: str, remedy: str = "") -> AttachFinding:
     return AttachFinding(rule, Severity.REFUSES, topic, words, remedy)

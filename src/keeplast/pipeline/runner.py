@@ -27,6 +27,7 @@ from keeplast.read.log_state import Winners
 from keeplast.read.state_parts import StatePart
 from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.run.readiness import PROBE
 
 PROBES_PER_SLOT = 4
 STOP_SECONDS = 3.0
@@ -172,7 +173,7 @@ class SparkRunner:
             self._probed.add(root)
             return
         token = secrets.token_hex(16)
-        file = root / f".keeplast-probe-{token[:8]}"
+        file = root / f"{PROBE}-{token[:8]}"
         file.write_text(token)
         try:
             context = self._session.sparkContext

@@ -171,7 +171,9 @@ class Coordinator:
             runs = [PartitionRun(partition) for partition in request.partitions]
             roots = {target_of(run.request, request).parent for run in runs}
             # A call that was stopped before it began tries nothing either.
-            unready = {} if self._is_stopping else unready_roots(self._files, sorted(roots))
+            unready = {}
+            if not self._is_stopping:
+                unready = unready_roots(self._files, sorted(roots), self._clock.now_ms())
             behind = clock_notes(self._files, request.receipt, self._now_ms(request))
             for run in runs:
                 run.notes += behind

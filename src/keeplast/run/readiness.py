@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from keeplast.errors import RefusedError, making
+from keeplast.errors import RefusedError, UnavailableError, making
 from keeplast.format.filename import CLEAN_SHUTDOWN, CLEANER_CHECKPOINT, LOCK, META_PROPERTIES
 from keeplast.log.erasure_requests import REQUESTS_NAME
 from keeplast.log.files import FileSystem, reading
@@ -20,6 +20,12 @@ from keeplast.survey.receipt_book import VERSIONS
 
 ROOM_BYTES = 1 << 20
 """What must be free where a receipt or a checkpoint goes: more than a line of either takes."""
+
+PROBE = ".keeplast-probe"
+"""A file in a data directory by which is tried what its store allows, and, with more behind the
+name, whether executors of Spark see it."""
+PROBE_MS_MAX = 3_600_000
+"""Nobody looks at a probe that is older: who wrote it ended before removing it."""
 
 NAMES_TAKEN = (
     META_PROPERTIES,
@@ -104,10 +110,14 @@ def _try_receipt(files: FileSystem, path: Path) -> None:
 def prove_checkpoints(files: FileSystem, root: Path) -> None:
     """Raise OSError unless the checkpoints of a data directory can be replaced.
 
-    RefusedError where there is no room for them.
+    RefusedError where there is no room for them; UnavailableError where a store does not let a
+    round write and delete.
     """
     if is_object_path(root):
-        return  # a store has no rights of a directory, and its room has no end
+        # What a round replaces it removes. One name: a probe that nobody may remove does not heap.
+        files.write_durable(root / PROBE, b"probe")
+        files.unlink(root / PROBE)
+        return  # the room of a store has no end
     # The name under which a checkpoint is written before it takes the place of the old one.
     probe = root / f"{CLEANER_CHECKPOINT}.tmp"
     files.open_write(probe).close()
@@ -117,16 +127,31 @@ def prove_checkpoints(files: FileSystem, root: Path) -> None:
     _check_room(files, root, "the checkpoints")
 
 
-def unready_roots(files: FileSystem, roots: Iterable[Path]) -> dict[Path, Exception]:
+def unready_roots(
+    files: FileSystem, roots: Iterable[Path], now_ms: int
+) -> dict[Path, Exception]:
     """Return why no round can be ended in these data directories; those that are ready are not in
-    it."""
+    it. What is left of old probes at ``now_ms`` goes."""
     unready: dict[Path, Exception] = {}
     for root in roots:
         try:
             prove_checkpoints(files, root)
-        except (RefusedError, OSError) as error:
+            _sweep_probes(files, root, now_ms)
+        except (RefusedError, UnavailableError, OSError) as error:
             unready[root] = error
     return unready
+
+
+def _sweep_probes(files: FileSystem, root: Path, now_ms: int) -> None:
+    """Remove the probes of processes that ended before they did."""
+    if is_object_path(root):
+        return  # executors are asked about disks alone
+    for name in files.listdir(root):
+        if name.startswith(f"{PROBE}-"):
+            with contextlib.suppress(OSError):
+                age_ms = now_ms - files.stat(root / name).mtime_ns // 1_000_000
+                if age_ms > PROBE_MS_MAX:
+                    files.unlink(root / name)
 
 
 def _check_content(files: FileSystem, path: Path) -> None:

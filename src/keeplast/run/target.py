@@ -34,6 +34,7 @@ from keeplast.log.recovery import is_settled
 from keeplast.log.topic_id import read_topic_id
 from keeplast.model.partition import TopicPartition
 from keeplast.run.commit import copy_file
+from keeplast.run.readiness import PROBE
 from keeplast.survey.request import CleanRequest, PartitionRequest
 
 NAMES_SHOWN_MAX = 10
@@ -142,7 +143,11 @@ def check_target_root(files: FileSystem, request: CleanRequest) -> None:
 
 def _is_root_file(name: str) -> bool:
     known = name.removesuffix(".tmp")
-    return known.endswith("-checkpoint") or known in (META_PROPERTIES, CLEAN_SHUTDOWN, LOCK)
+    return (
+        known.endswith("-checkpoint")
+        or known in (META_PROPERTIES, CLEAN_SHUTDOWN, LOCK)
+        or known.startswith(PROBE)
+    )
 
 
 def _is_unfinished(files: FileSystem, place: Path) -> bool:

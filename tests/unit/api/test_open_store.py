@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 import keeplast
-from keeplast.errors import RefusedError
+from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.tier.metadata.marks import Marks
 from keeplast.tier.objects.object_store import MARKS, StoredObject
 from keeplast.tier.objects.stores import ObstoreObjects
+from tests.support.refusing_s3 import refusing_s3
 
 SAMPLE = Path(keeplast.__file__).parent / "samples" / "broker-4.3.0" / "orders-0"
 ORDERS = keeplast.TopicPartition("orders", 0)
@@ -152,3 +153,23 @@ def test_a_backup_that_is_restored_in_the_middle_of_a_collection_ends_it(
             store.collect(ORDERS)
         assert 3 == len(announced)
         assert () == store.verify(ORDERS)
+
+
+def test_a_place_where_nothing_may_be_deleted_is_no_place_for_a_store(tmp_path: Path) -> None:
+    def opened(objects: str | None) -> keeplast.TieredStore:
+        return keeplast.open_store(
+            f"sqlite:///{tmp_path / 'a.db'}", objects, owner="me", topic_of=keeplast.topic_config,
+            options=s3.options,
+        )  # fmt: skip
+
+    with refusing_s3() as s3:
+        s3.denied = {"s3:DeleteObject"}
+        for _ in range(2):
+            with pytest.raises(UnavailableError, match="s3:DeleteObject"):
+                opened(s3.url)
+            assert ["keeplast-probe", "keeplast-store"] == sorted(s3.objects)
+        with pytest.raises(InvalidError, match="this store is new"):
+            opened(None)
+        s3.denied = set()
+        with opened(s3.url):
+            assert ["keeplast-store"] == sorted(s3.objects)

@@ -48,7 +48,8 @@ def check(
         typer.Option(
             "--storage", metavar="PLUGIN:PLACE", show_default=False,
             help="Look there too, as for `attach clean`: the newest segment of each topic is "
-            "opened, and what the principal of the bucket lacks is named.",
+            "opened, a probe of keeplast's own is written, read, listed and removed, and what the "
+            "principal of the bucket lacks is named.",
         ),
     ] = None,
     storage_options: StorageOptions = (),
@@ -57,7 +58,8 @@ def check(
     """Say of each tiered topic whether it may be compacted from outside, and what to change.
 
     Changes nothing; a principal that may describe and read is enough, and each permission that is
-    missing is named. What keeplast is to do with a topic comes from its own settings, since the
+    missing is named. With `--storage` the bucket's principal should be the one that rounds will
+    have. What keeplast is to do with a topic comes from its own settings, since the
     broker's policy stays `delete`; a topic that they do not name is to be compacted. Exit code 1
     when something refuses.
     """

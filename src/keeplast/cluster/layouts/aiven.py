@@ -46,6 +46,7 @@ from keeplast.cluster.layouts.aiven_metadata import (
 from keeplast.cluster.layouts.layout import (
     ALWAYS_THERE,
     OWN_BYTES_MAX,
+    PROBE,
     AuxiliaryFile,
     FoundOwn,
     FoundSegment,
@@ -87,7 +88,6 @@ LOG, INDEXES, MANIFEST = "log", "indexes", "rsm-manifest"
 _SUFFIXES = (LOG, INDEXES, MANIFEST)
 _NAME = re.compile(rf"([0-9]{{20}})-([A-Za-z0-9_-]{{22}})\.(?:{'|'.join(_SUFFIXES)})\Z")
 _OBJECT = re.compile(r"[^/]+-[A-Za-z0-9_-]{22}/[0-9]+/([^/]+)\Z")
-_PROBE = "probe-"
 _NO_KEYS = KeyRing()
 
 
@@ -236,8 +236,11 @@ class AivenLayout:
         directory = self._own_directory
         if directory is not None:
             directory.check_conditions()
-        # Two that find out at a time must not meet: equal contents have equal tags.
-        elif not self._objects.is_conditional(self._own_key(_PROBE + secrets.token_hex(8))):
+            return
+        # One name, so that probes that nobody may delete do not heap; two that find out at a time
+        # may disturb each other there, and ask once more by a name of their own.
+        names = (PROBE, f"{PROBE}-{secrets.token_hex(8)}")
+        if not any(self._objects.is_conditional(self._own_key(each)) for each in names):
             raise RefusedError(
                 "this object store ignores If-None-Match or If-Match, so that two compactors "
                 f"could not exclude each other; use one that heeds them. url={self.url}"

@@ -35,6 +35,12 @@ ALWAYS_THERE = frozenset(AuxiliaryFile) - {AuxiliaryFile.TXN_INDEX}
 """Brokers upload these for every segment, and fail to read one that lacks any of them."""
 AUXILIARY_BYTES_MAX = 1 << 28
 OWN_BYTES_MAX = 1 << 28
+PROBES = "probes"
+PROBE = f"{PROBES}/probe"
+"""The own object by which is tried what a store allows, and whether it heeds conditions.
+
+It is removed each time. One that may not be removed is written over by the next try.
+"""
 
 
 @dataclass(frozen=True, slots=True)

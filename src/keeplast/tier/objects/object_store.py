@@ -24,6 +24,8 @@ FILTER = "filter"
 ID_CHARS = 32
 STORE_NAME = "keeplast-store"
 """The object that names the one store whose objects lie here."""
+STORE_PROBE = "keeplast-probe"
+"""Written and removed when a store is made, to see whether both are allowed."""
 MARKS = "keeplast-marks"
 """The folder of the objects that say how far metadata has been; see :mod:`.marks`."""
 

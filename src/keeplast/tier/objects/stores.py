@@ -35,6 +35,7 @@ from keeplast.errors import InvalidError, UnavailableError
 from keeplast.model.redaction import has_userinfo, option_secrets, shown_url, without_secrets
 from keeplast.tier.objects.endpoints import is_plain_http
 from keeplast.tier.objects.object_store import ObjectPlace, ObjectWriter, StoredObject
+from keeplast.tier.objects.store_rights import StoreAction, right_of
 
 FILE = "file://"
 MEMORY = "memory://"
@@ -46,11 +47,12 @@ NEW_DIGITS = 18
 """``<name>#<digits>`` is a file that is written, to the library too, and to nobody an object."""
 DELETE_ATTEMPTS = 2
 CREATE_ATTEMPTS = 4
+PROBE_BYTES = 16
 REASON_CHARS_MAX = 300
 _PLAIN_KEY = re.compile(r"(?!\.)[A-Za-z0-9._-]+(?:/(?!\.)[A-Za-z0-9._-]+)*")
 """A key that is the path of its file and nothing else."""
 _NO_BUCKET = re.compile(r"<Code>(?:NoSuchBucket|ContainerNotFound|ContainerBeingDeleted)</Code>")
-_REFUSED = re.compile(r"status code: 40[13]\b")
+_REFUSED = re.compile(r"status code: 40[13]\b|\(code: AccessDenied\)")
 _ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/?(?!/)")
 STORES_KEPT = 8
 """A worker process keeps connections to so many stores."""
@@ -88,7 +90,7 @@ class ObstoreObjects:
         """Read the bytes ``[start, end)`` in one request; an empty range asks nobody."""
         if end <= start:
             return memoryview(b"")
-        with self._translated(key):
+        with self._translated(key, StoreAction.READ):
             return memoryview(obstore.get_range(self._store, key, start=start, end=end))
 
     def fill(self, key: str, start: int, buffer: memoryview) -> bool:
@@ -103,7 +105,7 @@ class ObstoreObjects:
 
     def stat(self, key: str) -> StoredObject:
         """Ask for the object's metadata."""
-        with self._translated(key):
+        with self._translated(key, StoreAction.READ):
             return _describe(obstore.head(self._store, key))
 
     def tells_version(self, key: str) -> bool:
@@ -113,7 +115,7 @@ class ObstoreObjects:
         """
         if isinstance(self._store, GCSStore):
             return False
-        with self._translated(key):
+        with self._translated(key, StoreAction.READ):
             # S3 calls so what was written while versions were not kept.
             return obstore.head(self._store, key)["version"] not in (None, "", "null")
 
@@ -125,10 +127,8 @@ class ObstoreObjects:
 
     def put_new(self, key: str, data: bytes) -> bool:
         """Write an object by a request that never replaces one."""
-        with self._translated(key, writes=True):
-            try:
-                obstore.put(self._store, key, data, mode="create", use_multipart=False)
-            except AlreadyExistsError:
+        with self._translated(key, StoreAction.WRITE, writes=True):
+            if not self._put_if(key, data, "create"):
                 return False
             self._make_durable(key)
         return True
@@ -138,56 +138,73 @@ class ObstoreObjects:
 
         By a condition on the very version that was read. A directory knows no such condition.
         """
-        with self._translated(key):
-            try:
+        try:
+            with self._translated(key, StoreAction.READ):
                 found = obstore.get(self._store, key)
                 if bytes(found.bytes()) != expected:
                     return False
                 version = _version_of(found.meta)
-                obstore.put(self._store, key, data, mode=version, use_multipart=False)
-            except (NotFoundError, FileNotFoundError):
-                return False
-            except (PreconditionError, AlreadyExistsError):
-                # After a lost answer the condition may have failed on what we wrote ourselves.
-                with contextlib.suppress(NotFoundError, FileNotFoundError):
-                    return bytes(obstore.get(self._store, key).bytes()) == data
-                return False
-        return True
+            with self._translated(key, StoreAction.REPLACE):
+                if self._put_if(key, data, version):
+                    return True
+            # After a lost answer the condition may have failed on what we wrote ourselves.
+            with self._translated(key, StoreAction.READ):
+                return bytes(obstore.get(self._store, key).bytes()) == data
+        except FileNotFoundError:
+            return False
 
     def is_conditional(self, key: str) -> bool:
-        """Say whether the store heeds conditions; ``key`` is written, and removed, to find out."""
-        with self._translated(key, writes=True):
-            try:
-                first = obstore.put(self._store, key, b"1", mode="overwrite", use_multipart=False)
-                obstore.put(self._store, key, b"22", mode="overwrite", use_multipart=False)
-                modes: tuple[Any, ...] = ("create", _version_of(first))
-                for mode in modes:
-                    try:
-                        obstore.put(self._store, key, b"333", mode=mode, use_multipart=False)
-                    except (AlreadyExistsError, PreconditionError):
-                        continue
-                    return False
-                return bytes(obstore.get(self._store, key).bytes()) == b"22"
-            finally:
+        """Say whether the store heeds conditions; ``key`` is written, and removed, to find out.
+
+        What an earlier call has left there is written over. False may come of somebody who does
+        the same with ``key`` at the time: then another key says what is so.
+        """
+        first, second, refused = (secrets.token_bytes(PROBE_BYTES) for _ in range(3))
+        try:
+            with self._translated(key, StoreAction.REPLACE, writes=True):
+                # Equal contents have equal tags.
+                old = obstore.put(self._store, key, first, mode="overwrite", use_multipart=False)
+                obstore.put(self._store, key, second, mode="overwrite", use_multipart=False)
+                conditions: tuple[Any, ...] = ("create", _version_of(old))
+                is_written = any(self._put_if(key, refused, each) for each in conditions)
+            with (
+                self._translated(key, StoreAction.READ),
+                contextlib.suppress(NotFoundError, FileNotFoundError),
+            ):
+                is_written |= bytes(obstore.get(self._store, key).bytes()) == refused
+        except BaseException:
+            # What was refused first is what is told.
+            with contextlib.suppress(UnavailableError):
                 self.delete([key])
+            raise
+        self.delete([key])
+        return not is_written
+
+    def _put_if(self, key: str, data: bytes, condition: Any) -> bool:
+        """Write an object on a condition; False where that does not hold."""
+        try:
+            obstore.put(self._store, key, data, mode=condition, use_multipart=False)
+        except (AlreadyExistsError, PreconditionError):
+            return False
+        return True
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """Yield the objects whose keys begin with ``prefix``, page by page."""
-        with self._translated(prefix):
+        with self._translated(prefix, StoreAction.LIST):
             for page in obstore.list(self._store, prefix=prefix):
                 for entry in page:
                     yield _describe(entry)
 
     def children(self, prefix: str) -> tuple[tuple[StoredObject, ...], tuple[str, ...]]:
         """Return objects and names of folders one level below ``prefix``."""
-        with self._translated(prefix):
+        with self._translated(prefix, StoreAction.LIST):
             found = obstore.list_with_delimiter(self._store, prefix=prefix)
         folders = tuple(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
         return tuple(_describe(entry) for entry in found["objects"]), folders
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object inside the store, without its bytes passing here."""
-        with self._translated(source):
+        with self._translated(source, StoreAction.COPY):
             obstore.copy(self._store, source, target)
             self._make_durable(target)
 
@@ -196,7 +213,7 @@ class ObstoreObjects:
         waiting = list(keys)
         for at in range(0, len(waiting), DELETE_BATCH):
             batch = waiting[at : at + DELETE_BATCH]
-            with self._translated(batch[0]):
+            with self._translated(batch[0], StoreAction.DELETE):
                 try:
                     self._delete_batch(batch)
                 except (NotFoundError, FileNotFoundError):
@@ -233,7 +250,9 @@ class ObstoreObjects:
                 self._synced = path.parent
 
     @contextlib.contextmanager
-    def _translated(self, key: str, *, writes: bool = False) -> Iterator[None]:
+    def _translated(
+        self, key: str, action: StoreAction, *, writes: bool = False
+    ) -> Iterator[None]:
         """Raise the errors of the port; ``writes`` says that no object has to be there before."""
         try:
             yield
@@ -241,16 +260,21 @@ class ObstoreObjects:
             is_missing = isinstance(error, NotFoundError | FileNotFoundError)
             # A bucket that is gone must not look like one whose objects are.
             if _NO_BUCKET.search(str(error)) is not None or (is_missing and writes):
-                raise UnavailableError(
-                    "there is no such bucket or container; make it, or correct the URL. "
-                    f"url={self._url} key={key} "
-                    f"error={reason_of(error, option_secrets(self._options.items()))}"
-                ) from error
-            if is_missing:
+                problem = "there is no such bucket or container; make it, or correct the URL"
+            elif is_missing:
                 raise FileNotFoundError(2, "no such object", f"{self._url}/{key}") from error
+            elif _is_refusal(error):
+                right = right_of(self._url.partition("://")[0], action)
+                problem = (
+                    f"the object store refuses to {action}: the principal needs {right}, or the "
+                    "credentials are not its own"
+                )
+            else:
+                problem = (
+                    "the object store failed; see to bucket, credentials, endpoint and options"
+                )
             raise UnavailableError(
-                f"the object store failed; see to bucket, credentials, endpoint and options. "
-                f"url={self._url} key={key} "
+                f"{problem}. url={self._url} key={key} "
                 f"error={reason_of(error, option_secrets(self._options.items()))}"
             ) from error
 
@@ -265,11 +289,11 @@ class _Writer:
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         # The library sends it later, and from where it lies: callers use their memory again.
-        with self._objects._translated(self._key, writes=True):
+        with self._objects._translated(self._key, StoreAction.WRITE, writes=True):
             self._writer.write(bytes(data))
 
     def close(self) -> None:
-        with self._objects._translated(self._key, writes=True):
+        with self._objects._translated(self._key, StoreAction.WRITE, writes=True):
             self._writer.close()
             self._objects._make_durable(self._key)
 
@@ -290,7 +314,7 @@ class _FileWriter:
         self._path = root / key
         self._new = self._path.with_name(f"{self._path.name}#{secrets.randbelow(10**NEW_DIGITS)}")
         self._file = -1
-        with objects._translated(key):
+        with objects._translated(key, StoreAction.WRITE):
             self._file = _create(self._new)
 
     def __del__(self) -> None:
@@ -299,13 +323,13 @@ class _FileWriter:
             self.abort()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        with self._objects._translated(self._key):
+        with self._objects._translated(self._key, StoreAction.WRITE):
             view = memoryview(data).cast("B")
             while view:
                 view = view[os.write(self._file, view) :]
 
     def close(self) -> None:
-        with self._objects._translated(self._key):
+        with self._objects._translated(self._key, StoreAction.WRITE):
             try:
                 file, self._file = self._file, -1
                 os.close(file)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -16,6 +16,7 @@ from typing import cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keeplast.cluster.layouts.layout import FoundSegment, RemoteLayout
 from keeplast.cluster.layouts.local_storage import SEGMENTS
 from keeplast.cluster.live_cluster import LiveCluster
 from keeplast.cluster.metadata_log import fold_metadata
@@ -24,6 +25,7 @@ from keeplast.config.settings import Settings
 from keeplast.errors import RefusedError
 from keeplast.format.compression import Codec, decompress
 from keeplast.format.message_set import read_batches
+from keeplast.format.remote_log_metadata import TopicIdPartition
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.keyed_hash import KeyHasher
@@ -104,13 +106,15 @@ def there(world: VerifiedWorld) -> set[int]:
 
 
 def ask(
-    world: VerifiedWorld, keys: ErasureKeys, runner: SearchRunner | None = None
-) -> ErasureAnswer:
+    world: VerifiedWorld, keys: ErasureKeys, runner: SearchRunner | None = None,
+    layout: RemoteLayout | None = None,
+) -> ErasureAnswer:  # fmt: skip
     facts = world.cluster.read_facts([PARTITION.topic])
     known = fold_metadata(cast(LiveCluster, world.cluster), world.cluster.metadata_topic, [0])
     return find_attached_traces(
         cast(AskedCluster, world.cluster), facts, known.cache, world.world.log(),
-        world.tier.layout, KEPT, world.world.clock, keys, grace_ms=1000,
+        world.tier.layout if layout is None else layout, KEPT, world.world.clock, keys,
+        grace_ms=1000,
         memory_bytes=MEMORY_BYTES_MIN, runner=runner,
     )  # fmt: skip
 
@@ -149,6 +153,33 @@ def act(world: VerifiedWorld, what: str) -> None:
         if last.broker_id >= 0 and newest.broker_id >= 0:
             first = batches[len(batches) // 2].base_offset
             world.tier.copy_over(world.directory, first, newest.end_offset)
+
+
+def test_a_round_that_swaps_during_the_search_keeps_no_certificate_back(tmp_path: Path) -> None:
+    world = VerifiedWorld(tmp_path, write_history(tmp_path / "logs", random.Random(5)), LINEAGE)
+    rounds: list[str] = []
+
+    class Swapping:
+        """The layout of a tier in which a round is done before the objects are listed."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(world.tier.layout, name)
+
+        def list(self, partition: TopicIdPartition) -> Iterator[FoundSegment]:
+            if not rounds:
+                rounds.append("done")
+                world.clean(MERGED, margin=MARGIN)
+            return world.tier.layout.list(partition)
+
+    keys = keys_of_file({1: b"nobody", 2: NAMES[1]}, HASHER, [PARTITION.topic])
+    try:
+        answer = ask(world, keys, layout=cast(RemoteLayout, Swapping()))
+        assert (["done"], (), ()) == (rounds, answer.faults, answer.problems)
+        after = ask(world, keys)
+        assert {each.line for each in after.there} == {each.line for each in answer.there}
+        assert answer.searched_beside, "what the round wrote was not searched"
+    finally:
+        world.close()
 
 
 @settings(max_examples=examples(10, long=300))

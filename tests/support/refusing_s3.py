@@ -77,7 +77,7 @@ def _handler(s3: RefusingS3) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as it is called
+        def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
 
         @property

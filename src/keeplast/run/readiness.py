@@ -127,9 +127,7 @@ def prove_checkpoints(files: FileSystem, root: Path) -> None:
     _check_room(files, root, "the checkpoints")
 
 
-def unready_roots(
-    files: FileSystem, roots: Iterable[Path], now_ms: int
-) -> dict[Path, Exception]:
+def unready_roots(files: FileSystem, roots: Iterable[Path], now_ms: int) -> dict[Path, Exception]:
     """Return why no round can be ended in these data directories; those that are ready are not in
     it. What is left of old probes at ``now_ms`` goes."""
     unready: dict[Path, Exception] = {}

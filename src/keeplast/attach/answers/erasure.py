@@ -3,13 +3,15 @@
 The rule that a reader must not break: **every segment that lies there is searched whole, or told**.
 What brokers serve is the log; all else that was copied, or made, lies beside it: segments whose
 place others have taken, ends that another one lies over, what is below the log's start. The objects
-are listed last, behind the search: what is there then and was not searched is a problem, unless it
-begins where the search ended, since that was written later. Nothing is held, nothing is written.
+are listed last, behind the search: what is there at that moment and was not searched is searched as
+soon as it is announced, or is a problem, unless it begins where the search ended, since that was
+written later. What is written behind that moment counts no more: a round writes what was searched,
+and brokers what is newer. Nothing is held, nothing is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from keeplast.attach.answers.explain import (
@@ -24,6 +26,7 @@ from keeplast.attach.rounds.round import RoundWish
 from keeplast.attach.rules.effective_log import EffectiveLog
 from keeplast.clock import Clock
 from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import (
@@ -45,11 +48,20 @@ from keeplast.log.partition_log import PartitionFiles, Tail
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.workspace import Workspace
 
+WRITING_SECONDS_MAX = 60.0
+"""How long is waited for who writes a segment while the objects are listed."""
+LOOK_SECONDS = 1.0
 COPY_BEGUN = "its copy was begun and has not ended: ask again when it has"
 UNKNOWN_OBJECTS = (
     "nobody searched it: ask again, and if it stays, keeplast attach collect --orphans list says "
     "whose it is"
 )
+WRITTEN_NOW = (
+    "nobody searched it: a round of ours was writing it, and did not end within a minute; ask "
+    "again, and if it stays, keeplast attach repair ends what a crash left"
+)
+SegmentPlace = tuple[bytes, int]
+"""Where objects of a segment lie: its id, and the offset in their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +70,8 @@ class AttachedTraces:
 
     ``search`` is of what brokers serve, None where that is nothing; ``told`` is of each key in it.
     ``beside`` are segments with a key that brokers do not read, and what could not be searched, of
-    ``searched_beside``. ``unseen`` says which offsets only brokers have.
+    ``searched_beside``. ``unseen`` says which offsets only brokers have. ``searched`` is all that
+    was searched of what begins below ``end``: see :func:`search_listed`.
     """
 
     search: PartitionSearch | None
@@ -66,6 +79,16 @@ class AttachedTraces:
     beside: tuple[BesideLog, ...] = ()
     searched_beside: int = 0
     unseen: tuple[str, ...] = ()
+    searched: frozenset[SegmentPlace] = frozenset()
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TierLook:
+    """What is announced of a partition now, and the ids of segments that a round of ours writes."""
+
+    cache: PartitionCache
+    own_ids: frozenset[bytes]
 
 
 def beside_name(name: RemoteLogSegmentId) -> str:
@@ -83,12 +106,13 @@ def search_attached(
     workspace: Workspace,
     progressed: Progressed,
 ) -> AttachedTraces:
-    """Search all that lies in the remote tier of a partition, and say what becomes of it.
+    """Search all that was announced of a partition, and say what becomes of it.
 
+    What else lies there is for :func:`search_listed`, which asks the cluster: tasks do not.
     ConflictError when what brokers serve is gone meanwhile; CorruptError when it cannot be read.
     """
     found: list[BesideLog] = []
-    searched: set[tuple[bytes, int]] = set()
+    searched: set[SegmentPlace] = set()
     looked_at = look_at(layout, log, wish, clock)
     search, told = None, dict[bytes, KeyExplanation]()
     if looked_at is not None:
@@ -106,31 +130,101 @@ def search_attached(
     for segment in log.copied:
         if _place_of(segment) in searched:
             continue
-        name, keys, problem = beside_name(segment.id), frozenset[bytes](), None
-        try:
-            keys = _keys_in(layout, segment, wanted, workspace, progressed)
-        except FileNotFoundError:
+        one = _search_beside(layout, segment, wanted, workspace, progressed)
+        if one is None:
             continue  # It was on its way out: the list of objects says whether it is gone.
-        except (CorruptError, RefusedError, InvalidError) as error:
-            problem = f"brokers read it no more, and nobody else can: {error}"
         count += 1
         searched.add(_place_of(segment))
-        if keys or problem:
-            found.append(BesideLog(name, keys, problem))
+        if one.keys or one.problem:
+            found.append(one)
     end = log.ends.start if search is None else search.log_end
-    begun = {
-        each.id.segment_id
-        for each in log.cache.segments
-        if each.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
-    }
-    # Last, so that what was put there meanwhile is seen.
-    for there in layout.list(at):
-        if (there.segment_id, there.start_offset) in searched or there.start_offset >= end:
-            continue
-        name = f"objects of {beside_name(RemoteLogSegmentId(at, there.segment_id))}"
-        is_begun = there.segment_id in begun
-        found.append(BesideLog(name, problem=COPY_BEGUN if is_begun else UNKNOWN_OBJECTS))
-    return AttachedTraces(search, told, tuple(found), count, tuple(unseen))
+    return AttachedTraces(
+        search, told, tuple(found), count, tuple(unseen), frozenset(searched), end
+    )  # fmt: skip
+
+
+def search_listed(
+    layout: RemoteLayout,
+    at: TopicIdPartition,
+    traces: AttachedTraces,
+    look: Callable[[], TierLook],
+    clock: Clock,
+    wanted: WantedKeys,
+    workspace: Callable[[], Workspace],
+    progressed: Progressed,
+) -> tuple[list[BesideLog], int]:
+    """List the objects, and search those that ``traces`` have not; return what was found, and in
+    how many segments.
+
+    What somebody is writing at that moment is searched when it is whole: ``look`` asks cluster and
+    decision log again, for :data:`WRITING_SECONDS_MAX` at most. What is not searched then, and what
+    nobody has announced, is told.
+    """
+    found: list[BesideLog] = []
+    searched, count = set(traces.searched), 0
+
+    def listed() -> set[SegmentPlace]:
+        there = {(each.segment_id, each.start_offset) for each in layout.list(at)}
+        return {each for each in there - searched if each[1] < traces.end}
+
+    until = clock.seconds() + WRITING_SECONDS_MAX
+    waiting = listed()
+    while waiting:
+        seen = look()
+        copied = {_place_of(each): each for each in seen.cache.segments if not _is_begun(each)}
+        begun = {_place_of(each): each for each in seen.cache.segments if _is_begun(each)}
+        for place in sorted(waiting & copied.keys()):
+            one = _search_beside(layout, copied[place], wanted, workspace(), progressed)
+            if one is not None:
+                count += 1
+                searched.add(place)
+                found += [one] if one.keys or one.problem else []
+        there = listed()
+        # What went unsearched may have been written again under another id meanwhile.
+        waiting = waiting & there if waiting - searched <= there else there
+        writes = [each for each in waiting if _is_written(each, seen, begun, clock.now_ms())]
+        if waiting and (not writes or clock.seconds() >= until):
+            break
+        if waiting:
+            progressed(0)
+            clock.sleep(LOOK_SECONDS)
+    for place in sorted(waiting):
+        name = f"objects of {beside_name(RemoteLogSegmentId(at, place[0]))}"
+        problem = WRITTEN_NOW if place[0] in seen.own_ids else UNKNOWN_OBJECTS
+        found.append(BesideLog(name, problem=COPY_BEGUN if place in begun else problem))
+    return found, count
+
+
+def _is_begun(segment: RemoteLogSegment) -> bool:
+    return segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+
+
+def _is_written(
+    place: SegmentPlace, seen: TierLook, begun: Mapping[SegmentPlace, RemoteLogSegment], now_ms: int
+) -> bool:
+    """Say whether somebody may be writing a segment now: a round of ours, or a broker."""
+    copy = begun.get(place)
+    if copy is None:
+        return place[0] in seen.own_ids
+    return now_ms - copy.event_timestamp_ms < WRITING_SECONDS_MAX * 1000
+
+
+def _search_beside(
+    layout: RemoteLayout,
+    segment: RemoteLogSegment,
+    wanted: WantedKeys,
+    workspace: Workspace,
+    progressed: Progressed,
+) -> BesideLog | None:
+    """Search a segment whole; None when it is not there any more."""
+    name, keys, problem = beside_name(segment.id), frozenset[bytes](), None
+    try:
+        keys = _keys_in(layout, segment, wanted, workspace, progressed)
+    except FileNotFoundError:
+        return None
+    except (CorruptError, RefusedError, InvalidError) as error:
+        problem = f"brokers read it no more, and nobody else can: {error}"
+    return BesideLog(name, keys, problem)
 
 
 def _search_served(
@@ -224,5 +318,5 @@ def _nothing_served(log: RemoteLog) -> list[str]:
     return [f"offsets {log.ends.start} to {log.ends.end - 1}, which only brokers have"]
 
 
-def _place_of(segment: RemoteLogSegment) -> tuple[bytes, int]:
+def _place_of(segment: RemoteLogSegment) -> SegmentPlace:
     return segment.id.segment_id, segment.start_offset

@@ -28,7 +28,11 @@ from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.cluster_answer import AskedCluster, remote_log
-from keeplast.service.erasure.attached_erasing import TieredLog, find_attached_traces
+from keeplast.service.erasure.attached_erasing import (
+    ListedTier,
+    TieredLog,
+    find_attached_traces,
+)
 from keeplast.service.erasure.certificate import (
     ATTACHED,
     NOT_SEARCHED,
@@ -57,8 +61,8 @@ SEARCHED_IN_TIER = (
     "every batch of every segment of the remote tier that brokers serve, decompressed, up to "
     "searched_to",
     "segments that were copied or made, whose place others have taken, and that are not collected",
-    "the list of the partitions' objects: none is there that was not searched and begins below "
-    "searched_to",
+    "the list of the partitions' objects, at a moment behind the search: none was there that was "
+    "not searched and begins below searched_to",
 )
 NOT_SEARCHED_OF_ATTACHED = (
     "brokers' local logs, which have more than the remote tier serves, and what brokers upload of "
@@ -203,7 +207,12 @@ def _compare(
         tier.settings, topic, number, clock.now_ms(),
     )  # fmt: skip
     at = name_of(topic, number)
+    listed = ListedTier(
+        tier.cluster, tier.facts, tier.log, tier.layout, at, clock, lambda: asked.workspace,
+        asked.progressed,
+    )  # fmt: skip
     found = TieredLog(tier.layout, remote, at, wish, clock).search(asked)
+    found = listed.complete(found, asked.wanted)
     search = found.search
     if search is None:
         search = PartitionSearch(

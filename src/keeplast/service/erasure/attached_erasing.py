@@ -7,21 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import cast
 
-from keeplast.attach.answers.erasure import beside_name, search_attached
+from keeplast.attach.answers.erasure import (
+    AttachedTraces,
+    TierLook,
+    beside_name,
+    search_attached,
+    search_listed,
+)
 from keeplast.attach.answers.explain import RemoteLog, collected_times
+from keeplast.attach.held.kept_folds import fold_known
 from keeplast.attach.rounds.round import RoundWish
 from keeplast.clock import Clock
 from keeplast.cluster.facts import ClusterFacts, TopicFacts
 from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.cluster.live_cluster import MetadataReader
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
 from keeplast.cluster.status import name_of
 from keeplast.config.settings import Settings
+from keeplast.errors import invariant
 from keeplast.format.remote_log_metadata import TopicIdPartition
+from keeplast.inspect.erasure_search import WantedKeys
 from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.traces import LastTrace, find_attached_trace
 from keeplast.model.partition import TopicPartition
+from keeplast.rewrite.workspace import Workspace
 from keeplast.service.cluster_answer import AskedCluster, remote_log
 from keeplast.service.erasure.erasing import Search, SearchedLog, search_logs, with_foreign
 from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
@@ -29,6 +42,7 @@ from keeplast.service.search_tasks import SearchRunner
 from keeplast.service.tombstone_dates import dated, removal_pace
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.state.attached import AttachedName
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +61,51 @@ class TieredLog:
         return self.remote.partition
 
     def search(self, asked: Search) -> SearchedLog:
-        """Search what brokers serve, what they hide, and the list of the objects."""
+        """Search what brokers serve, and what they hide; :class:`ListedTier` has what is left."""
         found = search_attached(
             self.layout, self.remote, self.at, self.wish, self.clock, asked.wanted,
             asked.workspace, asked.progressed,
         )  # fmt: skip
         return SearchedLog(
             found.search, found.told, self.remote.cleaned_to, found.beside, found.searched_beside,
-            unseen=found.unseen,
+            unseen=found.unseen, tiered=found,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTier:
+    """Where a partition's objects are listed, and cluster and decision log asked again."""
+
+    cluster: MetadataReader
+    facts: ClusterFacts
+    log: DecisionLog
+    layout: RemoteLayout
+    at: TopicIdPartition
+    clock: Clock
+    workspace: Callable[[], Workspace]
+    progressed: Callable[[int], None]
+
+    def complete(self, found: SearchedLog, wanted: WantedKeys) -> SearchedLog:
+        """Return what was found with what the list of the objects has besides."""
+        invariant(found.tiered is not None, "what was searched is of no remote tier")
+        return found.with_beside(
+            *search_listed(
+                self.layout, self.at, cast(AttachedTraces, found.tiered), self._look, self.clock,
+                wanted, self.workspace, self.progressed,
+            )
+        )  # fmt: skip
+
+    def _look(self) -> TierLook:
+        name = AttachedName(self.facts.cluster_id, self.at)
+        held = self.log.find(name)
+        # Before the metadata topic: what is announced meanwhile is found there.
+        own = () if held is None else self.log.own_segments(held, only_left=True)
+        if self.facts.metadata_topic is None:
+            known = PartitionCache()
+        else:
+            folded = fold_known(self.cluster, self.facts, self.facts.metadata_topic, self.log)
+            known = folded.cache.partitions.get(self.at, PartitionCache())
+        return TierLook(known, frozenset(each.segment_id for each in own))
 
 
 class AttachedDates:
@@ -148,9 +198,17 @@ def find_attached_traces(
         )
         for each in chosen
     ]
+    # Made where something is left to be searched.
+    workspace = cache(partial(Workspace, memory_bytes))
     answer = search_logs(
         chosen, AttachedDates([each.remote for each in chosen], grace_ms), clock.now_ms(), keys,
         memory_bytes=memory_bytes, progressed=progressed, left_out=tuple(left_out), runner=runner,
+        completing={
+            each.partition: ListedTier(
+                cluster, facts, log, layout, each.at, clock, workspace, progressed
+            ).complete
+            for each in chosen
+        },
     )  # fmt: skip
     return with_foreign(answer, layout.foreign, keys, planned=planned, progressed=progressed)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from keeplast.config.selection import Selection
 from keeplast.errors import CompactionError, StoppedError, UnavailableError
@@ -50,12 +50,20 @@ from keeplast.survey.group_offsets import ReaderOffsets, ask_ahead
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 
+if TYPE_CHECKING:
+    # Who searches a directory has no packages of a live cluster's.
+    from keeplast.attach.answers.erasure import AttachedTraces
+
 SearchBeside = Callable[[WantedKeys], tuple[list[BesideLog], int]]
 """Searches files that are no log in service, and says how many it looked into."""
 OUT_OF_SERVICE_WORDS = (
     "in a directory out of service, whose partition is not here: it goes when a broker, or "
     "somebody, removes it"
 )
+
+
+CompleteSearch = Callable[["SearchedLog", WantedKeys], "SearchedLog"]
+"""Completes what was found of a log by what the caller alone can ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,7 @@ class SearchedLog:
     ``search`` is of its log, None where it has none; ``told`` is of every key that is in the log.
     ``beside`` is what else was found or could not be searched, of ``searched_beside`` files,
     ``beside_words`` says how it goes where there is no log. ``unseen`` says what of the partition
-    nobody can search from here.
+    nobody can search from here. ``tiered`` is the same of a live cluster's remote tier.
     """
 
     search: PartitionSearch | None
@@ -85,6 +93,13 @@ class SearchedLog:
     searched_beside: int = 0
     beside_words: str | None = None
     unseen: tuple[str, ...] = ()
+    tiered: AttachedTraces | None = None
+
+    def with_beside(self, found: Iterable[BesideLog], count: int) -> SearchedLog:
+        """Return it with what else was found, in ``count`` files more."""
+        return replace(
+            self, beside=(*self.beside, *found), searched_beside=self.searched_beside + count
+        )
 
 
 class SearchableLog(Protocol):
@@ -305,12 +320,12 @@ def search_logs(
     warnings: tuple[str, ...] = (),
     runner: SearchRunner | None = None,
     roots: Iterable[Path] = (),
-    beside_here: Mapping[TopicPartition, SearchBeside] | None = None,
+    completing: Mapping[TopicPartition, CompleteSearch] | None = None,
 ) -> ErasureAnswer:
     """Search each of ``logs``; what fails is among the faults of the answer, as are ``refused``.
 
-    With ``runner`` its tasks do it, which see ``roots``: logs and keys are sent to them. What
-    ``beside_here`` searches beside logs stays with the caller, behind the logs.
+    With ``runner`` its tasks do it, which see ``roots``: logs and keys are sent to them. What is in
+    ``completing`` stays with the caller, behind the logs.
     """
     searches: list[PartitionSearch] = []
     places: dict[str, list[KeyPlace]] = {each: [] for each in keys.topics}
@@ -319,12 +334,12 @@ def search_logs(
     unseen: list[tuple[TopicPartition, str]] = []
     clean_to: dict[TopicPartition, int | None] = {}
     searched_beside = 0
-    here = beside_here or {}
+    here = completing or {}
     search = partial(_search, keys, now_ms)
     results = ask_each(list(logs), search, memory_bytes, lambda _: None, progressed, runner, roots)
     for partition, found in sorted(results, key=lambda each: each[0]):
         if not isinstance(found, Exception) and partition in here:
-            found = _with_beside(found, here[partition], keys.wanted())
+            found = _completed(found, here[partition], keys.wanted())
         if isinstance(found, Exception):
             faults.append((partition, found))
             continue
@@ -368,19 +383,16 @@ def nothing_beside(wanted: WantedKeys) -> tuple[list[BesideLog], int]:
     return [], 0
 
 
-def _with_beside(
-    found: SearchedLog, beside: SearchBeside, wanted: WantedKeys
+def _completed(
+    found: SearchedLog, complete: CompleteSearch, wanted: WantedKeys
 ) -> SearchedLog | Exception:
     """Return a log with what else was found of it, or why that could not be searched."""
     try:
-        elsewhere, count = beside(wanted)
+        return complete(found, wanted)
     except StoppedError:
         raise
     except (CompactionError, OSError) as error:
         return error
-    return replace(
-        found, beside=(*found.beside, *elsewhere), searched_beside=found.searched_beside + count
-    )
 
 
 def out_of_service(

@@ -25,6 +25,7 @@ from keeplast.service.erasure.erasing import (
     FileLog,
     LeftBeside,
     SearchableLog,
+    SearchedLog,
     nothing_beside,
     search_logs,
     with_foreign,
@@ -130,8 +131,8 @@ def find_store_traces(
     answer = search_logs(
         [_searched(each, parts, opened.brokers, now_ms) for each in chosen], dates, now_ms, keys,
         memory_bytes=memory_bytes, progressed=progressed, runner=runner,
-        beside_here={
-            each.state.partition: partial(search_replaced, each, parts) for each in chosen
+        completing={
+            each.state.partition: partial(_with_replaced, each, parts) for each in chosen
         },
         left_out=(
             *(
@@ -188,6 +189,12 @@ def _searched(
         # An undo or another leader moves it back: it does not tell an older store.
         tells_clean_to=False,
     )  # fmt: skip
+
+
+def _with_replaced(
+    look: RemoteLook, parts: StoreParts, found: SearchedLog, wanted: WantedKeys
+) -> SearchedLog:
+    return found.with_beside(*search_replaced(look, parts, wanted))
 
 
 def search_replaced(

@@ -250,9 +250,7 @@ class ObstoreObjects:
                 self._synced = path.parent
 
     @contextlib.contextmanager
-    def _translated(
-        self, key: str, action: StoreAction, *, writes: bool = False
-    ) -> Iterator[None]:
+    def _translated(self, key: str, action: StoreAction, *, writes: bool = False) -> Iterator[None]:
         """Raise the errors of the port; ``writes`` says that no object has to be there before."""
         try:
             yield

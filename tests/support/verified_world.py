@@ -131,7 +131,7 @@ class VerifiedWorld:
 
     def clean(
         self, topic: TopicConfig, *, margin: int = 8000, receipt: Receipt | None = None,
-        runner: Runner | None = None, shape: Shape | None = None,
+        runner: Runner | None = None, shape: Shape | None = None, force: bool = True,
     ) -> RoundReport:  # fmt: skip
         """Do one round, as a process of its own; without a ``runner`` on one thread of this one.
 
@@ -140,7 +140,7 @@ class VerifiedWorld:
         publisher = self.world.claim()
         repair(publisher)
         wish = RoundWish(
-            topic=topic, margin_bytes=margin, force=True, memory_bytes=MEMORY_BYTES_MIN,
+            topic=topic, margin_bytes=margin, force=force, memory_bytes=MEMORY_BYTES_MIN,
             shape=shape,
         )  # fmt: skip
         clock = self.world.clock

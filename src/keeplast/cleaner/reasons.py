@@ -266,7 +266,16 @@ class TombstoneRemoval:
     why: TombstonesWait = TombstonesWait.NOTHING
 
 
-DueReason = Overdue | DirtyEnough | Forced | ExpiredDue | Unserved
+@dataclass(frozen=True, slots=True)
+class AbortUnnamed:
+    """The transaction index that brokers serve lacks the abort at offset ``marker`` of the
+    transaction that began at ``first``: read-committed consumers are given its records."""
+
+    first: int
+    marker: int
+
+
+DueReason = Overdue | DirtyEnough | Forced | ExpiredDue | Unserved | AbortUnnamed
 Decision = SkipReason | DueReason
 """Whether a log is worth a round, and why or why not."""
 

@@ -140,7 +140,7 @@ def fold_before(
             break
     for segment, end in _between(listing, None, start, offset):
         for window in _windows(segment, end, files, buffers):
-            fold.add(_cut(window, start, offset))
+            fold.add(cut_window(window, start, offset))
     return fold
 
 
@@ -175,7 +175,7 @@ def aborted_by_segment(
             return
         found: list[AbortedTransaction] = []
         for window in _windows(segment, valid_bytes, files, buffers):
-            found += fold.add(_cut(window, first, end))
+            found += fold.add(cut_window(window, first, end))
             last = int(window.table[: window.batches, t.LAST_OFFSET].max())
             if _is_decided(fold, last + 1, deciding):
                 break
@@ -262,7 +262,7 @@ def _windows(
             yield from read_windows(handle, path, buffers, end=valid_bytes, checks_crc=False)
 
 
-def _cut(window: Window, start: int, end: int) -> Window:
+def cut_window(window: Window, start: int, end: int) -> Window:
     """Return the window with those batches that end in [start, end), and no others."""
     lasts = window.table[: window.batches, t.LAST_OFFSET]
     chosen = (lasts >= start) & (lasts < end)

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from keeplast.attach.answers.look import AttachedLooks, AttachedOutlook
+from keeplast.attach.rounds.missing_aborts import MissingAbort
 from keeplast.attach.rounds.round import RoundWish, clean_to, margin_of
 from keeplast.attach.rules.removal import (
     REMEMBERED_MS,
@@ -106,6 +107,8 @@ class PartitionOutlook:
     is_due: bool | None = False
     why: str = ""
     old: OldValues | None = None
+    missing_aborts: tuple[MissingAbort, ...] = ()
+    """What the transaction indexes lack that brokers serve, as far as a look goes."""
     error: str | None = None
 
     @property
@@ -129,6 +132,7 @@ class PartitionOutlook:
             "is_due": self.is_due,
             "why": self.why,
             "erased_by": self.old,
+            "missing_aborts": self.missing_aborts,
             "error": self.error,
         }
 
@@ -255,7 +259,7 @@ def _zoned(status: AttachedStatus, look: AttachedOutlook) -> PartitionOutlook:
             for each in status.served
         ),
         brokers_from=brokers_from if brokers_from < log.end else None,
-        first_dirty=first_dirty, figures=figures,
+        first_dirty=first_dirty, figures=figures, missing_aborts=look.missing_aborts,
     )  # fmt: skip
 
 

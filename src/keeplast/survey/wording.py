@@ -225,6 +225,12 @@ def due_words(due: DueReason) -> str:
                 f"due for a round: brokers serve nothing at offsets {first} to {last}, where a "
                 "copy that was finished late hides what is there"
             )
+        case r.AbortUnnamed(first, marker):
+            return (
+                "due for a round: the transaction index that brokers serve lacks the abort at "
+                f"offset {marker} of the transaction that began at {first}, so that read-committed "
+                "consumers are given aborted records"
+            )
     assert_never(due)
 
 
@@ -246,6 +252,8 @@ def due_briefly(due: DueReason) -> str:
             return "tombstones or markers have expired"
         case r.Unserved(first, last):
             return f"a late copy hides offsets {first} to {last}"
+        case r.AbortUnnamed(_, marker):
+            return f"an index lacks the abort at offset {marker}"
     assert_never(due)
 
 
@@ -294,7 +302,14 @@ def lift_words(lift: Lift) -> str:
 def note_words(note: Note) -> str:
     """Say a note."""
     match note:
-        case r.Overdue() | r.DirtyEnough() | r.Forced() | r.ExpiredDue() | r.Unserved():
+        case (
+            r.Overdue()
+            | r.DirtyEnough()
+            | r.Forced()
+            | r.ExpiredDue()
+            | r.Unserved()
+            | r.AbortUnnamed()
+        ):
             return due_words(note)
         case r.CheckpointRepaired(checkpoint, log_start, None):
             return f"checkpoint {checkpoint} is below the log start; starting at {log_start}"

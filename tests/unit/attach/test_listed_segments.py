@@ -20,7 +20,6 @@ from keeplast.attach.answers.erasure import (
     search_listed,
 )
 from keeplast.cluster.layouts.layout import FoundSegment, RemoteLayout
-from keeplast.cluster.layouts.local_storage import LocalStorage
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
@@ -65,7 +64,7 @@ class WrittenTier:
 
     def lay(self) -> None:
         """Put its objects there."""
-        layout = cast(LocalStorage, self.tier.layout)
+        layout = self.tier.layout
         first = layout._stem(self.tier.served()[0].id, self.written.start_offset)
         new = layout._stem(self.written.id, self.written.start_offset)
         for path in first.parent.glob(f"{first.name}.*"):

@@ -24,11 +24,14 @@ from keeplast.cli.show.attached_picture import outlook_parts
 from keeplast.cli.show.tier_status import PICTURES_MAX
 from keeplast.cluster.facts import OffsetRange
 from keeplast.cluster.rights import Right, missing
+from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.service.attached_outlook import LogZone, OldValues, PartitionOutlook, ZonedSegment
 from tests.support.attached_world import CLUSTER_ID, PARTITION
-from tests.support.commanded_world import commanded_world
+from tests.support.commanded_world import commanded_world, let_commands_open
+from tests.support.forgotten_abort import write_forgotten_abort
 from tests.support.verified_world import VerifiedWorld
+from tests.unit.attach.test_attached_rounds import MERGING
 
 NAME = f"{PARTITION.topic}-{PARTITION.partition}"
 
@@ -340,3 +343,25 @@ def test_check_names_the_permission_that_a_group_takes_and_refuses_nothing_for_i
     assert found["remedy"].endswith("--operation Describe --group search")
     text = " ".join(call(world, "status", *asked).split())
     assert "group search counts as not there yet: the principal may not do that; it needs" in text
+
+
+def test_status_tells_of_an_index_that_lacks_an_abort_where_the_storage_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, marker = write_forgotten_abort(tmp_path / "logs" / "t-0", MERGING)
+    made = VerifiedWorld(tmp_path, tmp_path / "logs" / "t-0", (LeaderEpoch(0, 0),))
+    let_commands_open(made, monkeypatch)
+    try:
+        raw = with_segments(tmp_path, 600)
+        (found,) = document(call(made, "status", *places(made, store=False), *raw, "--json"))[
+            "outlook"
+        ]
+        (told,) = found["missing_aborts"]
+        assert (first, marker) == (told["first_offset"], told["marker_offset"])
+        words = " ".join(call(made, "status", *places(made, store=False), *raw).split())
+        assert f"lacks the abort at offset {marker} of the transaction" in words
+        assert f"an index lacks the abort at offset {marker}" in words
+        (found,) = document(call(made, "status", *raw, "--json"))["outlook"]
+        assert [] == found["missing_aborts"]
+    finally:
+        made.close()

@@ -205,7 +205,7 @@ def test_a_probe_that_somebody_else_removes_in_between_is_tried_by_another_name(
         if how["mode"] == "create" and gone:
             gone.clear()
             s3.objects.clear()
-        return put(store, key, data, **how)  # type: ignore[call-overload]
+        return put(store, key, data, **how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(obstore, "put", put_after_removal)
     at(s3).check_conditions()

@@ -3,7 +3,8 @@
 What a look decides on is what a round's survey decides on, but for transactions, which only the
 objects tell: a round that then finds nothing to do says so. Of the objects two things are read, and
 remembered, because they never change: the newest segment's leader epochs, and the first timestamps
-of dirty segments where ``max.compaction.lag.ms`` asks for them.
+of dirty segments where ``max.compaction.lag.ms`` asks for them. And what tells of transaction
+indexes that lack an abort, within bounds: :mod:`keeplast.attach.rounds.missing_aborts`.
 """
 
 from __future__ import annotations
@@ -16,12 +17,21 @@ from functools import partial
 from keeplast.attach.held.outputs import OutputMark
 from keeplast.attach.rounds.attached_files import AttachedRecipe
 from keeplast.attach.rounds.attached_place import NOBODY, AttachedState, naming_sources
+from keeplast.attach.rounds.missing_aborts import AbortSearch, MissingAbort
 from keeplast.attach.rounds.round import RoundWish, read_lineage, sources_of
-from keeplast.attach.rules.effective_log import synthetic_lineage
-from keeplast.attach.rules.sources import Source, Sources, parts_of, source_of, summary_of
+from keeplast.attach.rules.effective_log import effective_log, synthetic_lineage
+from keeplast.attach.rules.sources import (
+    Source,
+    Sources,
+    newest_whole,
+    parts_of,
+    source_of,
+    summary_of,
+)
 from keeplast.attach.rules.swap_rules import reasserted
 from keeplast.cleaner.eligibility import FirstDirty, find_first_uncleanable, find_hold
 from keeplast.cleaner.reasons import (
+    AbortUnnamed,
     Decision,
     DueReason,
     HoldLimit,
@@ -59,7 +69,8 @@ class AttachedOutlook:
     ``sources`` are what a round would take, not measured, ``decision`` why one is worth it, or not.
     ``cleaned_to`` is the first offset that is not clean. ``fingerprint`` changes when there is
     something else to decide on. ``is_mendable`` says that brokers serve nothing somewhere, and will
-    when they are told once more what is whole: see :meth:`.Publisher.mend`.
+    when they are told once more what is whole: see :meth:`.Publisher.mend`. ``missing_aborts`` are
+    those that the indexes lack which brokers serve, whether a round may take them yet or not.
     """
 
     sources: Sources
@@ -68,6 +79,7 @@ class AttachedOutlook:
     cleaned_to: int
     fingerprint: str
     is_mendable: bool = False
+    missing_aborts: tuple[MissingAbort, ...] = ()
 
     @property
     def is_eligible(self) -> bool:
@@ -79,7 +91,7 @@ class AttachedLooks:
     """Looks at partitions of one remote tier, and remembers of segments what never changes.
 
     Without a layout no object is read: leader epochs are those that were announced, and nobody
-    knows since when ``max.compaction.lag.ms`` counts.
+    knows since when ``max.compaction.lag.ms`` counts, or what transaction indexes lack.
     """
 
     def __init__(self, layout: RemoteLayout | None) -> None:
@@ -87,6 +99,7 @@ class AttachedLooks:
         self._layout = layout
         self._lineages: dict[bytes, tuple[LeaderEpoch, ...]] = {}
         self._timestamps: dict[bytes, int | None] = {}
+        self._aborts = None if layout is None else AbortSearch(layout)
 
     def look(
         self, cache: PartitionCache, wish: RoundWish, now_ms: int, *, log_start: int,
@@ -99,10 +112,12 @@ class AttachedLooks:
         holes = [each for each in closable_holes(cache, log_start) if each[1] < sources.end]
         hold = find_hold(in_force(holds, now_ms))
         fingerprint = _fingerprint(sources.segments, log_start, cleaned_to, hold)
+        missing = self._missing(cache, log_start, cleaned_to)
         if not sources.segments:
             return AttachedOutlook(
-                sources, None, NothingBelow(sources.limit), cleaned_to, fingerprint, is_mendable
-            )
+                sources, None, NothingBelow(sources.limit), cleaned_to, fingerprint, is_mendable,
+                missing,
+            )  # fmt: skip
         first_dirty = AttachedState(sources, log_start, cleaned_to).first_dirty
         segments = (*self._summaries(sources, first_dirty, wish.topic), _behind(sources))
         uncleanable = find_first_uncleanable(
@@ -113,10 +128,15 @@ class AttachedLooks:
             segments, wish.topic, first_dirty=FirstDirty(first_dirty), uncleanable=uncleanable,
             now_ms=now_ms,
         )  # fmt: skip
-        skipped = skip_reason(section, segments, wish.topic, is_forced=wish.force or bool(holes))
+        taken = [each for each in missing if each.marker_offset < sources.end]
+        skipped = skip_reason(
+            section, segments, wish.topic, is_forced=wish.force or bool(holes or taken)
+        )  # fmt: skip
         decision: Decision = due_reason(section, wish.topic) if skipped is None else skipped
         if holes and skipped is None:
             decision = Unserved(*holes[0])
+        elif taken and skipped is None:
+            decision = AbortUnnamed(taken[0].first_offset, taken[0].marker_offset)
         decision = naming_sources(decision, sources)
         figures = figures_of(section, segments)
         raw = {s.segment.id: s.segment.size_bytes for s in cache.served()}
@@ -126,7 +146,18 @@ class AttachedLooks:
         figures = replace(
             figures, uncleanable_bytes=figures.uncleanable_bytes + sum(raw.values())
         )  # fmt: skip
-        return AttachedOutlook(sources, figures, decision, cleaned_to, fingerprint, is_mendable)
+        return AttachedOutlook(
+            sources, figures, decision, cleaned_to, fingerprint, is_mendable, missing
+        )
+
+    def _missing(
+        self, cache: PartitionCache, log_start: int, cleaned_to: int
+    ) -> tuple[MissingAbort, ...]:
+        newest = newest_whole(cache)
+        if self._aborts is None or newest is None:
+            return ()
+        ranges = effective_log(cache, self._lineage(cache, newest), log_start).ranges
+        return self._aborts.find(ranges, log_start=log_start, first_dirty=cleaned_to)
 
     def _lineage(self, cache: PartitionCache, newest: RemoteLogSegment) -> Sequence[LeaderEpoch]:
         if self._layout is None:

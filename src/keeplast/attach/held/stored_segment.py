@@ -58,6 +58,12 @@ class StoredSegment:
                 "an object of a remote segment is missing", path=str(error.filename or self._path)
             ) from error
 
+    def headers(self, buffers: WindowBuffers) -> Iterator[Window]:
+        """Yield all batches, whose checksums nobody has looked at; CorruptError for a log that
+        cannot be followed, FileNotFoundError when it is gone."""
+        log = _StoredLog(self._layout.open(self.segment))
+        yield from read_windows(log, self._path, buffers, checks_crc=False)
+
     def index_problems(self) -> list[CorruptError]:
         """Return what the indexes say and the batches do not, when all windows were read."""
         if self._indexes is None:
@@ -91,7 +97,9 @@ class StoredSegment:
         )  # fmt: skip
         producer_snapshot.decode(files[AuxiliaryFile.SNAPSHOT] or b"")
         leader_epoch.decode(files[AuxiliaryFile.LEADER_EPOCHS] or b"")
-        self.aborted = list(txn_index.decode(files[AuxiliaryFile.TXN_INDEX] or b""))
+        aborted = txn_index.decode(files[AuxiliaryFile.TXN_INDEX] or b"")
+        # Brokers ask for no index that was announced as empty.
+        self.aborted = [] if segment.is_txn_index_empty else list(aborted)
         expected = segment.start_offset
         for window in read_windows(_StoredLog(reader), path, buffers):
             self._indexes.add(window)

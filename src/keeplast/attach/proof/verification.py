@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,7 +43,7 @@ from keeplast.cluster.status import is_compactors, name_of
 from keeplast.cluster.topic_records import RecordReader
 from keeplast.columns.fingerprints import PRIME
 from keeplast.errors import ConflictError, CorruptError, RefusedError
-from keeplast.format import leader_epoch, txn_index
+from keeplast.format import leader_epoch, producer_snapshot
 from keeplast.format.checksum import crc32c
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.murmur2 import metadata_partition
@@ -53,6 +53,7 @@ from keeplast.inspect.receipt_groups import Print, rounds_behind, rounds_within
 from keeplast.inspect.sorted_runs import SortedRuns
 from keeplast.inspect.verdicts import Findings, VerificationReport
 from keeplast.inspect.verified_log import WINDOW_BYTES, PartReader, VerifiedPart
+from keeplast.log.transactions import TransactionFold, cut_window
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
@@ -240,12 +241,19 @@ class AttachedVerifier:
                 "records rank by more than their offset, and the log's start has moved: what "
                 "superseded them may be gone"
             )
-        self._planned(effective.bytes + sum(each.segment.size_bytes for each in sources))
+        ground = self._ground(looked, effective, sources, end)
+        read = [*effective.segments, *(each.segment for each in sources)]
+        judges_keys = bool(ground.compacted or sources)
+        # Which data was aborted has to be known before the one pass: only then, headers come first.
+        is_folded = judges_keys and self._has_transactions(read)
+        self._planned(sum(each.size_bytes for each in read) * (1 + is_folded))
         with tempfile.TemporaryDirectory(
             prefix="keeplast-verify-", dir=settings.temporary
         ) as directory:
-            ground = self._ground(looked, effective, sources, end)
-            law = self._law(found, ground, effective, sources, settings, Path(directory))
+            aborted = TransactionOutcomes()
+            if is_folded:
+                aborted = self._aborted(effective.ranges, sources)
+            law = self._law(found, ground, sources, aborted, settings, Path(directory))
             count = self._read(topic, number, effective, found, law, settings, end)
             keys = law.finish()
         found.notes.append(
@@ -308,18 +316,16 @@ class AttachedVerifier:
         )  # fmt: skip
 
     def _law(
-        self, found: _Judged, ground: CleanGround, effective: EffectiveLog,
-        sources: Sequence[EffectiveRange], settings: AttachedVerifySettings, directory: Path,
+        self, found: _Judged, ground: CleanGround, sources: Sequence[EffectiveRange],
+        aborted: TransactionOutcomes, settings: AttachedVerifySettings, directory: Path,
     ) -> KeyLaw:  # fmt: skip
         half = settings.memory_bytes // 2
         runs = []
         for name in ("clean", "all"):
             (directory / name).mkdir()
             runs.append(SortedRuns(directory / name, half))
-        read = [*effective.segments, *(each.segment for each in sources)]
         return KeyLaw(
-            ground, self._parts(sources, settings.topic),
-            self._aborted(read if ground.compacted or sources else ()),
+            ground, self._parts(sources, settings.topic), aborted,
             (runs[0], runs[1]), found["keys"], found["removed"],
         )  # fmt: skip
 
@@ -334,24 +340,42 @@ class AttachedVerifier:
                     yield part, each.start
                 self._progressed(window.length)
 
-    def _aborted(self, segments: Sequence[RemoteLogSegment]) -> TransactionOutcomes:
-        """Return the aborted transactions that indexes name; markers say elsewhere if they lie."""
-        firsts: dict[tuple[int, int], int] = {}
-        for segment in segments:
-            if segment.is_txn_index_empty:
-                continue
+    def _aborted(
+        self, log: Sequence[EffectiveRange], sources: Sequence[EffectiveRange]
+    ) -> TransactionOutcomes:
+        """Return the aborted transactions, as markers tell them: an index may lack one.
+
+        What cannot be read says nothing here; who reads it then tells of it.
+        """
+        aborted: dict[int, set[tuple[int, int]]] = {}
+        for ranges in (log, sources):
+            fold, buffers = TransactionFold(), WindowBuffers(WINDOW_BYTES)
+            for each in ranges:
+                try:
+                    for window in StoredSegment(self._layout, each.segment).headers(buffers):
+                        for entry in fold.add(cut_window(window, each.start, each.end + 1)):
+                            if entry.first_offset <= entry.last_offset:
+                                aborted.setdefault(entry.producer_id, set()).add(
+                                    (entry.first_offset, entry.last_offset)
+                                )
+                        self._progressed(window.length)
+                except (CorruptError, FileNotFoundError):
+                    continue
+        return TransactionOutcomes(
+            aborted={producer: sorted(its) for producer, its in aborted.items()}
+        )
+
+    def _has_transactions(self, segments: Iterable[RemoteLogSegment]) -> bool:
+        """Say whether a producer of transactions is known where one of ``segments`` ends."""
+        for each in segments:
             try:
-                data = self._layout.open(segment).read_auxiliary(AuxiliaryFile.TXN_INDEX)
-                entries = txn_index.decode(data or b"")
+                data = self._layout.open(each).read_auxiliary(AuxiliaryFile.SNAPSHOT)
+                entries = producer_snapshot.decode(data or b"")
             except (CorruptError, FileNotFoundError):
-                continue  # Who reads the segment tells of it.
-            for each in entries:
-                at = each.producer_id, each.last_offset
-                firsts[at] = min(each.first_offset, firsts.get(at, each.first_offset))
-        aborted: dict[int, list[tuple[int, int]]] = {}
-        for (producer_id, last), first in sorted(firsts.items(), key=lambda each: each[1]):
-            aborted.setdefault(producer_id, []).append((first, last))
-        return TransactionOutcomes(aborted=aborted)
+                return True  # Nobody knows.
+            if any(e.coordinator_epoch >= 0 or e.current_txn_first_offset >= 0 for e in entries):
+                return True
+        return False
 
     def _read(
         self, topic: TopicFacts, number: int, effective: EffectiveLog, found: _Judged, law: KeyLaw,

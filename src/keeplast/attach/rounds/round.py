@@ -23,7 +23,9 @@ from keeplast.attach.rounds.allowance import RECORDS_A_SEGMENT, Allowance
 from keeplast.attach.rounds.attached_files import attached_path
 from keeplast.attach.rounds.attached_place import AttachedPlace, AttachedState
 from keeplast.attach.rounds.gone_objects import telling_why_gone
+from keeplast.attach.rounds.missing_aborts import AbortSearch
 from keeplast.attach.rounds.seams import measure_sources
+from keeplast.attach.rules.effective_log import effective_log
 from keeplast.attach.rules.removal import expires_below, removal_terms
 from keeplast.attach.rules.sources import (
     MARGIN_SEGMENTS,
@@ -153,7 +155,8 @@ def _clean(
     state = AttachedState(sources, view.log.start, cleaned_to, known.holds)
     at = publisher.name.partition
     closes = any(last < sources.end for _, last in closable_holes(view.cache, view.log.start))
-    wish = replace(wish, force=wish.force or closes)
+    mends = closes or _lacks_abort(publisher.layout, view, sources, cleaned_to)
+    wish = replace(wish, force=wish.force or mends)
     request = wish.request_for(TopicPartition(at.topic, at.partition), state)
     terms = removal_terms(wish.topic, view.topic.settings, [e.settings for e in view.brokers])
     below = expires_below(
@@ -166,6 +169,20 @@ def _clean(
         filter_key=publisher.log.filter_key() if wish.topic.tier_filter_fpp else None,
     )  # fmt: skip
     return do_round(place, runner_for, clock, progressed)
+
+
+def _lacks_abort(
+    layout: RemoteLayout, view: MetadataView, sources: Sources, cleaned_to: int
+) -> bool:
+    """Say whether brokers serve an index without an abort that ``sources`` have."""
+    newest = newest_whole(view.cache)
+    if newest is None:
+        return False
+    ranges = effective_log(view.cache, read_lineage(layout, newest), view.log.start).ranges
+    missing = AbortSearch(layout).find(
+        ranges, log_start=view.log.start, first_dirty=cleaned_to
+    )  # fmt: skip
+    return any(each.marker_offset < sources.end for each in missing)
 
 
 def clean_to(log: DecisionLog, known: Attached, cache: PartitionCache, log_start: int) -> int:

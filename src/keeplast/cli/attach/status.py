@@ -29,7 +29,8 @@ def status(cluster: ClusterOptions, exactly: ExactOptions, as_json: Json = False
     would, too, and says how many bytes that would save now. With `--store` it knows what is clean,
     and says as of which offsets `keeplast export` can tell earlier states, and with which rounds
     tombstones and markers go, or why they stay. Consumer groups that those wait for
-    (`tombstones.wait.for.groups`) are named, with how far each has read.
+    (`tombstones.wait.for.groups`) are named, with how far each has read. With `--storage` it says
+    which of the newest segments have a transaction index that lacks an abort.
     """
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.attach import savings_parts, status_parts, tombstone_lines

@@ -59,6 +59,9 @@ def outlook_parts(
         yield _table(found, now_ms)
         told = [(each.partition, each.old.why) for each in found if each.old is not None]
         yield from shared_lines(told, "erased by")
+        for each in found:
+            name = printable(str(each.partition))
+            yield from (f"{name}: {line}" for line in _missing_lines(each))
         return
     for each in found:
         yield ""
@@ -139,6 +142,17 @@ def _lines(each: PartitionOutlook, now_ms: int) -> Iterator[str]:
     yield f"next round: {_DUE[each.is_due]}, {printable(each.why)}{at_latest}"
     if each.old is not None:
         yield f"erased by: {each.old.why}"
+    yield from _missing_lines(each)
+
+
+def _missing_lines(found: PartitionOutlook) -> Iterator[str]:
+    for each in found.missing_aborts:
+        yield (
+            f"broken: the transaction index of the segment at offset {each.segment_start} lacks "
+            f"the abort at offset {each.marker_offset} of the transaction of producer "
+            f"{each.producer_id} that began at {each.first_offset}: read-committed consumers are "
+            "given its records until a round has taken them"
+        )
 
 
 def _table(found: Sequence[PartitionOutlook], now_ms: int) -> Table:

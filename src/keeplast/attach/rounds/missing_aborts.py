@@ -1,0 +1,192 @@
+"""Which segments that brokers serve have a transaction index that lacks an abort.
+
+A broker that builds its state from the remote tier may drop the snapshot of producers that it has
+fetched (seen on Kafka 4.3.0: ``Wrote producer snapshot … with 0 producer ids``). It has forgotten
+the transactions that are open where its own log begins, which is where a segment of the remote tier
+ends; it writes no entry for those whose abort marker it takes, and uploads the index so. Consumers
+that read committed records are given aborted ones then, until a round, which goes by markers, has
+taken the segment.
+
+So little is read that every look can ask: the snapshots of the newest segments, which say what is
+open where each one ends, and of a segment that follows an open transaction its log up to the
+markers of those. The rule: **a finding is a proof**, of a marker that was read; that nothing is
+found is none. ``attach verify`` reads all. Answers to ``ProducerStateManager`` and
+``RemoteLogManager.collectAbortedTransactions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from keeplast.attach.held.stored_segment import StoredSegment
+from keeplast.attach.rules.effective_log import EffectiveRange
+from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
+from keeplast.cluster.status import is_compactors
+from keeplast.columns import batch_table as t
+from keeplast.errors import CorruptError
+from keeplast.format import producer_snapshot, txn_index
+from keeplast.format.control import ControlType
+from keeplast.format.identifier import encode_id
+from keeplast.format.remote_log_metadata import RemoteLogSegment
+from keeplast.log.transactions import markers_of
+from keeplast.log.windows import WindowBuffers
+from keeplast.read.transaction_outcomes import is_transactional_data
+
+SEGMENTS_MAX = 16
+"""So many of the newest segments are looked at: what is older is due by its dirty ratio."""
+SEARCHED_BYTES_MAX = 32 << 20
+"""So far into a segment the markers of transactions are looked for that began before it."""
+REMEMBERED_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class MissingAbort:
+    """An aborted transaction that the index of its marker's segment does not name.
+
+    ``segment_start`` and ``segment_id`` are that segment's; all offsets are inclusive.
+    """
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+    segment_start: int
+    segment_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """Where each open transaction began, by producer, where a segment ends."""
+
+    opened: Mapping[int, int]
+    has_transactions: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """What became in a segment of the transactions that were open before: of which producers."""
+
+    ended: frozenset[int]
+    is_whole: bool
+    missing: tuple[MissingAbort, ...]
+
+
+_NOTHING = _Snapshot({}, has_transactions=False)
+
+
+class AbortSearch:
+    """Looks for such segments in one remote tier, and remembers of each what was found."""
+
+    def __init__(self, layout: RemoteLayout) -> None:
+        """Know nothing yet."""
+        self._layout = layout
+        self._snapshots: dict[bytes, _Snapshot] = {}
+        self._ended: dict[tuple[bytes, int, frozenset[tuple[int, int]]], _Ended] = {}
+
+    def find(
+        self, ranges: Sequence[EffectiveRange], *, log_start: int, first_dirty: int
+    ) -> tuple[MissingAbort, ...]:
+        """Return what the newest of ``ranges`` lack, of those that reach to ``first_dirty``.
+
+        Ranges ascend. An object that is missing or cannot be read ends the search: rounds and
+        ``attach verify`` tell of it. UnavailableError when the store fails.
+        """
+        try:
+            return tuple(self._find(ranges, log_start, first_dirty))
+        except (FileNotFoundError, CorruptError):
+            return ()
+
+    def _find(
+        self, ranges: Sequence[EffectiveRange], log_start: int, first_dirty: int
+    ) -> Iterator[MissingAbort]:
+        dirty = sum(each.end >= first_dirty for each in ranges)
+        # The one before says what is open where they begin.
+        chosen = ranges[-(min(dirty, SEGMENTS_MAX) + 1) :] if dirty else ()
+        if not chosen or not self._snapshot(chosen[-1].segment).has_transactions:
+            return
+        opened: dict[int, int] = {}
+        for each in chosen:
+            if is_compactors(each.segment):
+                opened.clear()  # Its index was made by the markers, and nothing in it is open.
+            elif opened:
+                found = self._search(each, opened, log_start)
+                yield from found.missing
+                if found.is_whole:
+                    opened = {p: at for p, at in opened.items() if p not in found.ended}
+                else:
+                    opened.clear()
+            for producer_id, first in self._snapshot(each.segment).opened.items():
+                if first <= each.end:
+                    opened.setdefault(producer_id, first)
+
+    def _snapshot(self, segment: RemoteLogSegment) -> _Snapshot:
+        name = segment.id.segment_id
+        known = self._snapshots.get(name)
+        if known is None:
+            if len(self._snapshots) >= REMEMBERED_MAX:
+                self._snapshots.clear()
+            known = self._snapshots[name] = self._read_snapshot(segment)
+        return known
+
+    def _read_snapshot(self, segment: RemoteLogSegment) -> _Snapshot:
+        data = self._layout.open(segment).read_auxiliary(AuxiliaryFile.SNAPSHOT)
+        if data is None:
+            return _NOTHING
+        entries = producer_snapshot.decode(data)
+        opened = {e.producer_id: e.current_txn_first_offset for e in entries}
+        opened = {producer: first for producer, first in opened.items() if first >= 0}
+        # A coordinator's epoch is that of the last marker: others write without transactions.
+        is_transactional = any(each.coordinator_epoch >= 0 for each in entries)
+        return _Snapshot(opened, has_transactions=bool(opened) or is_transactional)
+
+    def _search(self, at: EffectiveRange, opened: Mapping[int, int], log_start: int) -> _Ended:
+        key = at.segment.id.segment_id, at.end, frozenset(opened.items())
+        known = self._ended.get(key)
+        if known is None:
+            if len(self._ended) >= REMEMBERED_MAX:
+                self._ended.clear()
+            known = self._ended[key] = self._read_markers(at, opened, log_start)
+        return known
+
+    def _read_markers(
+        self, at: EffectiveRange, opened: Mapping[int, int], log_start: int
+    ) -> _Ended:
+        waiting, missing = dict(opened), list[MissingAbort]()
+        seen = {producer for producer, first in opened.items() if first >= log_start}
+        named = None
+        is_whole = True
+        for window in StoredSegment(self._layout, at.segment).headers(WindowBuffers()):
+            data = window.table[: window.batches]
+            data = data[is_transactional_data(data) & (data[:, t.LAST_OFFSET] >= log_start)]
+            for producer, marker, kind in markers_of(window).tolist():
+                first = waiting.get(producer) if at.start <= marker <= at.end else None
+                if first is None:
+                    continue
+                del waiting[producer]
+                before = data[data[:, t.LAST_OFFSET] < marker]
+                is_seen = producer in seen or bool((before[:, t.PRODUCER_ID] == producer).any())
+                if kind != ControlType.ABORT or not is_seen:
+                    continue
+                if named is None:
+                    named = self._named(at.segment)
+                if named.get((producer, marker), marker) > first:
+                    name = encode_id(at.segment.id.segment_id)
+                    missing.append(
+                        MissingAbort(producer, first, marker, at.segment.start_offset, name)
+                    )
+            seen.update(data[:, t.PRODUCER_ID].tolist())
+            is_whole = window.position + window.length < SEARCHED_BYTES_MAX
+            if not waiting or not is_whole:
+                break
+        return _Ended(frozenset(opened) - waiting.keys(), not waiting or is_whole, tuple(missing))
+
+    def _named(self, segment: RemoteLogSegment) -> dict[tuple[int, int], int]:
+        """Return where each transaction begins that the index names, by producer and marker."""
+        data = None
+        # Brokers ask for no index that was announced as empty.
+        if not segment.is_txn_index_empty:
+            data = self._layout.open(segment).read_auxiliary(AuxiliaryFile.TXN_INDEX)
+        return {
+            (each.producer_id, each.last_offset): each.first_offset
+            for each in txn_index.decode(data or b"")
+        }

@@ -155,8 +155,9 @@ def _clean(
     state = AttachedState(sources, view.log.start, cleaned_to, known.holds)
     at = publisher.name.partition
     closes = any(last < sources.end for _, last in closable_holes(view.cache, view.log.start))
-    mends = closes or _lacks_abort(publisher.layout, view, sources, cleaned_to)
-    wish = replace(wish, force=wish.force or mends)
+    # Objects are asked only where that can change what is done.
+    force = wish.force or closes or _lacks_abort(publisher.layout, view, sources, cleaned_to)
+    wish = replace(wish, force=force)
     request = wish.request_for(TopicPartition(at.topic, at.partition), state)
     terms = removal_terms(wish.topic, view.topic.settings, [e.settings for e in view.brokers])
     below = expires_below(

@@ -169,8 +169,8 @@ def _kept(view: LogView, offset: int, found: InFlight, cleaned_to: int | None) -
     if found.snapshot is None and cleaned_to is not None and view.log_start < cleaned_to:
         raise RefusedError(
             "no producer snapshot lies between what was cleaned and this point, so that readers "
-            "will not know which transactions are in flight there; add the hold when a further segment "
-            f"is closed, or copied with its snapshot. cleaned_to={cleaned_to} offset={offset} "
+            "will not know which transactions are in flight there; add the hold when a further "
+            f"segment is closed, or copied with its snapshot. cleaned_to={cleaned_to} offset={offset} "
             f"partition={view.partition} path={view.path}"
         )
     return KeptPoint(

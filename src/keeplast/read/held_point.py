@@ -170,8 +170,8 @@ def _kept(view: LogView, offset: int, found: InFlight, cleaned_to: int | None) -
         raise RefusedError(
             "no producer snapshot lies between what was cleaned and this point, so that readers "
             "will not know which transactions are in flight there; add the hold when a further "
-            f"segment is closed, or copied with its snapshot. cleaned_to={cleaned_to} offset={offset} "
-            f"partition={view.partition} path={view.path}"
+            "segment is closed, or copied with its snapshot. "
+            f"cleaned_to={cleaned_to} offset={offset} partition={view.partition} path={view.path}"
         )
     return KeptPoint(
         offset, min(limit, view.log_start if found.snapshot is None else found.snapshot)

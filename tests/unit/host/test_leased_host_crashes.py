@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from tests.support.observed_files import Crash
 from tests.support.turns import Turn
 
 HOUR_MS = 3_600_000
-POINTS = 4
-"""How many points at which it dies a run takes of each."""
+POINTS, POINTS_ALL = 4, 32
+"""How many points at which it dies a run takes of each, and a run of everything."""
 SETTINGS = {"local.retention.ms": str(HOUR_MS)}
 
 
@@ -126,6 +127,13 @@ def check(world: LeaseWorld, name: str, left: Image, expected: list[Entry], end:
     assert world.store("v").verify(back.partition) == ()
 
 
+def is_taken(turn: Turn, position: int, count: int) -> bool:
+    """Say whether a run dies at this one of ``count`` points; which of them changes by day."""
+    if turn.number is None:
+        return (position + datetime.now(UTC).toordinal()) % max(count // POINTS_ALL, 1) == 0
+    return turn.takes(position, count // POINTS)
+
+
 def below(entries: list[Entry], end: int) -> list[Entry]:
     return [each for each in entries if each[0] < end]
 
@@ -141,7 +149,7 @@ def test_a_host_that_dies_at_an_operation_on_its_disk_loses_nothing_acknowledged
     steps = len(files.operations)
     assert steps > 50
     for operation in range(steps):
-        if not turn.takes(operation, steps // POINTS):
+        if not is_taken(turn, operation, steps):
             continue
         world = worlds()
         files = disk(world, name)
@@ -162,7 +170,7 @@ def test_a_leader_that_dies_around_a_change_of_the_store_loses_nothing_acknowled
     moments = metadata.moments
     assert moments > 50
     for moment in range(moments):
-        if not turn.takes(moment, moments // POINTS):
+        if not is_taken(turn, moment, moments):
             continue
         world = worlds()
         files = disk(world, "a")

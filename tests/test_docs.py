@@ -14,7 +14,9 @@ import typer
 from typer.testing import CliRunner
 
 from keeplast.cli.frame.lazy import import_home
+from keeplast.cli.frame.place_command import TYPES
 from keeplast.cli.main import HOMES, app
+from keeplast.config.place_properties import WITH
 from keeplast.errors import INSTALLING
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,8 +35,8 @@ EXPLAINED = (
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 COMMAND = re.compile(
     r"\bkeeplast ((?:inspect|explain|plan|clean|demo|verify|export|status|run|delete-records|pack"
-    r"|receipt show|config [a-z]+|erase|erasure [a-z]+|tier [a-z]+|hold [a-z]+|undo [a-z]+"
-    r"|attach [a-z]+|doctor|console)\b[^\n`|&]*)"
+    r"|config|configure|erase [a-z]+|tier [a-z]+|hold [a-z]+|undo|place [a-z]+"
+    r"|attach [a-z]+|console)\b[^\n`|&]*)"
 )
 SINGLE_COMMANDS = [n for n, home in HOMES.items() if not isinstance(import_home(home), typer.Typer)]
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
@@ -116,6 +118,8 @@ def test_options_in_commands_exist(page: Path) -> None:
             names.append(word)
         helped = CliRunner().invoke(app, [*names, "--help"], env={"COLUMNS": "200"})
         known = set(OPTION.findall(helped.output))
+        if WITH in known:
+            known |= set(TYPES)
         assert set() == set(OPTION.findall(command)) - known, command
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "keeplast"
 SHARE_MAX = 0.15
-LINES_MAX = 530
+LINES_MAX = 600
 
 
 def test_class_names_are_unique_in_the_package() -> None:

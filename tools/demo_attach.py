@@ -27,6 +27,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 from keeplast.model.size import format_bytes, format_count  # noqa: E402
 from tests.kafka.broker import VERSIONS, Broker  # noqa: E402
 from tests.kafka.test_attach import tier_settings  # noqa: E402
+from tests.support.live_call import live_call  # noqa: E402
 from tests.support.live_rounds import LiveCompactor, consume  # noqa: E402
 from tests.support.waiting import wait_until  # noqa: E402
 
@@ -60,7 +61,7 @@ class Demo:
             )
             self._wait_until_remote(compactor)
             before = self._show("before", sent)
-            self._keeplast("check")
+            self._run("place", "check", f"kafka://{self.broker.address}", "--topic", TOPIC)
             self._keeplast("plan", *self._places())
             with self._readers() as reads:
                 self._keeplast("clean", *self._places(), "--force", "--runner", self._runner)
@@ -132,14 +133,14 @@ class Demo:
 
     def _places(self) -> list[str]:
         return [
-            "--store", f"sqlite:///{self._root / 'decisions.db'}",
+            "--decisions", f"sqlite:///{self._root / 'decisions.db'}",
             "--storage", f"local:{self._root / 'remote'}",
         ]  # fmt: skip
 
-    def _keeplast(self, command: str, *more: str) -> None:
-        arguments = [
-            "attach", command, "--bootstrap-server", self.broker.address, "--topic", TOPIC, *more,
-        ]  # fmt: skip
+    def _keeplast(self, verb: str, *more: str) -> None:
+        self._run(*live_call(self.broker.address, verb, "--topic", TOPIC, *more))
+
+    def _run(self, *arguments: str) -> None:
         say("$ keeplast " + " ".join(arguments).replace(str(self._root), "DIR"))
         done = subprocess.run([sys.executable, "-m", "keeplast", *arguments], check=False)
         if done.returncode:

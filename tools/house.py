@@ -32,7 +32,7 @@ BUDGETS = ROOT / "tools" / "budgets.toml"
 SMALL_LINES = 60
 """A module of fewer lines that only one other imports is better a part of that one."""
 SLACK_PERCENT = 1
-EXPLAINS = ("explain", "tier-explain", "attach-explain")
+EXPLAINS = ("explain", "explain-store", "explain-cluster")
 JOURNEYS = ("clean", *EXPLAINS)
 JOURNEY_SECONDS_MAX = 600
 

@@ -1,7 +1,7 @@
 """Measures what a command passes through: modules, files before the domain, rooms returned to.
 
     python tools/journeys.py clean                        the modules of one journey, one a line
-    python tools/journeys.py attach-explain --out FILE    what was measured, as JSON
+    python tools/journeys.py explain-cluster --out FILE   what was measured, as JSON
 
 Each journey is one command on a small sample, with a profile hook in every thread; the command runs
 in this process, by threads. A module is *entered* when one of its functions is called. What Python
@@ -176,28 +176,30 @@ def explain_sample(root: Path) -> Iterator[Arguments]:
 
 
 @contextmanager
-def tier_explain_sample(root: Path) -> Iterator[Arguments]:
+def explain_store_sample(root: Path) -> Iterator[Arguments]:
     """The same in a store, behind a round there."""
-    data, store = write_sample(root), ("--store", f"sqlite:///{root / 'meta.db'}")
+    data, url = write_sample(root), f"sqlite:///{root / 'meta.db'}"
+    store = ("--store", url)
     run_command(("tier", "init", *store, "--objects", f"file://{root / 'objects'}"))
     run_command(("tier", "import", str(data), *store, "--topic", "t", "--partition", "0"))
-    run_command(("tier", "clean", *store, "--topic", "t", "--force"))
-    yield ("tier", "explain", "a", *store)
+    run_command(("clean", url, "--topic", "t", "--force"))
+    yield ("explain", url, "a")
 
 
 @contextmanager
-def attach_explain_sample(root: Path) -> Iterator[Arguments]:
+def explain_cluster_sample(root: Path) -> Iterator[Arguments]:
     """The same in the remote tier of the model cluster that unit tests ask, behind a round."""
     import pytest
 
     from tests.support.attached_world import PARTITION
     from tests.support.commanded_world import commanded_world
+    from tests.support.live_call import live_call
 
     with pytest.MonkeyPatch.context() as patch, commanded_world(root, patch) as world:
         decisions = f"sqlite:///{world.world.root / 'decisions.db'}"
-        yield (
-            "attach", "explain", "k3", "--bootstrap-server", "127.0.0.1:1", "--topic",
-            PARTITION.topic, "--storage", "local:/x", "--store", decisions,
+        yield live_call(
+            "127.0.0.1:1", "explain", "k3", "--topic", PARTITION.topic, "--storage", "local:/x",
+            "--decisions", decisions,
         )  # fmt: skip
 
 
@@ -205,8 +207,8 @@ Sample = Callable[[Path], contextlib.AbstractContextManager[Arguments]]
 JOURNEYS: dict[str, Sample] = {
     "clean": clean_sample,
     "explain": explain_sample,
-    "tier-explain": tier_explain_sample,
-    "attach-explain": attach_explain_sample,
+    "explain-store": explain_store_sample,
+    "explain-cluster": explain_cluster_sample,
 }
 
 

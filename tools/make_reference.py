@@ -1,7 +1,8 @@
 """Writes the pages of ``docs/reference`` that the code decides; ``--check`` only compares.
 
 ``settings.md`` from the definitions of :mod:`keeplast.config`, ``cli.md`` from the commands of
-:mod:`keeplast.cli.main`, ``metrics.md`` from the tables of :mod:`keeplast.service.metrics`. There
+:mod:`keeplast.cli.main`, ``metrics.md`` from the tables of :mod:`keeplast.service.metrics`,
+``places.md`` from :mod:`keeplast.config.place_properties` and :mod:`keeplast.api.refusals`. There
 are no other sources: a page that differs from them fails the check.
 """
 
@@ -17,11 +18,13 @@ from pathlib import Path
 import typer
 from typer.models import ParameterInfo
 
+from keeplast.api.refusals import REFUSALS
 from keeplast.cli.frame import exit_codes
 from keeplast.cli.frame.lazy import import_home
 from keeplast.cli.main import HOMES
 from keeplast.config.definition import Definition, Scope
 from keeplast.config.definitions import DEFINITIONS
+from keeplast.config.place_properties import PROPERTIES, PlaceKind, PlaceProperty
 from keeplast.config.values import value_range, value_text, value_words
 from keeplast.service.gauges import GAUGES
 from keeplast.service.metrics import (
@@ -49,15 +52,17 @@ SETTINGS_HEAD = f"""# Settings
 Which of Kafka's settings keeplast knows, what they may be, and which of them change what it does.
 
 Names, defaults and ranges are Kafka's. A topic's value, from any source, beats the cluster's,
-which beats the default; for the same scope a flag beats the environment, which beats the file,
-which beats what the data directory's own `__cluster_metadata-0` says, which beats a broker's
-`server.properties`. Within one source the first of several broker names that is set counts.
+which beats the default; for the same scope a flag beats the place's table, which beats the file,
+which beats the environment, which beats what the data directory's own `__cluster_metadata-0` says,
+which beats a broker's `server.properties`. Within one source the first of several broker names that
+is set counts.
 
 | source | about the topic | about the cluster |
 |---|---|---|
 | flag | `--config segment.bytes=…`: the chosen topics | `--config log.segment.bytes=…` |
-| environment | | `KEEPLAST_LOG_SEGMENT_BYTES=…` |
+| [place](../operations/places.md) | `[place.NAME.topic."name"]` | `[place.NAME.cluster]` |
 | file | `[topic."name"]`, `"segment.bytes" = …` | `[cluster]`, `"log.segment.bytes" = …` |
+| environment | | `KEEPLAST_LOG_SEGMENT_BYTES=…` |
 | `__cluster_metadata-0` | its dynamic settings | those of the cluster and of this broker |
 | `--broker-config server.properties` | | its static settings, by the broker's names alone |
 
@@ -65,20 +70,20 @@ The file is `keeplast.toml` in the data directory, or the one that `--config-fil
 may be quoted or dotted; quote `compaction.strategy`, because another key begins with it. An empty
 `compaction.strategy` of a topic means `offset`, an absent one the cluster's.
 
-`keeplast config list --effective --topic T DATA_DIR` says which value counts and where it came
-from, `keeplast config set KEY=VALUE --topic T DATA_DIR` changes the file, `keeplast config check
-FILE` looks for mistakes, `keeplast config describe KEY` says what this page says.
+`keeplast config DATA_DIR --topic T --effective` says which value counts and where it came
+from, `keeplast configure DATA_DIR KEY=VALUE --topic T` changes the file, `keeplast config --check
+FILE` looks for mistakes, `keeplast config --key KEY` says what this page says.
 
 A broker keeps what its cluster's settings are in `server.properties`, which is read only when
-`--broker-config FILE` names it. Without it `plan`, `clean`, `run`, `tier clean`, `tier run` and
-`tier expire` say once which of Kafka's defaults they assume because no source says otherwise: those
+`--broker-config FILE` names it. Without it `plan`, `clean`, `run`, `tier run` and `tier expire` say
+once which of Kafka's defaults they assume because no source says otherwise: those
 that decide when something may go, and whether a round is worth it (`assumed` in the JSON). With it
 nothing is assumed: what the file leaves out is the default on the broker, too. The file is Java's
 (ISO 8859-1, `=`, `:` or white space, comments, joined lines, escapes; of a repeated name the last
 counts), at most 4 MiB. Only settings that stand on this page are taken from it; passwords and all
 else are neither kept nor shown. What a broker ignores, such as `retention.ms` in place of
 `log.retention.ms`, is ignored and named in a warning; a value that cannot be used is refused with
-its line. `keeplast config check server.properties` looks for mistakes. A file whose `node.id` is
+its line. `keeplast config --check server.properties` looks for mistakes. A file whose `node.id` is
 not the directory's is named in a warning; `log.dirs` is not compared: a copy lies elsewhere.
 
 An unknown name is refused with the nearest known one. Values are checked together, whichever
@@ -109,6 +114,32 @@ Of every command, anywhere on its line: `--quiet` (`-q`) says errors and warning
 (`-v`) says each round as it ends and where an error comes from, `--log-file FILE` keeps all that is
 said, with the time. `NO_COLOR` switches colours off; `keeplast --install-completion` lets the shell
 complete.
+"""
+
+PLACES_HEAD = f"""# Places
+
+{NOTICE}
+
+Which properties a place has, and what each kind of place cannot do.
+
+What a place is, and how one gets a name: [places](../operations/places.md).
+
+## Properties
+
+A property stands in the `[place.NAME]` table of `keeplast.toml`, or on the command line as
+`--with KEY=VALUE`, for which `--KEY VALUE` is short.
+
+| property | of | written as | |
+|---|---|---|---|
+"""
+
+REFUSALS_HEAD = """
+## What cannot be done
+
+Every verb can be done in every kind of place, but for these. The exit code is 4.
+
+| verb | place | why not | instead |
+|---|---|---|---|
 """
 
 METRICS_HEAD = f"""# Metrics
@@ -166,6 +197,28 @@ def _commands(
             yield f"{prefix}{name} {last}", each.callback
 
 
+def places_page() -> str:
+    """Return the page of places: their properties, and what is refused."""
+    properties = [
+        f"| `{each.name}` | {_kinds(each)} | {_written_as(each)} | {_cell(each.about)} |\n"
+        for each in PROPERTIES
+    ]
+    refusals = [
+        f"| `{verb}` | {kind} | {_cell(found.why)} | {_cell(found.instead)} |\n"
+        for (verb, kind), found in REFUSALS.items()
+    ]
+    return "".join([PLACES_HEAD, *properties, REFUSALS_HEAD, *refusals])
+
+
+def _kinds(found: PlaceProperty) -> str:
+    kinds = [str(each) for each in PlaceKind if each in found.kinds]
+    return "every place" if len(kinds) == len(PlaceKind) else ", ".join(kinds)
+
+
+def _written_as(found: PlaceProperty) -> str:
+    return ", ".join(f"`{each}`" for each in found.choices) or str(found.type)
+
+
 def metrics_page() -> str:
     """Return the page of metrics."""
     gauges = [f"| `{g.metric}` | `{g.mbean}` | {g.about} |" for g in GAUGES]
@@ -209,6 +262,7 @@ def main(arguments: list[str]) -> int:
         "settings.md": settings_page(),
         "cli.md": cli_page(),
         "metrics.md": metrics_page(),
+        "places.md": places_page(),
     }
     differing = []
     for name, text in pages.items():

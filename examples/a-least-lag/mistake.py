@@ -104,7 +104,7 @@ def main(directory: Path) -> None:
         print(f"cleaned without the lag: {error}")
     else:
         raise AssertionError("prices were told that are gone")
-    told("undo", "apply", data, "--topic", TOPIC)
+    told("undo", data, "--topic", TOPIC)
     before = state(data, mistake)
     assert before == by_minute[40]
     append(data, {key: value for key, value in before.items() if value is not None}, 0)

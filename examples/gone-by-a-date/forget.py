@@ -103,7 +103,7 @@ def main(directory: Path) -> None:
 
     append(data, JOHN, None, first_ms + DAY_MS)
     leaving, hash_key, private, public = write_keys(directory / "apart")
-    asked = ("erase", data, "--keys", leaving, "--hash-key", hash_key, "--topic", TOPIC)
+    asked = ("erase", "keys", data, "--keys", leaving, "--hash-key", hash_key, "--topic", TOPIC)
     (john,) = told(*asked)["keys"]
     assert john["decided"]
     assert john["gone_by_ms"] <= first_ms + LAG_MS + 2 * HOUR_MS
@@ -111,11 +111,9 @@ def main(directory: Path) -> None:
     (john,) = told(*asked, "--now")["keys"]
     assert not john["is_there"]
     out = directory / "gone.json"
-    told(
-        "erasure", "certificate", data, "--hash-key", hash_key, "--sign-key", private, "--out", out
-    )
+    told("erase", "certify", data, "--hash-key", hash_key, "--sign-key", private, "--out", out)
     proof = ("--public-key", public, "--hash-key", hash_key, "--keys", leaving)
-    proven = told("erasure", "verify", out, *proof, "--data", data)
+    proven = told("erase", "check", out, data, *proof)
     assert [each["standing"] for each in proven["data"]] == ["same"]
     assert [each["is_within"] for each in proven["keys"]] == [True]
     print("erase --now: no trace is left, and a certificate says so, which holds")

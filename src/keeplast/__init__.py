@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keeplast.api.host_partition import host_partition
     from keeplast.api.live_state import LiveRecord, LiveState
     from keeplast.api.open_log import OpenLog, Segment
+    from keeplast.api.open_place import open
     from keeplast.api.open_store import open_store
     from keeplast.api.rounds import clean, plan
     from keeplast.api.stored_logs import StoredLogs
@@ -116,6 +117,7 @@ __all__ = [
     "holds",
     "host_partition",
     "kept_rounds",
+    "open",
     "open_log",
     "open_store",
     "plan",
@@ -169,6 +171,7 @@ _HOMES = {
     "keeplast.config.mapping": ("cleaner_config", "topic_config"),
     "keeplast.api.open_log": ("OpenLog", "Segment"),
     "keeplast.api.rounds": ("clean", "plan"),
+    "keeplast.api.open_place": ("open",),
     "keeplast.api.open_store": ("open_store",),
     "keeplast.api.undo": ("kept_rounds", "undo"),
     "keeplast.api.stored_state": ("stored_state",),

@@ -35,7 +35,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiedWorld]:
     """A topic that was compacted once and judged; a leader has copied its last segment again."""
     root = tmp_path_factory.mktemp("attached")
     with pytest.MonkeyPatch.context() as patch, commanded_world(root, patch) as made:
-        printed("attach", "verify", *CLUSTER, *decided(made), "--receipt", receipt(made), "--note")
+        _, store, *storage = decided(made)
+        printed(
+            "verify", "kafka://127.0.0.1:1", "--topic", PARTITION.topic, "--decisions", store,
+            *storage, "--receipt", receipt(made), "--note",
+        )  # fmt: skip
         base, following = list(pairwise(made.bases))[-1]
         made.tier.copy_one(made.directory, base, following - 1)
         # What waits for its grace has a date that moves with the time of the look.
@@ -130,7 +134,7 @@ def test_what_waits_for_its_grace_and_what_verify_said_are_told(
         assert f"in grace: {words}replaced " in known
     assert len(decisions) == known.count("the grace counts from then") > 0
     (line,) = [json.loads(e) for e in receipt(world).read_bytes().splitlines() if b"verdict" in e]
-    verdict = f"(attach verify, epoch {line['verdict']['epoch']}, clean to "
+    verdict = f"(verify of a cluster, epoch {line['verdict']['epoch']}, clean to "
     (round_,) = cells(browser, "section[aria-labelledby=h-rounds]")
     assert round_[-1].startswith("holds ")
     assert verdict in round_[-1]
@@ -155,7 +159,9 @@ def test_a_key_is_found_as_attach_explain_says(
     enter(browser, attached)
     browser.open(attached.url("/keys"))
     find_key(browser, PARTITION.topic, "k1")
-    (expected,) = printed("attach", "explain", *CLUSTER, *decided(world), "k1")["partitions"]
+    _, store, *storage = decided(world)
+    cluster = ("kafka://127.0.0.1:1", "--topic", PARTITION.topic, "--decisions", store, *storage)
+    (expected,) = printed("explain", *cluster, "k1")["partitions"]
     rows = cells(browser, "section[aria-labelledby=h-found]")
     assert expected["records"]
     assert [str(each["offset"]) for each in expected["records"]] == [row[0] for row in rows]

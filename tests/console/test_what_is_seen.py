@@ -114,7 +114,7 @@ def test_a_logs_page_says_what_status_says(
         parts = browser.all("svg.strip.tall a")
         assert len(segments) == len(parts)
         assert str(each["log_end"]) == segments[-1][2]
-        known = printed("config", "list", demo, "--effective", "--topic", each["topic"])
+        known = printed("config", demo, "--effective", "--topic", each["topic"])
         shown = cells(browser, "section[aria-labelledby=h-settings]")
         assert {"cleanup.policy", "min.cleanable.dirty.ratio"} <= {row[0] for row in shown}
         assert {row[0] for row in shown} <= {setting["key"] for setting in known["settings"]}
@@ -167,7 +167,7 @@ def store(tmp_path: Path) -> str:
     shutil.copytree(SAMPLE, tmp_path / "data")
     printed("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
     printed("tier", "import", tmp_path / "data", "--store", url, "--topic", "orders")
-    printed("tier", "clean", "--store", url, "--force")
+    printed("clean", url, "--force")
     return url
 
 

@@ -19,8 +19,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from keeplast.tier.objects.stores import open_tree
 from tests.kafka.broker import VERSIONS, Broker
 from tests.kafka.java_consumer import read_with_java
-from tests.kafka.test_attach import attach, tier_settings
+from tests.kafka.test_attach import attach, checked, tier_settings
 from tests.support.acknowledged import Acknowledged, Watch
+from tests.support.checked_place import problems
 from tests.support.plugin_vectors import unpack_vectors
 from tests.support.s3_server import own_s3
 from tests.support.waiting import wait_until
@@ -56,13 +57,13 @@ class Tiered:
     told: Acknowledged
 
     def attach(self, *arguments: str) -> dict[str, Any]:
-        """Run a command of ``keeplast attach``; return its document."""
+        """Run a command over the cluster; return its document."""
         return attach(self.broker, *arguments)
 
     @property
-    def store(self) -> tuple[str, ...]:
+    def decisions(self) -> tuple[str, ...]:
         """Return the decision log, as an option."""
-        return "--store", f"sqlite:///{self.broker.root / 'decisions.db'}"
+        return "--decisions", f"sqlite:///{self.broker.root / 'decisions.db'}"
 
     def fill(self) -> None:
         """Send, and wait until all but the newest segment is remote."""
@@ -198,12 +199,8 @@ def create(broker: Broker) -> None:
 def test_what_the_plugin_uploads_is_compacted_and_served_by_it(tiered: Tiered) -> None:
     """Two rounds while somebody reads, a collection of both, and restarts between."""
     told, broker = tiered.told, tiered.broker
-    assert [] == [
-        each
-        for each in tiered.attach("check", "--topic", TOPIC, *tiered.storage)["findings"]
-        if each["severity"] == "refuses"
-    ]
-    given = ("--topic", TOPIC, *tiered.store, *tiered.storage)
+    assert [] == problems(checked(broker, "--topic", TOPIC, *tiered.storage))
+    given = ("--topic", TOPIC, *tiered.decisions, *tiered.storage)
     for runner in ("local", "spark"):
         read = told.judge(0)
         tiered.attach("plan", *given)

@@ -28,6 +28,7 @@ from tests.kafka.tiered_cluster import TieredCluster
 from tests.support.acknowledged import Acknowledged, Follower, Watch
 from tests.support.attach_driver import COLLECTION_STEPS, ROUND_STEPS, Act, Step
 from tests.support.attach_process import AttachProcess
+from tests.support.live_call import live_call
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -285,10 +286,10 @@ class Soak:
         wait_until(is_copied, told=self.brokers.told)
 
     def _arguments(self, name: str, *more: str) -> list[str]:
-        common = [
-            "attach", name, "--bootstrap-server", self.brokers.address, "--topic", TOPIC,
-            "--store", self._store, "--storage", f"local:{self.brokers.remote}", "--json", *more,
-        ]  # fmt: skip
+        common = live_call(
+            self.brokers.address, name, "--topic", TOPIC, "--decisions", self._store,
+            "--storage", f"local:{self.brokers.remote}", "--json", *more,
+        )  # fmt: skip
         return common if name == "verify" else [*common, "--take-over"]
 
     def _said(self) -> Path:

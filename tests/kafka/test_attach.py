@@ -44,6 +44,8 @@ from keeplast.format.remote_log_metadata import (
     encode,
 )
 from tests.kafka.broker import VERSIONS, Broker
+from tests.support.checked_place import findings, problems
+from tests.support.live_call import live_call
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -126,9 +128,16 @@ def alter(broker: Broker, topic: str, key: str, value: str | None) -> None:
 
 
 def attach(broker: Broker, *arguments: str, expected: int = 0) -> dict[str, Any]:
+    return _document(*live_call(broker.address, *arguments), expected=expected)
+
+
+def checked(broker: Broker, *arguments: str, expected: int = 0) -> dict[str, Any]:
+    return _document("place", "check", f"kafka://{broker.address}", *arguments, expected=expected)
+
+
+def _document(*arguments: str, expected: int) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "keeplast", "attach", *arguments,
-         "--bootstrap-server", broker.address, "--json"],
+        [sys.executable, "-m", "keeplast", *arguments, "--json"],
         capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS,
     )  # fmt: skip
     assert expected == done.returncode, done.stdout + done.stderr
@@ -220,12 +229,12 @@ def test_status_adds_up(broker: Broker) -> None:
 
 
 def test_both_topics_may_be_attached_and_a_topic_that_is_not_there_is_told(broker: Broker) -> None:
-    document = attach(broker, "check")
+    document = checked(broker)
     assert [TOPIC, OTHER] == document["topics"]
-    assert [("patch-release", "warns")] == [
-        (each["rule"], each["severity"]) for each in document["findings"]
+    assert [("patch-release", "warning")] == [
+        (each["name"], each["state"]) for each in findings(document)
     ]
-    told = attach(broker, "check", "--topic", "nowhere", expected=2)
+    told = checked(broker, "--topic", "nowhere", expected=2)
     assert "no such topic" in told["error"]["message"]
 
 
@@ -252,11 +261,11 @@ def test_a_setting_that_would_lose_data_is_refused(
     """R3."""
     alter(broker, OTHER, key, value)
     try:
-        document = attach(broker, "check", "--topic", OTHER, expected=1)
+        document = checked(broker, "--topic", OTHER, expected=1)
     finally:
         alter(broker, OTHER, key, "-1" if key.startswith("retention") else None)
-    (found,) = [each for each in document["findings"] if each["severity"] == "refuses"]
-    assert (rule, OTHER) == (found["rule"], found["topic"])
+    (found,) = problems(document)
+    assert (rule, OTHER) == (found["name"], found["topic"])
     assert found["remedy"].startswith("kafka-configs.sh --bootstrap-server 127.0.0.1:")
 
 
@@ -265,12 +274,12 @@ def test_a_topic_that_is_copied_no_more_is_refused(broker: Broker) -> None:
     alter(broker, OTHER, "local.retention.bytes", "-2")
     alter(broker, OTHER, "remote.log.copy.disable", "true")
     try:
-        document = attach(broker, "check", "--topic", OTHER, expected=1)
+        document = checked(broker, "--topic", OTHER, expected=1)
     finally:
         alter(broker, OTHER, "remote.log.copy.disable", None)
         alter(broker, OTHER, "local.retention.bytes", "1")
-    (found,) = [each for each in document["findings"] if each["severity"] == "refuses"]
-    assert ("copy-disabled", OTHER) == (found["rule"], found["topic"])
+    (found,) = problems(document)
+    assert ("copy-disabled", OTHER) == (found["name"], found["topic"])
     assert found["remedy"].endswith("--add-config remote.log.copy.disable=false")
 
 
@@ -280,10 +289,10 @@ def test_what_expires_may_be_attached_when_it_is_to_expire(broker: Broker, tmp_p
     config.write_text(f'[topic."{OTHER}"]\n"cleanup.policy" = "compact,delete"\n')
     alter(broker, OTHER, "retention.ms", "604800000")
     try:
-        document = attach(broker, "check", "--topic", OTHER, "--config-file", str(config))
+        document = checked(broker, "--topic", OTHER, "--config-file", str(config))
     finally:
         alter(broker, OTHER, "retention.ms", "-1")
-    assert "retention-ms" in {each["rule"] for each in document["findings"]}
+    assert "retention-ms" in {each["name"] for each in findings(document)}
 
 
 def test_what_another_compactor_announced_is_told_and_refused(broker: Broker) -> None:
@@ -312,12 +321,12 @@ def test_what_another_compactor_announced_is_told_and_refused(broker: Broker) ->
         (found,) = document["partitions"]
         copying.append(found["copying"]["count"])
         if step is announced:
-            refused = attach(broker, "check", "--topic", OTHER, expected=1)
-            assert "foreign-marks" in {each["rule"] for each in refused["findings"]}
+            refused = checked(broker, "--topic", OTHER, expected=1)
+            assert "foreign-marks" in {each["name"] for each in findings(refused)}
     assert [1, 0, 0] == copying
     # A broker of 4.x may have ended the deletion by itself, and drops ours.
     assert 0 == found["deleting"]["count"]
-    attach(broker, "check", "--topic", OTHER)
+    checked(broker, "--topic", OTHER)
 
 
 def test_a_record_that_ends_brokers_readers_is_told_with_its_offset(broker: Broker) -> None:
@@ -327,8 +336,8 @@ def test_a_record_that_ends_brokers_readers_is_told_with_its_offset(broker: Brok
     where = metadata_partition(topic.topic_id, 0, metadata.partition_count)
     held = client.read_ranges(metadata)[where]
     send(broker, topic, metadata, None)
-    document = attach(broker, "check", "--topic", OTHER, expected=1)
-    (found,) = [each for each in document["findings"] if each["rule"] == "metadata-record"]
+    document = checked(broker, "--topic", OTHER, expected=1)
+    (found,) = [each for each in problems(document) if each["name"] == "metadata-record"]
     assert f"partition {where} of {METADATA_TOPIC}, offset {held.end}: " in found["words"]
     assert "null value" in found["words"]
     refused = attach(broker, "status", "--topic", OTHER, expected=4)

@@ -22,6 +22,7 @@ from tests.kafka.test_attach import create, tier_settings
 from tests.kafka.test_attach_rounds import wait_until_remote
 from tests.support.acknowledged import Acknowledged
 from tests.support.attach_process import AttachProcess
+from tests.support.live_call import live_call
 from tests.support.live_rounds import LiveCompactor
 from tests.support.waiting import wait_until
 
@@ -52,8 +53,10 @@ class Compacting:
     def command(self, *arguments: str) -> tuple[int, dict[str, Any]]:
         """Run a command; return its exit code and what it says."""
         process = AttachProcess(
-            ["attach", *arguments, "--bootstrap-server", self.broker.address, "--topic", TOPIC,
-             "--store", f"sqlite:///{self.store}", "--storage", f"local:{self.remote}", "--json"],
+            live_call(
+                self.broker.address, *arguments, "--topic", TOPIC, "--decisions",
+                f"sqlite:///{self.store}", "--storage", f"local:{self.remote}", "--json",
+            ),
             self.broker.root / "said",
         )  # fmt: skip
         code = process.wait(COMMAND_SECONDS)

@@ -1,4 +1,4 @@
-"""``keeplast attach clean`` and ``collect`` are frozen at each of their steps, overtaken, and wake.
+"""``clean`` and ``collect`` of a live cluster are frozen at each step, overtaken, and wake.
 
 As :mod:`tests.kafka.test_attach_kills`, but a process that sleeps comes back with everything that
 it believed. What it does then changes nothing that brokers serve, and deletes no object.

@@ -1,4 +1,4 @@
-"""``keeplast attach clean`` and ``collect`` are killed at each of their steps.
+"""``clean`` and ``collect`` of a live cluster are killed at each of their steps.
 
 One real broker, and real processes that meet SIGKILL at a named step
 (:mod:`tests.support.attach_driver`); those that sleep are in :mod:`tests.kafka.test_attach_frozen`.
@@ -36,6 +36,7 @@ from tests.support.attach_driver import (
     Step,
     environment,
 )
+from tests.support.live_call import live_call
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -112,11 +113,11 @@ def are_remote(broker: Broker, partitions: Iterable[int]) -> bool:
 
 
 def command(broker: Broker, name: str, *more: str) -> list[str]:
-    return [
-        "attach", name, "--bootstrap-server", broker.address, "--topic", TOPIC,
-        "--store", f"sqlite:///{broker.root / 'decisions.db'}",
+    return live_call(
+        broker.address, name, "--topic", TOPIC,
+        "--decisions", f"sqlite:///{broker.root / 'decisions.db'}",
         "--storage", f"local:{broker.root / 'remote'}", "--json", *more,
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def cleaning(broker: Broker, partition: int, *more: str) -> list[str]:

@@ -1,6 +1,6 @@
 """A compacted local topic becomes tiered and is compacted there, under load, and comes back.
 
-The lines that ``attach check`` prints are followed to the letter, by nobody who knows more than
+The lines that ``place check`` prints are followed to the letter, by nobody who knows more than
 they say. The topic has a retention that would eat all of it within a second, if its policy left
 ``compact`` first. What consumers read is judged by what producers were told
 (:mod:`tests.support.acknowledged`), which shares no code with keeplast.
@@ -33,6 +33,8 @@ from tests.kafka.broker import VERSIONS, Broker
 from tests.kafka.test_attach import WAIT_SECONDS, tier_settings
 from tests.support.acknowledged import Acknowledged, Follower, Watch
 from tests.support.attach_process import AttachProcess
+from tests.support.checked_place import problems
+from tests.support.live_call import live_call
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -110,15 +112,18 @@ def type_what_check_says(broker: Broker, topic: str) -> list[str]:
 
 def refusals(broker: Broker, topic: str) -> list[dict[str, str]]:
     """Return what refuses a topic."""
-    code, document = run(broker, topic, "check")
+    process = AttachProcess(
+        ["place", "check", f"kafka://{broker.address}", "--topic", topic, "--json"],
+        broker.root / "said",
+    )
+    code, document = process.wait(WAIT_SECONDS), process.document()
     assert code in (0, 1), document
-    return [each for each in document["findings"] if each["severity"] == "refuses"]
+    return problems(document)
 
 
 def run(broker: Broker, topic: str, name: str, *more: str) -> tuple[int, dict[str, Any]]:
     process = AttachProcess(
-        ["attach", name, "--bootstrap-server", broker.address, "--topic", topic, "--json", *more],
-        broker.root / "said",
+        live_call(broker.address, name, "--topic", topic, "--json", *more), broker.root / "said"
     )
     return process.wait(WAIT_SECONDS), process.document()
 
@@ -180,7 +185,7 @@ def wait_until_copied(broker: Broker, topic: str, *, is_local_gone: bool = False
 
 def compact(broker: Broker, topic: str, name: str, *more: str) -> list[dict[str, Any]]:
     code, document = run(
-        broker, topic, name, "--store", f"sqlite:///{broker.root / 'decisions.db'}",
+        broker, topic, name, "--decisions", f"sqlite:///{broker.root / 'decisions.db'}",
         "--storage", f"local:{broker.root / 'remote'}", *more,
     )  # fmt: skip
     assert 0 == code, document
@@ -234,7 +239,7 @@ def test_a_topic_comes_back_whole_and_is_not_tiered_again(broker: Broker) -> Non
     for partition in (WRITTEN, QUIET):
         acknowledged.judge(partition)
     # What brokers do then was seen by hand: they copy nothing of it, and delete it.
-    assert {"not-tiered", "not-copied"} == {each["rule"] for each in refusals(broker, BACK)}
+    assert {"not-tiered", "not-copied"} == {each["name"] for each in refusals(broker, BACK)}
 
 
 def filled(broker: Broker, topic: str) -> Acknowledged:

@@ -59,6 +59,8 @@ from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Decision, mark_of
 from tests.kafka.broker import VERSIONS, Broker
 from tests.kafka.test_attach import create, fill, objects, tier_settings
+from tests.support.checked_place import findings
+from tests.support.live_call import live_call
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -276,10 +278,19 @@ def end_of(publisher: Publisher, partition: int) -> int:
 
 
 def command(broker: Broker, name: str, *arguments: str, expected: int = 0) -> dict[str, Any]:
-    """Return what a command of ``keeplast attach`` says; each is a claim of its own."""
-    call = ["attach", name, "--bootstrap-server", broker.address, "--store", store_of(broker)]
-    done = CliRunner().invoke(app, [*call, "--json", *arguments])
+    """Return what a command over the cluster says; each is a claim of its own."""
+    call = live_call(broker.address, name, "--decisions", store_of(broker), "--json", *arguments)
+    done = CliRunner().invoke(app, call)
     assert expected == done.exit_code, done.output
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def checked(broker: Broker, topic: str) -> dict[str, Any]:
+    """Return what ``keeplast place check`` says of a topic."""
+    call = ["place", "check", f"kafka://{broker.address}", "--decisions", store_of(broker)]
+    done = CliRunner().invoke(app, [*call, "--topic", topic, "--json"])
+    assert 0 == done.exit_code, done.output
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 
@@ -329,7 +340,7 @@ def test_swaps_are_read_alike_before_after_collected_and_restarted(
     told = command(broker, "collect", *storage(broker), "--topic", "swapped", "--grace-ms", "0")
     (row,) = told["partitions"]
     assert (3, 0, 3) == (row["collected_segments"], row["waiting"], row["epoch"])
-    command(broker, "check", "--topic", "swapped")
+    checked(broker, "swapped")
     there = set(objects(broker, "swapped", 0))
     assert not there & {each.id.segment_id for each in (a, b, c)}
     assert {each.id.segment_id for each in decision.outputs} <= there
@@ -384,8 +395,8 @@ def test_a_copy_that_a_broker_finishes_late_leaves_no_hole_or_one_that_is_closed
     wait_until(lambda: not is_served(broker, "late", hole), told=lambda: f"{hole} is served")
     assert is_served(broker, "late", late.end_offset)
     publisher.close()
-    told = command(broker, "check", "--topic", "late")
-    assert ["late-copy"] == [each["rule"] for each in told["findings"] if each["topic"]]
+    told = findings(checked(broker, "late"))
+    assert ["late-copy"] == [each["name"] for each in told if each["topic"]]
     command(broker, "collect", *storage(broker), "--topic", "late", "--grace-ms", "0", expected=5)
 
     publisher = claimed(broker, log, "late")
@@ -587,7 +598,7 @@ def test_a_decision_log_that_is_lost_is_made_again_from_what_brokers_read(
     left = write_output(publisher, sources_of(publisher)[1:2])
     publisher.close()
     store = f"sqlite:///{broker.root / 'again.db'}"
-    options = ("--topic", "left", "--store", store, *storage(broker))
+    options = ("--topic", "left", "--decisions", store, *storage(broker))
     told = command(broker, "collect", *options, expected=2)
     told = command(broker, "repair", *options, "--rebuild", expected=4)
     assert "a moment ago" in told["partitions"][0]["error"]
@@ -642,8 +653,10 @@ def test_what_a_topic_that_is_gone_has_left_is_told_and_removed(
 
     def let_go() -> bool:
         # Until brokers have said of each segment that it goes, it is refused.
-        call = ["attach", "collect", "--bootstrap-server", broker.address]
-        call += ["--store", store_of(broker), *options, "--orphans", "list"]
+        call = live_call(
+            broker.address, "collect", "--decisions", store_of(broker), *options,
+            "--orphans", "list",
+        )  # fmt: skip
         return 0 == CliRunner().invoke(app, call).exit_code
 
     wait_until(let_go, told=lambda: "\n".join(broker.lines("ERROR", "WARN")))

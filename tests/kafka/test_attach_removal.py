@@ -130,7 +130,7 @@ def test_tombstones_and_markers_go_when_their_time_has_come(broker: Broker) -> N
             check_places(broker, expected, ends[-1])
             assert len(expected) + DELETED <= len(by_key_law(before, ends[-1]))
             places = (
-                "--topic", TRANSACTIONS, "--store", f"sqlite:///{broker.root / 'meta.db'}",
+                "--topic", TRANSACTIONS, "--decisions", f"sqlite:///{broker.root / 'meta.db'}",
                 "--storage", f"local:{broker.root / 'remote'}",
             )  # fmt: skip
             (found,) = attach(broker, "verify", *places)["partitions"]

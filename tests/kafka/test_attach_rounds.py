@@ -322,7 +322,7 @@ def test_brokers_alone_expire_what_was_compacted(
     assert compactor.status(topic).compacted.count
     if is_detached:
         places = (
-            "--store", f"sqlite:///{broker.root / 'meta.db'}",
+            "--decisions", f"sqlite:///{broker.root / 'meta.db'}",
             "--storage", f"local:{broker.root / 'remote'}",
         )  # fmt: skip
         (row,) = attach(broker, "detach", "--topic", topic, *places, "--grace-ms", "0")[
@@ -403,10 +403,10 @@ def test_the_commands_say_what_they_do_and_do_it(broker: Broker, compactor: Live
     wait_until_remote(broker, compactor, TRANSACTIONS)
     before, raw = read_both(broker, TRANSACTIONS)
     places = (
-        "--topic", TRANSACTIONS, "--store", f"sqlite:///{broker.root / 'meta.db'}",
+        "--topic", TRANSACTIONS, "--decisions", f"sqlite:///{broker.root / 'meta.db'}",
         "--storage", f"local:{broker.root / 'remote'}", "--force",
     )  # fmt: skip
-    (planned,) = attach(broker, "plan", *places)["plan"]["partitions"]
+    (planned,) = attach(broker, "plan", *places)["partitions"]
     (done,) = attach(broker, "clean", *places, "--cores", "1")["partitions"]
     (first,), (last,) = planned["rounds"], done["rounds"]
     if broker.version.startswith("4"):

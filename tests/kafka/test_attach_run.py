@@ -20,6 +20,7 @@ from keeplast.tier.state.attached import Attached, DecisionState
 from tests.kafka.broker import VERSIONS, Broker
 from tests.kafka.test_attach import alter, attach, create, tier_settings
 from tests.kafka.test_attach_rounds import wait_until_remote
+from tests.support.live_call import live_call
 from tests.support.live_rounds import LiveCompactor, by_key_law, consume, require_nothing_left
 from tests.support.waiting import wait_until
 
@@ -61,7 +62,7 @@ def send(broker: Broker, start: int, *topics: str, count: int = 3000) -> None:
 
 def places(broker: Broker) -> list[str]:
     return [
-        "--store", f"sqlite:///{broker.root / 'meta.db'}",
+        "--decisions", f"sqlite:///{broker.root / 'meta.db'}",
         "--storage", f"local:{broker.root / 'remote'}", "--cores", "1", "--grace-ms", "0",
         "--receipt", str(receipt_of(broker)),
     ]  # fmt: skip
@@ -154,7 +155,7 @@ def test_a_loop_that_is_killed_and_one_that_is_stopped_leave_what_the_key_law_le
 def start_loop(broker: Broker) -> subprocess.Popen[str]:
     """Start the loop over what is attached."""
     return subprocess.Popen(
-        [sys.executable, "-m", "keeplast", "attach", "run", "--bootstrap-server", broker.address,
-         *places(broker), "--interval", "1s"],
+        [sys.executable, "-m", "keeplast",
+         *live_call(broker.address, "run", *places(broker), "--interval", "1s")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

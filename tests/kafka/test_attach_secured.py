@@ -1,6 +1,6 @@
 """Attached rounds through a listener with SASL over SSL, by principals that may do little.
 
-The broker lets nobody do anything but by ACLs (``StandardAuthorizer``). ``attach check`` names each
+The broker lets nobody do anything but by ACLs (``StandardAuthorizer``). ``place check`` names each
 permission that is missing; what the page of permissions lists is enough, and each of it is needed.
 Two more listeners know their principals by SCRAM and by certificates.
 """
@@ -44,6 +44,8 @@ from tests.kafka.test_attach import create, tier_settings
 from tests.kafka.test_attach_rounds import wait_until_remote
 from tests.support.acknowledged import Acknowledged
 from tests.support.attach_process import AttachProcess
+from tests.support.checked_place import findings
+from tests.support.live_call import live_call
 from tests.support.live_rounds import LiveCompactor
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
@@ -92,12 +94,18 @@ class Secured:
         return f"127.0.0.1:{self.ports[user]}"
 
     def attach(self, user: str, *arguments: str) -> tuple[int, dict[str, Any]]:
-        """Run a command as a user; return its exit code and what it says."""
+        """Run a command of ``keeplast attach`` as a user; return exit code and document."""
+        return self._run(user, *live_call(self.address(user), *arguments))
+
+    def check(self, user: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+        """Check the cluster as a user; return exit code and document."""
+        return self._run(user, "place", "check", f"kafka://{self.address(user)}", *arguments)
+
+    def _run(self, user: str, *arguments: str) -> tuple[int, dict[str, Any]]:
         process = AttachProcess(
-            ["attach", *arguments, "--json", "--bootstrap-server", self.address(user),
-             "--command-config", str(self.properties(user))],
+            [*arguments, "--json", "--command-config", str(self.properties(user))],
             self.broker.root / "said",
-        )  # fmt: skip
+        )
         code = process.wait(COMMAND_SECONDS)
         assert not [each for each in SECRETS if each in process.told()]
         return code, process.document()
@@ -256,8 +264,8 @@ def in_pem(keystore: Path) -> Path:
 
 def needed(document: dict[str, Any]) -> list[str]:
     """Return what each finding asks to be allowed, as its line says it."""
-    assert {"permission"} == {each["rule"] for each in document["findings"]}
-    return [each["remedy"].partition("--operation ")[2] for each in document["findings"]]
+    assert {"permission"} == {each["name"] for each in findings(document)}
+    return [each["remedy"].partition("--operation ")[2] for each in findings(document)]
 
 
 def as_line(acl: Acl) -> str:
@@ -266,7 +274,7 @@ def as_line(acl: Acl) -> str:
 
 
 def test_each_permission_that_is_missing_is_named_and_no_more_is_needed(secured: Secured) -> None:
-    code, document = secured.attach("look", "check", "--topic", TOPIC)
+    code, document = secured.check("look", "--topic", TOPIC)
     assert (CHECK_FAILED, []) == (code, document["topics"])
     assert [as_line(each) for each in LOOK] == needed(document)
     secured.allow("look", *LOOK)
@@ -277,28 +285,28 @@ def test_each_permission_that_is_missing_is_named_and_no_more_is_needed(secured:
         ]
         secured.allow("look", missing)
     assert [] == secured.client("look").missing_rights([TOPIC])
-    code, document = secured.attach("look", "check")
+    code, document = secured.check("look")
     # What the principal may not see is no topic to it.
     assert (0, [TOPIC]) == (code, document["topics"])
-    assert ["patch-release"] == [each["rule"] for each in document["findings"]]
+    assert ["patch-release"] == [each["name"] for each in findings(document)]
 
 
 @pytest.mark.parametrize("user", [SCRAM_USER, CERTIFIED])
 def test_scram_and_a_certificate_of_the_clients_own_say_who_looks(
     secured: Secured, user: str
 ) -> None:
-    """The broker knows the principal by it: of what that may not do, ``attach check`` says all."""
-    code, document = secured.attach(user, "check", "--topic", TOPIC)
+    """The broker knows the principal by it: of what that may not do, ``place check`` says all."""
+    code, document = secured.check(user, "--topic", TOPIC)
     assert (CHECK_FAILED, []) == (code, document["topics"])
     assert [as_line(each) for each in LOOK] == needed(document)
     secured.allow(user, *LOOK)
-    code, document = secured.attach(user, "check")
+    code, document = secured.check(user)
     assert (0, [TOPIC]) == (code, document["topics"])
 
 
 def test_a_certificate_in_pem_says_the_same_as_one_in_pkcs12(secured: Secured) -> None:
     secured.allow(CERTIFIED, *LOOK)
-    code, document = secured.attach(IN_PEM, "check", "--topic", TOPIC)
+    code, document = secured.check(IN_PEM, "--topic", TOPIC)
     assert (0, [TOPIC]) == (code, document["topics"])
 
 
@@ -318,7 +326,7 @@ def test_a_round_needs_what_is_documented_and_fails_cleanly_without_each(secured
     acknowledged.send(0, 3000)
     wait_until_remote(broker, compactor, TOPIC)
     places = (
-        "--topic", TOPIC, "--store", f"sqlite:///{broker.root / 'decisions.db'}",
+        "--topic", TOPIC, "--decisions", f"sqlite:///{broker.root / 'decisions.db'}",
         "--storage", f"local:{broker.root / 'remote'}",
     )  # fmt: skip
     clean = ("clean", *places, "--force", "--cores", "1")

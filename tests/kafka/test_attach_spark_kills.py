@@ -1,4 +1,4 @@
-"""``keeplast attach clean`` on a Spark cluster with speculation on, killed or frozen at its steps.
+"""``clean`` of a live cluster on Spark with speculation on, killed or frozen at its steps.
 
 As :mod:`tests.kafka.test_attach_kills`, but each output is written by two attempts side by side,
 in processes on two hosts that do not end with their driver: a slow task waits until Spark has begun

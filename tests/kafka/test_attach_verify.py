@@ -1,4 +1,4 @@
-"""``attach verify`` on a real broker: it holds after rounds and collections, and tells faults.
+"""``verify`` of a live cluster: it holds after rounds and collections, and tells faults.
 
 The faults are put into the storage behind the broker's back: an object that is gone, a byte that is
 another, a log that was replaced by a shorter one of whole batches.
@@ -34,6 +34,7 @@ from tests.kafka.test_attach_rounds import (
     wait_until_remote,
 )
 from tests.support.key_pair import write_operator_files
+from tests.support.live_call import live_place
 from tests.support.live_rounds import MEMORY, LiveCompactor
 
 pytestmark = pytest.mark.kafka
@@ -88,7 +89,7 @@ def test_it_holds_after_rounds_and_when_the_sources_are_gone(broker: Broker) -> 
 
 def explained_as_consumed(broker: Broker, topic: str) -> list[int]:
     """Hold what is told of a key against what a consumer is given; return what is in copies."""
-    places = ("--store", f"sqlite:///{broker.root / 'meta.db'}",
+    places = ("--decisions", f"sqlite:///{broker.root / 'meta.db'}",
               "--storage", f"local:{broker.root / 'remote'}", "--topic", topic)  # fmt: skip
     found = attach(broker, "explain", "k7", *places)
     (part,) = found["partitions"]
@@ -108,7 +109,7 @@ def explained_as_consumed(broker: Broker, topic: str) -> list[int]:
     operator = write_operator_files(broker.root / "apart", [b"k7", b"nobody"])
     decided = part["records"][-1]["is_tombstone"]
     erased = attach(
-        broker, "erase", "--keys", str(operator.keys), "--hash-key", str(operator.hash_key),
+        broker, "erase", "keys", "--keys", str(operator.keys), "--hash-key", str(operator.hash_key),
         "--dry-run", *places, expected=0 if decided else 1,
     )  # fmt: skip
     (place,) = erased["keys"][0]["places"]
@@ -123,18 +124,19 @@ def certified(broker: Broker, topic: str) -> None:
     """Sign that a key is nowhere, and hold what is there against it."""
     operator = write_operator_files(broker.root / "apart", [b"nobody"])
     out, store = broker.root / "gone.json", f"sqlite:///{broker.root / 'meta.db'}"
-    tier = ("--store", store, "--storage", f"local:{broker.root / 'remote'}")
+    tier = ("--decisions", store, "--storage", f"local:{broker.root / 'remote'}")
     hashed = ("--hash-key", str(operator.hash_key))
     asked = ("--keys", str(operator.keys), *hashed, *tier, "--topic", topic)
-    assert [False] == [each["is_there"] for each in attach(broker, "erase", *asked)["keys"]]
+    found = attach(broker, "erase", "keys", *asked)["keys"]
+    assert [False] == [each["is_there"] for each in found]
     attach(
-        broker, "certificate", *hashed, "--sign-key", str(operator.sign_key), "--out", str(out),
-        *tier,
+        broker, "erase", "certify", *hashed, "--sign-key", str(operator.sign_key), "--out",
+        str(out), *tier,
     )  # fmt: skip
     done = CliRunner().invoke(
         app,
-        ["erasure", "verify", str(out), "--public-key", str(operator.public_key), *hashed, *tier,
-         "--bootstrap-server", broker.address, "--json"],
+        ["erase", "check", str(out), live_place(broker.address), "--public-key",
+         str(operator.public_key), *hashed, *tier, "--json"],
     )  # fmt: skip
     assert 0 == done.exit_code, done.output
     assert ["same"] == [each["standing"] for each in json.loads(done.stdout)["data"]]
@@ -182,7 +184,7 @@ def test_a_fault_of_an_object_is_told(broker: Broker, spoil: Callable[[Path], No
         assert Verdict.BROKEN is report.check("objects").verdict, report
         if spoil is remove:
             places = (
-                "--topic", STATES, "--store", f"sqlite:///{broker.root / 'meta.db'}",
+                "--topic", STATES, "--decisions", f"sqlite:///{broker.root / 'meta.db'}",
                 "--storage", f"local:{broker.root / 'remote'}",
             )  # fmt: skip
             (found,) = attach(broker, "verify", *places, expected=1)["partitions"]

@@ -27,6 +27,7 @@ from tests.kafka.jars import fetch_jars
 from tests.kafka.test_attach import PARTITIONS, create, facts_of, tier_settings
 from tests.kafka.test_attach_rounds import WISH, wait_until_remote
 from tests.kafka.test_attach_run import attached, send
+from tests.support.live_call import live_call
 from tests.support.live_rounds import LiveCompactor, by_key_law, consume, require_nothing_left
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
@@ -138,10 +139,11 @@ class World:
     def attach(self, name: str, *more: str) -> tuple[dict[str, Any], str]:
         """Return what a command answers, and what it says beside."""
         done = subprocess.run(
-            [sys.executable, "-m", "keeplast", "attach", name, "--topic", TOPIC,
-             "--bootstrap-server", self.broker.address, "--json", "--grace-ms", "0",
-             "--store", f"sqlite:///{self.broker.root / 'meta.db'}",
-             "--storage", f"local:{self.broker.root / 'remote'}", *more],
+            [sys.executable, "-m", "keeplast", *live_call(
+                self.broker.address, name, "--topic", TOPIC, "--json", "--grace-ms", "0",
+                "--decisions", f"sqlite:///{self.broker.root / 'meta.db'}",
+                "--storage", f"local:{self.broker.root / 'remote'}", *more,
+            )],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert 0 == done.returncode, done.stdout + done.stderr

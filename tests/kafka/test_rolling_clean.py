@@ -144,7 +144,7 @@ def test_three_brokers_are_cleaned_one_after_another(tmp_path: Path) -> None:
         for other in others:
             for number in range(PARTITIONS):
                 name = f"{TOPIC}-{number}"
-                done = judge.run(f"keeplast verify --replicas {one / name} {other / name}")
+                done = judge.run(f"keeplast verify {one / name} {other / name} --replicas")
                 assert 0 == done.code, done.out + done.err
 
 

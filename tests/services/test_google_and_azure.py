@@ -221,16 +221,17 @@ def test_a_log_is_imported_cleaned_verified_and_exported_by_commands(
     expected = read_partition(directory).final_values()
     given = [each for name in named_options for each in
              ("--object-option", f"{name}={named_options[name]}")]  # fmt: skip
-    store = ["--store", f"sqlite:///{tmp_path / 'meta.db'}", *given]
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    store = ["--store", url, *given]
     run = keeplast("tier", "init", *store, "--objects", place.url)
     assert 0 == run.code, run.err
     settings = ["--config", "cleanup.policy=compact", "--config", "segment.bytes=700"]
     run = keeplast("tier", "import", tmp_path / "data", *store, *settings)
     assert 0 == run.code, run.err
-    run = keeplast("tier", "clean", *store, "--force", "--grace-ms", 0, "--json")
+    run = keeplast("clean", url, *given, "--force", "--grace-ms", 0, "--json")
     (found,) = run.document["partitions"]
     assert not found["skipped"]
-    run = keeplast("tier", "verify", *store)
+    run = keeplast("verify", store[1], *given)
     assert f"{PARTITION}: holds" in run.out, run.err
     run = keeplast("tier", "export", *store, "--to", tmp_path / "out")
     assert 0 == run.code, run.err

@@ -106,5 +106,5 @@ def test_a_second_run_is_refused_while_one_is_idle(subject: Subject) -> None:
     assert 4 == refused.returncode
     assert "in use" in json.loads(refused.stdout)["error"]["message"]
     assert 3 == json.loads(out)["rounds"]
-    shown = keeplast("receipt", "show", root / "keeplast-receipts", "--json")
+    shown = keeplast("inspect", root / "keeplast-receipts", "--json")
     assert 3 == len(json.loads(shown.stdout)["receipts"])

@@ -1,4 +1,4 @@
-"""``keeplast config set`` on a directory whose daemon is running: what counts, and from when.
+"""``keeplast configure`` on a directory whose daemon is running: what counts, and from when.
 
 LC ids are those of DynamicBrokerReconfigurationTest, LM ids of LogManagerTest (cleaning.md 8.6).
 """

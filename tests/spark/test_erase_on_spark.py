@@ -45,7 +45,7 @@ def test_tasks_find_what_this_process_finds_and_no_key_is_on_sparks_pages(
         found = CliRunner().invoke(
             app,
             [
-                "erase", str(data), "--keys", str(operator.keys), "--hash-key",
+                "erase", "keys", str(data), "--keys", str(operator.keys), "--hash-key",
                 str(operator.hash_key), "--topic", "t", "--json", "--now-ms",
                 "1800000000000", *more,
             ],

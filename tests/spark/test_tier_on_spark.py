@@ -145,7 +145,7 @@ def test_the_command_cleans_a_store_on_spark(tmp_path: Path) -> None:
     values = read_partition(directory).final_values()
     url = f"sqlite:///{tmp_path / 'store.db'}"
     command = [
-        "tier", "clean", "--store", url, "--runner", "spark", "--cores", "2", "--shape", "bucket",
+        "clean", url, "--runner", "spark", "--cores", "2", "--shape", "bucket",
         "--force", "--take-over", "--json",
     ]  # fmt: skip
     done = CliRunner().invoke(app, command)
@@ -176,7 +176,7 @@ def test_partitions_of_a_call_are_cleaned_side_by_side(tmp_path: Path) -> None:
         content[len(content) // 2] ^= 0xFF
         log.write_bytes(content)
     url = f"sqlite:///{tmp_path / 'store.db'}"
-    command = ["tier", "clean", "--store", url, "--runner", "spark", "--cores", "2", "--force",
+    command = ["clean", url, "--runner", "spark", "--cores", "2", "--force",
                "--take-over"]  # fmt: skip
     done = CliRunner().invoke(app, [*command, "--json"])
     assert 3 == done.exit_code, done.output

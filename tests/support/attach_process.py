@@ -1,4 +1,4 @@
-"""``keeplast attach`` as processes that begin at once: forked from one that has imported it all.
+"""``keeplast`` as processes that begin at once: forked from one that has imported it all.
 
 Each is a process of its own, which a signal ends as it ends any other; what it says is in a file.
 """
@@ -19,7 +19,8 @@ from tests.support import attach_driver
 from tests.support.attach_driver import STEP, Act, Step
 
 _MODULES = (
-    "keeplast.cli.attach.rounds", "keeplast.attach.rounds.round", "keeplast.run.local_runner",
+    "keeplast.cli.clean", "keeplast.api.attached_logs", "keeplast.attach.rounds.round",
+    "keeplast.run.local_runner",
     "keeplast.tier.metadata.decisions", "keeplast.cluster.client", "confluent_kafka.admin",
     __name__,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A model partition that was compacted once, in the place of what ``keeplast attach`` opens."""
+"""A model partition that was compacted once, in the place of what commands connect to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.api.attached_logs import AttachedLogs
 from keeplast.api.open_log import OpenLog
+from keeplast.attach.answers.shown_logs import decision_log_at
 from keeplast.cli.attach.options import ClusterAddress, DecisionOptions, TierOptions
 from keeplast.log.files import LocalFiles
 from keeplast.run.receipt import append_receipt
@@ -39,6 +41,12 @@ def let_commands_open(made: VerifiedWorld, patch: pytest.MonkeyPatch) -> None:
     def open_log(_: object, *, only_looks: bool = False) -> Iterator[DecisionLog]:
         yield made.world.log()
 
+    patch.setattr(AttachedLogs, "connect", lambda _: made.consumers)
+    patch.setattr(
+        "keeplast.api.attached_logs.decision_log_at",
+        lambda store, clock, **more: decision_log_at(store, made.world.clock, **more),
+    )
+    patch.setattr("keeplast.api.attached_logs.open_layout", lambda *_: made.tier.layout)
     patch.setattr(ClusterAddress, "connect", lambda _: made.consumers)
     patch.setattr(DecisionOptions, "open_log", open_log)
     patch.setattr(TierOptions, "open_layout", lambda _: made.tier.layout)

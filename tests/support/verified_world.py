@@ -59,7 +59,7 @@ class _Told(AttachedTier):
 
 
 class Consumers:
-    """The cluster as ``attach verify`` asks it; ``changes`` edit what consumers are given."""
+    """The cluster as ``verify`` asks it; ``changes`` edit what consumers are given."""
 
     def __init__(self, world: VerifiedWorld) -> None:
         """Begin with consumers that are given what lies there."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keeplast.api.directory_logs import placed
 from keeplast.api.erase import key_hasher, key_lines
+from keeplast.api.open_place import placed
 from keeplast.api.place import AskedPlace, SearchTerms
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles

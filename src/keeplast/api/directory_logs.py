@@ -3,43 +3,75 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from keeplast.api.place import AskedPlace, Failed, SearchTerms, Shelves
+from keeplast.api.place import (
+    AskedPlace,
+    KeptRounds,
+    SearchTerms,
+    Shelves,
+    UndoneRounds,
+    UndoTerms,
+    undone_ms,
+)
+from keeplast.api.round_terms import AskedRounds, PlanReport, WorkTerms
+from keeplast.cleaner.selection import Order
 from keeplast.clock import SystemClock
+from keeplast.config.assumed import assumed_defaults, assumed_sentence
 from keeplast.config.choice import PartitionChoice, SettingSources
+from keeplast.config.layers import Layer
+from keeplast.config.place_properties import PlaceKind
 from keeplast.config.selection import select_partitions
+from keeplast.errors import CompactionError, RefusedError, error_text
 from keeplast.inspect.explain import AskedKey
-from keeplast.log.data_directory import open_data_directory
-from keeplast.log.files import FilesRecipe, LocalFiles
+from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
+from keeplast.log.files import FilesRecipe, FileSystem, LocalFiles
 from keeplast.log.holds import read_holds
-from keeplast.log.object_paths import is_object_path, place_path
+from keeplast.log.lock import locked
+from keeplast.log.object_paths import is_object_path, place_path, shown
+from keeplast.log.undo_files import read_kept
 from keeplast.model.erasure_request import ErasureRequest
-from keeplast.model.hold import Hold, HoldPoint
+from keeplast.model.hold import HeldTopic, Hold, HoldBook, HoldPoint
 from keeplast.model.keyed_hash import KeyHasher
-from keeplast.model.partition import TopicPartition
 from keeplast.run.coordinator import Coordinator
-from keeplast.run.events import NoEvents
 from keeplast.run.holds import add_holds, choose_entries, release_holds
-from keeplast.run.local_runner import LocalRunner
+from keeplast.run.readiness import leave_receipt
+from keeplast.run.target import check_places
+from keeplast.run.undo import choose_undo, drop_kept, find_undo, refuse_stores
+from keeplast.run.undoing import undo_each
 from keeplast.service.directory_answer import answer_from_directory
+from keeplast.service.directory_check import check_directory
 from keeplast.service.erasure.certificate_check import PartitionStanding, compare_directory
 from keeplast.service.erasure.certificate_issue import SearchedPlace, search_directory
 from keeplast.service.erasure.directory_erasing import (
     clean_traces,
     directory_shelves,
+    require_on_disk,
     require_outside,
+    require_whole,
     select_topics,
 )
 from keeplast.service.erasure.erasing import find_traces
 from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.erasure.erasure_call import AskedErasure
 from keeplast.service.explained import KeyAnswer
+from keeplast.service.place_check import PlaceCheck
+from keeplast.service.place_settings import (
+    ChangeTerms,
+    ConfiguredPlace,
+    PlaceSettings,
+    configure_directory,
+    directory_settings,
+)
 from keeplast.service.read_place import ReadPlace, directory_read
-from keeplast.survey.report import CleanReport
+from keeplast.service.receipts import receipts_file
+from keeplast.service.status import read_kept_entries
+from keeplast.service.verifying import VerifyAnswer, VerifyTerms, verify_directories
+from keeplast.survey.report import CleanReport, failures
+from keeplast.survey.request import CleanRequest
 from keeplast.tier.objects.places import recipe_of
 
 
@@ -50,7 +82,8 @@ class DirectoryLogs(AskedPlace):
     ``config`` are settings by Kafka's names, as ``--config`` gives them, and ``config_file``, the
     broker's ``server.properties`` in ``broker_config``, the environment and the directory's own
     metadata log count as for every command. ``object_options`` are those of the object store of an
-    ``s3://`` directory; what changes logs is refused there.
+    ``s3://`` directory; what changes logs is refused there. ``settings`` are those of a place's
+    table, which beat the directory's file.
     """
 
     data_dir: str | Path
@@ -58,6 +91,14 @@ class DirectoryLogs(AskedPlace):
     config_file: Path | None = field(default=None, kw_only=True)
     broker_config: Path | None = field(default=None, kw_only=True)
     object_options: Mapping[str, str] = field(default_factory=dict, kw_only=True, repr=False)
+    settings: Layer | None = field(default=None, kw_only=True, repr=False)
+
+    kind = PlaceKind.DIRECTORY
+
+    @property
+    def address(self) -> str:
+        """Return the path, or the URL of an object store."""
+        return shown(str(self.path))
 
     @property
     def path(self) -> Path:
@@ -71,6 +112,7 @@ class DirectoryLogs(AskedPlace):
             flags=tuple(f"{key}={value}" for key, value in self.config.items()),
             config_file=self.config_file,
             broker_config=self.broker_config,
+            place=self.settings,
         )
 
     def recipe(self) -> FilesRecipe:
@@ -85,22 +127,177 @@ class DirectoryLogs(AskedPlace):
         numbers: Sequence[int],
         point: HoldPoint,
         age_ms: int,
-    ) -> tuple[Hold, ...]:
+    ) -> HoldBook:
         """Hold partitions at a point; a loop may be at work meanwhile."""
-        files = LocalFiles()
+        files, clock = LocalFiles(), SystemClock()
         directory = open_data_directory(self.path, files)
         entries = choose_entries(directory, topics, numbers)
-        return add_holds(directory, entries, name, point, age_ms, files, SystemClock())
+        return _book(add_holds(directory, entries, name, point, age_ms, files, clock))
 
-    def holds(self) -> tuple[Hold, ...]:
+    def holds(self) -> HoldBook:
         """Return every hold of the directory."""
         files = LocalFiles()
-        return tuple(sorted(read_holds(files, open_data_directory(self.path, files).root)))
+        return _book(sorted(read_holds(files, open_data_directory(self.path, files).root)))
 
-    def release_hold(self, name: str) -> tuple[Hold, ...]:
+    def release_hold(self, name: str) -> HoldBook:
         """End a hold."""
         files = LocalFiles()
-        return release_holds(open_data_directory(self.path, files), name, files)
+        return _book(release_holds(open_data_directory(self.path, files), name, files))
+
+    def plan(
+        self, scope: PartitionChoice, terms: AskedRounds, work: WorkTerms, *, exact: bool = False
+    ) -> PlanReport:
+        """Plan without the directory's lock; a broker may be running."""
+
+        def act(coordinator: Coordinator, request: CleanRequest) -> CleanReport:
+            return coordinator.plan(request, exact=exact)
+
+        return PlanReport(self._rounds(scope, terms, work, act, writes=False))
+
+    def clean(self, scope: PartitionChoice, terms: AskedRounds, work: WorkTerms) -> CleanReport:
+        """Clean in place or to a target; RefusedError while a broker has the directory."""
+
+        def act(coordinator: Coordinator, request: CleanRequest) -> CleanReport:
+            with work.switch.heard(coordinator.stop):
+                return coordinator.clean(request)
+
+        return self._rounds(scope, terms, work, act, writes=True)
+
+    def _rounds(
+        self,
+        scope: PartitionChoice,
+        terms: AskedRounds,
+        work: WorkTerms,
+        act: Callable[[Coordinator, CleanRequest], CleanReport],
+        *,
+        writes: bool,
+    ) -> CleanReport:
+        """Return the report of ``act`` on the chosen partitions, refused and skipped ones included.
+
+        Mistakes in settings and targets are found before a runner is opened.
+        """
+        asked = terms.directory
+        recipe = recipe_of((self.path, asked.target), self.object_options)
+        files = recipe.open()
+        selection = select_partitions(
+            self.path, files, scope, self.sources, key_map_bytes=work.key_map_bytes
+        )
+        for warning in selection.warnings:
+            work.events.warned(warning)
+        topics = {each.partition.topic: each.topic for each in selection.partitions}
+        assumed = assumed_defaults(
+            selection.settings, topics, is_forced=terms.force, expires=asked.retention
+        )
+        if assumed:
+            work.noted(assumed_sentence(assumed))
+        report = CleanReport(())
+        if selection.partitions:
+            request = CleanRequest(
+                selection.partitions, now_ms=asked.now_ms, high_watermark=asked.high_watermark,
+                log_start_offset=asked.log_start_offset,
+                first_dirty_offset=asked.first_dirty_offset,
+                uncleanable_offset=asked.uncleanable_offset, is_unsafe=asked.is_unsafe,
+                memory_bytes=work.memory_bytes, rounds=asked.rounds, roll_active=asked.roll_active,
+                rolls_idle=asked.order is Order.OVERDUE_FIRST, retention=asked.retention,
+                force=terms.force, expired=terms.expired, order=asked.order, target=asked.target,
+                overwrites=asked.overwrites, receipt=work.receipt, shape=work.shape,
+                task_memory_bytes=work.task_memory_bytes,
+            )  # fmt: skip
+            if writes:
+                check_places(request, files)
+            with work.open_runner() as runner:
+                coordinator = Coordinator(
+                    runner, SystemClock(), files, work.events, recipe, work.brokers
+                )
+                report = act(coordinator, request)
+            if writes and request.receipt is not None and not any(failures(report)):
+                leave_receipt(files, request.receipt, [each.path for each in request.partitions])
+        together = sorted(
+            (*report.partitions, *selection.decided), key=lambda each: (each.topic, each.partition)
+        )
+        return replace(
+            report, partitions=tuple(together), warnings=selection.warnings, assumed=assumed
+        )
+
+    def check(self, topics: Sequence[str] = ()) -> PlaceCheck:
+        """Look at rights, lock, disk, clock and policies; a broker may be running."""
+        self.require_no_topics(topics)
+        return check_directory(self.path, self.recipe().open(), self.sources)
+
+    def effective_settings(self, topic: str | None = None) -> PlaceSettings:
+        """Read every source."""
+        return directory_settings(self.path, self.recipe().open(), self.sources, topic)
+
+    def configure(
+        self,
+        changes: Mapping[str, str | None],
+        scope: PartitionChoice,
+        terms: ChangeTerms,
+        work: WorkTerms,
+    ) -> ConfiguredPlace:
+        """Write into the settings file; what runs takes it from its next round on."""
+        return configure_directory(self.path, LocalFiles(), changes, scope, self.sources, terms)
+
+    def kept_rounds(self, scope: PartitionChoice) -> KeptRounds:
+        """Return the rounds that lie next to their logs; takes no lock."""
+        _, entries, files = self._undo_entries(scope)
+        damaged: list[Path] = []
+        warnings: list[str] = []
+        for path in (entry.path for entry in entries):
+            kept = read_kept(files, path)
+            damaged += [path / name for name in kept.damaged]
+            try:
+                kept.require_lists(path)
+            except RefusedError as error:
+                warnings.append(error_text(error))
+        found = tuple(each for entry in entries for each in find_undo(files, entry))
+        return KeptRounds(found, tuple(damaged), tuple(warnings))
+
+    def undo(self, scope: PartitionChoice, terms: UndoTerms) -> UndoneRounds:
+        """Put back rounds, under the directory's lock; refused while it is in use."""
+        directory, entries, files = self._undo_entries(scope)
+        with locked(directory.root, writes=terms.writes):
+            line_to = terms.receipt
+            if terms.writes and line_to is None:
+                line_to = receipts_file(files, directory.root)
+            report = undo_each(
+                files, entries, SystemClock(), rounds=terms.rounds, receipt=line_to,
+                writes=terms.writes, told=terms.told, warned=terms.events.warned,
+                events=terms.events,
+            )  # fmt: skip
+            before: Mapping[str, int] = {}
+            if report.missing:
+                given = terms.receipt
+                given = given if given is not None and files.exists(given) else None
+                with contextlib.suppress(CompactionError, OSError):
+                    before = undone_ms(read_kept_entries(files, directory.root, given))
+        return UndoneRounds(report, before)
+
+    def drop_kept(
+        self, scope: PartitionChoice, *, takes_over: bool = False
+    ) -> Mapping[str, int]:  # fmt: skip
+        """Remove the kept rounds, under the directory's lock."""
+        directory, entries, files = self._undo_entries(scope)
+        with locked(directory.root):
+            return {str(entry.partition): drop_kept(files, entry) for entry in entries}
+
+    def _undo_entries(
+        self, scope: PartitionChoice
+    ) -> tuple[DataDirectory, Sequence[PartitionEntry], FileSystem]:
+        files = LocalFiles()
+        refuse_stores(self.path)
+        directory = open_data_directory(self.path, files)
+        return directory, choose_undo(directory, scope.includes), files
+
+    def verify(self, scope: PartitionChoice, terms: VerifyTerms) -> VerifyAnswer:
+        """Judge logs by what they were before, or by a receipt; takes no lock.
+
+        No other process may write to them meanwhile.
+        """
+        after = () if terms.after is None else (place_path(str(terms.after)),)
+        places = (self.path, *after)
+        files = recipe_of(places, self.object_options).open()
+        return verify_directories(places, files, scope, self.sources, terms)
 
     def explain(self, asked: AskedKey, scope: PartitionChoice, terms: SearchTerms) -> KeyAnswer:
         """Explain a key in each chosen log, without the directory's lock."""
@@ -118,6 +315,11 @@ class DirectoryLogs(AskedPlace):
         """Open the directory's list of requests, or a file outside of it."""
         yield Shelves(*directory_shelves(self.path, requests))
 
+    def require_whole(self) -> None:
+        """Raise InvalidError for one partition's directory."""
+        require_on_disk(self.path)
+        require_whole(self.path, LocalFiles())
+
     def require_elsewhere(self, path: Path) -> None:
         """Raise InvalidError for a file in the directory, which brokers read."""
         require_outside(self.path, path, "out")
@@ -134,9 +336,12 @@ class DirectoryLogs(AskedPlace):
         )  # fmt: skip
 
     def clean_traces(
-        self, asked: AskedErasure, answer: ErasureAnswer, terms: SearchTerms
-    ) -> Failed:
-        """Do rounds by threads of this process; RefusedError while a broker has the directory."""
+        self, asked: AskedErasure, answer: ErasureAnswer, terms: AskedRounds, work: WorkTerms
+    ) -> CleanReport:
+        """Close active segments, clean, drop expired data; RefusedError while a broker is there.
+
+        The report is the worst of the rounds', or the last one where the work was ended.
+        """
         files = LocalFiles()
         selection = select_topics(
             self.path, files, asked.topics, self.sources, leaves_missing=bool(asked.reapplied)
@@ -144,11 +349,19 @@ class DirectoryLogs(AskedPlace):
 
         @contextlib.contextmanager
         def opened() -> Iterator[Coordinator]:
-            with LocalRunner() as runner:
-                yield Coordinator(runner, SystemClock(), files, NoEvents(), brokers=terms.brokers)
+            with work.open_runner() as runner:
+                coordinator = Coordinator(
+                    runner, SystemClock(), files, work.events, brokers=work.brokers
+                )
+                with work.switch.heard(coordinator.stop):
+                    yield coordinator
 
-        reports = clean_traces(selection, answer, opened, receipt=terms.receipt)
-        return tuple({at: why for each in reports for at, why in _failed(each)}.items())
+        reports = clean_traces(
+            selection, answer, opened, receipt=work.receipt,
+            is_stopped=lambda: work.switch.is_stopped,
+        )  # fmt: skip
+        failed = [each for each in reports if any(failures(each))]
+        return reports[-1] if work.switch.is_stopped or not failed else failed[0]
 
     def search_all(
         self, request: ErasureRequest, keys: ErasureKeys, terms: SearchTerms
@@ -175,16 +388,5 @@ class DirectoryLogs(AskedPlace):
         return directory_read((self.path,), self.sources, self.object_options)
 
 
-def placed(place: AskedPlace | str | Path) -> AskedPlace:
-    """Return a place; a path is a data directory with its usual settings."""
-    return DirectoryLogs(place) if isinstance(place, (str, Path)) else place
-
-
-def _failed(report: CleanReport) -> Iterator[tuple[TopicPartition, Exception]]:
-    """Yield what failed, of each partition the last: a round, or what was to expire behind it."""
-    for each in report.partitions:
-        failures = [one.failure for one in each.rounds]
-        failures.append(None if each.expiry is None else each.expiry.failure)
-        for failure in failures:
-            if failure is not None:
-                yield TopicPartition(each.topic, each.partition), failure
+def _book(holds: Iterable[Hold]) -> HoldBook:
+    return HoldBook(tuple(map(HeldTopic, holds)), SystemClock().now_ms())

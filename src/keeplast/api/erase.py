@@ -11,16 +11,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from keeplast.api.directory_logs import placed
-from keeplast.api.place import AskedPlace, Failed, SearchTerms, named
+from keeplast.api.open_place import placed
+from keeplast.api.place import AskedPlace, SearchTerms, named
+from keeplast.api.round_terms import AskedRounds, WorkTerms
 from keeplast.errors import InvalidError
 from keeplast.model.erasure_request import ErasureRequest
 from keeplast.model.keyed_hash import KeyHasher
+from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
 from keeplast.service.erasure.erasure_answer import ErasureAnswer
 from keeplast.service.erasure.erasure_book import RequestShelf, forget_request, name_in_own
 from keeplast.service.erasure.erasure_call import AskedErasure, ask_again, ask_for_keys, carry_out
 from keeplast.service.search_tasks import SearchRunner
+from keeplast.survey.report import CleanReport, failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Erasure:
 
     answer: ErasureAnswer
     requests: tuple[ErasureRequest, ...]
-    failed: Failed = ()
+    failed: tuple[tuple[TopicPartition, Exception], ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -67,7 +70,7 @@ def erase(
     for ``--hash-key`` all but the newline at its end. Either
     ``topics`` are given, or ``all_topics`` for every compacted one. The request is kept in the
     place, or in the file ``requests``, unless ``keeps`` is false. ``now`` does what rounds may do:
-    what has to wait has its date; it is refused in attached topics. ``receipt`` takes a line of
+    what has to wait has its date. ``receipt`` takes a line of
     each round. ``brokers``, ``runner``, ``planned`` and ``progressed`` are as for
     :func:`explain_place`.
 
@@ -140,8 +143,7 @@ def _carried(
     keeps: bool,
 ) -> Erasure:
     where = placed(place)
-    if now:
-        where.require_rounds()
+    where.require_whole()
     unheeded: list[str] = []
     with where.shelves(requests) as shelves:
         asked = ask(shelves.shelf)
@@ -150,15 +152,17 @@ def _carried(
             problem = name_in_own(shelves.own, shelves.shelf, named)
             unheeded.extend([] if problem is None else [problem])
 
-        def act(answer: ErasureAnswer) -> Failed:
-            return where.clean_traces(asked, answer, terms)
+        def act(answer: ErasureAnswer) -> CleanReport:
+            work = WorkTerms(receipt=terms.receipt, brokers=terms.brokers)
+            return where.clean_traces(asked, answer, AskedRounds(), work)
 
         found = carry_out(
             asked, shelves.shelf, partial(where.find_traces, asked, terms),
             act=act if now else None, keeps=keeps, kept=kept,
         )  # fmt: skip
     warnings = (*found.answer.warnings, *unheeded)
-    return Erasure(found.answer, found.requests, found.done or (), warnings)
+    failed = () if found.done is None else tuple(failures(found.done))
+    return Erasure(found.answer, found.requests, failed, warnings)
 
 
 def key_lines(keys: Collection[bytes]) -> Mapping[int, bytes]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from keeplast.api.directory_logs import placed
 from keeplast.api.open_log import OpenLog
+from keeplast.api.open_place import placed
 from keeplast.api.place import AskedPlace, SearchTerms, named
 from keeplast.clock import SystemClock
 from keeplast.config.choice import PartitionChoice

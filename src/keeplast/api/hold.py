@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from keeplast.api.directory_logs import placed
+from keeplast.api.open_place import placed
 from keeplast.api.place import AskedPlace, named
 from keeplast.errors import InvalidError
-from keeplast.model.hold import Hold, HoldPoint
+from keeplast.model.hold import Hold, HoldBook, HoldPoint
 
 
 def add_hold(
@@ -39,7 +39,7 @@ def add_hold(
     if not chosen:
         raise InvalidError("name the topics that are held. topics=()")
     point = HoldPoint(offset=offset, time_ms=time_ms)
-    return placed(place).add_hold(name, chosen, tuple(partitions), point, max_age_ms)
+    return _plain(placed(place).add_hold(name, chosen, tuple(partitions), point, max_age_ms))
 
 
 def holds(place: AskedPlace | str | Path) -> tuple[Hold, ...]:
@@ -47,7 +47,7 @@ def holds(place: AskedPlace | str | Path) -> tuple[Hold, ...]:
 
     :meth:`Hold.is_in_force` tells which are. Changes nothing.
     """
-    return placed(place).holds()
+    return tuple(sorted(_plain(placed(place).holds())))
 
 
 def release_hold(place: AskedPlace | str | Path, name: str) -> tuple[Hold, ...]:
@@ -55,4 +55,8 @@ def release_hold(place: AskedPlace | str | Path, name: str) -> tuple[Hold, ...]:
 
     InvalidError when there is none of this name.
     """
-    return placed(place).release_hold(name)
+    return _plain(placed(place).release_hold(name))
+
+
+def _plain(book: HoldBook) -> tuple[Hold, ...]:
+    return tuple(each.hold for each in book.holds)

@@ -1,20 +1,16 @@
-"""``keeplast clean``: clean the logs of a data directory, in place or to a new place."""
+"""``keeplast clean``: clean the logs of a place."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.guard import StopSignals
-from keeplast.cli.frame.options import CleanOptions
 from keeplast.cli.frame.parameters import Json
-from keeplast.cli.frame.wiring import CoordinatorPort
-
-if TYPE_CHECKING:
-    from keeplast.survey.report import CleanReport
-    from keeplast.survey.request import CleanRequest
+from keeplast.cli.frame.place import say_note, work_of
+from keeplast.cli.frame.round_options import CleanOptions
 
 DryRun = Annotated[
     bool,
@@ -25,45 +21,36 @@ DryRun = Annotated[
 
 
 @command(
-    first=("topics", "to", "runner"), example="keeplast clean DATA_DIR --topic orders --to COPY"
+    first=("topics", "to", "force"), example="keeplast clean DATA_DIR --topic orders --to COPY"
 )
 def clean(options: CleanOptions, dry_run: DryRun = False, as_json: Json = False) -> Result:
     """Drop the records that another one with the same key supersedes, as Kafka's cleaner does.
 
-    The broker must be stopped, or the directory be a copy: its lock is taken and held. A round that
-    fails leaves the partition as it was.
+    Of a data directory the broker must be stopped, or the directory be a copy: its lock is taken
+    and held. A store is cleaned as the partitions' owner. A live cluster goes on serving the topic;
+    what it serves changes at once, and the replaced segments stay until keeplast collect. A round
+    that fails leaves the partition as it was.
     """
     if dry_run:
         from keeplast.cli.plan import say_plan
 
         return say_plan(options, exact=False, as_json=as_json)
-    from keeplast.cli.frame.call import report_call
     from keeplast.cli.frame.verdict import is_stopped, report_errors, report_exit_code
-    from keeplast.cli.show.expiry import expiry_table
-    from keeplast.cli.show.outcome import closing_line
     from keeplast.cli.show.output import print_result, say
-    from keeplast.cli.show.tables import note_lines, reasons_table, summary_table
+    from keeplast.cli.show.progress import ProgressEvents
+    from keeplast.cli.show.rounds import clean_parts, large_note
+    from keeplast.run.stop_switch import StopSwitch
 
-    stopped_by: list[int] = []
-
-    def act(coordinator: CoordinatorPort, request: CleanRequest) -> CleanReport:
-        with StopSignals(coordinator.stop) as signals:
-            report = coordinator.clean(request)
-        if signals.exit_code is not None and is_stopped(report):
-            stopped_by.append(signals.exit_code)
-        return report
-
-    report = report_call(options, "cleaning", act, writes=True)
+    found, place = options.where.open()
+    switch = StopSwitch()
+    with ProgressEvents("cleaning") as events, StopSignals(switch.stop) as signals:
+        report = place.clean(options.scope, options.terms(found), work_of(found, events, switch))
+    say_note(large_note(report), found)
     if not as_json:
-        print_result(summary_table(report))
-        notes = note_lines(report)
-        if notes:
-            print_result("", *notes)
-        for table in (reasons_table(report), expiry_table(report, "expired")):
-            if table is not None:
-                print_result("", table)
-        print_result("", closing_line(report))
+        print_result(*clean_parts(report))
     for message in report_errors(report):
         say(message, kind="error")
-    code = stopped_by[0] if stopped_by else report_exit_code(report)
+    code = report_exit_code(report)
+    if signals.exit_code is not None and is_stopped(report):
+        code = signals.exit_code
     return code, report

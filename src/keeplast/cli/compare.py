@@ -10,16 +10,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from keeplast.cli.frame.call import make_request, select
+from keeplast.api.directory_logs import DirectoryLogs
 from keeplast.cli.frame.command import Result
 from keeplast.cli.frame.exit_codes import DONE, error_exit_code
 from keeplast.cli.frame.guard import error_document
-from keeplast.cli.frame.options import CleanOptions
+from keeplast.cli.frame.options import memory_size
+from keeplast.cli.frame.parameters import MEMORY_DEFAULT
+from keeplast.cli.frame.round_options import CleanOptions
 from keeplast.cli.frame.verdict import report_errors, report_exit_code
 from keeplast.cli.show.compare import render
 from keeplast.cli.show.fault import fault_text
 from keeplast.cli.show.output import print_result, say
 from keeplast.cli.show.progress import ProgressEvents
+from keeplast.config.selection import select_partitions
 from keeplast.config.sources import read_settings
 from keeplast.errors import CompactionError, InvalidError
 from keeplast.format.filename import LOG_START_CHECKPOINT
@@ -28,7 +31,7 @@ from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.topic_config import TopicConfig
 from keeplast.survey.report import CleanReport
-from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.request import PartitionRequest
 
 STRATEGY_KEYS = (
     "compaction.strategy",
@@ -40,12 +43,16 @@ STRATEGY_KEYS = (
 
 def compare_strategies(options: CleanOptions, *, first: int, as_json: bool) -> Result:
     """Return exit code and document; the tables are printed unless JSON was asked for."""
-    call = make_request(options)
-    selection = select(options, LocalFiles())
+    found, place = options.where.open()
+    if not isinstance(place, DirectoryLogs):
+        raise place.refused("plan --compare")
+    files = LocalFiles()
+    selection = select_partitions(place.path, files, options.scope, place.sources)
     for warning in selection.warnings:
         say(warning, kind="warning")
-    sources = replace(options.settings, flags=without_strategy(options.settings.flags))
-    settings = read_settings(selection.directory.root, LocalFiles(), sources)
+    memory_bytes = memory_size(found.text("memory") or MEMORY_DEFAULT)
+    sources = replace(place.sources, flags=without_strategy(place.sources.flags))
+    settings = read_settings(selection.directory.root, files, sources)
     today = {
         request: settings.topic_config(request.partition.topic) for request in selection.partitions
     }
@@ -64,7 +71,7 @@ def compare_strategies(options: CleanOptions, *, first: int, as_json: bool) -> R
             partition = request.partition
             head: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition}
             try:
-                preview = _preview(call, request, today[request], first, events)
+                preview = _preview(options, memory_bytes, request, today[request], first, events)
             except (CompactionError, OSError) as error:
                 say(f"{partition}: {fault_text(error)}", kind="error")
                 code = max(code, error_exit_code(error))
@@ -93,7 +100,8 @@ def _check_differs(request: PartitionRequest, today: TopicConfig) -> None:
 
 
 def _preview(
-    call: CleanRequest,
+    options: CleanOptions,
+    memory_bytes: int,
     request: PartitionRequest,
     today: TopicConfig,
     first: int,
@@ -102,7 +110,7 @@ def _preview(
     files = LocalFiles()
     log_bytes = sum(path.stat().st_size for path in request.path.glob("*.log"))
     events.planned(READINGS * log_bytes)
-    log_start = call.log_start_offset
+    log_start = options.facts.log_start_offset
     if log_start is None:
         stored = read_checkpoint(files, request.path.parent, LOG_START_CHECKPOINT)
         log_start = stored.get(request.partition, 0)
@@ -113,7 +121,7 @@ def _preview(
         today=today,
         then=request.topic,
         first=first,
-        memory_bytes=call.memory_bytes,
+        memory_bytes=memory_bytes,
         log_start=log_start,
         progressed=events.progressed,
     )

@@ -1,177 +1,218 @@
-"""``keeplast config``: what settings there are, which count, and changing them in the file."""
+"""``keeplast config``: which settings there are, which count in a place and why."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.options import FileOptions, SettingOptions
-from keeplast.cli.frame.parameters import BrokerConfig, Json
+from keeplast.cli.frame.parameters import Flags, Json
+from keeplast.cli.frame.place import Given, OptionalPlace, PlaceOptions
+from keeplast.errors import InvalidError
 
-config = typer.Typer(
-    name="config",
-    help="Settings: which there are, which count and why, and changing them.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+if TYPE_CHECKING:
+    from keeplast.config.choice import SettingSources
 
-DataDir = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DATA_DIR",
-        help="The data directory, or a partition in it.",
-        show_default=False,
+Effective = Annotated[
+    bool,
+    typer.Option(
+        "--effective",
+        help="With every default and every property, not only what some source has set.",
     ),
 ]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key", metavar="KEY",
+        help="Only this setting, by its topic's or its broker's name: with PLACE its value, for "
+        "scripts, and its source on stderr; without PLACE all there is to say about it.",
+    ),
+]  # fmt: skip
 Topic = Annotated[
     str | None,
     typer.Option("--topic", metavar="T", help="Of this topic. Default: of the cluster."),
 ]
-Key = Annotated[
-    str,
-    typer.Argument(
-        metavar="KEY", help="A setting by its topic's or its broker's name.", show_default=False
+CheckedFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--check", metavar="FILE",
+        help="Look for mistakes in a settings file, or in a broker's server.properties (any name "
+        "with .properties); all are shown, and the exit code is 1. A directory means its "
+        "keeplast.toml.",
     ),
-]
+]  # fmt: skip
 
 
-@config.command(name="list")
 @command(
-    first=("topic", "effective", "flags"),
-    example="keeplast config list DATA_DIR --topic orders --effective",
+    first=("topic", "key", "effective"),
+    example="keeplast config DATA_DIR --topic orders --effective",
 )
-def list_settings(
-    settings: SettingOptions,
-    data_dir: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[DATA_DIR]",
-            help="List what counts in this data directory. Default: what there is.",
-            show_default=False,
-        ),
-    ] = None,
+def config(
+    place: OptionalPlace = None,
+    given: Given = (),
+    flags: Flags = (),
     topic: Topic = None,
-    effective: Annotated[
-        bool,
-        typer.Option("--effective", help="With every default, not only what some source has set."),
-    ] = False,
+    key: Key = None,
+    effective: Effective = False,
+    check: CheckedFile = None,
     as_json: Json = False,
 ) -> Result:
-    """List the settings: all there are, or of a data directory those set and where.
+    """Show the settings: all there are, or those that count in a place and where each comes from.
 
-    A topic's value from any source beats the cluster's, which beats the default; flags beat the
-    environment, which beats the file, which beats the directory's own metadata, which beats the
-    broker's file.
+    A topic's value from any source beats the cluster's, which beats the default. --config beats the
+    place's table in keeplast.toml, which beats --config-file, which beats the environment, which
+    beats the directory's own metadata, which beats --broker-config. Of a store topics' settings are
+    kept with the partitions. The properties of the place are shown too.
     """
-    from keeplast.cli.config_call import list_what_counts
+    if check is not None:
+        if place is not None or key is not None or topic is not None or effective or given or flags:
+            raise InvalidError(
+                f"--check is about one file; leave everything else out. FILE={check}"
+            )
+        return _check_file(check, as_json=as_json)
+    if place is not None:
+        where = PlaceOptions(place=place, given=given, flags=flags)
+        if key is not None:
+            return _value_in_place(where, key, topic, as_json=as_json)
+        return _settings_of_place(where, topic, is_whole=effective, as_json=as_json)
+    from keeplast.config.places import sources_of
 
-    return list_what_counts(data_dir, topic, settings, effective=effective, as_json=as_json)
+    sources = sources_of(given, flags)
+    if key is None:
+        return _all_there_are(sources, topic, effective=effective, as_json=as_json)
+    if effective or topic is not None or flags or sources.config_file is not None:
+        return _value_without_place(key, topic, sources, as_json=as_json)
+    return _describe(key, sources.broker_config, as_json=as_json)
 
 
-@config.command()
-@command(first=("broker_config",), example="keeplast config describe min.cleanable.dirty.ratio")
-def describe(key: Key, broker_config: BrokerConfig = None, as_json: Json = False) -> Result:
-    """Say what a setting means: names, type, default, range, trade-off, and whether it acts.
-
-    With `--broker-config` also what that file says of it, and in which line.
-    """
-    from keeplast.cli.config_call import describe_setting
-
-    return describe_setting(key, broker_config, as_json=as_json)
-
-
-@config.command()
-@command(first=(), example="keeplast config check keeplast.toml")
-def check(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="A settings file, or a broker's server.properties (any name with .properties). A "
-            "directory means its keeplast.toml.",
-            show_default=False,
-        ),
-    ],
-    as_json: Json = False,
+def _settings_of_place(
+    where: PlaceOptions, topic: str | None, *, is_whole: bool, as_json: bool
 ) -> Result:
-    """Look for mistakes in a settings file; all of them are told, and the exit code is 1."""
-    from keeplast.cli.config_call import check_file
+    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+    from keeplast.cli.show.config import properties_table, values_table
+    from keeplast.cli.show.output import print_result, say
+    from keeplast.config.definitions import DEFINITIONS
+    from keeplast.config.places import property_rows
+    from keeplast.config.setting_rows import settings_document
 
-    return check_file(file, as_json=as_json)
+    found, place = where.open()
+    counted = place.effective_settings(topic)
+    for warning in counted.warnings:
+        say(warning, kind="warning")
+    settings, properties = counted.settings, property_rows(found, is_whole=is_whole)
+    values = [(each, settings.effective(each, topic)) for each in DEFINITIONS]
+    if not as_json:
+        shown = [(each, value) for each, value in values if is_whole or not value.is_default]
+        print_result(values_table(shown, counted.root))
+        if properties:
+            print_result("", properties_table(properties))
+    document = settings_document(settings, topic, effective=is_whole)
+    for problem in document["problems"]:
+        say(problem, kind="error")
+    return CHECK_FAILED if document["problems"] else DONE, {
+        **place.head, **document, "properties": properties, "warnings": list(counted.warnings),
+    }  # fmt: skip
 
 
-@config.command()
-@command(
-    first=("topic", "flags", "config_file"),
-    example="keeplast config get cleanup.policy DATA_DIR --topic orders",
-)
-def get(
-    key: Key,
-    settings: SettingOptions,
-    data_dir: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[DATA_DIR]",
-            help="The data directory, or a partition in it. Default: what counts without any, by "
-            "options, environment and Kafka's defaults.",
-            show_default=False,
-        ),
-    ] = None,
-    topic: Topic = None,
-    as_json: Json = False,
+def _value_in_place(where: PlaceOptions, key: str, topic: str | None, *, as_json: bool) -> Result:
+    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.show.output import print_result, say
+    from keeplast.config.layers import find_definition
+    from keeplast.config.setting_rows import definition_row, origin_text, value_row
+    from keeplast.config.values import value_text
+
+    definition = find_definition(key)
+    _, place = where.open()
+    counted = place.effective_settings(topic)
+    for warning in counted.warnings:
+        say(warning, kind="warning")
+    value = counted.settings.effective(definition, topic)
+    if not as_json:
+        print_result(value_text(value.value) if value.value is not None else "")
+        say(f"{definition.key}: {origin_text(definition, value, counted.root)}")
+    row = definition_row(definition) | value_row(definition, value)
+    return DONE, {**place.head, "topic": topic, **row}
+
+
+def _value_without_place(
+    key: str, topic: str | None, sources: SettingSources, *, as_json: bool
 ) -> Result:
-    """Print the value that counts; where it comes from goes to stderr."""
-    from keeplast.cli.config_call import get_value
+    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.show.output import print_result, say
+    from keeplast.config.layers import find_definition
+    from keeplast.config.setting_rows import definition_row, origin_text, value_row
+    from keeplast.config.sources import read_spoken_settings
+    from keeplast.config.values import value_text
+    from keeplast.log.files import LocalFiles
 
-    return get_value(key, data_dir, topic, settings, as_json=as_json)
+    definition = find_definition(key)
+    value = read_spoken_settings(LocalFiles(), sources).effective(definition, topic)
+    if not as_json:
+        print_result(value_text(value.value) if value.value is not None else "")
+        origin = origin_text(definition, value, Path())
+        say(f"{definition.key}: {origin}; of no place: give PLACE for one")
+    return DONE, {"topic": topic, **definition_row(definition), **value_row(definition, value)}
 
 
-@config.command(name="set")
-@command(
-    first=("topic", "config_file", "broker_config"),
-    example="keeplast config set cleanup.policy=compact DATA_DIR --topic orders",
-)
-def set_settings(
-    settings: Annotated[
-        tuple[str, ...],
-        typer.Argument(metavar="KEY=VALUE...", help="Settings to write.", show_default=False),
-    ],
-    data_dir: DataDir,
-    files: FileOptions,
-    topic: Topic = None,
-    as_json: Json = False,
+def _all_there_are(
+    sources: SettingSources, topic: str | None, *, effective: bool, as_json: bool
 ) -> Result:
-    """Write settings into keeplast.toml of a data directory, checked together with all others.
+    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.show.config import definitions_table
+    from keeplast.cli.show.output import print_result
+    from keeplast.config.choice import USUAL_SOURCES
+    from keeplast.config.definitions import DEFINITIONS
+    from keeplast.config.setting_rows import definition_row
 
-    Nothing is written unless the result can be used. The rest of the file stays as it is, comments
-    included. What runs takes it from its next round on.
-    """
-    from keeplast.cli.config_call import change_file, check_order, pairs
-
-    check_order(settings)
-    return change_file(pairs(settings), data_dir, topic, files, as_json=as_json)
+    if effective or topic is not None or sources != USUAL_SOURCES:
+        raise InvalidError("settings count in a place; give PLACE, or --key KEY. PLACE=")
+    if not as_json:
+        print_result(definitions_table(DEFINITIONS))
+    return DONE, {"settings": [definition_row(each) for each in DEFINITIONS]}
 
 
-@config.command()
-@command(
-    first=("topic", "config_file", "broker_config"),
-    example="keeplast config unset cleanup.policy DATA_DIR --topic orders",
-)
-def unset(
-    keys: Annotated[
-        tuple[str, ...],
-        typer.Argument(metavar="KEY...", help="Settings to remove.", show_default=False),
-    ],
-    data_dir: DataDir,
-    files: FileOptions,
-    topic: Topic = None,
-    as_json: Json = False,
-) -> Result:
-    """Remove settings from keeplast.toml, so that the next source in line counts again."""
-    from keeplast.cli.config_call import change_file, check_order
+def _describe(key: str, broker_config: Path | None, *, as_json: bool) -> Result:
+    """Show what a setting means, and what a broker's file says of it."""
+    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.show.config import broker_text, definition_lines
+    from keeplast.cli.show.output import print_result
+    from keeplast.config.broker_config import read_broker_config
+    from keeplast.config.layers import find_definition
+    from keeplast.config.setting_rows import definition_row, value_row
+    from keeplast.config.settings import Settings
+    from keeplast.log.files import LocalFiles
 
-    check_order(keys)
-    return change_file(dict.fromkeys(keys), data_dir, topic, files, as_json=as_json)
+    definition = find_definition(key)
+    row = definition_row(definition)
+    lines = definition_lines(definition)
+    if broker_config is not None:
+        broker = read_broker_config(broker_config, LocalFiles())
+        value = Settings((), broker=broker).effective(definition, None)
+        line = None if value.key is None else broker.lines[value.key]
+        row["in_broker_config"] = value_row(definition, value) | {"line": line}
+        lines += ["", f"  {broker_text(definition, value, broker.layer.source, line)}"]
+    if not as_json:
+        print_result(*lines)
+    return DONE, row
+
+
+def _check_file(file: Path, *, as_json: bool) -> Result:
+    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+    from keeplast.cli.show.output import print_result
+    from keeplast.config.file_check import check_settings_file
+    from keeplast.log.files import LocalFiles
+
+    found = check_settings_file(file, LocalFiles())
+    if not as_json:
+        for warning in found.warnings:
+            print_result(f"warning: {warning}")
+        for problem in found.problems:
+            print_result(f"mistake: {problem}")
+        if not found.problems:
+            print_result(f"no mistake: {found.words}. path={found.path}")
+    return CHECK_FAILED if found.problems else DONE, {
+        "path": str(found.path), "problems": list(found.problems),
+        "warnings": list(found.warnings),
+    }  # fmt: skip

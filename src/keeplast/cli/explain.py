@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,10 +9,9 @@ import typer
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.erasing import search_runner
 from keeplast.cli.frame.keys import KEY_WORDS, parse_key
-from keeplast.cli.frame.options import RunnerOptions, ScopeOptions, SettingOptions
-from keeplast.cli.frame.parameters import FACTS, DataDir, Json, NowMs, ObjectOptions
-from keeplast.cli.frame.places import recipe_for
-from keeplast.cli.frame.readers import ReaderOptions
+from keeplast.cli.frame.options import ScopeOptions
+from keeplast.cli.frame.parameters import Json, NowMs
+from keeplast.cli.frame.place import PlaceOptions, runner_of
 
 if TYPE_CHECKING:
     from keeplast.inspect.explain import AskedKey
@@ -39,70 +36,44 @@ Header = Annotated[
         "Default: the topic's compaction.strategy.header.",
     ),
 ]
-Receipts = Annotated[
-    Path | None,
-    typer.Option(
-        "--receipt",
-        metavar="FILE",
-        help="Where rounds wrote their receipts. Default: those that keeplast run keeps in "
-        "DATA_DIR.",
-        rich_help_panel=FACTS,
-    ),
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainOptions:
-    """What ``explain`` takes beside the key."""
-
-    data_dir: DataDir
-    key: Key = None
-    offset: Offset = None
-    values: Values = False
-    header: Header = None
-    scope: ScopeOptions
-    settings: SettingOptions
-    readers: ReaderOptions
-    workers: RunnerOptions
-    now_ms: NowMs = None
-    receipt: Receipts = None
-    object_options: ObjectOptions = ()
 
 
 @command(
     first=("topics", "offset", "values"),
     example="keeplast explain DATA_DIR customer-17 --topic orders",
 )
-def explain(options: ExplainOptions, as_json: Json = False) -> Result:
+def explain(
+    where: PlaceOptions,
+    scope: ScopeOptions,
+    key: Key = None,
+    offset: Offset = None,
+    values: Values = False,
+    header: Header = None,
+    now_ms: NowMs = None,
+    as_json: Json = False,
+) -> Result:
     """Show every record of one key: what becomes of it and when, and by when the last is gone.
 
-    All partitions of the chosen topics are searched, the active segments too. A record goes at
-    the earliest at the time shown; a round must then be due. Reads each log once, without the
-    directory's lock, and writes nothing. With --master tasks of Spark do, one a partition.
+    All partitions of the chosen topics are searched: of a directory the active segments too, of
+    object storage the replaced segments. A record goes at the earliest at the time shown; a round
+    must then be due. Reads each log once, takes no lock, claims nothing and writes nothing.
     """
-    from keeplast.cli.frame.exit_codes import DONE, error_exit_code
+    from keeplast.api.open_place import brokers_of
+    from keeplast.api.place import SearchTerms
+    from keeplast.cli.frame.exit_codes import DONE, REFUSED, error_exit_code
     from keeplast.cli.show.explain import render_explained
     from keeplast.cli.show.fault import fault_text
     from keeplast.cli.show.output import print_result, say
     from keeplast.cli.show.progress import ProgressEvents
-    from keeplast.clock import SystemClock
-    from keeplast.config.selection import select_partitions
-    from keeplast.service.directory_answer import answer_from_directory
 
-    asked = asked_key(options.key, options.offset, options.header)
-    brokers = options.readers.brokers()
-    recipe = recipe_for((options.data_dir,), options.object_options)
-    files = recipe.open()
-    selection = select_partitions(options.data_dir, files, options.scope, options.settings)
-    for warning in selection.warnings:
-        say(warning, kind="warning")
-    now_ms = SystemClock().now_ms() if options.now_ms is None else options.now_ms
-    with ProgressEvents("searching") as events, search_runner(options.workers) as runner:
-        answer = answer_from_directory(
-            selection, files, now_ms, asked, scope=options.scope, receipt=options.receipt,
-            planned=events.planned, progressed=events.progressed, brokers=brokers,
-            runner=runner, recipe=recipe,
+    asked = asked_key(key, offset, header)
+    found, place = where.open()
+    with ProgressEvents("searching") as events, search_runner(runner_of(found)) as runner:
+        terms = SearchTerms(
+            now_ms=now_ms, runner=runner, receipt=found.path("receipt"), brokers=brokers_of(found),
+            planned=events.planned, progressed=events.progressed,
         )  # fmt: skip
+        answer = place.explain(asked, scope, terms)
     for warning in answer.warnings:
         say(warning, kind="warning")
     for partition, reason in answer.left_out:
@@ -111,9 +82,11 @@ def explain(options: ExplainOptions, as_json: Json = False) -> Result:
     for partition, error in answer.faults:
         say(f"{partition}: {fault_text(error)}", kind="error")
         code = max(code, error_exit_code(error))
+    if answer.left_out and not answer.parts and not answer.faults:
+        code = REFUSED  # No log was searched, so the key may be in one.
     if not as_json:
-        print_result(*render_explained(answer, values=options.values, key_words=KEY_WORDS))
-    return code, answer.document(values=options.values, fault_text=fault_text)
+        print_result(*render_explained(answer, values=values, key_words=KEY_WORDS))
+    return code, answer.document(values=values, fault_text=fault_text)
 
 
 def asked_key(key: str | None, offset: int | None, header: str | None) -> AskedKey:

@@ -200,7 +200,7 @@ def _store_place(group: SourceGroup, store: str) -> ReadPlace:
     if group.settings.flags or group.settings.config_file is not None:
         raise InvalidError(
             "the settings of what is in a store are kept with it; leave --config and --config-file "
-            f"out, or change them with keeplast tier configure. --store={shown_url(store)}"
+            f"out, or change them with keeplast configure. --store={shown_url(store)}"
         )
     cluster = broker_settings(group.settings.broker_config)
     return store_read(store, cluster, _object_options(group))

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.parameters import SCOPE, DataDir, Json, partition_number
+from keeplast.cli.frame.parameters import SCOPE, Json, partition_number
+from keeplast.cli.frame.place import PlaceOptions
+from keeplast.cli.frame.place_command import PlaceCommand
 from keeplast.cli.frame.spans import SPAN_WORDS, span_ms
 from keeplast.cli.frame.times import time_ms
 from keeplast.model.hold import HoldPoint
 from keeplast.model.offsets import INT64_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+    from collections.abc import Mapping, Sequence
 
     from rich.table import Table
 
-    from keeplast.model.hold import Hold
+    from keeplast.model.hold import Hold, HoldBook
 
 NOW = "now"
 OFFSET_CHARS_MAX = 19
@@ -37,6 +39,10 @@ HoldName = Annotated[
 HeldTopics = Annotated[
     tuple[str, ...],
     typer.Option("--topic", metavar="T", help="The topic; repeatable.", rich_help_panel=SCOPE),
+]
+ListedTopics = Annotated[
+    tuple[str, ...],
+    typer.Option("--topic", metavar="T", help="Only this topic; repeatable."),
 ]
 HeldPartitions = Annotated[
     tuple[int, ...],
@@ -90,13 +96,13 @@ MaxAge = Annotated[
 ]
 
 
-@hold.command()
+@hold.command(cls=PlaceCommand)
 @command(
     first=("topics", "at", "max_age"),
     example="keeplast hold add DATA_DIR audit --topic orders --at now --max-age 7d",
 )
 def add(
-    data_dir: DataDir,
+    where: PlaceOptions,
     name: HoldName,
     topics: HeldTopics,
     at: At,
@@ -104,86 +110,62 @@ def add(
     partitions: HeldPartitions = (),
     as_json: Json = False,
 ) -> Result:
-    """Keep clean, run and every other round from passing a point of one or more topics.
+    """Keep the rounds of every host from passing a point of one or more topics.
 
-    The states as of it and of every later point can then be told, with export --ending-offsets and
+    The states as of it and of every later point can then be read, with export --ending-offsets and
     --as-of, until the hold is over. Refused where cleaning has passed it already; as of now it is
     then at the first point that can be kept, which is shown. keeplast run may be at work. A
     broker's own cleaner knows nothing of holds; retention and delete-records go on.
+    Topics of a live cluster can be held before they are attached; a point that no round can reach
+    yet is held from the last segment on that one can.
     """
-    from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.show.output import print_result
-    from keeplast.clock import SystemClock
-    from keeplast.log.data_directory import open_data_directory
-    from keeplast.log.files import LocalFiles
-    from keeplast.run.holds import add_holds, choose_entries
-
-    files, clock = LocalFiles(), SystemClock()
-    directory = open_data_directory(data_dir, files)
-    entries = choose_entries(directory, topics, partitions)
-    added = add_holds(directory, entries, name, at, max_age, files, clock)
-    if not as_json:
-        print_result(holds_table(added, clock.now_ms()))
-    return DONE, {"path": directory.root, "holds": hold_documents(added, clock.now_ms())}
+    _, place = where.open()
+    return _shown(
+        place.head, "holds", place.add_hold(name, topics, partitions, at, max_age), as_json
+    )
 
 
-@hold.command(name="list")
-@command(first=(), example="keeplast hold list DATA_DIR")
-def list_(data_dir: DataDir, as_json: Json = False) -> Result:
-    """Show every hold of a data directory; those that are over stay until the next is added."""
-    from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.show.output import print_result
-    from keeplast.clock import SystemClock
-    from keeplast.log.data_directory import open_data_directory
-    from keeplast.log.files import LocalFiles
-    from keeplast.log.holds import read_holds
-
-    files, now_ms = LocalFiles(), SystemClock().now_ms()
-    root = open_data_directory(data_dir, files).root
-    found = sorted(read_holds(files, root))
-    if not as_json:
-        print_result(holds_table(found, now_ms))
-    return DONE, {"path": root, "holds": hold_documents(found, now_ms)}
+@hold.command(cls=PlaceCommand, name="list")
+@command(first=("topics",), example="keeplast hold list DATA_DIR")
+def list_(where: PlaceOptions, topics: ListedTopics = (), as_json: Json = False) -> Result:
+    """Show every hold of a place; those that are over stay until the next is added."""
+    _, place = where.open()
+    book = place.holds()
+    found = [each for each in book.holds if not topics or each.hold.partition.topic in topics]
+    return _shown(place.head, "holds", replace(book, holds=tuple(found)), as_json)
 
 
-@hold.command()
+@hold.command(cls=PlaceCommand)
 @command(first=(), example="keeplast hold release DATA_DIR audit")
-def release(data_dir: DataDir, name: HoldName, as_json: Json = False) -> Result:
-    """End a hold before its time, for all partitions that it is of."""
+def release(where: PlaceOptions, name: HoldName, as_json: Json = False) -> Result:
+    """End a hold before its time, for all its partitions."""
+    _, place = where.open()
+    book = place.release_hold(name)
+    words = f"released {name}, of {len(book.holds)} partition(s)"
+    return _shown(place.head, "released", book, as_json, words)
+
+
+def _shown(
+    head: Mapping[str, Any], key: str, book: HoldBook, as_json: bool, words: str = ""
+) -> Result:
+    """Show holds, or ``words`` instead; the document has them under ``key``."""
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.output import print_result
-    from keeplast.clock import SystemClock
-    from keeplast.log.data_directory import open_data_directory
-    from keeplast.log.files import LocalFiles
-    from keeplast.run.holds import release_holds
-
-    files = LocalFiles()
-    directory = open_data_directory(data_dir, files)
-    released = release_holds(directory, name, files)
-    if not as_json:
-        print_result(released_words(name, released))
-    now_ms = SystemClock().now_ms()
-    return DONE, {"path": directory.root, "released": hold_documents(released, now_ms)}
-
-
-def released_words(name: str, released: Sequence[Hold]) -> str:
-    """Say what was released."""
-    return f"released {name}, of {len(released)} partition(s)"
-
-
-def hold_documents(holds: Sequence[Hold], now_ms: int) -> list[dict[str, Any]]:
-    """Return holds for the document, with their partitions."""
     from keeplast.service.documents import hold_document
 
-    return [
+    if not as_json:
+        print_result(words or holds_table([each.hold for each in book.holds], book.now_ms))
+    rows = [
         {
-            "topic": each.partition.topic,
-            "partition": each.partition.partition,
-            **hold_document(each),
-            "is_in_force": each.is_in_force(now_ms),
+            "topic": each.hold.partition.topic,
+            "partition": each.hold.partition.partition,
+            "topic_id": each.topic_id,
+            **hold_document(each.hold),
+            "is_in_force": each.hold.is_in_force(book.now_ms),
         }
-        for each in holds
+        for each in book.holds
     ]
+    return DONE, {**head, key: rows}
 
 
 def holds_table(holds: Sequence[Hold], now_ms: int) -> Table | str:

@@ -1,4 +1,4 @@
-"""``keeplast inspect``: look at a log, or at any file of it, without touching it."""
+"""``keeplast inspect``: look at a log, at any file of it, or at a file of receipts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def inspect(
         Path,
         typer.Argument(
             metavar="PATH",
-            help="A partition directory, a segment, or any file beside it; by URL too.",
+            help="A partition directory, a segment, any file next to it, or a file of receipts, as "
+            "clean --receipt and DATA_DIR/keeplast-receipts; by URL too.",
             show_default=False,
             parser=place,
         ),
@@ -39,9 +40,15 @@ def inspect(
         int, typer.Option("--from-offset", metavar="OFFSET", min=0, help="Show from here on.")
     ] = 0,
     limit: Annotated[
-        int,
-        typer.Option("--limit", metavar="N", min=0, help="Batches, records or entries to show."),
-    ] = LIMIT_DEFAULT,
+        int | None,
+        typer.Option(
+            "--limit",
+            metavar="N",
+            min=0,
+            help=f"Batches, records or entries to show. Default: {LIMIT_DEFAULT}, all receipts.",
+            show_default=False,
+        ),
+    ] = None,
     key: Annotated[
         str | None,
         typer.Option(
@@ -54,10 +61,14 @@ def inspect(
     object_options: ObjectOptions = (),
     as_json: Json = False,
 ) -> Result:
-    """Show segments, batches, records and whatever is wrong with them.
+    """Show segments, batches, records and whatever is wrong with them; or the rounds of receipts.
 
     Everything is read to find problems, whatever is shown. Nothing is changed or locked; a log
-    that a broker is writing may end in a batch that is not finished yet.
+    that a broker is writing may end in a batch that is not finished yet. A file of receipts is
+    recognized by its content: it has each round's clock and range, what was read and written, and
+    what went and why, with the verdict that verify --note left. Its lines that were changed, moved
+    or removed are named (exit 1); only a head that was kept elsewhere (verify --receipt-head) tells
+    whether some were cut off its end.
     """
     from keeplast.cli.frame.exit_codes import CORRUPT, DONE
     from keeplast.cli.show.log import METADATA_SNAPSHOT, view_partition, view_segment
@@ -71,7 +82,8 @@ def inspect(
     if not files.exists(path):
         raise InvalidError(f"no such file or directory; correct the path. path={path}")
     wanted = None if key is None else parse_key(key)
-    sample = RowSample(records or key is not None, from_offset, limit, key=wanted)
+    count = LIMIT_DEFAULT if limit is None else limit
+    sample = RowSample(records or key is not None, from_offset, count, key=wanted)
     parsed = parse_segment_file(path.name)
     if files.is_directory(path):
         view = view_partition(path, files, sample)
@@ -80,10 +92,14 @@ def inspect(
     elif key is not None:
         raise InvalidError(f"--key is about records; name a partition or a segment. path={path}")
     else:
-        return _file_inspected(path, files, limit, as_json=as_json)
+        from keeplast.cli.show.receipt import is_receipts
+
+        if is_receipts(path, files):
+            return _receipts_inspected(path, files, limit, as_json=as_json)
+        return _file_inspected(path, files, count, as_json=as_json)
     if not as_json:
         print_result(*view.render(screen_width()))
-        if key is not None and not sample.rows and limit:
+        if key is not None and not sample.rows and count:
             print_result(f"no record with this key from offset {from_offset} on")
     return CORRUPT if view.findings.is_corrupt else DONE, view
 
@@ -109,3 +125,33 @@ def _file_inspected(path: Path, files: FileSystem, limit: int, *, as_json: bool)
         else [{"severity": "corrupt", "path": path, "problem": view.problem}],
     }
     return CORRUPT if view.problem else DONE, document
+
+
+def _receipts_inspected(
+    path: Path, files: FileSystem, limit: int | None, *, as_json: bool
+) -> Result:
+    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+    from keeplast.cli.show.output import print_result, say
+    from keeplast.cli.show.receipt import receipts_table
+    from keeplast.survey.receipt_book import read_chain, read_entries
+
+    receipts, chain = read_entries(path, files), read_chain(path, files)
+    shown = receipts[:limit]
+    if not as_json:
+        head = "" if chain.head is None else f"; head {chain.head}"
+        print_result(receipts_table(shown), "", f"{chain.sentence}{head}")
+    for problem in chain.problems:
+        say(f"its chain is broken: {problem}. path={path}", kind="error")
+    document = {
+        "path": path,
+        "kind": "receipts",
+        "receipts": [each.document for each in shown],
+        "truncated": len(shown) < len(receipts),
+        "chain": {
+            "head": None if chain.head is None else str(chain.head),
+            "unchained": chain.unchained,
+            "missing_before": chain.missing_before,
+            "problems": chain.problems,
+        },
+    }
+    return CHECK_FAILED if chain.problems else DONE, document

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.options import CleanOptions
 from keeplast.cli.frame.parameters import ROUND, Json
+from keeplast.cli.frame.place import say_note, work_of
+from keeplast.cli.frame.round_options import CleanOptions
 
 Exact = Annotated[
     bool,
@@ -40,7 +41,7 @@ First = Annotated[
 ]
 
 
-@command(first=("topics", "runner", "exact"), example="keeplast plan DATA_DIR --topic orders")
+@command(first=("topics", "exact", "force"), example="keeplast plan DATA_DIR --topic orders")
 def plan(
     options: CleanOptions,
     exact: Exact = False,
@@ -50,7 +51,7 @@ def plan(
 ) -> Result:
     """Say what clean would do with the same arguments: exact bounds, estimates marked ~.
 
-    Reads without the directory's lock and writes nothing; a broker may be running, and what it
+    Takes no lock, claims nothing and writes nothing; a broker or a loop may be running, and what it
     changes meanwhile makes the answer old. Of a large log a sample is read: damage elsewhere in it
     shows with --exact.
     """
@@ -63,37 +64,27 @@ def plan(
 
 def say_plan(options: CleanOptions, *, exact: bool, as_json: bool) -> Result:
     """Say what a clean with these options would do; returns exit code and document."""
-    from keeplast.cli.frame.call import report_call
     from keeplast.cli.frame.verdict import report_errors, report_exit_code
-    from keeplast.cli.show.expiry import expiry_table
-    from keeplast.cli.show.outcome import closing_line
     from keeplast.cli.show.output import print_result, say
-    from keeplast.cli.show.tables import (
-        bounds_table,
-        estimates_tables,
-        note_lines,
-        reasons_table,
-        summary_table,
-    )
+    from keeplast.cli.show.progress import ProgressEvents
+    from keeplast.cli.show.rounds import large_note, plan_parts
+    from keeplast.run.stop_switch import StopSwitch
 
-    report = report_call(
-        options,
-        "planning",
-        lambda coordinator, request: coordinator.plan(request, exact=exact),
-        writes=False,
-    )
+    found, place = options.where.open()
+    with ProgressEvents("planning") as events:
+        work = work_of(found, events, StopSwitch(), compiles=exact)
+        plan = place.plan(options.scope, options.terms(found), work, exact=exact)
+    say_note(large_note(plan.report), found)
     if not as_json:
-        print_result(bounds_table(report))
-        notes = note_lines(report)
-        if notes:
-            print_result("", *notes)
-        if any(each.stats for partition in report.partitions for each in partition.rounds):
-            print_result("", summary_table(report))
-        expiry = expiry_table(report, "would expire", explains=True)
-        for table in (*estimates_tables(report), reasons_table(report), expiry):
-            if table is not None:
-                print_result("", table)
-        print_result("", closing_line(report, done="to be cleaned"))
-    for message in report_errors(report):
+        print_result(*plan_parts(plan))
+    for message in report_errors(plan.report):
         say(message, kind="error")
-    return report_exit_code(report), report
+    document = {
+        **plan.report.as_document(),
+        "costs": [
+            {"topic": at.topic, "partition": at.partition, "costs": cost} for at, cost in plan.costs
+        ],
+        "tombstones": plan.tombstones,
+        "assumed_of_brokers": plan.assumed,
+    }
+    return report_exit_code(plan.report), document

@@ -42,7 +42,7 @@ def run(
 
     The broker must be stopped, or the directory be a copy: its lock is taken and held. Settings are
     read again before each turn. A damaged partition is skipped and stops no other. Each round
-    leaves a receipt in DATA_DIR/keeplast-receipts (see keeplast receipt show).
+    leaves a receipt in DATA_DIR/keeplast-receipts (see keeplast inspect).
     """
     from contextlib import ExitStack
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,16 +10,17 @@ import typer
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import ScopeOptions
-from keeplast.cli.frame.parameters import DataDir, Json
+from keeplast.cli.frame.parameters import Json
+from keeplast.cli.frame.place import PlaceOptions
+from keeplast.cli.frame.round_options import TakeOver
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from keeplast.log.data_directory import DataDirectory, PartitionEntry
-    from keeplast.log.files import FileSystem
+    from keeplast.api.place import UndoneRounds
     from keeplast.model.partition import TopicPartition
     from keeplast.run.undo import UndoRound
-    from keeplast.run.undoing import Told, UndoReport
+    from keeplast.run.undoing import Told
 
 NAMES_BYTES_MAX = 1 << 20
 NOTHING_KEPT = "no round has kept anything"
@@ -27,13 +28,6 @@ WHEN_KEPT = (
     "rounds keep what they replace where undo.retention.ms is above 0, until that time is over; "
     "those of erase --now keep nothing"
 )
-undo = typer.Typer(
-    name="undo",
-    help="Put back what a round replaced, within undo.retention.ms; of attached topics none is.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Read and compare everything, and change nothing."),
@@ -43,116 +37,74 @@ Rounds = Annotated[
     typer.Option(
         "--round",
         metavar="ID",
-        help="Only this round, as undo list names it, or @FILE with one a line; repeatable. "
+        help="Only this round, as undo --list names it, or @FILE with one a line; repeatable. "
         "Default: the newest of each partition.",
     ),
 ]
-ReceiptFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--receipt",
-        metavar="FILE",
-        help="Where the line about it goes. Default: keeplast-receipts in the data directory.",
-    ),
-]
 
 
-@undo.command(name="list")
-@command(first=(), example="keeplast undo list DATA_DIR")
-def list_(data_dir: DataDir, scope: ScopeOptions, as_json: Json = False) -> Result:
-    """Show the rounds that have kept what they replaced, and which can be undone.
-
-    The newest of each partition comes first, and first has to be undone. Reads no segment: apply
-    compares every byte, and may refuse what looks whole here.
-    """
-    from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.errors import RefusedError, error_text
-    from keeplast.log.undo_files import read_kept
-    from keeplast.run.undo import find_undo
-
-    directory, entries, files = _open(data_dir, scope)
-    found = [each for entry in entries for each in find_undo(files, entry)]
-    damaged: list[Path] = []
-    for path in (entry.path for entry in entries):
-        kept = read_kept(files, path)
-        damaged += [path / name for name in kept.damaged]
-        try:
-            kept.require_lists(path)
-        except RefusedError as error:
-            _warn(error_text(error))
-    if not as_json:
-        print_rounds(found)
-    return DONE, {"path": directory.root, "rounds": found, "damaged": damaged}
-
-
-@undo.command()
-@command(first=(), example="keeplast undo apply DATA_DIR --topic orders --partition 0")
-def apply(
-    data_dir: DataDir,
+@command(
+    first=("topics", "listed", "dry_run"),
+    example="keeplast undo DATA_DIR --topic orders --partition 0",
+)
+def undo(
+    where: PlaceOptions,
     scope: ScopeOptions,
+    listed: Annotated[
+        bool,
+        typer.Option("--list", help="Show the rounds that can be undone, and change nothing."),
+    ] = False,
     rounds: Rounds = (),
     dry_run: DryRun = False,
-    receipt: ReceiptFile = None,
+    drop: Annotated[
+        bool,
+        typer.Option(
+            "--drop", help="Let the kept segments go before their time instead: for good."
+        ),
+    ] = False,
+    take_over: TakeOver = False,
     as_json: Json = False,
 ) -> Result:
-    """Undo the newest round of each partition that is meant: its segments come back, byte for byte.
+    """Undo the newest round of each chosen partition: its replaced segments come back.
 
     So do the cleaner checkpoint and the producer snapshots. Refused where anything of the round was
-    cleaned, cut or replaced since; what was appended behind it stays. The directory may not be in
-    use. The next round cleans the log again: keep it away first, with keeplast hold or by the
-    settings. Where no round has kept anything the exit code is 4. With --round a call that was cut
-    off may be made again: what came back stays.
+    cleaned, cut or replaced since; what was appended after it stays. A directory may not be in use;
+    readers of a store find the log before or after. The next round cleans the log again: keep it
+    away first, with keeplast hold or by the settings. Where no round has kept anything the exit
+    code is 4. With --round a call that was cut off may be made again: what came back stays.
     """
-    from keeplast.cli.show.progress import ProgressEvents
-    from keeplast.clock import SystemClock
-    from keeplast.log.lock import locked
-    from keeplast.run.undoing import undo_each
-    from keeplast.service.receipts import receipts_file
-
-    named, hold = names_given(rounds), "keeplast hold add DATA_DIR NAME"
-    directory, entries, files = _open(data_dir, scope)
-    with locked(directory.root, writes=not dry_run):
-        line_to = receipt
-        if not dry_run and receipt is None:
-            line_to = receipts_file(files, directory.root)
-        with ProgressEvents("comparing") as events:
-            done = undo_each(
-                files, entries, SystemClock(), rounds=named, receipt=line_to, writes=not dry_run,
-                told=teller(hold, dry_run=dry_run, is_named=bool(named), as_json=as_json),
-                warned=events.warned, events=events,
-            )  # fmt: skip
-        undone = _undone_before(files, directory, receipt) if done.missing else {}
-    document = {"path": directory.root, "dry_run": dry_run}
-    return end_of_undo(done, undone, "keeplast undo list", document, is_named=bool(named))
-
-
-@undo.command()
-@command(first=(), example="keeplast undo drop DATA_DIR --topic orders")
-def drop(data_dir: DataDir, scope: ScopeOptions, as_json: Json = False) -> Result:
-    """Remove what rounds have kept before its time; none of them can be undone then."""
+    from keeplast.api.place import UndoTerms
     from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.log.lock import locked
-    from keeplast.run.undo import drop_kept
+    from keeplast.cli.show.progress import ProgressEvents
+    from keeplast.errors import InvalidError
 
-    directory, entries, files = _open(data_dir, scope)
-    with locked(directory.root):
-        dropped = {str(entry.partition): drop_kept(files, entry) for entry in entries}
-    if not as_json:
-        print_dropped(dropped.values())
-    return DONE, {"path": directory.root, "rounds": dropped}
-
-
-def _open(
-    data_dir: Path, scope: ScopeOptions
-) -> tuple[DataDirectory, Sequence[PartitionEntry], FileSystem]:
-    from keeplast.log.data_directory import open_data_directory
-    from keeplast.log.files import LocalFiles
-    from keeplast.run.undo import choose_undo, refuse_stores
-
-    files = LocalFiles()
-    refuse_stores(data_dir)
-    directory = open_data_directory(data_dir, files)
-    return directory, choose_undo(directory, scope.includes), files
+    if (listed or drop) and (dry_run or rounds or (listed and drop)):
+        raise InvalidError(
+            "--list and --drop are calls of their own; leave the others out. "
+            f"--list={listed} --drop={drop} --dry-run={dry_run} --round={list(rounds)}"
+        )
+    found, place = where.open()
+    if listed:
+        kept = place.kept_rounds(scope)
+        for warning in kept.warnings:
+            _warn(warning)
+        if not as_json:
+            print_rounds(kept.rounds)
+        return DONE, {**place.head, "rounds": kept.rounds, "damaged": kept.damaged}
+    if drop:
+        dropped = place.drop_kept(scope, takes_over=take_over)
+        if not as_json:
+            print_dropped(dropped.values())
+        return DONE, {**place.head, "rounds": dropped}
+    named = names_given(rounds)
+    with ProgressEvents("comparing") as events:
+        terms = UndoTerms(
+            rounds=named, writes=not dry_run, receipt=found.path("receipt"), events=events,
+            takes_over=take_over,
+            told=teller(where.place, dry_run=dry_run, is_named=bool(named), as_json=as_json),
+        )  # fmt: skip
+        done = place.undo(scope, terms)
+    return end_of_undo(done, {**place.head, "dry_run": dry_run}, is_named=bool(named))
 
 
 def _warn(message: str) -> None:
@@ -178,23 +130,18 @@ def print_dropped(counts: Iterable[int]) -> None:
 
 
 def end_of_undo(
-    done: UndoReport,
-    undone_ms: Mapping[str, int],
-    listing: str,
-    document: dict[str, object],
-    *,
-    is_named: bool,
+    undone: UndoneRounds, document: dict[str, object], *, is_named: bool
 ) -> tuple[int, dict[str, object]]:
-    """Return the exit code of an apply and its document, of which ``document`` is the beginning.
+    """Return the exit code of an undo and its document, of which ``document`` is the beginning.
 
-    ``undone_ms`` is when rounds that are missing were undone, by name; ``listing`` the command that
-    lists those that are not. Where no round was named and none was there, nothing was undone, and
-    who goes on as if something was would be wrong: that is refused.
+    Where no round was named and none was there, nothing was undone, and to go on as if something
+    was would be wrong: that is refused.
     """
     from keeplast.cli.frame.exit_codes import DONE, REFUSED, USAGE, error_exit_code
     from keeplast.cli.show.output import say
     from keeplast.survey.report import describe_error
 
+    done = undone.report
     failed = [
         {
             "topic": partition.topic,
@@ -209,16 +156,9 @@ def end_of_undo(
         say(f"nothing was undone, {NOTHING_KEPT}: {WHEN_KEPT}", kind="error")
         code = REFUSED
     for name in done.missing:
-        code = max(code, _say_missing(name, undone_ms.get(name), listing, usage=USAGE))
+        code = max(code, _say_missing(name, undone.before_ms.get(name), usage=USAGE))
     more = {"rounds": done.rounds, "failed": failed, "missing": done.missing}
     return code, document | more
-
-
-def undone_ms(entries: Iterable[object]) -> dict[str, int]:
-    """Return when rounds were undone, by name, as the entries of receipts tell; ms since 1970."""
-    from keeplast.survey.receipt_book import UndoReceipt
-
-    return {each.attempt: each.now_ms for each in entries if isinstance(each, UndoReceipt)}
 
 
 def names_given(given: Sequence[str]) -> tuple[str, ...]:
@@ -238,19 +178,20 @@ def names_given(given: Sequence[str]) -> tuple[str, ...]:
             raise InvalidError(f"no such file. --round={each}") from error
         found = data.decode("utf-8", "replace").split()
         if not found:
-            raise InvalidError(f"the file names no round; keeplast undo list does. --round={each}")
+            raise InvalidError(
+                f"the file names no round; keeplast undo --list does. --round={each}"
+            )
         names += found
     return tuple(dict.fromkeys(names))
 
 
-def teller(hold: str, *, dry_run: bool, is_named: bool, as_json: bool) -> Told:
-    """Return what says of each partition what became of it.
-
-    ``hold`` is the command that keeps the next round away, up to its topic.
-    """
+def teller(place: str, *, dry_run: bool, is_named: bool, as_json: bool) -> Told:
+    """Return what says of each partition what became of it; ``place`` is as people type it."""
     from keeplast.cli.show.output import print_result, say
+    from keeplast.model.redaction import shown_url
     from keeplast.survey.report import describe_error
 
+    hold = f"keeplast hold add {shown_url(place)} NAME"
     nothing = "no round of these is kept" if is_named else NOTHING_KEPT
 
     def told(partition: TopicPartition, done: Sequence[UndoRound] | Exception) -> None:
@@ -263,22 +204,7 @@ def teller(hold: str, *, dry_run: bool, is_named: bool, as_json: bool) -> Told:
     return told
 
 
-def _undone_before(
-    files: FileSystem, directory: DataDirectory, receipt: Path | None
-) -> dict[str, int]:
-    """Return when rounds were undone, by name, as receipts tell; ms since 1970."""
-    from keeplast.errors import CompactionError
-    from keeplast.service.status import read_kept_entries
-
-    try:
-        given = receipt if receipt is not None and files.exists(receipt) else None
-        entries = read_kept_entries(files, directory.root, given)
-    except (CompactionError, OSError):
-        return {}
-    return undone_ms(entries)
-
-
-def _say_missing(name: str, undone_ms: int | None, listing: str, *, usage: int) -> int:
+def _say_missing(name: str, undone_ms: int | None, *, usage: int) -> int:
     """Say of a round that nothing of it is kept; returns 0 where it was undone before."""
     from keeplast.cli.show.output import say
     from keeplast.clock import time_text
@@ -289,7 +215,7 @@ def _say_missing(name: str, undone_ms: int | None, listing: str, *, usage: int) 
         return 0
     say(
         "nothing is kept of this round, and no receipt says that it was undone: its time is over, "
-        f"or it is none of these partitions; see {listing}. --round={printable(name)}",
+        f"or it is none of these partitions; see keeplast undo --list. --round={printable(name)}",
         kind="error",
     )
     return usage

@@ -366,7 +366,7 @@ def _hidden(topic: str, partition: int, first: int, last: int) -> AttachFinding:
         f"partition {partition}: offsets {first} to {last} are whole in the remote tier, and "
         "brokers serve nothing there: a leader that was overtaken has finished a copy late, which "
         "hides them. Consumers are told OFFSET_OUT_OF_RANGE there; nothing is lost",
-        f"a round makes them served again: keeplast attach clean {shlex.quote(topic)}, or attach "
+        f"a round makes them served again: keeplast clean --topic {shlex.quote(topic)}, or attach "
         "run does one by itself, as soon as they lie below what stays raw at the end",
     )  # fmt: skip
 

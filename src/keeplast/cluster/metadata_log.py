@@ -38,7 +38,7 @@ class FoldedMetadata:
             first = self.faults[0]
             raise RefusedError(
                 f"{METADATA_TOPIC} cannot be followed as brokers do: {first.problem}; see "
-                f"keeplast attach check. partition={first.partition} offset={first.offset}"
+                f"keeplast place check. partition={first.partition} offset={first.offset}"
             )
 
 

@@ -26,7 +26,7 @@ from keeplast.errors import (
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.model.redaction import shown_url
 from keeplast.tier.objects.store_rights import StoreAction, right_of
-from keeplast.tier.objects.stores import is_forbidden
+from keeplast.tier.objects.stores import is_forbidden, refused_actions
 
 NOT_STORED_REMEDY = "give --storage as the plugin is configured on the brokers"
 TOKEN_BYTES = 16
@@ -126,18 +126,10 @@ class _StoragePlace:
             StoreAction.LIST: lambda: deque(layout.list_own(PROBES), maxlen=0),
             StoreAction.DELETE: lambda: layout.delete_own(PROBE),
         }
-        refused: set[StoreAction] = set()
-        for action, ask in steps.items():
-            # Of an object that is not there S3 says "forbidden" to who may not list.
-            if action is StoreAction.READ and refused:
-                continue
-            try:
-                ask()
-            except UnavailableError as error:
-                finding = self.refused(error, None, action)
-                refused.add(action)
-                if action not in named:
-                    yield finding
+        refused = refused_actions(steps)
+        for action, error in refused.items():
+            if action not in named:
+                yield self.refused(error, None, action)
         if not refused:
             try:
                 layout.check_conditions()

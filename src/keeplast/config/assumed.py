@@ -56,7 +56,7 @@ def assumed_of_kept(
     those of topics act by what is kept with a partition, and by a broker's file.
     """
     found: dict[str, str] = {}
-    beside = [_of_the_cleaner(layer) for layer in layers]
+    beside = [of_the_cleaner(layer) for layer in layers]
     for texts in {tuple(sorted(each.items())): None for each in kept}:
         own = flags_layer(f"{key}={text}" for key, text in texts)
         settings = Settings((own, *beside))
@@ -67,7 +67,7 @@ def assumed_of_kept(
     return found
 
 
-def _of_the_cleaner(layer: Layer) -> Layer:
+def of_the_cleaner(layer: Layer) -> Layer:
     """Return what a layer says of settings that no topic has."""
     cluster = {
         key: text

@@ -17,15 +17,20 @@ BROKER_KEYS = (
     "max.message.bytes", "retention.ms", "retention.bytes",
 )  # fmt: skip
 """What brokers say of a topic that counts here too, unless somebody says otherwise."""
+BROKERS_SOURCE = "the cluster"
+ASSUMED_SOURCE = "keeplast, of tiered topics"
 
 
 def wanted_settings(layers: Sequence[Layer], topics: Sequence[TopicFacts]) -> Settings:
     """Return what ``layers`` say of ``topics``, and beneath it what the brokers say of sizes."""
     said = Settings(layers)
     tables: dict[str, dict[str, str]] = {}
+    assumed: dict[str, dict[str, str]] = {}
     for topic in topics:
         values = {key: topic.settings.get(key) for key in BROKER_KEYS}
         tables[topic.name] = {key: text for key, text in values.items() if text is not None}
         if said.policy_origin(topic.name) is PolicyOrigin.UNKNOWN:
-            tables[topic.name]["cleanup.policy"] = "compact"
-    return Settings([*layers, Layer("the cluster", topics=tables)])
+            assumed[topic.name] = {"cleanup.policy": "compact"}
+    return Settings(
+        [*layers, Layer(BROKERS_SOURCE, topics=tables), Layer(ASSUMED_SOURCE, topics=assumed)]
+    )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from keeplast.config.layers import Layer
 from keeplast.model.partition import TopicPartition
 
 
@@ -33,13 +34,15 @@ class SettingSources:
 
     ``flags`` are ``KEY=VALUE`` texts; ``config_file`` None means ``keeplast.toml`` in the data
     directory when there is one; ``broker_config`` is a broker's ``server.properties``;
-    ``environment`` None means the process's own.
+    ``environment`` None means the process's own. ``place`` is what the table of a named place says
+    of its topics.
     """
 
     flags: tuple[str, ...] = ()
     config_file: Path | None = None
     broker_config: Path | None = None
     environment: Mapping[str, str] | None = None
+    place: Layer | None = None
 
 
 ALL_PARTITIONS = PartitionChoice()

@@ -284,7 +284,7 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         ValueType.LONG,
         0,
         "How long a round in a data directory or a store keeps the segments that it replaced, so "
-        "that `keeplast undo` and `keeplast tier undo` can put them back, 0 not at all: longer "
+        "that `keeplast undo` can put them back, 0 not at all: longer "
         "leaves more time to notice a mistake, takes the disk or the objects of both logs, and "
         "lets deleted values lie there so much longer. At most `max.compaction.lag.ms`. Not in "
         "Kafka.",

@@ -16,6 +16,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from keeplast.config.definition import Definition, Scope, Synonym, cluster_spellings
 from keeplast.config.definitions import CLUSTER_KEYS, DEFINITIONS, TOPIC_KEYS
@@ -23,11 +24,12 @@ from keeplast.config.values import setting_value, value_text
 from keeplast.errors import InvalidError
 
 ENVIRONMENT_PREFIX = "KEEPLAST_"
-OTHER_VARIABLES = frozenset({"KEEPLAST_CACHE_DIR"})
+OTHER_VARIABLES = frozenset({"KEEPLAST_CACHE_DIR", "KEEPLAST_CONFIG"})
 """Variables with the prefix that other rooms read; they are no settings of Kafka's."""
 FLAG_SOURCE = "--config"
 ENVIRONMENT_SOURCE = "environment"
 CLUSTER_SOURCE = "cluster"
+PLACE_TABLE = "place"
 _OF_A_BROKER = re.compile(
     r"^\s*(broker\.id|node\.id|process\.roles|log\.dirs?|zookeeper\.connect)\s*[=:]", re.MULTILINE
 )
@@ -64,17 +66,24 @@ def flags_layer(settings: Iterable[str]) -> Layer:
     """Return the layer of ``--config KEY=VALUE`` arguments; a later one beats an earlier one."""
     every_topic: dict[str, str] = {}
     cluster: dict[str, str] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        key = key.strip()
-        if not equals:
-            raise InvalidError(f"setting without a value; write KEY=VALUE. --config={setting!r}")
+    for key, text in flag_pairs(settings).items():
         if key in TOPIC_KEYS:
             setting_value(TOPIC_KEYS[key], text, source=FLAG_SOURCE, spelling=Synonym(key))
             every_topic[key] = text
         else:
             cluster[key] = text
     return Layer(FLAG_SOURCE, _check_cluster(cluster, FLAG_SOURCE), every_topic)
+
+
+def flag_pairs(settings: Iterable[str]) -> dict[str, str]:
+    """Return ``KEY=VALUE`` texts by key; InvalidError for a text without a value."""
+    found: dict[str, str] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise InvalidError(f"setting without a value; write KEY=VALUE. --config={setting!r}")
+        found[key.strip()] = text
+    return found
 
 
 def cluster_layer(settings: Mapping[str, str]) -> Layer:
@@ -101,7 +110,12 @@ def file_layer(text: str, path: str) -> Layer:
 
     :func:`file_problems` returns them all.
     """
-    layer, problems = _read_document(text, path)
+    return tables_layer(toml_document(text, path), path)
+
+
+def tables_layer(tables: Mapping[str, object], path: str) -> Layer:
+    """Return the layer of tables that were read already; errors as for :func:`file_layer`."""
+    layer, problems = _read_tables(tables, path)
     for problem in problems:
         raise problem
     return layer
@@ -110,20 +124,20 @@ def file_layer(text: str, path: str) -> Layer:
 def file_problems(text: str, path: str) -> list[InvalidError]:
     """Return everything that is wrong with a TOML document by itself, in its order."""
     try:
-        return _read_document(text, path)[1]
+        return _read_tables(toml_document(text, path), path)[1]
     except InvalidError as error:
         return [error]
 
 
-def _read_document(text: str, path: str) -> tuple[Layer, list[InvalidError]]:
-    """Return the usable part of a document, and what is not; InvalidError when it is no TOML."""
+def toml_document(text: str, path: str) -> dict[str, Any]:
+    """Return the tables of a document; InvalidError when it is no TOML."""
     if path.endswith(".properties") or _OF_A_BROKER.search(text):
         raise InvalidError(
             "this is a broker's file and no settings file; give it with --broker-config. "
             f"path={path}"
         )
     try:
-        document = tomllib.loads(text)
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         # The likeliest cause: of compaction.strategy and compaction.strategy.header the first
         # cannot be a value and a table of the second at once.
@@ -133,10 +147,16 @@ def _read_document(text: str, path: str) -> tuple[Layer, list[InvalidError]]:
             else ("correct it")
         )
         raise InvalidError(f"not a TOML document; {remedy}. path={path} problem={error}") from error
+
+
+def _read_tables(document: Mapping[str, object], path: str) -> tuple[Layer, list[InvalidError]]:
+    """Return the usable part of a document, and its mistakes; tables of places are not settings."""
     problems: list[InvalidError] = []
     cluster: dict[str, str] = {}
     topics: dict[str, Mapping[str, str]] = {}
     for name, table in document.items():
+        if name == PLACE_TABLE:
+            continue
         if name not in ("cluster", "topic"):
             problems.append(
                 InvalidError(
@@ -256,4 +276,4 @@ def variable_of(definition: Definition) -> str:
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"did you mean {close[0]}" if close else "keeplast config list shows those that exist"
+    return f"did you mean {close[0]}" if close else "keeplast config shows those that exist"

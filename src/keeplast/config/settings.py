@@ -2,9 +2,9 @@
 
 1. Scope comes first: a topic's own value, from any source, beats the cluster's, which beats
    Kafka's default.
-2. Within a scope flags beat the environment, that beats the file, that beats what the directory
-   itself knows (its ``__cluster_metadata-0``), that a broker's ``server.properties``, and that what
-   brokers give their internal topics.
+2. Within a scope the order is: flags, the table of a named place, the settings file, the
+   environment, the data directory's own ``__cluster_metadata-0``, a broker's
+   ``server.properties``, what brokers give their internal topics.
    What those are pinned to beats everything.
 3. Within one source the first spelling that is present wins (``log.roll.ms`` before
    ``log.roll.hours``).

@@ -27,7 +27,14 @@ from keeplast.config.definition import (
     topic_spellings,
 )
 from keeplast.config.effective import Effective
-from keeplast.config.layers import Layer, file_layer, find_definition
+from keeplast.config.layers import (
+    PLACE_TABLE,
+    Layer,
+    file_layer,
+    find_definition,
+    toml_document,
+)
+from keeplast.config.places import FoundPlace, PlaceTable, read_table
 from keeplast.config.settings import Settings
 from keeplast.config.sources import read_settings, read_text, settings_path
 from keeplast.config.values import value_text, written_value
@@ -66,9 +73,11 @@ def change_settings(
     topic: str | None,
     topics_here: Sequence[str] = (),
     sources: SettingSources = USUAL_SOURCES,
+    writes: bool = True,
 ) -> Edit:
     """Write ``changes`` (None removes a key) for ``topic`` or the cluster, and say what it did.
 
+    Without ``writes`` it is only said.
     ``topics_here`` are the topics of the data directory, all of which a cluster's value must suit.
     InvalidError when a value, or what follows from it together with the others, cannot be used;
     nothing is written then. ConflictError when the file changed meanwhile.
@@ -86,11 +95,8 @@ def change_settings(
         for problem in after.problems(each):
             raise InvalidError(problem)
     after.cleaner_config()
-    with edited(path):
-        if _present_text(path, files) != old:
-            raise ConflictError(f"the file was changed by somebody else; run again. path={path}")
-        if new != (old or ""):
-            files.write_durable(path, new.encode())
+    if writes:
+        _write(path, files, old, new)
     made: list[SettingChange] = []
     for key in changes:
         definition = find_definition(key)
@@ -101,6 +107,15 @@ def change_settings(
     if topic is None:
         warnings += _own_values(after, [e for e in made if changes[e.key] is not None], topics_here)
     return Edit(path, tuple(made), tuple(warnings))
+
+
+def _write(path: Path, files: FileSystem, old: str | None, new: str) -> None:
+    """Put the new text into the place of the old; ConflictError when that is another by now."""
+    with edited(path):
+        if _present_text(path, files) != old:
+            raise ConflictError(f"the file was changed by somebody else; run again. path={path}")
+        if new != (old or ""):
+            files.write_durable(path, new.encode())
 
 
 def edited_text(
@@ -263,3 +278,39 @@ def _warnings(
                 f"the file is not what counts: {each.after.source} says otherwise. "
                 f"key={each.after.key} value={value_text(each.after.value)}"
             )
+
+
+def add_place(
+    path: Path, files: FileSystem, name: str, properties: Mapping[str, Any]
+) -> FoundPlace:
+    """Append a ``[place.NAME]`` table to the file ``path``, which is made if need be; return it.
+
+    The rest of the file stays as it is. InvalidError when the file has the name already or the
+    table cannot be used; nothing is written then. ConflictError when the file changed meanwhile.
+    """
+    old = _present_text(path, files)
+    there = toml_document(old or "", str(path)).get(PLACE_TABLE, {})
+    if name in there:
+        raise InvalidError(
+            f"the file has a place of this name; choose another name, or edit the file. "
+            f"path={path} place={name}"
+        )
+    own = tomlkit.table()
+    for key, value in properties.items():
+        own[key] = value
+    addition = tomlkit.document()
+    addition[PLACE_TABLE] = tomlkit.table(is_super_table=True)
+    addition[PLACE_TABLE][name] = own
+    lines = old or ""
+    lines = lines if not lines or lines.endswith("\n") else f"{lines}\n"
+    blank = "\n" if lines and not lines.endswith("\n\n") else ""
+    new = lines + blank + tomlkit.dumps(addition)
+    written = toml_document(new, str(path))
+    if written.get(PLACE_TABLE) != {**there, name: own.unwrap()}:
+        raise InvalidError(
+            f"the file is written in a way that cannot be edited; change it by hand. path={path}"
+        )
+    found = read_table(PlaceTable(name, path, written[PLACE_TABLE][name]))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, files, old, new)
+    return found

@@ -8,6 +8,7 @@ the whole call, and whoever goes on keeps what it had.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,14 +38,12 @@ def read_settings(
     ``file_text`` takes the place of what the file says. InvalidError when a source cannot be used,
     CorruptError when the metadata are damaged.
     """
-    layers = _spoken_layers(sources)
     path = settings_path(root, sources.config_file)
     if file_text is None and (sources.config_file is not None or files.exists(path)):
         file_text = read_text(path, files)
-    if file_text is not None:
-        layers.append(file_layer(file_text, str(path)))
+    file = () if file_text is None else (file_layer(file_text, str(path)),)
     return Settings(
-        layers,
+        _layers(sources, file),
         directory_layer=read_metadata(root, files),
         broker=_broker(sources.broker_config, files, root),
         key_map_bytes=key_map_bytes,
@@ -82,17 +81,17 @@ def read_spoken_settings(files: FileSystem, sources: SettingSources) -> Settings
 
 def read_layers(files: FileSystem, sources: SettingSources) -> list[Layer]:
     """Return what is said where there is no data directory, the strongest source first."""
-    layers = _spoken_layers(sources)
-    if sources.config_file is not None:
-        path = sources.config_file.resolve()
-        layers.append(file_layer(read_text(path, files), str(path)))
-    return layers
+    if sources.config_file is None:
+        return _layers(sources, ())
+    path = sources.config_file.resolve()
+    return _layers(sources, (file_layer(read_text(path, files), str(path)),))
 
 
-def _spoken_layers(sources: SettingSources) -> list[Layer]:
-    """Return what flags and environment say."""
+def _layers(sources: SettingSources, file: Sequence[Layer]) -> list[Layer]:
+    """Return the flags, the place's table, the settings file and the environment, in this order."""
     environment = os.environ if sources.environment is None else sources.environment
-    return [flags_layer(sources.flags), environment_layer(environment)]
+    place = () if sources.place is None else (sources.place,)
+    return [flags_layer(sources.flags), *place, *file, environment_layer(environment)]
 
 
 def settings_path(root: Path, config_file: Path | None) -> Path:

@@ -14,6 +14,9 @@ from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.objects.log_directory import LogDirectoryRecipe
 
+KEPT_SOURCE = "kept with the partition"
+"""The source of settings that a store keeps."""
+
 
 def stored_topic_config(
     logs: LogDirectoryRecipe, cluster: Mapping[str, object] = NOTHING
@@ -35,7 +38,7 @@ def stored_topic_config(
         if len(ranks) > 1:
             raise RefusedError(
                 "the partitions of the topic rank their records differently; read them one by one, "
-                f"or make their settings equal with keeplast tier configure. topic={topic}"
+                f"or make their settings equal with keeplast configure. topic={topic}"
             )
         return next(iter(found.values()))
 

@@ -6,6 +6,7 @@ be judged*, with the reason, unless something is broken; a reason is never shown
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from keeplast.model.verdict import JudgedBy, Verdict
@@ -16,11 +17,15 @@ REASONS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it must be; ``key`` None when it is about no key."""
+    """One thing that is not as it must be; ``key`` None when it is about no key.
+
+    ``where`` names the segment, object or row of a store.
+    """
 
     problem: str
     offset: int | None = None
     key: bytes | None = None
+    where: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -36,6 +41,11 @@ class Findings:
         self.count += 1
         if len(self.first) < FINDINGS_MAX:
             self.first.append(Finding(problem, offset, key))
+
+    def add_at(self, problem: str, offset: int | None, where: Mapping[str, str]) -> None:
+        """Keep a finding of a store, however many there are: each names what is to be restored."""
+        self.count += 1
+        self.first.append(Finding(problem, offset, where=where))
 
     def add_all(self, other: Findings) -> None:
         """Take over what another pass has found."""
@@ -93,6 +103,11 @@ class VerificationReport:
     def names(self, verdict: Verdict) -> tuple[str, ...]:
         """Return the names of the checks with this verdict."""
         return tuple(check.name for check in self.checks if check.verdict is verdict)
+
+    @property
+    def check_names(self) -> tuple[str, ...]:
+        """Return the names of all checks."""
+        return tuple(check.name for check in self.checks)
 
     @property
     def verdict(self) -> Verdict:

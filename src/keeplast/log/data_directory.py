@@ -47,6 +47,14 @@ class DataDirectory:
                 return entry
         return None
 
+    def topics(self) -> frozenset[str]:
+        """Return the topics of partitions without a mark, the metadata log not among them."""
+        return frozenset(
+            each.partition.topic
+            for each in self.partitions
+            if each.mark is None and each.partition.topic != METADATA_TOPIC
+        )
+
 
 def open_data_directory(path: Path, files: FileSystem) -> DataDirectory:
     """List ``path``; InvalidError when it is not a directory of either kind.

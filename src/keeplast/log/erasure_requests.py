@@ -71,7 +71,7 @@ def decode_book(data: bytes, where: str) -> RequestBook:
         raise CorruptError(
             f"the list of erasure requests is damaged ({type(error).__name__}); restore it from a "
             "copy, or move it away and make the requests again",
-            path=where, position=0, expected="the JSON that keeplast erase writes",
+            path=where, position=0, expected="the JSON that keeplast erase keys writes",
             found=str(error),
         ) from error  # fmt: skip
 
@@ -82,8 +82,8 @@ def encode_book(book: RequestBook, where: str) -> bytes:
     hashes = sum(len(each.keys) for each in chosen)
     if len(chosen) + len(book.elsewhere) > REQUESTS_MAX or hashes > HASHES_MAX:
         raise RefusedError(
-            "too many erasure requests; forget those that have their certificate (keeplast erasure "
-            f"forget). requests={len(chosen) + len(book.elsewhere)} most={REQUESTS_MAX} "
+            "too many erasure requests; forget those that have their certificate (keeplast erase "
+            f"requests --forget). requests={len(chosen) + len(book.elsewhere)} most={REQUESTS_MAX} "
             f"keys={hashes} most={HASHES_MAX} path={where}"
         )
     entries = [

@@ -59,7 +59,7 @@ class KeptFiles:
         for name in self.damaged:
             raise RefusedError(
                 "the list of what a round has kept is damaged, and without it the round cannot be "
-                "undone; put the file back, or give it up with keeplast undo drop. "
+                "undone; put the file back, or give it up with keeplast undo --drop. "
                 f"list={name} path={directory}"
             )
 

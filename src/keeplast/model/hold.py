@@ -115,3 +115,19 @@ def holds_named(name: str, known: Sequence[Hold], place: str) -> tuple[Hold, ...
 def in_force(holds: Iterable[Hold], now_ms: int) -> tuple[Hold, ...]:
     """Return those that count at ``now_ms``."""
     return tuple(each for each in holds if each.is_in_force(now_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTopic:
+    """A hold and the id of its topic, None where the name alone says which topic it is."""
+
+    hold: Hold
+    topic_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldBook:
+    """Holds of a place and its time, in milliseconds since 1970, by which they end."""
+
+    holds: tuple[HeldTopic, ...]
+    now_ms: int

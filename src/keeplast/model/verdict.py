@@ -16,15 +16,15 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JudgedBy:
-    """Which command judged a log that has an owner, and as of what: the owner's epoch, and how far
-    the log was clean. ``clean_to`` is the first offset that was not.
+    """What judged a log that has an owner, and as of what: the owner's epoch, and how far the log
+    was clean. ``clean_to`` is the first offset that was not. Earlier versions named a command.
     """
 
-    command: str
+    by: str
     epoch: int
     clean_to: int
 
     @property
     def words(self) -> str:
         """Return all of it, as every list shows it."""
-        return f"{self.command}, epoch {self.epoch}, clean to {self.clean_to}"
+        return f"{self.by}, epoch {self.epoch}, clean to {self.clean_to}"

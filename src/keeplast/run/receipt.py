@@ -117,7 +117,7 @@ def verdict_line(
     owned = (
         {}
         if judged_by is None
-        else {"by": judged_by.command, "epoch": judged_by.epoch, "clean_to": judged_by.clean_to}
+        else {"by": judged_by.by, "epoch": judged_by.epoch, "clean_to": judged_by.clean_to}
     )
     document = {
         "version": RECEIPT_VERSION,

@@ -144,7 +144,7 @@ def refuse_stores(path: Path) -> None:
     if is_object_path(path):
         raise RefusedError(
             "undo is for data directories on disks; what rounds in a store have kept comes back by "
-            f"keeplast tier undo. url={url_of(path)}"
+            f"keeplast undo STORE. url={url_of(path)}"
         )
 
 
@@ -232,7 +232,7 @@ def undo_newest(
     if found.refusal is not None:
         raise RefusedError(
             f"the round cannot be undone: {undo_words(found.refusal)}; what it has kept goes in "
-            f"its time, or with keeplast undo drop. round={found.attempt} path={path}"
+            f"its time, or with keeplast undo --drop. round={found.attempt} path={path}"
         )
     if writes:
         with shielded():

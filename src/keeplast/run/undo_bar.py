@@ -21,6 +21,6 @@ def erasure_bar(book: RequestBook, topic: str, where: str) -> None:
     if wanted is not None:
         raise RefusedError(
             "keys of the topic are to be erased, and what the round replaced may have them; forget "
-            "the request when it has its certificate (keeplast erasure forget), or leave what is "
-            f"gone where it is. request={wanted} path={where}"
+            "the request when it has its certificate (keeplast erase requests --forget), or leave "
+            f"what is gone where it is. request={wanted} path={where}"
         )

@@ -1,4 +1,4 @@
-"""Adds holds to a live cluster's topics: what ``attach hold add`` and programs ask for."""
+"""Adds holds to a live cluster's topics: for ``hold add`` and programs."""
 
 from __future__ import annotations
 

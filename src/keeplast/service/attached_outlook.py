@@ -227,13 +227,13 @@ def _barred(
     if not config.is_compacted:
         return skip_words(NotCompacted(",".join(sorted(config.cleanup_policy))))
     if refusal is not None:
-        return f"attach check refuses it: {refusal}"
+        return f"place check refuses it: {refusal}"
     if attached is not None and attached.paused_ms is not None:
         return "paused on every host; attach resume goes on"
     if attached is not None and attached.epoch and attached.detached_ms is not None:
-        return "given up by attach detach; attach clean takes it again"
+        return "given up by attach detach; keeplast clean takes it again"
     if has_log and (attached is None or not attached.epoch):
-        return "nobody compacts it by this decision log; attach clean begins"
+        return "nobody compacts it by this decision log; keeplast clean begins"
     return None
 
 

@@ -140,7 +140,7 @@ class AttachedSight:
         if is_first and not chosen:
             raise InvalidError(
                 "nothing of that is attached by this decision log; name topics with --topic, or "
-                "attach one by keeplast attach clean. "
+                "attach one by keeplast clean. "
                 f"topics={list(settings.topics) or 'all'} partitions={list(settings.partitions)} "
                 f"cluster_id={cluster_id}"
             )

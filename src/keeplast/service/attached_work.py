@@ -210,7 +210,7 @@ class AttachedWork:
     def grant(self, wish: Wish) -> None:
         """Write a wish down where rounds are, and try again what it is about.
 
-        A round whatever the ratio is no wish of a cluster's: attach clean --force does one.
+        A round whatever the ratio is no wish of a cluster's: keeplast clean --force does one.
         """
         if self._receipt is not None:
             line = self._receipt(
@@ -309,7 +309,7 @@ class AttachedWork:
         if attached is not None and attached.epoch and attached.detached_ms is not None:
             return (
                 PartitionCondition.ELSEWHERE,
-                "given up by attach detach; attach clean takes it again", None,
+                "given up by attach detach; keeplast clean takes it again", None,
             )  # fmt: skip
         if attached is not None and attached.paused_ms is not None:
             words = "paused on every host; attach resume goes on"

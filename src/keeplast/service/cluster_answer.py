@@ -1,4 +1,4 @@
-"""What is known of one key in a live cluster's remote tier: the answer of ``attach explain``.
+"""What is known of one key in a live cluster's remote tier: the answer of ``explain``.
 
 Cluster, decision log and objects are only read: nothing is claimed and nothing is changed.
 """

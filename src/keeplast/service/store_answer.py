@@ -1,4 +1,4 @@
-"""What is known of one key in a store: the answer of ``keeplast tier explain``.
+"""What is known of one key in a store: the answer of ``keeplast explain``.
 
 Live segments and replaced ones are read once, but for those in which the key is not by their
 filters; nothing is held and nothing changed.
@@ -85,8 +85,8 @@ def answer_from_store(
     """Explain a key in each of ``partitions`` that is compacted and has segments.
 
     ``planned`` and ``progressed`` hear of the bytes that are read; what they raise ends the search.
-    The first partition that cannot be read ends it too, with its error. With ``runner`` its tasks
-    read the segments, each those of one partition.
+    A partition that cannot be read is among the faults; where an offset was asked about, its error
+    is raised. With ``runner`` its tasks read the segments, each those of one partition.
     """
     looks = [opened.look(each) for each in partitions]
     looks = [each for each in looks if each.topic.is_compacted and each.state.routes]
@@ -104,13 +104,17 @@ def answer_from_store(
         for each in looks
     ]
     parts = []
+    faults: list[tuple[TopicPartition, Exception]] = []
     for (partition, stored), look in zip(
         ask_each(logs, _AskedStored.ask, memory_bytes, planned, progressed, runner),
         looks,
         strict=True,
     ):
         if isinstance(stored, Exception):
-            raise stored
+            if asked.offset is not None:
+                raise stored
+            faults.append((partition, stored))
+            continue
         found = stored.found
         bound = opened.erased_by(partition, pace)
         trace = find_last_trace(
@@ -129,4 +133,4 @@ def answer_from_store(
                 kept=stored.kept, left_out=(stored.left_out, stored.left_out_bytes),
             )
         )  # fmt: skip
-    return KeyAnswer(asked.key, tuple(parts))
+    return KeyAnswer(asked.key, tuple(parts), faults=tuple(faults))

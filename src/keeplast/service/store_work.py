@@ -185,7 +185,7 @@ class StoreWork:
     def grant(self, wish: Wish) -> None:
         """Write a wish down where rounds are, and try again what it is about.
 
-        A round whatever the ratio is no wish of a store's: keeplast tier clean --force does one.
+        A round whatever the ratio is no wish of a store's: keeplast clean --force does one.
         """
         if self._receipt is not None:
             line = self._receipt(

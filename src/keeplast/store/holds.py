@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from keeplast.clock import Clock
 from keeplast.errors import ConflictError, InvalidError
 from keeplast.log.data_directory import PartitionEntry
-from keeplast.model.hold import Hold, HoldPoint
+from keeplast.model.hold import HeldTopic, Hold, HoldPoint
 from keeplast.model.partition import TopicPartition
 from keeplast.read.held_point import keep_point
 from keeplast.run.holds import check_hold, choose_partitions, look_at_entry
-from keeplast.tier.metadata.hold_rows import HeldTopic, StoredPoint
+from keeplast.tier.metadata.hold_rows import StoredPoint
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.stored_logs import shown_log
 from keeplast.tier.objects.log_directory import LogDirectoryRecipe

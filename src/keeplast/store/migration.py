@@ -85,7 +85,7 @@ def check_same_settings(
     )
     raise RefusedError(
         "the partition is kept with other settings, which an import does not change: change them "
-        "with keeplast tier configure, or give those that are kept (--config KEY=VALUE); "
+        "with keeplast configure, or give those that are kept (--config KEY=VALUE); "
         f"keeplast tier copy asks for none. partition={partition} {others}"
     )
 

@@ -9,6 +9,7 @@ from functools import reduce
 from keeplast.run.events import ProgressOnly
 from keeplast.run.place import RunnerFor
 from keeplast.run.round import Rounds
+from keeplast.run.round_reports import base_report, planned_report
 from keeplast.run.round_state import PartitionRun
 from keeplast.store.store_place import StorePlace
 from keeplast.survey.report import RoundReport, joined_reports
@@ -38,6 +39,16 @@ def clean_remote(place: StorePlace, runner_for: RunnerFor, progressed: Progresse
             return last
     place.examined()
     return replace(reduce(joined_reports, run.rounds), chunks=len(run.rounds))
+
+
+def plan_remote(place: StorePlace) -> RoundReport:
+    """Return what a round would do; reads indexes and rows, and changes nothing."""
+    (partition,) = place.request.partitions
+    run = PartitionRun(partition)
+    survey = place.announce(run, place.survey(run))
+    if survey.plan is None:
+        return replace(base_report(survey), skipped=True)
+    return planned_report(survey, survey.plan, 0, None, None)
 
 
 def _go_on() -> None:

@@ -26,7 +26,7 @@ from typing import Self, Unpack
 from keeplast.cleaner.hazards import hazards_of
 from keeplast.cleaner.internal_topics import check_internal, pinned
 from keeplast.clock import Clock
-from keeplast.errors import InvalidError, RefusedError
+from keeplast.errors import CompactionError, InvalidError, RefusedError
 from keeplast.log.files import FileSystem
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
@@ -53,17 +53,18 @@ from keeplast.store.expiry import expire_remote
 from keeplast.store.holds import StoreHolds
 from keeplast.store.horizons import RemoteHorizons
 from keeplast.store.intake import Intake, unheard
+from keeplast.store.judgement import TierFinding
 from keeplast.store.look import FirstTimestamps, RemoteLook, look_at_remote
 from keeplast.store.migration import Migration, SettingsOf, count_records, plan_migration
 from keeplast.store.readers import StoredReaders
 from keeplast.store.removal import StoreRemovals
 from keeplast.store.restored import Restoration
-from keeplast.store.round import clean_remote
+from keeplast.store.round import clean_remote, plan_remote
 from keeplast.store.status import TierStatus, local_log, tier_status
 from keeplast.store.store_place import StorePlace
 from keeplast.store.undo import StoreUndo
-from keeplast.store.verification import TierFinding, judge_partition
-from keeplast.survey.report import ExpiryReport, RoundReport
+from keeplast.store.verification import judge_partition
+from keeplast.survey.report import ExpiryReport, RoundReport, describe_error
 from keeplast.survey.request import (
     MEMORY_BYTES_DEFAULT,
     CleanRequest,
@@ -378,9 +379,33 @@ class TieredStore:
         line of each chunk, before it counts as clean.
         """
         state = self.own(partition, takes_over=takes_over)
+        place = self._place(state, cleaner, wishes, grace_ms, receipt, keeps=keeps)
+        report = clean_remote(place, runner_for, progressed)
+        if not report.skipped:
+            self.set_aside(partition, None)  # Whatever kept it from being cleaned is over.
+        return report
+
+    def plan(
+        self,
+        partition: TopicPartition,
+        *,
+        cleaner: CleanerConfig = CLEANER_DEFAULT,
+        **wishes: Unpack[RoundWishes],
+    ) -> RoundReport:
+        """Return what :meth:`clean` would do, or what fails: exact bounds; owns nothing."""
+        try:
+            return plan_remote(self._place(self._store.load(partition), cleaner, wishes))
+        except (CompactionError, OSError) as error:
+            return RoundReport(error=describe_error(error), failure=error)
+
+    def _place(
+        self, state: PartitionState, cleaner: CleanerConfig, wishes: RoundWishes,
+        grace_ms: int = GRACE_MS_DEFAULT, receipt: Receipt | None = None, *, keeps: bool = True,
+    ) -> StorePlace:  # fmt: skip
+        """Return where a round happens; InvalidError or RefusedError where none may."""
+        partition, topic = state.partition, self.topic_for(state)
         if not state.routes:
             raise InvalidError(f"nothing was copied yet. partition={partition}")
-        topic = self.topic_for(state)
         if not topic.is_compacted:
             policy = ",".join(sorted(topic.cleanup_policy))
             raise RefusedError(
@@ -392,14 +417,10 @@ class TieredStore:
         request = CleanRequest(
             (PartitionRequest(partition, round_path(partition), topic, cleaner),), **wishes
         )
-        place = StorePlace(
+        return StorePlace(
             self._store, self._objects, state, request, self._store.clock,
             grace_ms=grace_ms, horizons=self._horizons, receipt=receipt, brokers=self.brokers,
         )  # fmt: skip
-        report = clean_remote(place, runner_for, progressed)
-        if not report.skipped:
-            self.set_aside(partition, None)  # Whatever kept it from being cleaned is over.
-        return report
 
     def expire(
         self,

@@ -100,7 +100,7 @@ class StoreUndo:
         if refusal is not None:
             raise RefusedError(
                 f"the round cannot be undone: {undo_words(refusal)}; what it has kept goes in its "
-                f"time, or with keeplast tier undo drop. round={newest.round} partition={partition}"
+                f"time, or with keeplast undo --drop. round={newest.round} partition={partition}"
             )
         if writes:
             # A row that is there can be locked: of the first request and an undo, too, one waits.

@@ -10,7 +10,7 @@ small objects, and of the producers of the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +29,7 @@ from keeplast.log.index_check import IndexCheck
 from keeplast.log.transactions import TransactionFold, markers_of
 from keeplast.log.windows import Window, WindowBuffers, read_windows
 from keeplast.model.partition import TopicPartition
+from keeplast.store.judgement import METADATA, TierFinding, TierJudgement
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.filters import (
     HEAD_BYTES,
@@ -58,40 +59,6 @@ FILTER_READS = 2
 """A filter may be written again while it is read."""
 
 
-METADATA = "metadata"
-"""In place of an invariant: a row is not what keeplast has written."""
-
-
-@dataclass(frozen=True, slots=True)
-class TierFinding:
-    """Something that is not as it must be; ``problem`` says all of it in a sentence.
-
-    ``object_key`` and ``offset`` are where an object is wrong. Of a row that is, ``table`` and
-    ``row_key``, which tells it from the partition's others there. None where it is about neither.
-    """
-
-    invariant: str
-    segment_id: str | None
-    problem: str
-    object_key: str | None = None
-    offset: int | None = None
-    table: str | None = None
-    row_key: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TierJudgement:
-    """What is wrong with a partition, and of what that is said.
-
-    ``segments`` were live before they were read and, where something was found, behind it too.
-    Without a ``state`` rows could not be read, and there are none.
-    """
-
-    findings: tuple[TierFinding, ...]
-    segments: tuple[RemoteSegment, ...] = ()
-    state: PartitionState | None = None
-
-
 def judge_partition(
     store: MetadataStore,
     objects: ObjectStore,
@@ -114,7 +81,7 @@ def judge_partition(
         for each in seen.problems
     ]  # fmt: skip
     if seen.state is None:
-        return TierJudgement(tuple(found))
+        return TierJudgement(partition, tuple(found))
     planned(seen.state.effective_bytes())
     live = seen.state.segments
     key = store.facts.find(KEY_FACT)
@@ -128,7 +95,7 @@ def judge_partition(
         live = live if now is None else now.segments
         found += [each for each in broken if each.segment_id is None or each.segment_id in live]
     segments = tuple(each for each in seen.state.segments.values() if each.segment_id in live)
-    return TierJudgement(tuple(found), segments, seen.state)
+    return TierJudgement(partition, tuple(found), segments, seen.state, len(seen.unread))
 
 
 def verify_remote(

@@ -8,7 +8,7 @@ one may begin behind them, and binds the last of them.
 There is no secret in it. Whoever edits, reorders or removes lines without making all that follow
 anew is found; whoever makes them anew, or cuts the end off, is found only by a *head* that is kept
 where he cannot write: in a store's metadata, by the commit that the line tells of, or elsewhere by
-who asked ``keeplast receipt show`` for it. Who keeps heads knows of which chains: a file without a
+who asked ``keeplast inspect`` for it. Who keeps heads knows of which chains: a file without a
 chain, or with another one, is as little what was kept as one whose end is missing.
 """
 
@@ -69,8 +69,8 @@ class ChainHead:
         found = _HEAD.fullmatch(text.strip())
         if found is None:
             raise InvalidError(
-                "the head of a receipt chain is what keeplast receipt show says: ID:NUMBER:SHA256. "
-                f"head={text}"
+                "the head of a receipt chain is what keeplast inspect says of the file: "
+                f"ID:NUMBER:SHA256. head={text}"
             )
         return cls(found[1], int(found[2]), found[3])
 

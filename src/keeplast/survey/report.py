@@ -5,7 +5,7 @@ The field names are the JSON document's; ``as_document`` says what is shown in a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from keeplast.cleaner.dating import Dating
 from keeplast.cleaner.reasons import SkipReason
 from keeplast.errors import CorruptError, error_text
 from keeplast.model.document import document_of, shown_fields
+from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.stats import FilterStats, Reasons, Stats, add_counters
 from keeplast.survey.notes import Note
 from keeplast.survey.wording import sentences, skip_words
@@ -266,6 +267,16 @@ class CleanReport:
         return {
             "warnings": self.warnings, "assumed": self.assumed, "partitions": self.partitions,
         }  # fmt: skip
+
+
+def failures(report: CleanReport) -> Iterator[tuple[TopicPartition, Exception]]:
+    """Yield each failure of a round, or of what was to expire after it, with its partition."""
+    for each in report.partitions:
+        found = [one.failure for one in each.rounds]
+        found.append(None if each.expiry is None else each.expiry.failure)
+        for failure in found:
+            if failure is not None:
+                yield TopicPartition(each.topic, each.partition), failure
 
 
 def describe_error(error: Exception) -> ErrorReport:

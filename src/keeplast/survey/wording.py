@@ -102,8 +102,8 @@ _ABSENCES = {
     Absence.ANOTHER_TOPIC: "has committed an offset of an earlier topic of this name only",
     Absence.BEYOND_END: "has committed an offset beyond the log end, which is another log's",
     Absence.NOT_TOLD: "counts as not there yet: {problem}",
-    Absence.NOBODY_ASKED: "counts as not there yet: nobody was asked; keeplast tier status, "
-    "clean, explain, erase and run ask brokers, with --bootstrap-server HOST:PORT",
+    Absence.NOBODY_ASKED: "counts as not there yet: nobody was asked; status, plan, clean, "
+    "run, explain and erase ask brokers, with --bootstrap-server HOST:PORT",
 }
 _TOMBSTONES_STAY = {
     r.TombstonesStay.RANKS: "never at this rate: by compaction.strategy records rank by more than "

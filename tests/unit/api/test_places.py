@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 import keeplast
 from keeplast.api import attached_logs
 from keeplast.api.place import AskedPlace
+from keeplast.api.round_terms import AskedRounds, WorkTerms
 from keeplast.clock import SystemClock
+from keeplast.config.choice import PartitionChoice
 from keeplast.errors import InvalidError, RefusedError, StoppedError
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import asked_world
@@ -213,3 +216,13 @@ def test_secrets_stand_in_no_text(world: VerifiedWorld) -> None:
     )  # fmt: skip
     assert "hidden" not in repr(place)
     assert "hidden" not in repr(keeplast.StoredLogs("postgresql://me:hidden@h/d"))
+
+
+def test_what_a_live_cluster_needs_or_cannot_do_is_said_before_it_is_asked(
+    world: VerifiedWorld,
+) -> None:
+    scope, work = PartitionChoice(), WorkTerms()
+    with pytest.raises(RefusedError, match="leave --expired out"):
+        attached(world).clean(scope, AskedRounds(expired=True), work)
+    with pytest.raises(InvalidError, match="storage=PLUGIN:PLACE"):
+        replace(attached(world), storage="").clean(scope, AskedRounds(), work)

@@ -1,4 +1,4 @@
-"""``attach verify`` holds on what rounds leave, and tells each fault that is put into it."""
+"""``verify`` of a live cluster holds on what rounds leave, and names each fault put into it."""
 
 from __future__ import annotations
 
@@ -458,7 +458,7 @@ def test_the_rounds_that_what_is_served_has_come_of_are_named(world: VerifiedWor
     held = world.world.log().partitions(CLUSTER_ID)[0]
     assert (Verdict.HOLDS, (first.name,)) == (report.verdict, report.rounds)
     assert report.judged_by is not None
-    assert ("attach verify", held.epoch) == (report.judged_by.command, report.judged_by.epoch)
+    assert ("verify of a cluster", held.epoch) == (report.judged_by.by, report.judged_by.epoch)
     assert f"clean below offset {report.judged_by.clean_to}:" in " ".join(report.notes)
     world.clean(MERGING, receipt=appending(lines))
     both = receipts_of(lines)

@@ -472,7 +472,7 @@ def test_what_a_late_copy_hides_is_not_deleted_and_the_next_swap_closes_the_hole
     world.clock.advance(GRACE_MS)
     again = world.claim()
     assert 0 == repair(again).published_again
-    with pytest.raises(ConflictError, match=r"finished late.*nothing is deleted.*attach clean"):
+    with pytest.raises(ConflictError, match=r"finished late.*nothing is deleted.*keeplast clean"):
         collect(again, GRACE_MS)
     assert 5 == len(world.tier.segments)
     again.decide_and_publish(close_over(world, again))

@@ -91,8 +91,7 @@ def shown(world: VerifiedWorld, *, has_log: bool = True) -> ShownLog:
 
 def told(found: ShownLog, *, end_offset: int | None = None) -> State | None:
     """Return the state as it is told, None when it is refused."""
-    root, again = attached_path(PARTITION).parent, "keeplast attach verify"
-    files = LogDirectoryRecipe(root, (found,), again=again).open()
+    files = LogDirectoryRecipe(attached_path(PARTITION).parent, (found,)).open()
     try:
         return values(OpenLog(attached_path(PARTITION), files=files), end_offset=end_offset)
     except RefusedError:
@@ -196,7 +195,7 @@ def test_a_hole_and_an_object_that_is_missing_are_errors_and_no_shorter_state(
 ) -> None:
     gone = world.tier.served()[1]
     world.file_of(gone).unlink()
-    with pytest.raises(ConflictError, match="keeplast attach verify"):
+    with pytest.raises(ConflictError, match="keeplast verify"):
         told(shown(world))
     world.world.expire(gone)
     held = world.cluster.log

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from keeplast.api import directory_logs
 from keeplast.cli.frame import wiring
 from keeplast.cli.main import app
-from keeplast.log.files import FilesRecipe
-from keeplast.model.reader_wait import GroupReader
+from keeplast.clock import Clock
+from keeplast.log.files import FileSystem
 from keeplast.run.events import Events
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport
 from keeplast.survey.request import CleanRequest
@@ -78,20 +79,18 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> FakeCoordinator:
     fake = FakeCoordinator()
 
     @contextlib.contextmanager
-    def open_coordinator(
-        runner: wiring.RunnerName,
-        *,
-        master: str | None,
-        cores: int | None,
-        events: Events,
-        recipe: FilesRecipe | None = None,
-        brokers: GroupReader | None = None,
-    ) -> Iterator[FakeCoordinator]:
+    def open_runner(
+        runner: wiring.RunnerName, *, master: str | None, cores: int | None
+    ) -> Iterator[None]:
         fake.opened.append({"runner": runner, "master": master, "cores": cores})
-        fake.events = events
-        yield fake
+        yield None
 
-    monkeypatch.setattr(wiring, "open_coordinator", open_coordinator)
+    def made(runner: object, clock: Clock, files: FileSystem, events: Events, *_: object) -> object:
+        fake.events = events
+        return fake
+
+    monkeypatch.setattr(wiring, "open_runner", open_runner)
+    monkeypatch.setattr(directory_logs, "Coordinator", made)
     for name in list(os.environ):
         if name.startswith("KEEPLAST_"):
             monkeypatch.delenv(name)

@@ -11,12 +11,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from keeplast.cli.main import app
-from keeplast.cli.show.attach import check_parts, status_parts
-from keeplast.cluster.check import AttachFinding, Severity
+from keeplast.cli.show.attach import status_parts
+from keeplast.cli.show.place_check import check_parts
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.facts import BrokerFacts, ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.status import RemotePartitionStatus, SegmentSum
 from keeplast.errors import InvalidError, UnavailableError
+from keeplast.service.attached_check import topic_verdicts
+from keeplast.service.place_check import CheckState, PartCheck
 from tests.support.ports import free_port
 
 NONE = SegmentSum(0, 0)
@@ -38,21 +40,22 @@ def shown(parts: object) -> str:
 
 def test_a_finding_of_one_topic_leaves_the_others_be() -> None:
     found = [
-        AttachFinding("retention-ms", Severity.REFUSES, "payments", "keys would go", "type this"),
-        AttachFinding("local-retention", Severity.WARNS, "orders", "nothing is saved"),
+        PartCheck("retention-ms", CheckState.PROBLEM, "keys would go", "payments", "type this"),
+        PartCheck("local-retention", CheckState.WARNING, "nothing is saved", "orders"),
     ]
-    text = shown(check_parts(FACTS, found))
-    assert "orders             2  may be attached" in text
-    assert "payments           1  refused: 1 below" in text
-    assert "refuses payments: keys would go (retention-ms)\n  type this" in text
-    assert "warns orders: nothing is saved (local-retention)" in text
+    (verdict,) = topic_verdicts(FACTS, found)
+    assert ("orders", CheckState.OK) == (verdict.topic, verdict.state)
+    text = shown(check_parts([verdict, *found]))
+    assert "ok       orders: may be attached: 2 partitions" in text
+    assert "retention-ms     problem  payments: keys would go" in text
+    assert "retention-ms of payments:\n  type this\n" in text
+    assert "local-retention  warning  orders: nothing is saved" in text
+    assert text.endswith("1 in the way of a clean\n")
 
 
 def test_a_finding_of_the_cluster_refuses_every_topic() -> None:
-    found = [AttachFinding("tier-off", Severity.REFUSES, None, "no tier")]
-    text = shown(check_parts(FACTS, found))
-    assert 2 == text.count("refused: 1 below")
-    assert "refuses every topic: no tier" in text
+    found = [PartCheck("tier-off", CheckState.PROBLEM, "no tier")]
+    assert [] == list(topic_verdicts(FACTS, found))
 
 
 def test_a_hole_is_told_below_the_table() -> None:
@@ -93,17 +96,18 @@ def test_a_setting_that_the_client_cannot_use_is_not_repeated() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["check", "status"])
+@pytest.mark.parametrize(
+    "call",
+    [("attach", "status", "--bootstrap-server", "127.0.0.1:1"),
+     ("place", "check", "kafka://127.0.0.1:1")],
+)  # fmt: skip
 def test_a_file_of_properties_that_is_not_there_is_a_mistake_of_the_call(
-    name: str, tmp_path: Path
+    call: tuple[str, ...], tmp_path: Path
 ) -> None:
     missing = tmp_path / "client.properties"
-    result = CliRunner().invoke(
-        app,
-        ["attach", name, "--bootstrap-server", "127.0.0.1:1", "--command-config", str(missing)],
-    )
+    result = CliRunner().invoke(app, [*call, "--command-config", str(missing)])
     assert 2 == result.exit_code
-    assert f"--command-config={missing}" in result.output
+    assert f"command-config={missing}" in result.output
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``keeplast attach erase`` and ``attach certificate``: what they say, keep, do and sign."""
+"""``keeplast erase`` over a live cluster: what it says, keeps, does and signs."""
 
 from __future__ import annotations
 
@@ -46,9 +46,8 @@ class Call:
         found = CliRunner().invoke(
             app,
             [
-                "attach", command, "--bootstrap-server", "127.0.0.1:1", "--storage", "local:/x",
-                "--store", store_of(world), *(("--topic", PARTITION.topic) if topics else ()),
-                *map(str, more), "--json",
+                "erase", command, *place_of(world),
+                *(("--topic", PARTITION.topic) if topics else ()), *map(str, more), "--json",
             ],
         )  # fmt: skip
         self.code, self.err = found.exit_code, " ".join(found.stderr.split())
@@ -56,18 +55,20 @@ class Call:
         self.document: dict[str, Any] = json.loads(found.stdout) if found.stdout else {}
 
 
-def store_of(world: VerifiedWorld) -> str:
-    return f"sqlite:///{world.world.root / 'decisions.db'}"
+def place_of(world: VerifiedWorld) -> tuple[str, ...]:
+    """Return the arguments that name the world."""
+    log = f"sqlite:///{world.world.root / 'decisions.db'}"
+    return ("kafka://127.0.0.1:1", "--storage", "local:/x", "--decisions", log)
 
 
 def erase(world: VerifiedWorld, operator: OperatorFiles, *more: object) -> Call:
     keys = ("--keys", operator.keys, "--hash-key", operator.hash_key)
-    return Call(world, "erase", *keys, *more, topics=True)
+    return Call(world, "keys", *keys, *more, topics=True)
 
 
 def certify(world: VerifiedWorld, operator: OperatorFiles, out: Path, *more: object) -> Call:
     signed = ("--hash-key", operator.hash_key, "--sign-key", operator.sign_key, "--out", out)
-    return Call(world, "certificate", *signed, *more, topics=False)
+    return Call(world, "certify", *signed, *more, topics=False)
 
 
 def keeplast(*arguments: object) -> Any:
@@ -111,18 +112,18 @@ def test_each_key_is_told_with_what_is_served_and_what_is_hidden(
     assert any("which only brokers have" in e["why"] for e in run.document["not_searched"])
     assert not any(key.decode() + '"' in run.text for key in ALL)
     assert before == (sorted(world.tier.root.rglob("*")), world.cluster.values)
-    (request,) = keeplast("erasure", "list", store_of(world))["requests"]
+    (request,) = keeplast("erase", "requests", *place_of(world))["requests"]
     assert (run.document["request"], [PARTITION.topic], 30) == (
         request["id"], request["topics"], len(request["keys"])
     )  # fmt: skip
     again = Call(
-        world, "erase", "--reapply", "--hash-key", operator.hash_key, topics=False
+        world, "keys", "--reapply", "--hash-key", operator.hash_key, topics=False
     )  # fmt: skip
     assert {each["hash"] for each in run.document["keys"]} == {
         each["hash"] for each in again.document["keys"] if each["is_there"]
     }
-    keeplast("erasure", "forget", store_of(world), request["id"])
-    assert [] == keeplast("erasure", "list", store_of(world))["requests"]
+    keeplast("erase", "requests", *place_of(world), "--forget", request["id"])
+    assert [] == keeplast("erase", "requests", *place_of(world))["requests"]
 
 
 def test_now_cleans_and_collects_what_its_grace_lets_go(
@@ -149,9 +150,8 @@ def prove(
     found = CliRunner().invoke(
         app,
         [
-            "erasure", "verify", str(out), "--public-key", str(operator.public_key),
-            "--bootstrap-server", "127.0.0.1:1", "--storage", "local:/x", "--store",
-            store_of(world), *map(str, more), "--json",
+            "erase", "check", str(out), "--public-key", str(operator.public_key),
+            *place_of(world), *map(str, more), "--json",
         ],
     )  # fmt: skip
     assert expected == found.exit_code, found.output
@@ -199,7 +199,7 @@ def test_receipts_of_a_certificate_are_held_against_the_heads_of_the_decision_lo
     operator.keys.write_bytes(b"nobody\n")
     erase(world, operator)
     assert 0 == certify(world, operator, out, "--receipt", path).code
-    shown = ("erasure", "verify", out, "--public-key", operator.public_key)
+    shown = ("erase", "check", out, "--public-key", operator.public_key)
     statement = keeplast(*shown)["statement"]
     assert (True, []) == (statement["receipts"]["is_tail_proven"], statement["not_stated"])
     assert "same" == prove(world, operator, out, "--receipt", path)[0]
@@ -216,28 +216,10 @@ def test_receipts_of_a_certificate_are_held_against_the_heads_of_the_decision_lo
     assert ("older", True) == (standing, "the receipts do not reach line" in why), why
     # Without them it says so.
     assert 0 == certify(world, operator, second).code
-    shown = ("erasure", "verify", second, "--public-key", operator.public_key)
+    shown = ("erase", "check", second, "--public-key", operator.public_key)
     assert ["the chain of receipts is not part of this statement: none was given"] == (
         keeplast(*shown)["statement"]["not_stated"]
     )
-
-
-@pytest.mark.parametrize("given", [("--storage", "local:/x"), ("--bootstrap-server", "h:1")])
-def test_a_remote_tier_is_named_whole(
-    world: VerifiedWorld, operator: OperatorFiles, tmp_path: Path, given: tuple[str, str]
-) -> None:
-    found = CliRunner().invoke(
-        app,
-        [
-            "erasure",
-            "verify",
-            str(tmp_path / "none"),
-            "--public-key",
-            str(operator.public_key),
-            *given,
-        ],
-    )
-    assert (2, True) == (found.exit_code, "together" in " ".join(found.stderr.split()))
 
 
 def test_a_certificate_is_refused_while_a_trace_is_there_and_says_what_it_is_about(
@@ -263,7 +245,7 @@ def test_a_certificate_is_refused_while_a_trace_is_there_and_says_what_it_is_abo
     erase(world, operator, "--now", "--grace-ms", "0", *SMALL)
     issued = certify(world, operator, out)
     assert 0 == issued.code, issued.err
-    statement = keeplast("erasure", "verify", out, "--public-key", operator.public_key)["statement"]
+    statement = keeplast("erase", "check", out, "--public-key", operator.public_key)["statement"]
     assert (CLUSTER_ID, "attached topics") == (
         statement["place"]["cluster_id"], statement["place"]["kind"]
     )  # fmt: skip
@@ -345,7 +327,7 @@ def test_a_named_topic_that_is_not_compacted_keeps_a_certificate_back(
     run = erase(world, operator, "--config-file", said, "--requests", requests)
     assert (4, [PARTITION.topic]) == (run.code, [e["topic"] for e in run.document["not_searched"]])
     assert requests.exists()
-    assert [] == keeplast("erasure", "list", store_of(world))["requests"]
+    assert [] == keeplast("erase", "requests", *place_of(world))["requests"]
     refused = certify(
         world, operator, tmp_path / "gone.json", "--config-file", said, "--requests", requests
     )
@@ -384,10 +366,10 @@ def test_a_decision_log_that_is_not_there_is_not_made(
     found = CliRunner().invoke(
         app,
         [
-            "attach", "erase", "--bootstrap-server", "127.0.0.1:1", "--storage", "local:/x",
-            "--store", f"sqlite:///{nowhere}", "--keys", str(operator.keys), "--hash-key",
+            "erase", "keys", "kafka://127.0.0.1:1", "--storage", "local:/x",
+            "--decisions", f"sqlite:///{nowhere}", "--keys", str(operator.keys), "--hash-key",
             str(operator.hash_key), "--topic", PARTITION.topic,
         ],
     )  # fmt: skip
     assert (2, False) == (found.exit_code, nowhere.exists())
-    assert "no such decision log" in found.stderr
+    assert "there is no such store" in found.stderr

@@ -1,4 +1,4 @@
-"""``keeplast attach explain``: what a person and a script are told; no cluster."""
+"""``keeplast explain kafka://…``: what a person and a script are told; no cluster."""
 
 from __future__ import annotations
 
@@ -46,12 +46,13 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifiedW
 
 
 def explain(world: VerifiedWorld, *more: str, expected: int = 0, store: bool = True) -> str:
-    decided = ("--store", f"sqlite:///{world.world.root / 'decisions.db'}") if store else ()
+    log = f"decisions=sqlite:///{world.world.root / 'decisions.db'}"
+    key = more[:1] if more[:1] and not more[0].startswith("-") else ()
     found = CliRunner().invoke(
         app,
         [
-            "attach", "explain", "--bootstrap-server", "127.0.0.1:1", "--topic", PARTITION.topic,
-            "--storage", "local:/x", *decided, *more,
+            "explain", "kafka://127.0.0.1:1", *key, "--topic", PARTITION.topic,
+            "--with", "storage=local:/x", *(("--with", log) if store else ()), *more[len(key):],
         ],
     )  # fmt: skip
     assert expected == found.exit_code, found.output
@@ -134,7 +135,7 @@ def test_tasks_find_what_this_process_finds(
     assert here[0]
     assert here[1]
     monkeypatch.setattr(
-        "keeplast.cli.attach.explain.search_runner", lambda workers: nullcontext(travelling)
+        "keeplast.cli.explain.search_runner", lambda workers: nullcontext(travelling)
     )
     assert here == told()
     assert travelling.items
@@ -176,7 +177,7 @@ def test_a_topic_that_is_not_to_be_compacted_is_left_out(
 ) -> None:
     said = tmp_path / "settings.toml"
     said.write_text(f'[topic."{PARTITION.topic}"]\n"cleanup.policy" = "delete"\n')
-    found = document(explain(world, "k1", "--config-file", str(said), "--json", expected=4))
+    found = document(explain(world, "k1", "--with", f"config-file={said}", "--json", expected=4))
     assert [] == found["partitions"]
     assert ["keeplast's settings do not compact it"] == [each["why"] for each in found["left_out"]]
 
@@ -186,7 +187,7 @@ def test_a_served_object_that_is_missing_is_told_of_its_partition(world: Verifie
     text = explain(world, "k1", "--json", expected=5)
     (error,) = document(text)["errors"]
     assert 0 == error["partition"]
-    assert "attach verify" in error["error"]["message"]
+    assert "keeplast verify" in error["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_a_served_object_that_is_missing_is_told_of_its_partition(world: Verifie
         (("k1", "--offset", "3"), "give a key or the offset"),
         (("hex:zz",), "hex"),
         (("k1", "--partition", "7"), "no such partition"),
-        (("k1", "--grace-ms", "-1"), "grace"),
+        (("k1", "--with", "grace-ms=-1"), "grace"),
     ],
 )
 def test_what_cannot_be_asked_is_exit_code_2(
@@ -207,7 +208,7 @@ def test_what_cannot_be_asked_is_exit_code_2(
 
 def test_a_decision_log_that_is_not_there_is_not_made(world: VerifiedWorld) -> None:
     store = world.world.root / "nowhere.db"
-    text = explain(world, "k1", "--store", f"sqlite:///{store}", expected=2, store=False)
+    text = explain(world, "k1", "--with", f"decisions=sqlite:///{store}", expected=2, store=False)
     assert "no such decision log" in text
     assert not store.exists()
 

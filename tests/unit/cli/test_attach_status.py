@@ -1,6 +1,6 @@
 """``keeplast attach status``: pictures and what comes next, and what a round would save now.
 
-And what ``attach check`` says of the storage that is named.
+And what ``place check`` says of the storage that is named.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from keeplast.cli.main import app
 from keeplast.cli.show.attached_picture import outlook_parts
 from keeplast.cli.show.tier_status import PICTURES_MAX
 from keeplast.cluster.facts import OffsetRange
+from keeplast.cluster.layouts.open import open_layout
 from keeplast.cluster.rights import Right, missing
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
@@ -57,6 +58,27 @@ def call(world: VerifiedWorld, command: str, *more: str, expected: int = 0) -> s
     return found.stdout + found.stderr
 
 
+def plan(world: VerifiedWorld, *more: str) -> str:
+    decided = f"sqlite:///{world.world.root / 'decisions.db'}"
+    found = CliRunner().invoke(
+        app,
+        [
+            "plan", "kafka://127.0.0.1:1", "--topic", PARTITION.topic, "--decisions", decided,
+            "--storage", f"local:{world.tier.root}", *more,
+        ],
+    )  # fmt: skip
+    assert 0 == found.exit_code, found.output
+    return found.stdout + found.stderr
+
+
+def checked(world: VerifiedWorld, *more: str, expected: int = 0) -> str:
+    found = CliRunner().invoke(
+        app, ["place", "check", "kafka://127.0.0.1:1", "--topic", PARTITION.topic, *more]
+    )
+    assert expected == found.exit_code, found.output
+    return found.stdout + found.stderr
+
+
 def places(world: VerifiedWorld, *, store: bool = True) -> tuple[str, ...]:
     decided = ("--store", f"sqlite:///{world.world.root / 'decisions.db'}") if store else ()
     return ("--storage", f"local:{world.tier.root}", *decided)
@@ -82,8 +104,9 @@ def test_it_counts_what_the_plan_of_a_round_counts(world: VerifiedWorld, tmp_pat
     )  # fmt: skip
     assert 0 < saving["bytes"] < saving["of_bytes"]
     assert saving["records"] > 0
-    planned = document(call(world, "plan", "--exact", "--force", *asked, "--json"))
-    (partition,) = planned["plan"]["partitions"]
+    sized = with_segments(tmp_path, 500)
+    planned = document(plan(world, "--exact", "--force", *sized, "--json"))
+    (partition,) = planned["partitions"]
     stats = partition["rounds"][0]["stats"]
     assert saving["bytes"] == stats["bytes_read"] - stats["bytes_written"]
     text = call(world, "status", "--exact", *asked)
@@ -102,19 +125,35 @@ def test_what_cannot_be_compacted_yet_says_why(world: VerifiedWorld, tmp_path: P
 
 
 def test_the_check_looks_at_the_storage_where_one_is_named(
-    world: VerifiedWorld, tmp_path: Path
+    world: VerifiedWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told, ids, own = list(world.cluster.values), world.tier.ids(), world.tier.own()
-    assert "may be attached" in call(world, "check", *places(world))
+    decided = ("--decisions", places(world)[3])
+    found = document(checked(world, *places(world)[:2], *decided, "--json"))["checks"]
+    rows = {each["name"]: each["state"] for each in found}
+    assert {"ok"} == {rows[name] for name in ("cluster", "topic", "storage", "decisions", "clock")}
+    assert "may be attached" in checked(world, *places(world)[:2], *decided)
     (tmp_path / "elsewhere" / "kafka-tiered-storage").mkdir(parents=True)
-    store = places(world)[2:]
     elsewhere = f"local:{tmp_path / 'elsewhere'}"
-    text = call(world, "check", "--storage", elsewhere, *store, expected=1)
-    assert "refused: 1 below" in text
+    monkeypatch.setattr("keeplast.api.attached_logs.open_layout", open_layout)
+    text = checked(world, "--storage", elsewhere, *decided, expected=1)
+    assert "1 in the way of a clean" in text
+    assert "may be attached" not in text
     assert "as the plugin is configured on the brokers" in " ".join(text.split())
     assert (told, ids, own) == (world.cluster.values, world.tier.ids(), world.tier.own())
-    text = call(world, "check", "--storage-option", "region=x", *store, expected=2)
-    assert "give --storage" in text
+    text = checked(world, "--storage-option", "region=x", *decided, expected=2)
+    assert "give storage=PLUGIN:PLACE" in text
+
+
+def test_a_decision_log_that_is_not_there_yet_is_absent_and_is_not_made(
+    world: VerifiedWorld, tmp_path: Path
+) -> None:
+    path = tmp_path / "none.db"
+    found = document(checked(world, "--decisions", f"sqlite:///{path}", "--json", expected=1))
+    rows = {each["name"]: each["state"] for each in found["checks"]}
+    # Without the log, what it knows is another compactor's.
+    assert ("absent", "problem") == (rows["decisions"], rows["foreign-marks"])
+    assert not path.exists()
 
 
 def test_by_the_decision_log_it_says_as_of_which_offsets_states_can_be_told(
@@ -141,15 +180,15 @@ def test_it_says_with_which_rounds_tombstones_go_or_why_they_stay(
     retention_ms, local_ms = 86_400_000, 1_000 + LOOKS * CHECK_MS_DEFAULT
     assert world.world.clock.now_ms() + retention_ms < told["clean_from_ms"]
     assert max(local_ms, GRACE_MS_DEFAULT) < told["after_next_round_ms"] - retention_ms
-    (planned,) = document(call(world, "plan", *places(world), "--json"))["tombstones"]
+    (planned,) = document(plan(world, "--json"))["tombstones"]
     assert told == planned
-    for command, more in (("status", store), ("plan", places(world))):
-        text = " ".join(call(world, command, *more).split())
-        assert f"{NAME}: tombstones and markers: what the next round gives" in text
+    for text in (call(world, "status", *store), plan(world)):
+        words = f"{NAME}: tombstones and markers: what the next round gives"
+        assert words in " ".join(text.split())
     monkeypatch.setitem(world.cluster.settings, "local.retention.ms", "-1")
     words = f"{NAME}: tombstones and markers: never at this rate: local.retention.ms"
-    for command, more in (("status", store), ("plan", places(world))):
-        assert words in " ".join(call(world, command, *more).split())
+    for text in (call(world, "status", *store), plan(world)):
+        assert words in " ".join(text.split())
     (never,) = document(call(world, "status", *store, "--json"))["tombstones"]
     assert ("local retention unlimited", None) == (never["stays"], never["clean_from_ms"])
     ranked = ("--config", "compaction.strategy=timestamp")
@@ -270,7 +309,7 @@ def test_what_keeps_rounds_from_a_partition_is_said(
     monkeypatch.setitem(world.cluster.settings, "retention.ms", "1000")
     refused = outlook(world, *asked)
     assert not refused["is_due"]
-    assert refused["why"].startswith("attach check refuses it: ")
+    assert refused["why"].startswith("place check refuses it: ")
     assert "no date while no round is done" == refused["erased_by"]["why"]
 
 
@@ -326,7 +365,7 @@ def test_status_and_plan_name_whom_tombstones_wait_for(
     (row,) = document(call(world, "status", *asked, "--json"))["partitions"]
     found = [(e["group"], e["offset"], e["absence"]) for e in row["readers"]["groups"]]
     assert [("billing", 7, None), ("search", None, "not_committed")] == found
-    planned = call(world, "plan", *places(world), *asked)
+    planned = plan(world, *asked)
     assert words in " ".join(planned.split())
     (row,) = document(call(world, "status", "--json"))["partitions"]
     assert None is row["readers"]
@@ -337,9 +376,10 @@ def test_check_names_the_permission_that_a_group_takes_and_refuses_nothing_for_i
 ) -> None:
     world.cluster.groups = {"billing": 7, "search": missing(Right("Describe", group="search"), "g")}
     asked = waiting_for(tmp_path, "billing", "search")
-    findings = document(call(world, "check", *asked, *places(world)[2:], "--json"))["findings"]
-    (found,) = [each for each in findings if each["rule"] == "permission"]
-    assert ("warns", PARTITION.topic) == (found["severity"], found["topic"])
+    decided = ("--decisions", places(world)[3])
+    rows = document(checked(world, *asked, *decided, "--json"))["checks"]
+    (found,) = [each for each in rows if each["name"] == "permission"]
+    assert ("warning", PARTITION.topic) == (found["state"], found["topic"])
     assert found["remedy"].endswith("--operation Describe --group search")
     text = " ".join(call(world, "status", *asked).split())
     assert "group search counts as not there yet: the principal may not do that; it needs" in text

@@ -1,4 +1,4 @@
-"""``keeplast attach verify``, and ``plan --exact``: tables, documents, exit codes; no cluster."""
+"""``verify`` of a live cluster, and ``plan --exact``: tables, documents, exit codes; no cluster."""
 
 from __future__ import annotations
 
@@ -30,18 +30,28 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifiedW
         yield made
 
 
-def verify(
-    world: VerifiedWorld, *more: str, expected: int = 0, command: str = "verify"
-) -> str:  # fmt: skip
+def verify(world: VerifiedWorld, *more: str, expected: int = 0) -> str:
     found = CliRunner().invoke(
         app,
         [
-            "attach", command, "--bootstrap-server", "127.0.0.1:1", "--topic", PARTITION.topic,
-            "--store", f"sqlite:///{world.world.root / 'decisions.db'}", "--storage", "local:/x",
-            *more,
+            "verify", "kafka://127.0.0.1:1", "--topic", PARTITION.topic,
+            "--decisions", f"sqlite:///{world.world.root / 'decisions.db'}",
+            "--storage", "local:/x", *more,
         ],
     )  # fmt: skip
     assert expected == found.exit_code, found.output
+    return found.stdout
+
+
+def plan(world: VerifiedWorld, *more: str) -> str:
+    found = CliRunner().invoke(
+        app,
+        [
+            "plan", "kafka://127.0.0.1:1", "--topic", PARTITION.topic, "--storage", "local:/x",
+            "--decisions", f"sqlite:///{world.world.root / 'decisions.db'}", *more,
+        ],
+    )  # fmt: skip
+    assert 0 == found.exit_code, found.output
     return found.stdout
 
 
@@ -87,8 +97,8 @@ def test_a_decision_log_that_is_not_there_is_not_made(world: VerifiedWorld) -> N
     store = world.world.root / "nowhere.db"
     found = CliRunner().invoke(
         app,
-        ["attach", "verify", "--bootstrap-server", "127.0.0.1:1", "--store",
-         f"sqlite:///{store}", "--storage", "local:/x", "--json"],
+        ["verify", "kafka://127.0.0.1:1", "--decisions", f"sqlite:///{store}",
+         "--storage", "local:/x", "--json"],
     )  # fmt: skip
     assert 2 == found.exit_code
     assert "no such decision log" in found.stdout + found.stderr
@@ -101,12 +111,11 @@ def test_a_partition_that_there_is_not_is_a_mistake(world: VerifiedWorld) -> Non
 
 def test_an_exact_plan_says_what_would_go(world: VerifiedWorld) -> None:
     more = ("--force", "--config", "segment.bytes=1024", "--json")
-    (planned,) = json.loads(verify(world, *more, command="plan"))["plan"]["partitions"]
-    (counted,) = json.loads(verify(world, *more, "--exact", command="plan"))["plan"]["partitions"]
+    planned, counted = document(plan(world, *more)), document(plan(world, *more, "--exact"))
     (guess,), (exact,) = planned["rounds"], counted["rounds"]
     assert guess["stats"] is None
     assert exact["stats"]["bytes_read"] >= exact["stats"]["bytes_written"] > 0
-    assert "bytes" in verify(world, *more[:-1], "--exact", command="plan")
+    assert "bytes" in plan(world, *more[:-1], "--exact")
 
 
 def test_a_verdict_is_noted_beside_the_round_that_wrote_what_is_served(
@@ -120,10 +129,11 @@ def test_a_verdict_is_noted_beside_the_round_that_wrote_what_is_served(
     assert "receipt" in [each["name"] for each in found["partitions"][0]["checks"]]
     line = json.loads(receipt.read_bytes()[len(before) :])["verdict"]
     attempt = json.loads(before.splitlines()[-1])["attempt"]
-    assert ("holds", [attempt], "attach verify") == (line["verdict"], line["rounds"], line["by"])
+    assert ("holds", [attempt]) == (line["verdict"], line["rounds"])
+    assert "verify of a cluster" == line["by"]
     shelf = ReceiptShelf(LocalFiles(), receipt)
     shelf.refresh()
-    words = f"(attach verify, epoch {line['epoch']}, clean to {line['clean_to']})"
+    words = f"(verify of a cluster, epoch {line['epoch']}, clean to {line['clean_to']})"
     assert all(each.verdict.endswith(words) for each in shelf.lines()), shelf.lines()
     world.file_of(world.compacted()[0]).unlink()
     assert 1 == json.loads(verify(world, *more, expected=1))["noted"]

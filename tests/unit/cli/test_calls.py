@@ -11,7 +11,6 @@ import pytest
 
 from keeplast.cleaner.reasons import RatioTooLow
 from keeplast.cli.frame.guard import Terminated
-from keeplast.cli.show.fault import user_name
 from keeplast.errors import (
     CompactionError,
     ConflictError,
@@ -21,6 +20,7 @@ from keeplast.errors import (
     RefusedError,
     UnavailableError,
 )
+from keeplast.log.file_rights import user_name
 from keeplast.rewrite.stats import Reasons, Stats
 from keeplast.survey.report import Estimate, GroupReport, RoundReport, describe_error
 from tests.unit.cli.conftest import FakeCoordinator, Run

@@ -26,13 +26,12 @@ COMMANDS = [
     ("delete-records", "", "--topic", "t", "--partition", "0", "--before-offset", "1"),
     ("export", "", "--to", "x"),
     ("pack", "--to", ""),
-    ("receipt", "show", ""),
-    ("config", "set", "segment.ms=1", ""),
+    ("configure", "", "segment.ms=1"),
     ("tier", "init", "--store", "", "--objects", "file:///x"),
     ("tier", "import", "", "--store", "sqlite:///x.db"),
     ("tier", "copy", "", "--store", "sqlite:///x.db"),
     ("tier", "export", "--store", "sqlite:///x.db", "--to", ""),
-    ("tier", "clean", "--store", "sqlite:///x.db", "--receipt", ""),
+    ("clean", "sqlite:///x.db", "--receipt", ""),
 ]
 
 

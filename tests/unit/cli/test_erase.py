@@ -73,7 +73,8 @@ def erase(
     keeplast: Command, data: Path, operator: OperatorFiles, *more: object, code: int = 0
 ) -> Run:
     run = keeplast(
-        "erase", data, "--keys", operator.keys, "--hash-key", operator.hash_key, "--topic", "t",
+        "erase", "keys", data, "--keys", operator.keys, "--hash-key", operator.hash_key,
+        "--topic", "t",
         *more,
     )  # fmt: skip
     assert code == run.code, run.err + run.out
@@ -84,7 +85,7 @@ def certify(
     keeplast: Command, data: Path, operator: OperatorFiles, out: Path, *more: object, code: int = 0
 ) -> Run:
     run = keeplast(
-        "erasure", "certificate", data, "--hash-key", operator.hash_key,
+        "erase", "certify", data, "--hash-key", operator.hash_key,
         "--sign-key", operator.sign_key, "--out", out, *more,
     )  # fmt: skip
     assert code == run.code, run.err + run.out
@@ -94,7 +95,7 @@ def certify(
 def prove(
     keeplast: Command, out: Path, operator: OperatorFiles, *more: object, code: int = 0
 ) -> Run:
-    run = keeplast("erasure", "verify", out, "--public-key", operator.public_key, *more, "--json")
+    run = keeplast("erase", "check", out, "--public-key", operator.public_key, *more, "--json")
     assert code == run.code, run.err + run.out
     return run
 
@@ -131,7 +132,7 @@ def test_a_certificate_that_is_not_there_is_a_mistake_of_the_call(
     keeplast: Command, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     missing = tmp_path / "gone.json"
-    run = keeplast("erasure", "verify", missing, "--public-key", operator.public_key)
+    run = keeplast("erase", "check", missing, "--public-key", operator.public_key)
     assert (2, True) == (run.code, f"there is no such certificate. path={missing}" in run.err)
 
 
@@ -162,7 +163,7 @@ def test_no_key_is_printed_or_kept(
         erase(keeplast, data, operator, "--now", code=1),
         certify(keeplast, data, operator, out, code=4),
         certify(keeplast, data, operator, out, "--keys", operator.keys, code=4),
-        keeplast("erasure", "list", data, "--json"),
+        keeplast("erase", "requests", data, "--json"),
     ]
     for run in runs:
         assert not named(run.out + run.err)
@@ -186,7 +187,7 @@ def test_now_does_what_may_be_done_and_a_certificate_says_so(
     assert "backups" in " ".join(statement["not_searched"])
     assert any(each.startswith("exports, those of keeplast") for each in statement["not_searched"])
     assert statement["receipts"]["head"]
-    held = prove(keeplast, certified, operator, "--hash-key", operator.hash_key, "--data", data)
+    held = prove(keeplast, certified, operator, "--hash-key", operator.hash_key, data)
     assert {0: "same", 1: "same"} == standings(held)
     for path in data.rglob("*.log"):
         assert ANNA not in path.read_bytes()
@@ -343,7 +344,7 @@ def test_a_later_write_is_told_as_later(
     keeplast: Command, data: Path, operator: OperatorFiles, certified: Path
 ) -> None:
     append(data, "t-0", NewRecord(ANNA, b"again", 1_800_000_000_000))
-    hashed = ("--hash-key", operator.hash_key, "--data", data)
+    hashed = ("--hash-key", operator.hash_key, data)
     run = prove(keeplast, certified, operator, *hashed)
     assert {0: "later_write", 1: "same"} == standings(run)
 
@@ -355,9 +356,9 @@ def test_a_round_since_is_told_as_later_or_as_changed(
     clean = ("clean", data, "--force", "--roll-active", "--runner", "local")
     done = keeplast(*clean, "--receipt", data / "keeplast-receipts")
     assert 0 == done.code, done.err
-    hashed = ("--hash-key", operator.hash_key, "--data", data)
+    hashed = ("--hash-key", operator.hash_key, data)
     assert {0: "same", 1: "later"} == standings(prove(keeplast, certified, operator, *hashed))
-    bare = prove(keeplast, certified, operator, "--data", data, code=1)
+    bare = prove(keeplast, certified, operator, data, code=1)
     assert {0: "same", 1: "changed"} == standings(bare)
 
 
@@ -370,9 +371,9 @@ def test_an_older_directory_is_told_as_older(
     out = tmp_path / "gone.json"
     certify(keeplast, data, operator, out)
     hashed = ("--hash-key", operator.hash_key) if has_hash_key else ()
-    run = prove(keeplast, out, operator, *hashed, "--data", tmp_path / "backup", code=1)
+    run = prove(keeplast, out, operator, *hashed, tmp_path / "backup", code=1)
     assert "older" == standings(run)[0]
-    missing = prove(keeplast, out, operator, *hashed, "--data", tmp_path / "apart", code=1)
+    missing = prove(keeplast, out, operator, *hashed, tmp_path / "apart", code=1)
     assert {0: "missing", 1: "missing"} == standings(missing)
 
 
@@ -386,7 +387,7 @@ def test_a_backup_without_the_last_expiry_is_older_by_its_receipts(
     erase(keeplast, data, operator, "--now")
     out = tmp_path / "gone.json"
     certify(keeplast, data, operator, out)
-    run = prove(keeplast, out, operator, "--data", tmp_path / "backup", code=1)
+    run = prove(keeplast, out, operator, tmp_path / "backup", code=1)
     assert "older" == standings(run)[0]
     assert "receipts" in run.document["data"][0]["why"]
 
@@ -398,10 +399,12 @@ def test_receipts_that_are_not_there_are_a_mistake_of_the_call(
     """A name that was mistyped would be told as a directory that is older."""
     missing = data / "keeplast-recepits"
     run = keeplast(
-        "erasure", "verify", certified, "--public-key", operator.public_key,
-        *(("--data", data) if has_data else ()), "--receipt", missing,
+        "erase", "check", certified, "--public-key", operator.public_key,
+        *((data,) if has_data else ()), "--receipt", missing,
     )  # fmt: skip
     wanted = f"there is no such file of receipts; correct it. --receipt={missing}"
+    if not has_data:
+        wanted = "properties are those of a place; name it, too."
     assert (2, True) == (run.code, wanted in run.err), run.err
 
 
@@ -413,7 +416,7 @@ def test_receipts_of_another_chain_are_said_to_be_of_another_one(
     out = tmp_path / "gone.json"
     certify(keeplast, data, operator, out)
     erase(keeplast, tmp_path / "other", operator, "--now")
-    run = prove(keeplast, out, operator, "--data", tmp_path / "other", code=1)
+    run = prove(keeplast, out, operator, tmp_path / "other", code=1)
     assert "older" == standings(run)[0]
     assert "of another chain than the certificate's" in run.document["data"][0]["why"]
 
@@ -423,9 +426,9 @@ def test_receipts_that_were_changed_since_are_no_receipts_of_a_certificate(
 ) -> None:
     path = data / "keeplast-receipts"
     whole = path.read_bytes()
-    assert "same" == standings(prove(keeplast, certified, operator, "--data", data))[0]
+    assert "same" == standings(prove(keeplast, certified, operator, data))[0]
     path.write_bytes(whole.replace(b'"wave":1', b'"wave":2', 1))
-    run = prove(keeplast, certified, operator, "--data", data, code=1)
+    run = prove(keeplast, certified, operator, data, code=1)
     assert (
         "the receipts were changed since: line 2 follows another line"
         in (run.document["data"][0]["why"])
@@ -439,17 +442,17 @@ def test_what_came_back_with_a_backup_is_found_by_the_hash_key_alone(
     shutil.copytree(data, tmp_path / "backup")
     erase(keeplast, data, operator, "--now", "--requests", requests)
     again = ("--hash-key", operator.hash_key, "--reapply", "--requests", requests, "--json")
-    gone = keeplast("erase", data, *again)
+    gone = keeplast("erase", "keys", data, *again)
     assert (0, [False]) == (gone.code, [e["is_there"] for e in gone.document["keys"]])
     shutil.rmtree(data)
     (tmp_path / "backup").rename(data)
-    back = keeplast("erase", data, *again)
+    back = keeplast("erase", "keys", data, *again)
     assert (0, [True]) == (back.code, [e["is_there"] for e in back.document["keys"]]), back.err
     assert [None] == [each["line"] for each in back.document["keys"]]
-    done = keeplast("erase", data, *again, "--now")
+    done = keeplast("erase", "keys", data, *again, "--now")
     assert (0, [False]) == (done.code, [e["is_there"] for e in done.document["keys"]]), done.err
     operator.hash_key.write_bytes(b"another" * 8)
-    assert 2 == keeplast("erase", data, *again).code
+    assert 2 == keeplast("erase", "keys", data, *again).code
 
 
 def edited(name: str, data: bytes) -> bytes:
@@ -561,7 +564,7 @@ def test_a_trace_in_what_is_left_of_a_partition_that_went_counts(
     marked = f"t-7.{'a' * 32}-{mark}"
     write_log(data, marked, {0: [(ANNA, b"1")]})
     names = ["--keys", operator.keys, "--hash-key", operator.hash_key, scope]
-    found = keeplast("erase", data, *names, "--json").document
+    found = keeplast("erase", "keys", data, *names, "--json").document
     (place,) = found["keys"][0]["places"]
     assert (7, [f"{marked}/{0:020d}.log"]) == (place["partition"], place["files_beside"])
     request = found["request"]
@@ -569,7 +572,7 @@ def test_a_trace_in_what_is_left_of_a_partition_that_went_counts(
         keeplast, data, operator, tmp_path / "gone.json", "--request", request, code=4
     )
     assert marked in refused.err
-    assert 0 == keeplast("erase", data, *names, "--now").code
+    assert 0 == keeplast("erase", "keys", data, *names, "--now").code
     assert (data / marked).is_dir()
     shutil.rmtree(data / marked)
     certify(keeplast, data, operator, tmp_path / "gone.json", "--request", request)
@@ -693,9 +696,9 @@ def test_a_partition_that_held_the_keys_and_is_not_here_any_more_stands_in_the_c
 ) -> None:
     shutil.copytree(data / "t-0", data / "t-7")
     both = ("--keys", operator.keys, "--hash-key", operator.hash_key, *asks)
-    assert 0 == keeplast("erase", data, *both).code
+    assert 0 == keeplast("erase", "keys", data, *both).code
     shutil.move(data / "t-7", tmp_path / "t-7")
-    assert 0 == keeplast("erase", data, *both, "--now").code
+    assert 0 == keeplast("erase", "keys", data, *both, "--now").code
     out = tmp_path / "gone.json"
     run = certify(keeplast, data, operator, out)
     words = "partition t-7: it held keys when they were asked about, and has no log here now"
@@ -704,7 +707,7 @@ def test_a_partition_that_held_the_keys_and_is_not_here_any_more_stands_in_the_c
         each for each in json.loads(out.read_bytes())["statement"]["not_searched"] if "t-7" in each
     ]
     assert said.startswith(words)
-    proven = keeplast("erasure", "verify", out, "--public-key", operator.public_key)
+    proven = keeplast("erase", "check", out, "--public-key", operator.public_key)
     assert (0, True) == (proven.code, words in " ".join(proven.out.split()))
 
 
@@ -747,7 +750,8 @@ def test_a_copy_of_a_log_is_in_the_way_of_a_request_of_all_topics_too(
 ) -> None:
     shutil.copytree(data / "t-0", data / "t-0.bak")
     run = keeplast(
-        "erase", data, "--keys", operator.keys, "--hash-key", operator.hash_key, "--all-topics",
+        "erase", "keys", data, "--keys", operator.keys, "--hash-key", operator.hash_key,
+        "--all-topics",
         "--now",
     )  # fmt: skip
     assert 4 == run.code, run.err
@@ -837,7 +841,9 @@ def test_where_a_certificate_cannot_be_written_nothing_is_searched(
 def test_one_partition_is_no_place_to_erase_in_and_that_is_said_before_its_topic_is_asked_for(
     keeplast: Command, data: Path, operator: OperatorFiles
 ) -> None:
-    run = keeplast("erase", data / "t-0", "--keys", operator.keys, "--hash-key", operator.hash_key)
+    run = keeplast(
+        "erase", "keys", data / "t-0", "--keys", operator.keys, "--hash-key", operator.hash_key
+    )
     assert (2, True) == (run.code, "not one partition in it" in run.err)
     assert f"data_directory={data}" in run.err.replace("\n", "")
 
@@ -889,7 +895,7 @@ def test_what_cannot_be_read_never_counts_as_searched(
     (unknown,) = statement["unknown_paths"]
     assert ("t-1/notes", len(ANNA)) == (unknown["path"], unknown["bytes"])
     assert "Not searched: 1 path(s) of unknown name below the place, 9 bytes" in statement["claim"]
-    told = keeplast("erasure", "verify", out, "--public-key", operator.public_key).out
+    told = keeplast("erase", "check", out, "--public-key", operator.public_key).out
     assert "not searched: t-1/notes (9 bytes): the keys are known" in " ".join(told.split())
     out.unlink()
     refused = certify(keeplast, data, operator, out, "--keys", operator.keys, code=4)
@@ -911,14 +917,14 @@ def test_requests_are_listed_once_and_forgotten(
     keeplast: Command, data: Path, operator: OperatorFiles
 ) -> None:
     erase(keeplast, data, operator, "--dry-run")
-    assert "no requests" in keeplast("erasure", "list", data).out
+    assert "no requests" in keeplast("erase", "requests", data).out
     first = erase(keeplast, data, operator, "--json").document["request"]
     assert first == erase(keeplast, data, operator, "--json").document["request"]
-    listed = keeplast("erasure", "list", data, "--json").document["requests"]
+    listed = keeplast("erase", "requests", data, "--json").document["requests"]
     assert [(first, ["t"], 1)] == [(e["id"], e["topics"], len(e["keys"])) for e in listed]
-    assert 2 == keeplast("erasure", "forget", data, "0" * 16).code
-    assert 0 == keeplast("erasure", "forget", data, first).code
-    assert [] == keeplast("erasure", "list", data, "--json").document["requests"]
+    assert 2 == keeplast("erase", "requests", data, "--forget", "0" * 16).code
+    assert 0 == keeplast("erase", "requests", data, "--forget", first).code
+    assert [] == keeplast("erase", "requests", data, "--json").document["requests"]
 
 
 def test_a_damaged_list_of_requests_is_no_empty_one(
@@ -927,10 +933,10 @@ def test_a_damaged_list_of_requests_is_no_empty_one(
     erase(keeplast, data, operator)
     path = data / "keeplast-erasures"
     path.write_bytes(path.read_bytes()[:-9])
-    damaged = keeplast("erasure", "list", data)
+    damaged = keeplast("erase", "requests", data)
     assert (3, True) == (damaged.code, "keeplast-erasures" in damaged.err)
     path.write_bytes(b'{"version": 9, "requests": []}')
-    assert 2 == keeplast("erasure", "list", data).code
+    assert 2 == keeplast("erase", "requests", data).code
 
 
 @pytest.mark.parametrize(
@@ -958,7 +964,7 @@ def test_mistakes_are_usage_errors(
         names[name] = operator.keys.with_name(name)
         names[name].write_bytes(content)
     given = [str(names.get(each, each)) for each in arguments]
-    run = keeplast("erase", data, "--hash-key", operator.hash_key, *given)
+    run = keeplast("erase", "keys", data, "--hash-key", operator.hash_key, *given)
     assert (2, True) == (run.code, said in " ".join(run.err.split())), run.err
     assert "not-4711" not in run.err
     assert not (data / "keeplast-erasures").exists()
@@ -966,10 +972,11 @@ def test_mistakes_are_usage_errors(
 
 def test_an_object_store_is_refused_by_name(keeplast: Command, operator: OperatorFiles) -> None:
     run = keeplast(
-        "erase", "s3://bucket/data", "--keys", operator.keys, "--hash-key", operator.hash_key,
+        "erase", "keys", "s3://bucket/data", "--keys", operator.keys, "--hash-key",
+        operator.hash_key,
         "--topic", "t",
     )  # fmt: skip
-    assert (4, True) == (run.code, "tier erase" in run.err), run.err
+    assert (4, True) == (run.code, "name the store" in run.err), run.err
 
 
 def test_keys_that_are_none_of_the_requests_are_usage_errors(
@@ -981,7 +988,7 @@ def test_keys_that_are_none_of_the_requests_are_usage_errors(
     run = certify(keeplast, data, operator, out, "--keys", operator.keys, code=2)
     assert "in no request" in run.err
     bad = keeplast(
-        "erasure", "certificate", data, "--hash-key", operator.hash_key,
+        "erase", "certify", data, "--hash-key", operator.hash_key,
         "--sign-key", operator.public_key, "--out", out,
     )  # fmt: skip
     assert (2, True) == (bad.code, "not an Ed25519 private key" in bad.err)
@@ -1003,7 +1010,7 @@ def test_a_topic_whose_policy_nobody_knows_is_no_topic_without_traces(
 ) -> None:
     write_log(data, "u-0", {0: [(ANNA, b"1")]})
     asked = ("--keys", operator.keys, "--hash-key", operator.hash_key, "--all-topics")
-    run = keeplast("erase", data, *asked, "--now", "--json")
+    run = keeplast("erase", "keys", data, *asked, "--now", "--json")
     assert (4, ["u"]) == (run.code, [each["topic"] for each in run.document["errors"]]), run.err
     refused = certify(keeplast, data, operator, tmp_path / "gone.json", code=4)
     assert "u-0: cleanup.policy of the topic is unknown" in refused.err
@@ -1016,7 +1023,8 @@ def test_all_topics_leaves_out_what_is_not_compacted_and_says_so(
     with (data / "keeplast.toml").open("a") as file:
         file.write('[topic."u"]\ncleanup.policy = "delete"\n')
     run = keeplast(
-        "erase", data, "--keys", operator.keys, "--hash-key", operator.hash_key, "--all-topics",
+        "erase", "keys", data, "--keys", operator.keys, "--hash-key", operator.hash_key,
+        "--all-topics",
         "--now", "--json",
     )  # fmt: skip
     assert 0 == run.code, run.err
@@ -1026,7 +1034,15 @@ def test_all_topics_leaves_out_what_is_not_compacted_and_says_so(
     statement = prove(keeplast, out, operator).document["statement"]
     assert any(each.startswith("partition u-0:") for each in statement["not_searched"])
     named = keeplast(
-        "erase", data, "--keys", operator.keys, "--hash-key", operator.hash_key, "--topic", "u"
+        "erase",
+        "keys",
+        data,
+        "--keys",
+        operator.keys,
+        "--hash-key",
+        operator.hash_key,
+        "--topic",
+        "u",
     )
     assert 4 == named.code, named.out
 
@@ -1045,16 +1061,16 @@ def test_a_store_has_live_records_and_those_of_replaced_segments(
     keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     with_keys(operator, ANNA, BEN)
-    asked = ("--store", store, "--hash-key", operator.hash_key, "--requests", tmp_path / "requests")
-    run = keeplast("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t", "--json")
+    asked = (store, "--hash-key", operator.hash_key, "--requests", tmp_path / "requests")
+    run = keeplast("erase", "keys", *asked, "--keys", operator.keys, "--topic", "t", "--json")
     assert 1 == run.code, run.err
     anna, ben = run.document["keys"]
     assert ([True, [0, 2], []], False) == (
         [anna["places"][0][each] for each in ("decided", "offsets", "files_beside")],
         ben["decided"],
     )
-    assert 0 == keeplast("tier", "clean", "--store", store, "--force").code
-    again = keeplast("tier", "erase", *asked, "--reapply", "--json")
+    assert 0 == keeplast("clean", store, "--force").code
+    again = keeplast("erase", "keys", *asked, "--reapply", "--json")
     by_hash = {each["hash"]: each for each in again.document["keys"]}
     (place,) = by_hash[anna["hash"]]["places"]
     assert [2] == place["offsets"]
@@ -1078,8 +1094,8 @@ def test_rounds_of_an_erasure_in_a_store_go_by_the_environment(
 
     monkeypatch.setattr(TieredStore, "clean", noting)
     with_keys(operator, ANNA)
-    asked = ("--store", store, "--hash-key", operator.hash_key, "--requests", tmp_path / "requests")
-    run = keeplast("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t", "--now")
+    asked = (store, "--hash-key", operator.hash_key, "--requests", tmp_path / "requests")
+    run = keeplast("erase", "keys", *asked, "--keys", operator.keys, "--topic", "t", "--now")
     assert limits, run.err
     assert {1e9} == set(limits)
 
@@ -1088,15 +1104,15 @@ def test_replaced_segments_stay_for_their_grace_and_no_certificate_says_otherwis
     keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     requests, out = tmp_path / "requests", tmp_path / "gone.json"
-    asked = ("--store", store, "--hash-key", operator.hash_key, "--requests", requests)
-    erased = ("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t", "--json")
+    asked = (store, "--hash-key", operator.hash_key, "--requests", requests)
+    erased = ("erase", "keys", *asked, "--keys", operator.keys, "--topic", "t", "--json")
     run = keeplast(*erased, "--now")
     (place,) = run.document["keys"][0]["places"]
     assert (0, 0) == (run.code, place["records"]), run.err
     assert all(each.startswith("replaced segment ") for each in place["files_beside"])
     assert place["gone_by_ms"] > run.document["now_ms"]
     signed = (*asked, "--sign-key", operator.sign_key, "--out", out)
-    refused = keeplast("tier", "certificate", *signed)
+    refused = keeplast("erase", "certify", *signed)
     assert (4, True) == (refused.code, "replaced segment" in refused.err), refused.err
 
 
@@ -1104,32 +1120,30 @@ def test_a_store_is_certified_and_an_older_one_is_told_as_older(
     keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     requests, out = tmp_path / "requests", tmp_path / "gone.json"
-    asked = ("--store", store, "--hash-key", operator.hash_key, "--requests", requests)
+    asked = (store, "--hash-key", operator.hash_key, "--requests", requests)
     signed = (*asked, "--sign-key", operator.sign_key, "--out", out)
-    erased = ("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t", "--json")
+    erased = ("erase", "keys", *asked, "--keys", operator.keys, "--topic", "t", "--json")
     kept = keeplast(*erased)
     assert (0, [True]) == (kept.code, [e["is_there"] for e in kept.document["keys"]]), kept.err
-    refused = keeplast("tier", "certificate", *signed)
+    refused = keeplast("erase", "certify", *signed)
     assert (4, True) == (refused.code, "2 record(s)" in refused.err), refused.err
-    assert "keeplast tier erase shows all of them" in refused.err
+    assert "keeplast erase keys shows all of them" in refused.err
     shutil.copy(tmp_path / "meta.db", tmp_path / "older.db")
     shutil.copytree(tmp_path / "objects", tmp_path / "backup")
     done = keeplast(*erased, "--now", "--grace-ms", 0)
     assert (0, [False]) == (done.code, [e["is_there"] for e in done.document["keys"]]), done.err
-    issued = keeplast("tier", "certificate", *signed)
+    issued = keeplast("erase", "certify", *signed)
     assert 0 == issued.code, issued.err
     hashed = ("--hash-key", operator.hash_key)
-    held = prove(keeplast, out, operator, *hashed, "--store", store)
+    held = prove(keeplast, out, operator, *hashed, store)
     assert {0: "same", 1: "same"} == standings(held)
     assert "the metadata database" in " ".join(held.document["statement"]["not_searched"])
     assert "exports, those of keeplast" in " ".join(held.document["statement"]["not_searched"])
-    assert {0: "other", 1: "other"} == standings(
-        prove(keeplast, out, operator, "--data", tmp_path, code=1)
-    )
+    assert {0: "other", 1: "other"} == standings(prove(keeplast, out, operator, tmp_path, code=1))
     shutil.rmtree(tmp_path / "objects")
     (tmp_path / "backup").rename(tmp_path / "objects")
     (tmp_path / "older.db").rename(tmp_path / "meta.db")
-    older = prove(keeplast, out, operator, *hashed, "--store", store, code=1)
+    older = prove(keeplast, out, operator, *hashed, store, code=1)
     assert "older" == standings(older)[0]
 
 
@@ -1137,9 +1151,9 @@ def certify_store(
     keeplast: Command, url: str, operator: OperatorFiles, out: Path, *more: object, code: int = 0
 ) -> Run:
     """Ask for the keys, do what may be done, and sign that they are gone."""
-    asked = ("--store", url, "--hash-key", operator.hash_key)
+    asked = (url, "--hash-key", operator.hash_key)
     done = keeplast(
-        "tier", "erase", *asked, "--keys", operator.keys, "--topic", "t", "--now", "--grace-ms", 0,
+        "erase", "keys", *asked, "--keys", operator.keys, "--topic", "t", "--now", "--grace-ms", 0,
         *more,
     )  # fmt: skip
     assert 0 == done.code, done.err
@@ -1150,7 +1164,7 @@ def sign_store(
     keeplast: Command, url: str, operator: OperatorFiles, out: Path, *more: object, code: int = 0
 ) -> Run:
     run = keeplast(
-        "tier", "certificate", "--store", url, "--hash-key", operator.hash_key, "--sign-key",
+        "erase", "certify", url, "--hash-key", operator.hash_key, "--sign-key",
         operator.sign_key, "--out", out, *more, "--json",
     )  # fmt: skip
     assert code == run.code, run.err + run.out
@@ -1183,20 +1197,18 @@ def test_a_certificate_is_of_one_store_and_no_other_of_the_same_directory(
     certify_store(keeplast, store, operator, out)
     certify_store(keeplast, second, operator, other_out)
     names = [facts_of(each)["name"] for each in (store, second)]
-    held = prove(keeplast, out, operator, "--store", store)
+    held = prove(keeplast, out, operator, store)
     assert ({0: "same", 1: "same"}, names[0]) == (
         standings(held), held.document["statement"]["place"]["store_id"]
     )  # fmt: skip
-    other = prove(keeplast, out, operator, "--store", second, code=1)
+    other = prove(keeplast, out, operator, second, code=1)
     assert {0: "other", 1: "other"} == standings(other)
     why = f"another store: its id is {names[1]}, the certificate's is {names[0]}"
     assert {why} == {each["why"] for each in other.document["data"]}
     assert {0: "other", 1: "other"} == standings(
-        prove(keeplast, other_out, operator, "--store", store, code=1)
+        prove(keeplast, other_out, operator, store, code=1)
     )
-    assert {0: "other", 1: "other"} == standings(
-        prove(keeplast, out, operator, "--data", data, code=1)
-    )
+    assert {0: "other", 1: "other"} == standings(prove(keeplast, out, operator, data, code=1))
 
 
 def test_a_copy_of_a_stores_metadata_is_the_same_store_as_far_as_its_version_goes(
@@ -1207,8 +1219,8 @@ def test_a_copy_of_a_stores_metadata_is_the_same_store_as_far_as_its_version_goe
     certify_store(keeplast, store, operator, out)
     shutil.copy(tmp_path / "meta.db", tmp_path / "copy.db")
     copied, before = (f"sqlite:///{tmp_path / name}" for name in ("copy.db", "before.db"))
-    assert "same" == standings(prove(keeplast, out, operator, "--store", copied))[0]
-    assert "older" == standings(prove(keeplast, out, operator, "--store", before, code=1))[0]
+    assert "same" == standings(prove(keeplast, out, operator, copied))[0]
+    assert "older" == standings(prove(keeplast, out, operator, before, code=1))[0]
 
 
 def test_a_store_without_an_id_is_not_the_one_of_a_certificate_until_a_commit_draws_it(
@@ -1218,7 +1230,7 @@ def test_a_store_without_an_id_is_not_the_one_of_a_certificate_until_a_commit_dr
     certify_store(keeplast, store, operator, out)
     without_fact(store, "name")
     (tmp_path / "objects" / "keeplast-store").unlink()
-    found = prove(keeplast, out, operator, "--store", store, code=1)
+    found = prove(keeplast, out, operator, store, code=1)
     assert {0: "other", 1: "other"} == standings(found)
     assert "the store has no id yet" in found.document["data"][0]["why"]
     # Of such a store a certificate says that it is not bound; only looking draws no id.
@@ -1226,12 +1238,12 @@ def test_a_store_without_an_id_is_not_the_one_of_a_certificate_until_a_commit_dr
     said = "which store it is: the certificate is not bound to a store id"
     assert said in signed.document["not_stated"]
     assert "name" not in facts_of(store)
-    held = prove(keeplast, unbound, operator, "--store", store)
+    held = prove(keeplast, unbound, operator, store)
     assert None is held.document["statement"]["place"]["store_id"]
     assert {"every segment is as it was; the certificate is not bound to a store id"} == {
         each["why"] for each in held.document["data"]
     }
-    assert 0 == keeplast("tier", "clean", "--store", store, "--force").code
+    assert 0 == keeplast("clean", store, "--force").code
     assert (tmp_path / "objects" / "keeplast-store").read_text() == facts_of(store)["name"]
 
 
@@ -1258,12 +1270,12 @@ def test_a_certificate_of_an_earlier_version_is_read_and_told_as_not_bound(
         del statement["place"]["store_id"], statement["not_stated"]
 
     resigned(out, operator, as_before)
-    held = prove(keeplast, out, operator, "--store", store)
+    held = prove(keeplast, out, operator, store)
     assert ({0: "same", 1: "same"}, True) == (
         standings(held),
         all("not bound to a store id" in each["why"] for each in held.document["data"]),
     )
-    shown = keeplast("erasure", "verify", out, "--public-key", operator.public_key)
+    shown = keeplast("erase", "check", out, "--public-key", operator.public_key)
     assert 0 == shown.code
     assert "not stated: which store it is: the certificate is not bound to a store id" in shown.out
     assert "not stated: the chain of receipts is not part of this statement" in shown.out
@@ -1278,7 +1290,7 @@ def test_without_receipts_a_certificate_says_that_they_are_no_part_of_it(
     statement = prove(keeplast, out, operator).document["statement"]
     assert (None, [said]) == (statement["receipts"], statement["not_stated"])
     shown = keeplast(
-        "tier", "certificate", "--store", store, "--hash-key", operator.hash_key, "--sign-key",
+        "erase", "certify", store, "--hash-key", operator.hash_key, "--sign-key",
         operator.sign_key, "--out", tmp_path / "again.json",
     )  # fmt: skip
     assert (0, True) == (shown.code, f"not stated: {said}" in " ".join(shown.out.split()))
@@ -1297,7 +1309,7 @@ def test_receipts_of_a_certificate_are_held_against_the_heads_of_the_store(
         statement["not_stated"],
     )  # fmt: skip
     assert statement["rounds"]
-    found = prove(keeplast, out, operator, "--store", store, *given)
+    found = prove(keeplast, out, operator, store, *given)
     assert {0: "same", 1: "same"} == standings(found)
     whole = receipt.read_bytes().splitlines(keepends=True)
     assert len(whole) > 1
@@ -1313,7 +1325,7 @@ def test_receipts_of_a_certificate_are_held_against_the_heads_of_the_store(
         again = tmp_path / "again.json"
         refused = sign_store(keeplast, store, operator, again, *given, code=4)
         assert (True, False) == (words in refused.err, again.exists()), refused.err
-        found = prove(keeplast, out, operator, "--store", store, *given, code=1)
+        found = prove(keeplast, out, operator, store, *given, code=1)
         assert {0: "older", 1: "older"} == standings(found)
     receipt.unlink()
     for each in bare:
@@ -1326,7 +1338,7 @@ def test_a_certificate_says_whose_receipts_are_not_in_it(
     keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "receipts", tmp_path / "others"
-    clean = ("tier", "clean", "--store", store, "--force", "--grace-ms", 0, "--receipt", first)
+    clean = ("clean", store, "--force", "--grace-ms", 0, "--receipt", first)
     assert 0 == keeplast(*clean).code
     signed = certify_store(keeplast, store, operator, tmp_path / "gone.json", "--receipt", second)
     (said,) = signed.document["not_stated"]
@@ -1354,8 +1366,8 @@ def test_an_object_that_no_row_names_never_counts_as_searched(
 ) -> None:
     known = next((tmp_path / "objects" / "t-1").rglob("*.log")).parent
     shutil.copytree(known, known.with_name("e" * len(known.name)))
-    asked = ("--store", store, "--hash-key", operator.hash_key, "--keys", operator.keys)
-    run = keeplast("tier", "erase", *asked, "--topic", "t", "--json")
+    asked = (store, "--hash-key", operator.hash_key, "--keys", operator.keys)
+    run = keeplast("erase", "keys", *asked, "--topic", "t", "--json")
     assert 4 == run.code, run.err
     assert ["t"] == [each["topic"] for each in run.document["not_searched"]]
 
@@ -1365,8 +1377,8 @@ def test_an_object_with_a_name_that_keeplast_never_gave_never_counts_as_searched
     keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path, where: str
 ) -> None:
     """A certificate says that no object is there which no row of the metadata names."""
-    asked = ("--store", store, "--hash-key", operator.hash_key)
-    erased = ("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t")
+    asked = (store, "--hash-key", operator.hash_key)
+    erased = ("erase", "keys", *asked, "--keys", operator.keys, "--topic", "t")
     assert 0 == keeplast(*erased, "--now", "--grace-ms", 0).code
     known = next((tmp_path / "objects" / "t-1").rglob("*.log"))
     segment, topic = known.parts[-2], known.parts[-3]
@@ -1374,31 +1386,31 @@ def test_an_object_with_a_name_that_keeplast_never_gave_never_counts_as_searched
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "copy.log").write_bytes(batch(0, ANNA, b"1"))
     signed = ("--sign-key", operator.sign_key, "--out", tmp_path / "gone.json")
-    refused = keeplast("tier", "certificate", *asked, *signed)
+    refused = keeplast("erase", "certify", *asked, *signed)
     told = "keeplast gave nothing this name" in refused.err
     assert (4, True) == (refused.code, told), refused.err
     run = keeplast(*erased, "--json")
     assert (4, ["t"]) == (run.code, [each["topic"] for each in run.document["not_searched"]])
     (folder / "copy.log").unlink()
-    assert 0 == keeplast("tier", "certificate", *asked, *signed).code
+    assert 0 == keeplast("erase", "certify", *asked, *signed).code
 
 
 @pytest.mark.parametrize("where", ["lost+found/#1", "t-1/#77", "old", "t-7/{topic}/{segment}/x"])
 def test_an_object_of_unknown_name_with_a_key_keeps_a_certificate_back(
     keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path, where: str
 ) -> None:
-    asked = ("--store", store, "--hash-key", operator.hash_key)
-    erased = ("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t")
+    asked = (store, "--hash-key", operator.hash_key)
+    erased = ("erase", "keys", *asked, "--keys", operator.keys, "--topic", "t")
     assert 0 == keeplast(*erased, "--now", "--grace-ms", 0).code
     where = where.format(topic="0" * 32, segment="1" * 32)
     path = tmp_path / "objects" / where
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(batch(0, ANNA, b"1"))
     signed = ("--sign-key", operator.sign_key, "--out", tmp_path / "gone.json")
-    refused = keeplast("tier", "certificate", *asked, *signed)
+    refused = keeplast("erase", "certify", *asked, *signed)
     assert (4, True) == (refused.code, f"{where} (" in refused.err), refused.err
     path.write_bytes(b"no log, " + ANNA)
-    told = keeplast("tier", "certificate", *asked, *signed)
+    told = keeplast("erase", "certify", *asked, *signed)
     assert 0 == told.code, told.err
     (unknown,) = json.loads((tmp_path / "gone.json").read_bytes())["statement"]["unknown_paths"]
     assert (where, 17) == (unknown["path"], unknown["bytes"])
@@ -1421,14 +1433,14 @@ def test_what_is_left_of_an_earlier_topic_of_the_name_keeps_a_certificate_back(
     write_log(data, "t-0", {0: [(FILLER, b"1")], 1: [(FILLER, b"2")]})
     metadata.write_bytes(encode(PartitionMetadata(b"\x02" * 16)))
     assert 0 == keeplast(*taken).code
-    asked = ("--store", store, "--hash-key", operator.hash_key)
-    run = keeplast("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t", "--json")
+    asked = (store, "--hash-key", operator.hash_key)
+    run = keeplast("erase", "keys", *asked, "--keys", operator.keys, "--topic", "t", "--json")
     (place,) = run.document["keys"][0]["places"]
     assert (0, 0, 2) == (run.code, place["records"], len(place["files_beside"])), run.err
-    found = keeplast("tier", "explain", ANNA.decode(), "--store", store, "--json").document
+    found = keeplast("explain", store, ANNA.decode(), "--json").document
     assert {0, 2} == {e["offset"] for e in found["partitions"][0]["replaced_copies"]}
     signed = ("--sign-key", operator.sign_key, "--out", tmp_path / "gone.json")
-    refused = keeplast("tier", "certificate", *asked, *signed)
+    refused = keeplast("erase", "certify", *asked, *signed)
     assert (4, True) == (refused.code, "replaced segment" in refused.err), refused.err
 
 
@@ -1436,10 +1448,10 @@ def test_what_a_key_waits_for_stands_beside_it(
     keeplast: Command, store: str, operator: OperatorFiles
 ) -> None:
     """A hold keeps what ``--now`` would take, and no other command need be asked why."""
-    add = ("tier", "hold", "add", "audit", "--store", store, "--topic", "t", "--partition", 0)
+    add = ("hold", "add", store, "audit", "--topic", "t", "--partition", 0)
     assert 0 == keeplast(*add, "--at", 1, "--max-age", "7d").code
-    asked = ("--store", store, "--hash-key", operator.hash_key, "--keys", operator.keys)
-    run = keeplast("tier", "erase", *asked, "--topic", "t", "--now", "--json")
+    asked = (store, "--hash-key", operator.hash_key, "--keys", operator.keys)
+    run = keeplast("erase", "keys", *asked, "--topic", "t", "--now", "--json")
     (place,) = run.document["keys"][0]["places"]
     assert [0, 2] == place["offsets"]
     assert "it waits: the state as of 1 is held by audit until" in place["why"]
@@ -1451,8 +1463,8 @@ def test_an_object_that_is_gone_is_named_and_no_log_is_said_to_change(
 ) -> None:
     lost = next((tmp_path / "objects" / "t-0").rglob("*.log"))
     lost.unlink()
-    asked = ("--store", store, "--hash-key", operator.hash_key, "--keys", operator.keys)
-    run = keeplast("tier", "erase", *asked, "--topic", "t")
+    asked = (store, "--hash-key", operator.hash_key, "--keys", operator.keys)
+    run = keeplast("erase", "keys", *asked, "--topic", "t")
     told = run.err.replace("\n", "")
     assert (5, True) == (run.code, "a part of the log is not where it should be" in told), told
     assert lost.name in told
@@ -1462,21 +1474,21 @@ def test_an_object_that_is_gone_is_named_and_no_log_is_said_to_change(
 def test_a_stores_requests_are_kept_in_its_metadata(
     keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
 ) -> None:
-    hashed = ("--store", store, "--hash-key", operator.hash_key)
-    asked = ("tier", "erase", *hashed, "--keys", operator.keys, "--topic", "t", "--json")
+    hashed = (store, "--hash-key", operator.hash_key)
+    asked = ("erase", "keys", *hashed, "--keys", operator.keys, "--topic", "t", "--json")
     assert keeplast(*asked, "--dry-run").document["request"] is None
     request = keeplast(*asked).document["request"]
     assert request == keeplast(*asked).document["request"]
-    (listed,) = keeplast("erasure", "list", store, "--json").document["requests"]
+    (listed,) = keeplast("erase", "requests", store, "--json").document["requests"]
     assert (request, ["t"], 1) == (listed["id"], listed["topics"], len(listed["keys"]))
-    found = keeplast("tier", "erase", *hashed, "--reapply", "--json").document
+    found = keeplast("erase", "keys", *hashed, "--reapply", "--json").document
     assert ([request], True) == (found["requests"], found["keys"][0]["is_there"])
     signed = ("--sign-key", operator.sign_key, "--out", tmp_path / "gone.json")
-    assert 4 == keeplast("tier", "certificate", *hashed, *signed).code
-    assert 0 == keeplast("erasure", "forget", store, request).code
-    none = keeplast("tier", "certificate", *hashed, *signed)
+    assert 4 == keeplast("erase", "certify", *hashed, *signed).code
+    assert 0 == keeplast("erase", "requests", store, "--forget", request).code
+    none = keeplast("erase", "certify", *hashed, *signed)
     assert (2, True) == (none.code, "no erasure request to go by" in none.err)
-    gone = keeplast("erasure", "list", f"sqlite:///{tmp_path / 'nowhere.db'}")
+    gone = keeplast("erase", "requests", f"sqlite:///{tmp_path / 'nowhere.db'}")
     assert (2, False) == (gone.code, (tmp_path / "nowhere.db").exists())
 
 
@@ -1515,13 +1527,13 @@ def test_a_task_elsewhere_finds_what_this_process_finds_of_a_store(
     keeplast: Command, store: str, operator: OperatorFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_keys(operator, ANNA, BEN, CORA)
-    assert 0 == keeplast("tier", "clean", "--store", store, "--force").code
+    assert 0 == keeplast("clean", store, "--force").code
     cut = ("tier", "truncate", "--store", store, "--topic", "t", "--partition", 1)
     assert 0 == keeplast(*cut, "--to-offset", 0, "--yes").code
-    asked = ("--store", store, "--hash-key", operator.hash_key, "--keys", operator.keys)
-    call = ("tier", "erase", *asked, "--topic", "t", "--dry-run", "--now-ms", 1 << 41, "--json")
+    asked = (store, "--hash-key", operator.hash_key, "--keys", operator.keys)
+    call = ("erase", "keys", *asked, "--topic", "t", "--dry-run", "--now-ms", 1 << 41, "--json")
     here, travelling = keeplast(*call), Travelling()
-    monkeypatch.setattr("keeplast.cli.tier.erase.search_runner", lambda _: nullcontext(travelling))
+    monkeypatch.setattr("keeplast.cli.erase.search_runner", lambda _: nullcontext(travelling))
     elsewhere = keeplast(*call)
     assert (1, 1, 2) == (here.code, elsewhere.code, travelling.items), here.err + elsewhere.err
     assert here.document == elsewhere.document
@@ -1535,12 +1547,12 @@ def test_what_is_left_of_a_stored_partition_that_was_cut_to_nothing_is_searched(
     cut = ("tier", "truncate", "--store", store, "--topic", "t", "--partition", 0)
     gone = keeplast(*cut, "--to-offset", 0, "--grace-ms", "1h", "--yes")
     assert 0 == gone.code, gone.err
-    asked = ("--store", store, "--hash-key", operator.hash_key)
-    run = keeplast("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t", "--json")
+    asked = (store, "--hash-key", operator.hash_key)
+    run = keeplast("erase", "keys", *asked, "--keys", operator.keys, "--topic", "t", "--json")
     (place,) = run.document["keys"][0]["places"]
     assert (0, 0, True) == (run.code, place["records"], bool(place["files_beside"])), run.err
     signed = ("--sign-key", operator.sign_key, "--out", tmp_path / "gone.json")
-    refused = keeplast("tier", "certificate", *asked, *signed)
+    refused = keeplast("erase", "certify", *asked, *signed)
     assert (4, True) == (refused.code, "replaced segment" in refused.err), refused.err
 
 
@@ -1549,11 +1561,11 @@ def test_a_stored_partition_that_was_given_up_keeps_a_certificate_back_until_it_
 ) -> None:
     given_up = ("tier", "forget", "--store", store, "--topic", "t", "--partition", 0)
     assert 0 == keeplast(*given_up, "--grace-ms", 0, "--yes").code
-    asked = ("--store", store, "--hash-key", operator.hash_key)
-    run = keeplast("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t", "--json")
+    asked = (store, "--hash-key", operator.hash_key)
+    run = keeplast("erase", "keys", *asked, "--keys", operator.keys, "--topic", "t", "--json")
     assert (4, [0]) == (run.code, [each["partition"] for each in run.document["not_searched"]])
     signed = ("--sign-key", operator.sign_key, "--out", tmp_path / "gone.json")
-    refused = keeplast("tier", "certificate", *asked, *signed)
+    refused = keeplast("erase", "certify", *asked, *signed)
     assert (4, True) == (refused.code, "t-0: not searched" in refused.err), refused.err
     assert 0 == keeplast("tier", "collect", "--store", store).code
-    assert 0 == keeplast("tier", "certificate", *asked, *signed).code
+    assert 0 == keeplast("erase", "certify", *asked, *signed).code

@@ -289,7 +289,8 @@ def test_receipts_tell_with_which_round_the_rest_of_a_key_went(
 
     def asked(key: str, *more: str) -> Run:
         return keeplast(
-            "explain", data_dir, key, *compact, "--now-ms", START_MS + 9, "--receipt", receipt,
+            "explain", data_dir, key, *compact, "--now-ms", START_MS + 9,
+            "--with", f"receipt={receipt}",
             *more,
         )  # fmt: skip
 
@@ -315,18 +316,18 @@ def test_a_store_has_live_records_and_those_of_replaced_segments(
     url = f"sqlite:///{tmp_path / 'meta.db'}"
     keeplast("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
     keeplast("tier", "import", SAMPLE, "--store", url, "--topic", "orders")
-    before = keeplast("tier", "explain", "order-041", "--store", url, "--json")
+    before = keeplast("explain", url, "order-041", "--json")
     assert 0 == before.code, before.err
     (part,) = before.document["partitions"]
     told = {each["offset"]: each["fate"] for each in part["records"]}
     assert "wins" == told.pop(324)
     assert {"goes_next"} == set(told.values())
-    assert 0 == keeplast("tier", "clean", "--store", url, "--force").code
-    after = keeplast("tier", "explain", "order-041", "--store", url, "--json")
+    assert 0 == keeplast("clean", url, "--force").code
+    after = keeplast("explain", url, "order-041", "--json")
     (part,) = after.document["partitions"]
     assert [(324, "wins")] == [(each["offset"], each["fate"]) for each in part["records"]]
     assert {*told, 324} == {each["offset"] for each in part["replaced_copies"]}
-    assert "replaced segment" in keeplast("tier", "explain", "order-041", "--store", url).out
+    assert "replaced segment" in keeplast("explain", url, "order-041").out
 
 
 BASE = f"{0:020d}"
@@ -497,7 +498,7 @@ def test_a_task_has_what_brokers_told(
     cluster = ToldGroups({"t": TopicEnds(b"i" * 16, {0: 9, 1: 9})}, {"g": {}})
     monkeypatch.setattr("keeplast.cluster.client.ClusterClient", lambda *_: cluster)
     waits = (
-        "--config", "tombstones.wait.for.groups=g", "--bootstrap-server", "host:9092",
+        "--config", "tombstones.wait.for.groups=g", "--with", "bootstrap-server=host:9092",
         "--partition", 1,
     )  # fmt: skip
     here = explained(keeplast, data_dir, "1", *waits)
@@ -515,8 +516,8 @@ def test_tasks_search_a_store_as_this_process_does(
     url = f"sqlite:///{tmp_path / 'meta.db'}"
     keeplast("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
     keeplast("tier", "import", SAMPLE, "--store", url, "--topic", "orders")
-    assert 0 == keeplast("tier", "clean", "--store", url, "--force").code
-    asked = ("tier", "explain", "order-041", "--store", url, "--now-ms", START_MS, "--json")
+    assert 0 == keeplast("clean", url, "--force").code
+    asked = ("explain", url, "order-041", "--now-ms", START_MS, "--json")
 
     def told() -> dict[str, Any]:
         (part,) = keeplast(*asked).document["partitions"]
@@ -528,22 +529,40 @@ def test_tasks_search_a_store_as_this_process_does(
     here, travelling = told(), Travelling()
     assert here["replaced_copies"]
     monkeypatch.setattr(
-        "keeplast.cli.tier.explain.search_runner", lambda workers: nullcontext(travelling)
+        "keeplast.cli.explain.search_runner", lambda workers: nullcontext(travelling)
     )
     assert here == told()
     assert 1 == travelling.items
 
 
-@pytest.mark.parametrize("command", [("explain", "nowhere"), ("tier", "explain")])
+@pytest.mark.parametrize("kind", ["directory", "store"])
 def test_a_master_of_no_runner_is_a_usage_error(
-    keeplast: Command, data_dir: Path, command: tuple[str, ...]
+    keeplast: Command, data_dir: Path, kind: str
 ) -> None:
     url = f"sqlite:///{data_dir.parent / 'meta.db'}"
     keeplast("tier", "init", "--store", url, "--objects", f"file://{data_dir.parent / 'objects'}")
-    at = ("--store", url) if command[0] == "tier" else ("--topic", "t")
-    name = command if command[0] == "tier" else ("explain", data_dir)
-    run = keeplast(*name, "1", *at, "--runner", "local", "--master", "local[2]")
-    assert (2, True) == (run.code, "--master" in run.err)
+    place = url if kind == "store" else data_dir
+    run = keeplast("explain", place, "1", "--with", "runner=local", "--with", "master=local[2]")
+    assert (2, True) == (run.code, "master" in run.err)
+
+
+def test_one_partition_that_cannot_be_read_hides_no_other_of_a_store(
+    keeplast: Command, tmp_path: Path
+) -> None:
+    url, objects = f"sqlite:///{tmp_path / 'meta.db'}", tmp_path / "objects"
+    for number in range(2):
+        write_log(tmp_path / "data", f"t-{number}", {0: [(b"1", b"x")], 1: [(b"2", b"y")]})
+    keeplast("tier", "init", "--store", url, "--objects", f"file://{objects}")
+    policy = ("--config", "cleanup.policy=compact")
+    run = keeplast("tier", "import", tmp_path / "data", "--store", url, "--topic", "t", *policy)
+    assert 0 == run.code, run.err
+    broken = next(each for each in sorted(objects.rglob("*.log")) if "t-0" in str(each))
+    broken.write_bytes(broken.read_bytes()[:-1] + b"?")
+    run = keeplast("explain", url, "1", "--json")
+    assert 3 == run.code, run.err
+    (error,), (part,) = run.document["errors"], run.document["partitions"]
+    assert (0, 1) == (error["partition"], part["partition"])
+    assert "t-0: " in run.err
 
 
 def test_a_key_that_no_record_has_is_said_with_how_keys_are_given(

@@ -67,9 +67,7 @@ def export(keeplast: Command, store: str, target: Path, *more: str) -> Any:
 
 
 def clean(keeplast: Command, store: str) -> None:
-    run = keeplast(
-        "tier", "clean", "--store", store, "--force", "--grace-ms", 0, "--topic", "orders"
-    )
+    run = keeplast("clean", store, "--force", "--grace-ms", 0, "--topic", "orders")
     assert 0 == run.code, run.err
 
 
@@ -191,7 +189,7 @@ def test_an_object_that_is_gone_is_an_error_and_no_shorter_state(
     assert gone
     with (
         package.open_store(store, owner="me", topic_of=topic_config) as opened,
-        pytest.raises(ConflictError, match="keeplast tier verify"),
+        pytest.raises(ConflictError, match="keeplast verify"),
     ):
         package.stored_state(opened, ORDERS)
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cli.show.fault import fault_text, missing_right, user_name
+from keeplast.cli.show.fault import fault_text
 from keeplast.errors import CorruptError
 from keeplast.log.data_directory import open_data_directory
+from keeplast.log.file_rights import missing_right, user_name
 from keeplast.log.files import LocalFiles
 from tests.unit.cli.conftest import Run
 
@@ -21,7 +22,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, place: Path, right: int) -> None:
     def access(path: Path, mode: int) -> bool:
         return not (Path(path) == place and mode == right)
 
-    monkeypatch.setattr("keeplast.cli.show.fault.os.access", access)
+    monkeypatch.setattr("keeplast.log.file_rights.os.access", access)
 
 
 @pytest.mark.parametrize(

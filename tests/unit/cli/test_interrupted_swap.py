@@ -69,12 +69,12 @@ def test_files_alone_would_show_old_values_that_no_start_of_a_broker_leaves(data
         ("verify", "{dir}", "--receipt", "{receipt}"),
         ("verify", "{dir}", "{dir}"),
         ("inspect", "{dir}/t-0"),
-        ("undo", "list", "{dir}", "--topic", "t"),
-        ("undo", "apply", "{dir}", "--topic", "t", "--dry-run"),
+        ("undo", "{dir}", "--list", "--topic", "t"),
+        ("undo", "{dir}", "--dry-run", "--topic", "t"),
         ("clean", "{dir}", "--to", "{out}", "--force"),
         ("hold", "add", "{dir}", "h", "--topic", "t", "--at", "5", "--max-age", "1h"),
     ],
-    ids=lambda arguments: "-".join(arguments[:2]).replace("{dir}", "DIR"),
+    ids=lambda arguments: "-".join(arguments[:3]).replace("{dir}", "DIR"),
 )
 def test_every_command_that_reads_names_the_swap_and_what_ends_it(
     keeplast: Command, data_dir: Path, tmp_path: Path, arguments: tuple[str, ...]
@@ -110,7 +110,7 @@ def test_status_has_a_state_for_it(keeplast: Command, data_dir: Path) -> None:
 
 @pytest.mark.parametrize(
     ("command", "more"),
-    [(("clean",), ()), (("run",), ("--once",)), (("undo", "apply"), ("--topic", "t"))],
+    [(("clean",), ()), (("run",), ("--once",)), (("undo",), ("--topic", "t"))],
 )
 def test_commands_that_write_end_it(
     keeplast: Command, data_dir: Path, command: tuple[str, ...], more: tuple[str, ...]

@@ -53,7 +53,6 @@ def test_a_span_of_seconds_is_whole(text: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ("tier", "clean", "--grace-ms"),
         ("tier", "expire", "--grace-ms"),
         ("tier", "truncate", "--grace-ms"),
         ("tier", "run", "--garbage-age-ms"),
@@ -65,5 +64,15 @@ def test_a_wrong_span_ends_with_2_before_a_store_is_opened(
 ) -> None:
     store = tmp_path / "meta.db"
     run = keeplast(*command, "soon", "--store", f"sqlite:///{store}")
+    assert (2, False) == (run.code, store.exists())
+    assert "value='soon'" in run.err.replace("\n", " ")
+
+
+@pytest.mark.parametrize("verb", ["clean", "plan"])
+def test_a_wrong_span_of_a_place_ends_with_2_before_its_store_is_opened(
+    keeplast: Callable[..., Run], tmp_path: Path, verb: str
+) -> None:
+    store = tmp_path / "meta.db"
+    run = keeplast(verb, f"sqlite:///{store}", "--grace-ms", "soon")
     assert (2, False) == (run.code, store.exists())
     assert "value='soon'" in run.err.replace("\n", " ")

@@ -79,7 +79,7 @@ def test_a_large_log_has_a_cluster_named(
 ) -> None:  # fmt: skip
     coordinator.answer = lambda: RoundReport(clean_bytes=1, cleanable_bytes=size - 1)
     said = keeplast("plan", data_dir, *POLICY, *arguments).err
-    assert is_said is ("64.0 GiB for the threads of one process; --master URL" in said)
+    assert is_said is ("64.0 GiB for the threads of one process; --with master=URL" in said)
 
 
 def test_a_broken_pyspark_is_one_line(

@@ -41,10 +41,10 @@ def test_a_brokers_log_goes_in_is_cleaned_and_comes_out_whole(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
     expected = read_partition(SAMPLE / "orders-0").final_values()
-    run = keeplast("tier", "clean", "--store", store, "--force", "--grace-ms", 0, "--json")
+    run = keeplast("clean", store, "--force", "--grace-ms", 0, "--json")
     (found,) = run.document["partitions"]
     assert (339, False) == (found["end_offset"], found["skipped"])
-    assert "orders-0: holds" in keeplast("tier", "verify", "--store", store).out
+    assert "orders-0: holds" in keeplast("verify", store).out
     keeplast("tier", "export", "--store", store, "--to", tmp_path / "out")
     exported = tmp_path / "out" / "orders-0"
     assert expected == read_partition(exported).final_values()
@@ -60,7 +60,7 @@ def test_a_clean_by_hand_leaves_a_receipt_and_takes_what_has_expired(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
     receipt = tmp_path / "receipt"
-    clean = ("tier", "clean", "--store", store, "--grace-ms", 0, "--receipt", receipt)
+    clean = ("clean", store, "--grace-ms", 0, "--receipt", receipt)
     first = keeplast(*clean, "--force", "--json").document["partitions"][0]
     # The chunks of the first call leave one marker whose time has passed.
     expired, again = (
@@ -69,7 +69,7 @@ def test_a_clean_by_hand_leaves_a_receipt_and_takes_what_has_expired(
     assert "a round for what has expired: 1 marker batch" in expired["notes"]
     assert "nothing to clean" in again["reason"]
     assert [False, False, True] == [each["skipped"] for each in (first, expired, again)]
-    shown = keeplast("receipt", "show", receipt, "--json").document["receipts"]
+    shown = keeplast("inspect", receipt, "--json").document["receipts"]
     assert {"orders"} == {each["topic"] for each in shown}
     assert 339 == shown[-1]["round"]["end_offset"]
     assert len(shown) == first["chunks"] + 1
@@ -82,7 +82,7 @@ IO_LIMIT = "log.cleaner.io.max.bytes.per.second"
     ("said", "expected"),
     [
         (("environment",), 30_000), (("file",), 20_000), (("broker",), 10_000),
-        (("broker", "file", "environment"), 30_000),
+        (("broker", "environment"), 30_000), (("broker", "file", "environment"), 20_000),
         (("broker", "file", "environment", "flag"), 40_000),
     ],
 )  # fmt: skip
@@ -109,7 +109,7 @@ def test_rounds_by_hand_go_by_every_source_of_settings(
         return clean(*arguments, **named)
 
     monkeypatch.setattr(TieredStore, "clean", noting)
-    assert 0 == keeplast("tier", "clean", "--store", store, "--force", *options).code
+    assert 0 == keeplast("clean", store, "--force", *options).code
     assert [expected] == limits
 
 
@@ -126,8 +126,7 @@ def test_an_expiry_by_hand_is_a_table_and_leaves_a_receipt(
     assert not receipt.exists()
     # The records of the sample grow older than Kafka's default of a week.
     wanted = ("cleanup.policy=compact,delete", "retention.bytes=5000", "retention.ms=9000000000000")
-    limits = [part for each in wanted for part in ("--config", each)]
-    assert 0 == keeplast("tier", "configure", "--store", store, *limits).code
+    assert 0 == keeplast("configure", store, *wanted).code
     before = keeplast("tier", "status", "--store", store, "--json").document["partitions"][0]
     heading, row, *_, last = keeplast(*expire).out.splitlines()
     assert ["partition", "expired", "segments", "bytes"] == heading.split()[:4]
@@ -137,18 +136,18 @@ def test_an_expiry_by_hand_is_a_table_and_leaves_a_receipt(
     assert row.startswith("orders-0   by retention.bytes ")
     assert f"{gone}  " in row
     assert last.startswith(f"1 expired ({gone} segment")
-    (shown,) = keeplast("receipt", "show", receipt, "--json").document["receipts"]
+    (shown,) = keeplast("inspect", receipt, "--json").document["receipts"]
     assert ("orders", after["log_start"]) == (shown["topic"], shown["expiry"]["log_start"])
     assert gone == len(shown["expiry"]["segments"])
     again = keeplast(*expire)
     assert re.search(r"^orders-0 +nothing ", again.out, re.MULTILINE)
-    assert 1 == len(keeplast("receipt", "show", receipt, "--json").document["receipts"])
+    assert 1 == len(keeplast("inspect", receipt, "--json").document["receipts"])
 
 
 def test_what_was_collected_and_exported_is_a_table(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
-    keeplast("tier", "clean", "--store", store, "--force", "--grace-ms", 100_000)
+    keeplast("clean", store, "--force", "--grace-ms", 100_000)
     lines = keeplast("tier", "collect", "--store", store).out.splitlines()
     assert ["partition", "segments", "objects", "removed", "in", "grace"] == lines[0].split()
     assert ["orders-0", "0", "0", "0", "B", "8"] == lines[1].split()
@@ -171,7 +170,7 @@ def test_status_shows_regions_before_and_after(keeplast: Command, store: str) ->
     assert [("dirty", 0, 339)] == [
         (r["name"], r["base_offset"], r["end_offset"]) for r in before["regions"]
     ]
-    keeplast("tier", "clean", "--store", store, "--force", "--grace-ms", 0)
+    keeplast("clean", store, "--force", "--grace-ms", 0)
     (after,) = keeplast("tier", "status", "--store", store, "--json").document["partitions"]
     assert [("cleaned", 0, 339)] == [
         (r["name"], r["base_offset"], r["end_offset"]) for r in after["regions"]
@@ -187,12 +186,10 @@ def test_status_shows_regions_before_and_after(keeplast: Command, store: str) ->
 
 
 def test_nobody_is_fenced_without_being_asked_to(keeplast: Command, store: str) -> None:
-    run = keeplast("tier", "clean", "--store", store, "--force", "--owner", "another")
+    run = keeplast("clean", store, "--force", "--owner", "another")
     assert 4 == run.code
     assert "another host owns the partition" in run.err
-    run = keeplast(
-        "tier", "clean", "--store", store, "--force", "--owner", "another", "--take-over"
-    )
+    run = keeplast("clean", store, "--force", "--owner", "another", "--take-over")
     assert 0 == run.code
     assert 4 == keeplast("tier", "expire", "--store", store).code
 
@@ -225,9 +222,10 @@ def test_an_import_takes_what_a_broker_would_and_nothing_of_what_is_no_log(
 def test_a_lost_object_is_found(tmp_path: Path, keeplast: Command, store: str) -> None:
     lost = next((tmp_path / "objects").rglob("*.log"))
     lost.unlink()
-    run = keeplast("tier", "verify", "--store", store)
+    run = keeplast("verify", store)
     assert 1 == run.code
-    assert "orders-0: broken, I-14: the object is gone" in run.out
+    assert "orders-0: broken" in run.out
+    assert f"I-14: offset {int(lost.stem)}: the object is gone" in run.out
 
 
 def test_an_export_that_fails_is_no_log_and_begins_anew(
@@ -251,15 +249,16 @@ def test_a_changed_object_is_found(tmp_path: Path, keeplast: Command, store: str
     data = bytearray(changed.read_bytes())
     data[-1] ^= 1
     changed.write_bytes(data)
-    run = keeplast("tier", "verify", "--store", store)
+    run = keeplast("verify", store)
     assert 1 == run.code
-    assert "orders-0: broken, I-9: the object is not what was written" in run.out
-    document = keeplast("tier", "verify", "--store", store, "--json").document
-    findings = document["partitions"][0]["findings"]
-    (found,) = [each for each in findings if each["invariant"] == "I-9"]
-    assert str(changed).endswith(found["object"])
+    assert "orders-0: broken" in run.out
+    assert f"I-9: offset {int(changed.stem)}: the object is not what was written" in run.out
+    document = keeplast("verify", store, "--json").document
+    (check,) = [e for e in document["partitions"][0]["checks"] if e["name"] == "I-9"]
+    (found,) = check["findings"]
+    assert str(changed).endswith(found["where"]["object"])
     assert int(changed.stem) == found["offset"]
-    assert (None, None) == (found["table"], found["key"])
+    assert {"segment", "object"} == found["where"].keys()
 
 
 def test_damage_is_said_to_be_in_the_object(tmp_path: Path, keeplast: Command, store: str) -> None:
@@ -267,7 +266,7 @@ def test_damage_is_said_to_be_in_the_object(tmp_path: Path, keeplast: Command, s
     data = bytearray(changed.read_bytes())
     data[200] ^= 1
     changed.write_bytes(data)
-    run = keeplast("tier", "clean", "--store", store, "--force", "--json")
+    run = keeplast("clean", store, "--force", "--json")
     assert 3 == run.code
     (partition,) = run.document["partitions"]
     error = partition["rounds"][-1]["error"]
@@ -319,13 +318,13 @@ def test_what_is_wrong_with_the_call_is_said_once(
     keeplast: Command, store: str, tmp_path: Path
 ) -> None:
     keeplast("tier", "import", tmp_path / "data", "--store", store)
-    run = keeplast("tier", "configure", "--store", store)
-    said = "error: say what to change: --config KEY=VALUE, or --unset KEY\n"
+    run = keeplast("configure", store)
+    said = "error: say what to change: KEY=VALUE, or --unset KEY\n"
     assert (2, said) == (run.code, run.err)
 
 
 def test_a_setting_that_is_not_kept_cannot_be_taken_out(keeplast: Command, store: str) -> None:
-    run = keeplast("tier", "configure", "--store", store, "--unset", "cleanup.polciy")
+    run = keeplast("configure", store, "--unset", "cleanup.polciy")
     assert 2 == run.code
     assert "key=cleanup.polciy kept=cleanup.policy, " in run.err
 
@@ -357,7 +356,7 @@ def test_a_volume_that_is_not_mounted_is_not_an_empty_one(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
     (tmp_path / "objects").rename(tmp_path / "away")
-    run = keeplast("tier", "verify", "--store", store)
+    run = keeplast("verify", store)
     assert 5 == run.code
     assert "is its volume mounted?" in run.err
     assert not (tmp_path / "objects").exists()
@@ -373,7 +372,7 @@ def test_objects_of_a_topic_that_is_not_compacted_are_never_rewritten(
     )  # fmt: skip
     assert 0 == imported.code
     before = sorted((tmp_path / "objects").rglob("*"))
-    run = keeplast("tier", "clean", "--store", store, "--topic", "plain", "--force")
+    run = keeplast("clean", store, "--topic", "plain", "--force")
     assert 4 == run.code
     assert "the topic is not compacted" in run.err
     assert before == sorted((tmp_path / "objects").rglob("*"))
@@ -394,7 +393,7 @@ def test_settings_are_changed_and_records_without_a_key_are_counted_first(
         "--config", "cleanup.policy=delete", "--config", "retention.ms=-1",
     )  # fmt: skip
     assert 0 == taken.code, taken.err
-    change = ("tier", "configure", "--store", store, "--config", "cleanup.policy=compact")
+    change = ("configure", store, "cleanup.policy=compact")
     refused = keeplast(*change)
     assert 4 == refused.code
     assert "keyless_records=5" in refused.err
@@ -406,10 +405,10 @@ def test_settings_are_changed_and_records_without_a_key_are_counted_first(
     assert (planned["changed"], planned["records"], planned["keyless_records"]) == (False, 10, 5)
     (done,) = keeplast(*change, "--drop-keyless", "--json").document["partitions"]
     assert done["settings"]["cleanup.policy"] == "compact"
-    assert 0 == keeplast("tier", "clean", "--store", store, "--force").code
-    assert 2 == keeplast("tier", "configure", "--store", store).code
-    assert 2 == keeplast("tier", "configure", "--store", store, "--unset", "cleanup.policy").code
-    back = keeplast("tier", "configure", "--store", store, "--unset", "retention.ms")
+    assert 0 == keeplast("clean", store, "--force").code
+    assert 2 == keeplast("configure", store).code
+    assert 2 == keeplast("configure", store, "--unset", "cleanup.policy").code
+    back = keeplast("configure", store, "--unset", "retention.ms")
     assert (0, "events-0: the settings are now cleanup.policy=compact\n") == (back.code, back.out)
 
 
@@ -418,10 +417,10 @@ def test_hazards_of_a_strategy_are_said_by_every_command_of_the_tier(
 ) -> None:
     at = ("--store", store)
     words = "bring a deleted key back"
-    run = keeplast("tier", "configure", *at, "--config", "compaction.strategy=timestamp", "--json")
+    run = keeplast("configure", at[1], "compaction.strategy=timestamp", "--json")
     (found,) = run.document["partitions"]
     assert (1, True) == (run.err.count(words), words in found["warnings"][0])
-    clean = keeplast("tier", "clean", *at, "--force", "--json")
+    clean = keeplast("clean", at[1], "--force", "--json")
     assert found["warnings"] == clean.document["warnings"]
     assert 1 == clean.err.count(words)
     assert 1 == keeplast("tier", "run", *at, "--once").err.count(words)
@@ -440,13 +439,13 @@ def test_a_brokers_file_is_kept_at_import_and_counts_where_nothing_is_kept(
     for topic, more in (("a", ("--broker-config", broker)), ("b", ())):
         run = keeplast("tier", "import", tmp_path / "data", *at, "--topic", topic, *compact, *more)
         assert 0 == run.code, run.err
-    kept = keeplast("tier", "configure", *at, "--plan", "--config", "retention.ms=1", "--json")
+    kept = keeplast("configure", at[1], "--plan", "retention.ms=1", "--json")
     a, b = (each["settings"] for each in kept.document["partitions"])
     assert ("5", None) == (a["delete.retention.ms"], b.get("delete.retention.ms"))
-    run = keeplast("tier", "clean", *at, "--topic", "b", "--json", "--broker-config", broker)
+    run = keeplast("clean", at[1], "--topic", "b", "--json", "--broker-config", broker)
     assert "min.cleanable.dirty.ratio" in run.document["partitions"][0]["reason"]
     assert ({}, 0) == (run.document["assumed"], run.err.count("assumed"))
-    run = keeplast("tier", "clean", *at, "--topic", "b", "--json")
+    run = keeplast("clean", at[1], "--topic", "b", "--json")
     assert "86400000" == run.document["assumed"]["delete.retention.ms"]
     assert 1 == run.err.count("note: Kafka's defaults are assumed")
     run = keeplast("tier", "run", *at, "--once", "--json")
@@ -463,7 +462,7 @@ def test_a_brokers_own_topic_cannot_be_given_a_strategy(tmp_path: Path, keeplast
     strategy = ("--config", "log.cleaner.compaction.strategy=timestamp")
     run = keeplast("tier", "import", tmp_path / "data", *at, *strategy)
     assert (0, 1) == (run.code, run.err.count("does not count for it")), run.err
-    run = keeplast("tier", "configure", *at, "--config", "compaction.strategy=timestamp")
+    run = keeplast("configure", at[1], "compaction.strategy=timestamp")
     assert 4 == run.code
     assert "brokers read this topic by offset" in run.err
 
@@ -510,7 +509,7 @@ def test_status_says_by_when_old_values_are_gone_from_the_objects(
     dirty = bound()
     assert dirty["by_ms"] is None
     assert "max.compaction.lag.ms" in dirty["why"]
-    keeplast("tier", "clean", "--store", store, "--force")
+    keeplast("clean", store, "--force")
     clean = bound()
     day_ms = 24 * 60 * 60 * 1000
     assert day_ms < clean["by_ms"] - clean["eligible_by_ms"] < day_ms + 120_000
@@ -556,9 +555,9 @@ def test_a_receipts_lines_are_held_against_the_head_that_a_commit_has_kept(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
     receipt = tmp_path / "receipts.jsonl"
-    clean = ("tier", "clean", "--store", store, "--force", "--receipt", receipt)
+    clean = ("clean", store, "--force", "--receipt", receipt)
     assert 0 == keeplast(*clean).code
-    verify = ("tier", "verify", "--store", store, "--receipt", receipt)
+    verify = ("verify", store, "--receipt", receipt)
     whole = keeplast(*verify)
     assert (0, True) == (whole.code, "proven up to the head that was kept" in whole.out), whole.out
     lines = receipt.read_bytes().splitlines(keepends=True)
@@ -567,3 +566,44 @@ def test_a_receipts_lines_are_held_against_the_head_that_a_commit_has_kept(
     )
     changed = keeplast(*verify)
     assert (1, True) == (changed.code, "not the one that was kept as head" in changed.out)
+
+
+def test_what_counts_in_a_store_and_where_it_comes_from(
+    tmp_path: Path, keeplast: Command, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = tmp_path / "server.properties"
+    broker.write_text("log.cleanup.policy=delete\nlog.cleaner.threads=3\nlog.retention.ms=5\n")
+    monkeypatch.setenv("KEEPLAST_LOG_CLEANER_IO_MAX_BYTES_PER_SECOND", "30000")
+    monkeypatch.setenv("KEEPLAST_LOG_ROLL_MS", "9")
+    given = (store, "--broker-config", broker, "--effective", "--json")
+    run = keeplast("config", *given, "--topic", "orders")
+    assert (0, "store") == (run.code, run.document["kind"])
+    rows = {each["key"]: each for each in run.document["settings"]}
+    found = {key: (rows[key]["value"], rows[key]["source"]) for key in rows}
+    assert ("compact", "kept with the partition") == found["cleanup.policy"]
+    assert ("5", str(broker)) == found["retention.ms"]
+    assert ("3", str(broker)) == found["log.cleaner.threads"]
+    assert ("30000.0", "environment") == found["log.cleaner.io.max.bytes.per.second"]
+    # The environment's default of a topic does not count where topics' settings are kept.
+    assert "environment" != found["segment.ms"][1]
+    with package.open_store(store, owner="a", topic_of=package.topic_config) as opened:
+        kept = opened.topic_for(opened.state(package.TopicPartition("orders", 0)))
+    assert str(kept.segment_ms) == found["segment.ms"][0]
+    assert 2 == keeplast("config", store, "--topic", "nowhere").code
+
+
+def test_partitions_that_keep_other_settings_are_named(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    shutil.copytree(SAMPLE / "orders-0", tmp_path / "more" / "orders-1")
+    taken = keeplast(
+        "tier", "import", tmp_path / "more", "--store", store, "--config", "cleanup.policy=compact"
+    )
+    assert 0 == taken.code, taken.err
+    run = keeplast("config", store, "--topic", "orders", "--json")
+    assert "shown=orders-0 different=orders-1" in run.document["warnings"][0]
+    rows = keeplast("config", store, "--topic", "orders", "--json").document["settings"]
+    equal = [f"{each['key']}={each['value']}" for each in rows]
+    assert 0 == keeplast("configure", store, *equal, "--topic", "orders").code
+    run = keeplast("config", store, "--topic", "orders", "--json")
+    assert ([], rows) == (run.document["warnings"], run.document["settings"])

@@ -67,7 +67,7 @@ def test_copy_takes_closed_segments_that_the_store_lacks(
     assert 0 == run.code
     (found,) = run.document["partitions"]
     assert (2, 20, log.active_base) == (found["added"], found["remote_end"], 20)
-    assert "t-0: holds" in keeplast("tier", "verify", "--store", store).out
+    assert "t-0: holds" in keeplast("verify", store).out
 
 
 def test_an_import_goes_on_in_the_middle_of_a_segment_that_has_grown(
@@ -82,8 +82,8 @@ def test_an_import_goes_on_in_the_middle_of_a_segment_that_has_grown(
     log.roll()
     run = keeplast("tier", "copy", tmp_path / "data", "--store", store)
     assert "t-0: 1 segment copied, 5 in the store" in run.out
-    assert 0 == keeplast("tier", "clean", "--store", store, "--force").code
-    assert "t-0: holds" in keeplast("tier", "verify", "--store", store).out
+    assert 0 == keeplast("clean", store, "--force").code
+    assert "t-0: holds" in keeplast("verify", store).out
     assert 0 == keeplast("tier", "export", "--store", store, "--to", tmp_path / "out").code
     expected = read_partition(log.directory).final_values()
     assert expected == read_partition(tmp_path / "out" / "t-0").final_values()
@@ -106,9 +106,9 @@ def test_what_was_copied_after_a_takeover_is_cleaned_like_the_rest(
         "tier", "copy", tmp_path / "data", "--store", store, "--owner", "b", "--take-over"
     )
     assert 0 == taken.code
-    run = keeplast("tier", "clean", "--store", store, "--owner", "b", "--force", "--json")
+    run = keeplast("clean", store, "--owner", "b", "--force", "--json")
     assert (0, 16) == (run.code, run.document["partitions"][0]["end_offset"])
-    assert "t-0: holds" in keeplast("tier", "verify", "--store", store).out
+    assert "t-0: holds" in keeplast("verify", store).out
 
 
 def test_a_directory_with_another_history_is_refused(
@@ -138,7 +138,7 @@ def test_an_import_of_another_history_is_refused_before_anything_is_claimed(
         run = keeplast("tier", *call, "--store", store)
         assert 5 == run.code
         assert "the directory has another history than the store" in run.err
-    assert "t-0: holds" in keeplast("tier", "verify", "--store", store).out
+    assert "t-0: holds" in keeplast("verify", store).out
     (found,) = keeplast("tier", "status", "--store", store, "--json").document["partitions"]
     assert 12 == found["remote_end"]
 
@@ -159,8 +159,8 @@ def test_what_newer_leaders_wrote_is_cleaned_to_its_end(
     fill(log, 4)
     write_epochs(log, LeaderEpoch(0, 0), LeaderEpoch(1, 12), LeaderEpoch(3, 20))
     assert 0 == keeplast("tier", "copy", tmp_path / "data", "--store", store).code
-    assert 0 == keeplast("tier", "clean", "--store", store, "--force").code
-    again = keeplast("tier", "clean", "--store", store, "--force", "--json")
+    assert 0 == keeplast("clean", store, "--force").code
+    again = keeplast("clean", store, "--force", "--json")
     (found,) = again.document["partitions"]
     assert (True, 28) == (found["skipped"], found["first_dirty"])
 
@@ -179,8 +179,8 @@ def test_epochs_that_a_broker_forgot_with_its_log_start_are_kept(
         path.unlink()
     write_epochs(log, LeaderEpoch(2, 8), LeaderEpoch(4, 12))
     assert 0 == keeplast("tier", "copy", tmp_path / "data", "--store", url).code
-    assert "t-0: holds" in keeplast("tier", "verify", "--store", url).out
-    assert 0 == keeplast("tier", "clean", "--store", url, "--force").code
+    assert "t-0: holds" in keeplast("verify", url).out
+    assert 0 == keeplast("clean", url, "--force").code
 
 
 def test_a_hole_is_not_copied_over(
@@ -262,7 +262,7 @@ def test_a_directory_without_segments_is_taken_in_at_its_log_start(
     url = import_empty(tmp_path, keeplast, 7)
     again = keeplast("tier", "copy", tmp_path / "data", "--store", url)
     assert (0, "t-0: 0 segments copied") == (again.code, again.out[:22]), again.err
-    assert "t-0: holds" in keeplast("tier", "verify", "--store", url).out
+    assert "t-0: holds" in keeplast("verify", url).out
 
 
 def test_a_directory_without_segments_is_copied_when_it_fills(
@@ -273,7 +273,7 @@ def test_a_directory_without_segments_is_copied_when_it_fills(
     fill(LogBuilder(tmp_path / "data" / "t-0", TOPIC), 1)
     run = keeplast("tier", "copy", tmp_path / "data", "--store", url)
     assert "t-0: 1 segment copied, 1 in the store" in run.out, run.err
-    assert "t-0: holds" in keeplast("tier", "verify", "--store", url).out
+    assert "t-0: holds" in keeplast("verify", url).out
 
 
 def test_a_directory_that_has_lost_its_segments_takes_nothing_from_the_store(
@@ -284,4 +284,4 @@ def test_a_directory_that_has_lost_its_segments_takes_nothing_from_the_store(
     run = keeplast("tier", "copy", tmp_path / "data", "--store", store, "--json")
     (found,) = run.document["partitions"]
     assert (3, 0, 12) == (found["segments"], found["log_start"], found["remote_end"])
-    assert "t-0: holds" in keeplast("tier", "verify", "--store", store).out
+    assert "t-0: holds" in keeplast("verify", store).out

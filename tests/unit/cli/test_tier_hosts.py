@@ -180,7 +180,7 @@ def test_a_follower_leads_when_its_leader_was_killed_and_a_reader_gets_the_whole
     assert state_of(written) == state_of(hosts.read("a")) == state_of(hosts.read("b"))
     written += hosts.append("a", 40, 20)
     assert state_of(written) == state_of(hosts.read("a")) == state_of(hosts.read("b"))
-    assert "t-0: holds" in keeplast("tier", "verify", "--store", hosts.url).out
+    assert "t-0: holds" in keeplast("verify", hosts.url).out
 
 
 def test_a_frozen_leader_is_taken_over_and_follows_when_it_wakes_up(hosts: Hosts) -> None:

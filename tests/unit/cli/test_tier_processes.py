@@ -59,17 +59,18 @@ def test_a_command_by_hand_beside_a_run_and_a_run_after_a_kill(
     with running(world, first_err) as first:
         wait_for(lambda: is_held_by(first), first, first_err)
         assert f"held by process {first.pid} on " in tier("status").out
-        refused = tier("clean", "--owner", "a", "--force")
+        refused = keeplast("clean", world.url, "--owner", "a", "--force")
         assert 4 == refused.code
         assert "another process of the same owner works on the partition" in refused.err
         assert f"owner=a epoch=0 process={first.pid} host=" in refused.err
         assert "--take-over" in refused.err
         # One transaction needs no round to end.
-        assert 0 == tier("configure", "--owner", "a", "--config", "segment.bytes=2097152").code
+        changed = keeplast("configure", world.url, "--owner", "a", "segment.bytes=2097152")
+        assert 0 == changed.code
         assert 0 == tier("expire", "--owner", "a").code
         assert is_held_by(first)
         # Who insists is obeyed, and what it took goes back to whom it belongs.
-        assert 0 == tier("clean", "--owner", "a", "--force", "--take-over").code
+        assert 0 == keeplast("clean", world.url, "--owner", "a", "--force", "--take-over").code
         wait_for(lambda: is_held_by(first), first, first_err)
         with running(world, second_err) as second:
             wait_for(lambda: "  left alone: " in second_err.read_text(), second, second_err)
@@ -80,5 +81,5 @@ def test_a_command_by_hand_beside_a_run_and_a_run_after_a_kill(
             second.send_signal(signal.SIGTERM)
             assert 143 == second.wait(SECONDS_MAX)
     assert holder() is None
-    assert 0 == tier("clean", "--owner", "a", "--force").code
-    assert "t-0: holds" in tier("verify").out
+    assert 0 == keeplast("clean", world.url, "--owner", "a", "--force").code
+    assert "t-0: holds" in keeplast("verify", world.url).out

@@ -1,4 +1,4 @@
-"""``tier verify --receipt``: a file is held against the heads that the store's commits have kept.
+"""``verify --receipt`` of a store: a file is held against the heads that its commits have kept.
 
 The receipts are the ledger of a store's rounds: whatever was done to the file afterwards is found.
 """
@@ -50,7 +50,7 @@ class Ledger:
         )  # fmt: skip
         assert 0 == taken.code, taken.err
         run = self._keeplast(
-            "tier", "clean", "--store", self.url, "--force", "--receipt", receipt or self.receipt,
+            "clean", self.url, "--force", "--receipt", receipt or self.receipt,
             *more,
         )  # fmt: skip
         assert 0 == run.code, run.err
@@ -63,10 +63,11 @@ class Ledger:
 
     def verify(self, expected: int, receipt: Path | None = None) -> str:
         """Return what is said of a receipt file, in one line."""
-        run = self._keeplast("tier", "verify", "--store", self.url, "--receipt",
-                             receipt or self.receipt)  # fmt: skip
+        run = self._keeplast("verify", self.url, "--receipt",
+                             receipt or self.receipt, "--json")  # fmt: skip
         assert expected == run.code, run.out + run.err
-        return " ".join(run.out.partition("receipt: ")[2].split())
+        found = run.document["receipt"]
+        return " ".join([found["sentence"], *found["problems"]])
 
 
 @pytest.fixture
@@ -233,7 +234,7 @@ def test_what_is_taken_out_of_a_store_is_kept_at_once(ledger: Ledger) -> None:
 
 
 def test_the_document_has_the_host_and_what_is_elsewhere(ledger: Ledger, keeplast: Command) -> None:
-    verify = ("tier", "verify", "--store", ledger.url, "--receipt", ledger.receipt, "--json")
+    verify = ("verify", ledger.url, "--receipt", ledger.receipt, "--json")
     found = keeplast(*verify).document["receipt"]
     assert (True, "host-a", 0) == (
         found["is_tail_proven"], found["host"], found["chains_elsewhere"]

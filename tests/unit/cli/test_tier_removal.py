@@ -45,8 +45,8 @@ def test_a_truncation_says_what_is_lost_and_does_it_when_told_to(
     )  # fmt: skip
     assert 330 == found["asked"]
     assert 0 == keeplast(*cut).code  # Nothing is left to cut.
-    assert "orders-0: holds" in keeplast("tier", "verify", "--store", store).out
-    shown = keeplast("receipt", "show", receipt).out
+    assert "orders-0: holds" in keeplast("verify", store).out
+    shown = keeplast("inspect", receipt).out
     assert "329..339" in shown
     assert "taken out of the store: truncate" in shown
     again = keeplast("tier", "import", tmp_path / "data", "--store", store, "--topic", "orders")
@@ -91,7 +91,7 @@ def test_a_partition_is_given_up_by_name_collected_and_imported_anew(
     assert [] == list((tmp_path / "objects").glob("orders-0/*/*/*"))
     run = keeplast("tier", "import", tmp_path / "data", "--store", store, "--topic", "orders")
     assert "orders-0: 4 segments copied, 4 in the store" in run.out
-    assert "orders-0: holds" in keeplast("tier", "verify", "--store", store).out
+    assert "orders-0: holds" in keeplast("verify", store).out
 
 
 def test_a_log_start_that_no_directory_tells_is_given_by_hand(
@@ -106,4 +106,4 @@ def test_a_log_start_that_no_directory_tells_is_given_by_hand(
     assert 0 == keeplast(*one, 50).code
     status = keeplast("tier", "status", "--store", store, "--json").document["partitions"][0]
     assert 100 == status["log_start"]
-    assert "orders-0: holds" in keeplast("tier", "verify", "--store", store).out
+    assert "orders-0: holds" in keeplast("verify", store).out

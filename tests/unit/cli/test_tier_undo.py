@@ -1,4 +1,4 @@
-"""``keeplast tier undo``: what it shows, does and refuses."""
+"""``keeplast undo`` of a store: what it shows, does and refuses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def store(tmp_path: Path, keeplast: Command) -> str:
 
 
 def clean(keeplast: Command, store: str, *more: object) -> None:
-    run = keeplast("tier", "clean", "--store", store, "--force", "--grace-ms", 0, *more)
+    run = keeplast("clean", store, "--force", "--grace-ms", 0, *more)
     assert 0 == run.code, run.err
 
 
@@ -50,62 +50,70 @@ def test_a_round_is_listed_tried_and_undone(keeplast: Command, store: str, tmp_p
     clean(keeplast, store)
     after = regions(keeplast, store)
     assert before != after
-    listed = keeplast("tier", "undo", "list", "--store", store, "--json").document["rounds"]
+    listed = keeplast("undo", store, "--list", "--json").document["rounds"]
     assert [("t", 0, True, None), ("t", 1, True, None)] == [
         tuple(each[name] for name in ("topic", "partition", "is_in_place", "refusal"))
         for each in listed
     ]
-    shown = keeplast("tier", "undo", "list", "--store", store).out
+    shown = keeplast("undo", store, "--list").out
     assert 2 == shown.count("can be undone")
     collected = keeplast("tier", "collect", "--store", store, "--json").document["partitions"]
     assert [0, 0] == [each["segments"] for each in collected]
-    call = ("tier", "undo", "apply", "--store", store, "--partition", 0, "--grace-ms", 0)
+    call = ("undo", store, "--partition", 0, "--with", "grace-ms=0")
     tried = keeplast(*call, "--dry-run")
     assert (0, True) == (tried.code, "would be undone" in tried.out)
     assert after == regions(keeplast, store)
     receipt = tmp_path / "receipts"
-    undone = keeplast(*call, "--receipt", receipt, "--round", listed[0]["round"])
-    assert (0, True) == (undone.code, "keeplast tier hold add NAME --store" in undone.out)
+    undone = keeplast(*call, "--with", f"receipt={receipt}", "--round", listed[0]["round"])
+    assert (0, True) == (undone.code, f"keeplast hold add {store} NAME" in undone.out)
     assert [before[0], after[1]] == regions(keeplast, store)
-    told = keeplast("receipt", "show", receipt)
+    told = keeplast("inspect", receipt)
     assert f"round {listed[0]['round']} undone" in " ".join(told.out.split())
-    again = keeplast(*call, "--receipt", receipt, "--round", listed[0]["round"])
+    again = keeplast(*call, "--with", f"receipt={receipt}", "--round", listed[0]["round"])
     assert (0, True) == (again.code, "was undone before" in again.err)
     strange = keeplast(*call, "--round", "no-such")
-    assert (2, True) == (strange.code, "keeplast tier undo list" in strange.err)
+    assert (2, True) == (strange.code, "keeplast undo --list" in strange.err)
     nothing = keeplast(*call, "--json")
     assert (4, [], []) == (nothing.code, nothing.document["rounds"], nothing.document["failed"])
     assert "nothing was undone, no round has kept anything" in nothing.err
-    verified = keeplast("tier", "verify", "--store", store)
+    verified = keeplast("verify", store)
     assert 0 == verified.code, verified.out
 
 
 def test_what_is_kept_is_dropped_when_asked(keeplast: Command, store: str) -> None:
     clean(keeplast, store)
-    run = keeplast("tier", "undo", "drop", "--store", store, "--topic", "t")
+    run = keeplast("undo", store, "--drop", "--topic", "t")
     assert (0, "dropped what 2 rounds had kept") == (run.code, run.out.strip())
-    assert "no round has kept anything" in keeplast("tier", "undo", "list", "--store", store).out
+    assert "no round has kept anything" in keeplast("undo", store, "--list").out
     collected = keeplast("tier", "collect", "--store", store, "--json").document["partitions"]
     assert [3, 2] == [each["segments"] for each in collected]
 
 
+def test_another_hosts_rounds_are_undone_and_dropped_only_by_taking_over(
+    keeplast: Command, store: str
+) -> None:
+    before = regions(keeplast, store)
+    clean(keeplast, store)
+    after = regions(keeplast, store)
+    for more in ((), ("--drop",)):
+        refused = keeplast("undo", store, "--owner", "b", "--partition", 0, *more)
+        assert (4, True) == (refused.code, "take over (--take-over)" in refused.err), refused.err
+    assert after == regions(keeplast, store)
+    undone = keeplast("undo", store, "--owner", "b", "--take-over", "--partition", 0)
+    assert 0 == undone.code, undone.err
+    assert [before[0], after[1]] == regions(keeplast, store)
+    dropped = keeplast("undo", store, "--owner", "b", "--take-over", "--partition", 1, "--drop")
+    assert (0, "dropped what 1 round had kept") == (dropped.code, dropped.out.strip())
+
+
 def test_a_time_above_the_greatest_lag_is_refused(keeplast: Command, store: str) -> None:
-    run = keeplast(
-        "tier",
-        "configure",
-        "--store",
-        store,
-        "--config",
-        "max.compaction.lag.ms=1000",
-        "--topic",
-        "t",
-    )
+    run = keeplast("configure", store, "max.compaction.lag.ms=1000", "--topic", "t")
     assert (2, True) == (run.code, "undo.retention.ms above max.compaction.lag.ms" in run.err)
 
 
 def test_explain_names_what_is_kept_and_until_when(keeplast: Command, store: str) -> None:
     clean(keeplast, store)
-    call = ("tier", "explain", "a", "--store", store, "--topic", "t", "--partition", 0)
+    call = ("explain", store, "a", "--topic", "t", "--partition", 0)
     told = keeplast(*call, "--json").document["partitions"][0]
     assert ([], 9) == (told["replaced_copies"], len(told["kept_for_undo"]))
     assert "has kept for undo, until" in " ".join(keeplast(*call).out.split())
@@ -113,7 +121,7 @@ def test_explain_names_what_is_kept_and_until_when(keeplast: Command, store: str
 
 def test_a_setting_that_is_shortened_counts_at_once(keeplast: Command, store: str) -> None:
     clean(keeplast, store)
-    run = keeplast("tier", "configure", "--store", store, "--config", "undo.retention.ms=0")
+    run = keeplast("configure", store, "undo.retention.ms=0")
     assert 0 == run.code, run.err
     collected = keeplast("tier", "collect", "--store", store, "--json").document["partitions"]
     assert [3, 2] == [each["segments"] for each in collected]
@@ -127,18 +135,29 @@ def test_what_is_to_be_erased_does_not_come_back_and_now_keeps_nothing(
     keys.write_text("a\n")
     hashes.write_text("0" * 64 + "\n")
     hashes.chmod(0o600)
-    asked = ("--store", store, "--topic", "t", "--keys", keys, "--hash-key", hashes)
+    asked = (store, "--topic", "t", "--keys", keys, "--hash-key", hashes)
     elsewhere = ("--requests", tmp_path / "requests")
-    request = keeplast("tier", "erase", *asked, *elsewhere, "--json").document["request"]
-    run = keeplast("tier", "undo", "apply", "--store", store)
+    request = keeplast("erase", "keys", *asked, *elsewhere, "--json").document["request"]
+    run = keeplast("undo", store)
     assert (4, 2) == (run.code, run.err.count("keys of the topic are to be erased"))
-    assert 0 == keeplast("erasure", "forget", store, request, *elsewhere).code
-    assert 0 == keeplast("tier", "undo", "apply", "--store", store, "--dry-run").code
-    request = keeplast("tier", "erase", *asked, "--json").document["request"]
-    run = keeplast("tier", "undo", "apply", "--store", store)
+    assert 0 == keeplast("erase", "requests", store, "--forget", request, *elsewhere).code
+    assert 0 == keeplast("undo", store, "--dry-run").code
+    request = keeplast("erase", "keys", *asked, "--json").document["request"]
+    run = keeplast("undo", store)
     assert (4, 2) == (run.code, run.err.count("keys of the topic are to be erased"))
-    listed = keeplast("tier", "undo", "list", "--store", store, "--json").document["rounds"]
+    listed = keeplast("undo", store, "--list", "--json").document["rounds"]
     why = f"keys of the topic are to be erased: request {request}"
     assert [why, why] == [each["refusal"] for each in listed]
-    keeplast("tier", "erase", *asked, "--now", "--grace-ms", 0, "--json")
-    assert "no round has kept anything" in keeplast("tier", "undo", "list", "--store", store).out
+    keeplast("erase", "keys", *asked, "--now", "--grace-ms", 0, "--json")
+    assert "no round has kept anything" in keeplast("undo", store, "--list").out
+
+
+def test_a_live_clusters_rounds_are_refused_with_what_to_do_there(keeplast: Command) -> None:
+    for more in ((), ("--list",), ("--drop",)):
+        run = keeplast("undo", "kafka://127.0.0.1:1", *more)
+        assert (4, True) == (run.code, "keeplast export --as-of" in run.err)
+
+
+def test_calls_that_contradict_each_other_are_refused(keeplast: Command, store: str) -> None:
+    for more in (("--list", "--drop"), ("--list", "--dry-run"), ("--drop", "--round", "x")):
+        assert 2 == keeplast("undo", store, *more).code

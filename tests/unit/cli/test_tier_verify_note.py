@@ -1,4 +1,4 @@
-"""``tier verify --note``: the verdict stands beside the rounds that wrote what is live."""
+"""``verify --note`` of a store: the verdict stands beside the rounds that wrote what is live."""
 
 from __future__ import annotations
 
@@ -53,16 +53,14 @@ def take_in(place: Path, keeplast: Command, url: str, segments: Mapping[int, Pai
 
 def clean(place: Path, keeplast: Command, url: str) -> None:
     run = keeplast(
-        "tier", "clean", "--store", url, "--force", "--grace-ms", 0, "--receipt", place / "receipt",
+        "clean", url, "--force", "--grace-ms", 0, "--receipt", place / "receipt",
         "--json",
     )  # fmt: skip
     assert (0, False) == (run.code, run.document["partitions"][0]["skipped"]), run.err
 
 
 def noted(place: Path, keeplast: Command, url: str, *more: str) -> Run:
-    return keeplast(
-        "tier", "verify", "--store", url, "--receipt", place / "receipt", "--note", *more
-    )
+    return keeplast("verify", url, "--receipt", place / "receipt", "--note", *more)
 
 
 def lines(place: Path) -> list[dict[str, Any]]:
@@ -89,11 +87,12 @@ def test_a_verdict_is_noted_in_the_chain_with_the_state_that_it_is_of(
     (state,) = keeplast("tier", "status", "--store", store, "--json").document["partitions"]
     assert {
         "verdict": "holds", "rounds": [rounds[-1]["attempt"]], "broken": [], "unjudged": [],
-        "by": "tier verify", "epoch": state["leader_epoch"], "clean_to": state["first_dirty"],
+        "by": "verify of a store", "epoch": state["leader_epoch"], "clean_to": state["first_dirty"],
     } == line["verdict"]  # fmt: skip
-    words = f"holds (tier verify, epoch {state['leader_epoch']}, clean to {state['first_dirty']})"
+    epoch, clean_to = state["leader_epoch"], state["first_dirty"]
+    words = f"holds (verify of a store, epoch {epoch}, clean to {clean_to})"
     assert words == beside(tmp_path, store)[-1]
-    shown = " ".join(keeplast("receipt", "show", tmp_path / "receipt").out.split())
+    shown = " ".join(keeplast("inspect", tmp_path / "receipt").out.split())
     assert "its chain is whole" in shown
     assert "holds 20" in shown
     # What was noted is in nobody's way: the next round goes on in the chain, and is judged.
@@ -136,8 +135,10 @@ def test_what_is_broken_is_noted_beside_the_round_that_wrote_it(
     run = noted(tmp_path, keeplast, store, "--json")
     assert (1, 1) == (run.code, run.document["noted"]), run.out
     line = lines(tmp_path)[-1]["verdict"]
-    invariants = {each["invariant"] for each in run.document["partitions"][0]["findings"]}
-    assert ("broken", sorted(invariants)) == (line["verdict"], line["broken"])
+    checks = run.document["partitions"][0]["checks"]
+    for verdict, names in (("broken", line["broken"]), ("cannot be judged", line["unjudged"])):
+        assert [each["name"] for each in checks if each["verdict"] == verdict] == names
+    assert ("broken", True) == (line["verdict"], "I-9" in line["broken"])
     assert beside(tmp_path, store)[-1].startswith("broken: I-")
 
 
@@ -152,7 +153,7 @@ def test_a_round_that_never_was_committed_is_not_judged(
     del line["chain"]
     path.write_bytes(json.dumps(line, separators=(",", ":")).encode() + b"\n")
     before = path.read_bytes()
-    run = keeplast("tier", "verify", "--store", store, "--receipt", path, "--note", "--json")
+    run = keeplast("verify", store, "--receipt", path, "--note", "--json")
     # The store keeps the head of the chain that this file does not have.
     assert (1, 0, before) == (run.code, run.document["noted"], path.read_bytes())
     assert "no round was judged, so nothing is noted. partition=t-0" in run.err
@@ -170,21 +171,21 @@ def test_an_edited_receipt_is_noted_as_broken(
 def test_a_note_needs_a_receipt_that_can_be_written(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
-    run = keeplast("tier", "verify", "--store", store, "--note")
+    run = keeplast("verify", store, "--note")
     assert (2, True) == (run.code, "give --receipt FILE too" in run.err)
     link = tmp_path / "link"
     os.symlink(tmp_path / "receipt", link)
-    run = keeplast("tier", "verify", "--store", store, "--receipt", link, "--note")
+    run = keeplast("verify", store, "--receipt", link, "--note")
     assert (4, True) == (run.code, "leave --note out to judge only" in run.err), run.err
     # Only judged, it may be a link.
-    assert 0 == keeplast("tier", "verify", "--store", store, "--receipt", link).code
+    assert 0 == keeplast("verify", store, "--receipt", link).code
 
 
 def test_nothing_is_noted_unless_that_is_asked_for(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
     before = (tmp_path / "receipt").read_bytes()
-    run = keeplast("tier", "verify", "--store", store, "--receipt", tmp_path / "receipt", "--json")
+    run = keeplast("verify", store, "--receipt", tmp_path / "receipt", "--json")
     assert (0, before) == (run.code, (tmp_path / "receipt").read_bytes())
     assert "noted" not in run.document
     assert {""} == set(beside(tmp_path, store))

@@ -49,30 +49,30 @@ def test_a_round_is_listed_tried_and_undone(data: Path) -> None:
     clean(data)
     after = logs(data)
     assert before != after
-    listed = run("undo", "list", data, "--json")
+    listed = run("undo", data, "--list", "--json")
     rounds = json.loads(listed.stdout)["rounds"]
     assert [("t", 0, True, None), ("t", 1, True, None)] == [
         tuple(each[name] for name in ("topic", "partition", "is_in_place", "refusal"))
         for each in rounds
     ]
-    assert "can be undone" in run("undo", "list", data).output
+    assert "can be undone" in run("undo", data, "--list").output
     assert "kept for keeplast undo, until" in run("status", data, "--partition", 0).output
-    tried = run("undo", "apply", data, "--partition", 0, "--dry-run")
+    tried = run("undo", data, "--partition", 0, "--dry-run")
     assert (0, True) == (tried.exit_code, "would be undone" in tried.output), tried.output
     assert after == logs(data)
-    undone = run("undo", "apply", data, "--partition", 0, "--json")
+    undone = run("undo", data, "--partition", 0, "--json")
     assert 0 == undone.exit_code, undone.output
     (done,) = json.loads(undone.stdout)["rounds"]
     assert (2, 6, None) == (done["segments"], done["end"], done["checkpoint"])
     assert before == logs(data)
-    shown = run("receipt", "show", data / "keeplast-receipts")
+    shown = run("inspect", data / "keeplast-receipts")
     assert "undone, 2 segments back" in " ".join(shown.output.split())
-    again = run("undo", "apply", data, "--partition", 0)
+    again = run("undo", data, "--partition", 0)
     words = "nothing was undone, no round has kept anything: rounds keep what they replace where"
     assert (4, True) == (again.exit_code, words in " ".join(again.stderr.split()))
-    tried = run("undo", "apply", data, "--partition", 0, "--dry-run")
+    tried = run("undo", data, "--partition", 0, "--dry-run")
     assert 4 == tried.exit_code
-    both = run("undo", "apply", data, "--json")  # of the other partition one is there
+    both = run("undo", data, "--json")  # of the other partition one is there
     assert (0, 1) == (both.exit_code, len(json.loads(both.stdout)["rounds"]))
 
 
@@ -81,19 +81,19 @@ def test_a_round_whose_only_list_is_damaged_is_named_and_not_taken_for_none(data
     after = logs(data)
     (damaged,) = (data / "t-0").glob("keeplast-undo.*.json.kept")
     damaged.write_bytes(damaged.read_bytes()[:-9])
-    listed = run("undo", "list", data, "--json")
+    listed = run("undo", data, "--list", "--json")
     assert 0 == listed.exit_code
     document = json.loads(listed.stdout)
     assert [str(damaged)] == document["damaged"]
     assert [1] == [each["partition"] for each in document["rounds"]]
     words = "the list of what a round has kept is damaged"
-    assert words in " ".join(run("undo", "list", data).stderr.split())
+    assert words in " ".join(run("undo", data, "--list").stderr.split())
     for more in ((), ("--dry-run",)):
-        done = run("undo", "apply", data, "--partition", 0, *more)
+        done = run("undo", data, "--partition", 0, *more)
         assert (4, True) == (done.exit_code, words in " ".join(done.stderr.split())), done.output
     assert after == logs(data)
     assert damaged.exists()
-    assert 0 == run("undo", "drop", data, "--partition", 0).exit_code
+    assert 0 == run("undo", data, "--drop", "--partition", 0).exit_code
     assert not list((data / "t-0").glob("keeplast-undo.*"))
 
 
@@ -102,7 +102,7 @@ def test_what_one_partition_refuses_keeps_no_other_from_it(data: Path) -> None:
     clean(data)
     path = data / "t-0" / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[:-1])
-    done = run("undo", "apply", data, "--json")
+    done = run("undo", data, "--json")
     assert 4 == done.exit_code
     document = json.loads(done.stdout)
     assert [("t", 0, "RefusedError")] == [
@@ -114,19 +114,19 @@ def test_what_one_partition_refuses_keeps_no_other_from_it(data: Path) -> None:
 def test_it_is_refused_while_somebody_has_the_directory_and_in_a_store(data: Path) -> None:
     clean(data)
     with locked(data):
-        assert 4 == run("undo", "apply", data).exit_code
-        assert 4 == run("undo", "drop", data).exit_code
-        assert 0 == run("undo", "list", data).exit_code
-    refused = run("undo", "list", "s3://bucket/data")
+        assert 4 == run("undo", data).exit_code
+        assert 4 == run("undo", data, "--drop").exit_code
+        assert 0 == run("undo", data, "--list").exit_code
+    refused = run("undo", "s3://bucket/data", "--list")
     assert (4, True) == (refused.exit_code, "undo is for data directories" in refused.output)
-    assert 2 == run("undo", "list", data, "--topic", "other").exit_code
+    assert 2 == run("undo", data, "--list", "--topic", "other").exit_code
 
 
 def test_what_is_kept_is_dropped_when_asked(data: Path) -> None:
     clean(data)
-    dropped = run("undo", "drop", data, "--json")
+    dropped = run("undo", data, "--drop", "--json")
     assert {"t-0": 1, "t-1": 1} == json.loads(dropped.stdout)["rounds"]
-    listed = run("undo", "list", data)
+    listed = run("undo", data, "--list")
     told = "no round has kept anything: rounds keep what they replace where undo.retention.ms is"
     assert (0, True) == (listed.exit_code, told in " ".join(listed.output.split()))
 
@@ -145,26 +145,40 @@ def test_a_request_that_is_kept_elsewhere_is_heeded(data: Path, tmp_path: Path) 
     secret.write_bytes(b"5" * 32)
     secret.chmod(0o600)
     elsewhere = ("--requests", tmp_path / "apart")
-    asked = ("erase", data, "--keys", keys, "--hash-key", secret, "--topic", "t", *elsewhere)
+    asked = (
+        "erase",
+        "keys",
+        data,
+        "--keys",
+        keys,
+        "--hash-key",
+        secret,
+        "--topic",
+        "t",
+        *elsewhere,
+    )
     request = json.loads(run(*asked, "--json").stdout)["request"]
     named = json.loads((data / "keeplast-erasures").read_bytes())
     assert ([], [{"id": request, "topics": ["t"]}]) == (named["requests"], named["elsewhere"])
-    refused = run("undo", "apply", data)
+    refused = run("undo", data)
     assert (4, True) == (refused.exit_code, request in refused.output), refused.output
-    assert "name the file with --requests" in run("erasure", "forget", data, "0" * 16).output
+    assert (
+        "name the file with --requests"
+        in run("erase", "requests", data, "--forget", "0" * 16).output
+    )
     (data / "keeplast-erasures").unlink()
     # A directory that came back has no such list; whoever looks again names them again.
-    assert 0 == run("undo", "apply", data, "--partition", 1).exit_code
-    run("erase", data, "--hash-key", secret, "--reapply", *elsewhere)
-    assert 4 == run("undo", "apply", data).exit_code
-    assert 0 == run("erasure", "forget", data, request, *elsewhere).exit_code
+    assert 0 == run("undo", data, "--partition", 1).exit_code
+    run("erase", "keys", data, "--hash-key", secret, "--reapply", *elsewhere)
+    assert 4 == run("undo", data).exit_code
+    assert 0 == run("erase", "requests", data, "--forget", request, *elsewhere).exit_code
     assert {} == {
         name: each
         for path in (data / "keeplast-erasures", tmp_path / "apart")
         for name, each in json.loads(path.read_bytes()).items()
         if each and name != "version"
     }
-    assert 0 == run("undo", "apply", data).exit_code
+    assert 0 == run("undo", data).exit_code
 
 
 def test_a_list_of_undo_takes_a_name_out_whose_file_is_lost(data: Path, tmp_path: Path) -> None:
@@ -175,6 +189,7 @@ def test_a_list_of_undo_takes_a_name_out_whose_file_is_lost(data: Path, tmp_path
     lost = tmp_path / "apart"
     asked = (
         "erase",
+        "keys",
         data,
         "--keys",
         keys,
@@ -186,9 +201,9 @@ def test_a_list_of_undo_takes_a_name_out_whose_file_is_lost(data: Path, tmp_path
     )
     request = json.loads(run(*asked, "--json").stdout)["request"]
     lost.unlink()
-    assert request in run("erasure", "list", data).output
-    assert 0 == run("erasure", "forget", data, request).exit_code
-    assert [] == json.loads(run("erasure", "list", data, "--json").stdout)["elsewhere"]
+    assert request in run("erase", "requests", data).output
+    assert 0 == run("erase", "requests", data, "--forget", request).exit_code
+    assert [] == json.loads(run("erase", "requests", data, "--json").stdout)["elsewhere"]
 
 
 def test_what_is_to_be_erased_does_not_come_back(data: Path, tmp_path: Path) -> None:
@@ -197,23 +212,25 @@ def test_what_is_to_be_erased_does_not_come_back(data: Path, tmp_path: Path) -> 
     secret.write_bytes(b"k" * 32)
     keys.write_text("a\n")
     clean(data)
-    asked = run("erase", data, "--keys", keys, "--hash-key", secret, "--topic", "t", "--json")
+    asked = run(
+        "erase", "keys", data, "--keys", keys, "--hash-key", secret, "--topic", "t", "--json"
+    )
     assert 1 == asked.exit_code, asked.output
     places = json.loads(asked.stdout)["keys"][0]["places"]
     assert all(any("keeplast-undo." in n for n in each["files_beside"]) for each in places)
-    refused = run("undo", "apply", data, "--partition", 0)
+    refused = run("undo", data, "--partition", 0)
     assert (4, True) == (refused.exit_code, "are to be erased" in refused.output)
-    listed = json.loads(run("undo", "list", data, "--json").stdout)["rounds"]
+    listed = json.loads(run("undo", data, "--list", "--json").stdout)["rounds"]
     request = json.loads(asked.stdout)["request"]
     assert listed
     assert all(f"to be erased: request {request}" in each["refusal"] for each in listed)
-    run("erase", data, "--keys", keys, "--hash-key", secret, "--topic", "t", "--now")
+    run("erase", "keys", data, "--keys", keys, "--hash-key", secret, "--topic", "t", "--now")
     assert not list(data.glob("*/keeplast-undo.*"))
 
 
 def rounds_of(data: Path, number: int) -> list[str]:
     """Return the rounds of a partition that are kept, the newest first."""
-    listed = run("undo", "list", data, "--partition", number, "--json")
+    listed = run("undo", data, "--list", "--partition", number, "--json")
     return [each["round"] for each in json.loads(listed.stdout)["rounds"]]
 
 
@@ -243,13 +260,13 @@ def test_rounds_that_are_named_are_undone_once_however_often_that_is_asked_for(
 ) -> None:
     """A call that was cut off behind the first partition takes no round before its newest."""
     older, newest = [[rounds_of(twice, each)[at] for each in (0, 1)] for at in (1, 0)]
-    done = run("undo", "apply", twice, "--partition", 0, *named(newest[0]), "--json")
+    done = run("undo", twice, "--partition", 0, *named(newest[0]), "--json")
     assert (0, newest[:1]) == (
         done.exit_code,
         [e["round"] for e in json.loads(done.stdout)["rounds"]],
     )
     for expected in (newest[1:], []):
-        done = run("undo", "apply", twice, *named(*newest), "--json")
+        done = run("undo", twice, *named(*newest), "--json")
         assert 0 == done.exit_code, done.output
         assert expected == [each["round"] for each in json.loads(done.stdout)["rounds"]]
     assert f"round {newest[0]} was undone before" in " ".join(done.output.split())
@@ -260,7 +277,7 @@ def test_rounds_of_a_file_are_undone_the_newest_first(data: Path, twice: Path) -
     before = {number: logs(data, number) for number in (0, 1)}
     names = data.parent / "names"
     names.write_text("\n".join(rounds_of(twice, 0)[::-1]))
-    done = run("undo", "apply", twice, *named(f"@{names}"))
+    done = run("undo", twice, *named(f"@{names}"))
     assert 0 == done.exit_code, done.output
     assert "t-1: no round of these is kept" in done.output
     assert [] == rounds_of(twice, 0)
@@ -270,7 +287,7 @@ def test_rounds_of_a_file_are_undone_the_newest_first(data: Path, twice: Path) -
 def test_a_round_before_one_that_is_not_named_is_refused_and_nothing_is_done(twice: Path) -> None:
     before = logs(twice)
     later, earlier = rounds_of(twice, 0)
-    done = run("undo", "apply", twice, "--partition", 0, *named(earlier))
+    done = run("undo", twice, "--partition", 0, *named(earlier))
     assert 4 == done.exit_code
     assert "a later round has to be undone first; name it too" in " ".join(done.output.split())
     assert (before, [later, earlier]) == (logs(twice), rounds_of(twice, 0))
@@ -280,7 +297,7 @@ def test_a_round_that_nobody_knows_is_a_mistake(twice: Path) -> None:
     names = twice.parent / "names"
     names.write_text("\n")
     for given in ("0" * 32, f"@{names}", f"@{names}.not"):
-        assert 2 == run("undo", "apply", twice, *named(given)).exit_code
+        assert 2 == run("undo", twice, *named(given)).exit_code
     assert [2, 2] == [len(rounds_of(twice, number)) for number in (0, 1)]
 
 
@@ -356,12 +373,12 @@ def test_a_terminal_shows_how_far_the_comparison_is(
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100, highlight=False)
     monkeypatch.setattr("keeplast.cli.show.progress.stderr_console", lambda: console)
-    done = run("undo", "apply", data, *more)
+    done = run("undo", data, *more)
     assert 0 == done.exit_code, done.output
     assert "comparing" in screen.getvalue()
 
 
 def test_elsewhere_nothing_but_the_result_is_said(data: Path) -> None:
     clean(data)
-    done = run("undo", "apply", data)
+    done = run("undo", data)
     assert (0, "") == (done.exit_code, done.stderr)

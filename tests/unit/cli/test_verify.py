@@ -1,4 +1,4 @@
-"""``verify`` and ``receipt show``: arguments to judgements, judgements to output and exit codes."""
+"""``verify``, and ``inspect`` of receipts: arguments to judgements, output and exit codes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from keeplast.clock import time_text
+from keeplast.inspect.verdicts import VerificationReport
+from keeplast.inspect.verification import Verifier
 from tests.support.cleaned_pair import LATE_MS, SECOND_MS, make_pair
 from tests.support.damaged_log import DamagedLog
 from tests.unit.cli.conftest import Run
@@ -82,7 +84,7 @@ def test_what_cannot_be_judged_is_0_and_strictly_1(cleaned: Path, keeplast: Comm
 
 
 def test_run_in_place_is_judged_by_its_receipt(cleaned: Path, keeplast: Command) -> None:
-    arguments = ("verify", "--receipt", cleaned / "receipt", cleaned / "after")
+    arguments = ("verify", cleaned / "after", "--receipt", cleaned / "receipt")
     run = keeplast(*arguments)
     assert (0, True) == (run.code, "there is no log before cleaning" in run.out)
     log = DamagedLog(cleaned / "after" / "log-0")
@@ -112,7 +114,7 @@ def test_partition_without_a_round_and_a_before_cannot_be_judged(
     cleaned: Path, keeplast: Command
 ) -> None:
     shutil.copytree(cleaned / "before" / "log-0", cleaned / "after" / "log-1")
-    run = keeplast("verify", "--receipt", cleaned / "receipt", cleaned / "after", "--json")
+    run = keeplast("verify", cleaned / "after", "--receipt", cleaned / "receipt", "--json")
     assert 0 == run.code, run.err
     second = run.document["partitions"][1]
     assert ("log-1", "cannot be judged") == (second["partition"], second["verdict"])
@@ -203,12 +205,12 @@ def test_receipt_of_another_directory_is_refused(cleaned: Path, keeplast: Comman
 
 
 def test_replicas(cleaned: Path, keeplast: Command) -> None:
-    run = keeplast("verify", "--replicas", cleaned / "before", cleaned / "after")
+    run = keeplast("verify", cleaned / "before", cleaned / "after", "--replicas")
     assert (0, True) == (run.code, "log-0: holds" in run.out)
     log = DamagedLog(cleaned / "after" / "log-0")
     log.change(21, value=b"a9")
     log.save()
-    run = keeplast("verify", "--replicas", cleaned / "before", cleaned / "after")
+    run = keeplast("verify", cleaned / "before", cleaned / "after", "--replicas")
     assert (1, True) == (run.code, "value changed" in run.out)
 
 
@@ -216,7 +218,6 @@ def test_replicas(cleaned: Path, keeplast: Command) -> None:
     "arguments",
     [
         ("before",),
-        ("before", "after", "before"),
         ("--replicas", "before"),
         ("--replicas", "before", "after", "--receipt", "receipt"),
         ("before", "after", "--receipt", "nowhere/receipt"),
@@ -237,6 +238,11 @@ def test_arguments_that_make_no_sense_are_refused(
     assert run.err.startswith("error: ")
 
 
+def test_a_third_directory_is_a_mistake(cleaned: Path, keeplast: Command) -> None:
+    run = keeplast("verify", cleaned / "before", cleaned / "after", cleaned / "before")
+    assert (2, "") == (run.code, run.out)
+
+
 def test_partition_in_one_place_only_is_refused(cleaned: Path, keeplast: Command) -> None:
     shutil.copytree(cleaned / "before" / "log-0", cleaned / "before" / "log-1")
     run = keeplast("verify", cleaned / "before", cleaned / "after")
@@ -245,35 +251,60 @@ def test_partition_in_one_place_only_is_refused(cleaned: Path, keeplast: Command
 
 
 def test_receipt_is_shown(cleaned: Path, keeplast: Command) -> None:
-    run = keeplast("receipt", "show", cleaned / "receipt")
+    run = keeplast("inspect", cleaned / "receipt")
     assert 0 == run.code
     assert "log-0" in run.out
     assert "superseded" in run.out
     assert "13..24" in run.out
-    document = keeplast("receipt", "show", cleaned / "receipt", "--json").document
+    document = keeplast("inspect", cleaned / "receipt", "--json").document
     (receipt,) = document["receipts"]
     assert (LATE_MS, 2) == (receipt["now_ms"], receipt["version"])
     assert SECOND_MS < receipt["now_ms"]
 
 
-def test_a_directory_is_no_receipt_and_is_not_told_to_be_moved_away(
+def test_a_directory_is_no_receipt_and_the_file_in_it_is_named(
     cleaned: Path, keeplast: Command
 ) -> None:
-    run = keeplast("receipt", "show", cleaned)
+    (cleaned / "after" / "keeplast-receipts").touch()
+    run = keeplast("inspect", cleaned / "after")
     assert 2 == run.code
-    assert f"name the file in it, such as {cleaned}/keeplast-receipts" in run.err.replace("\n", "")
+    assert "or its receipts, keeplast-receipts" in " ".join(run.err.split())
 
 
 def test_receipt_that_is_none_is_refused(place: Path, keeplast: Command) -> None:
-    assert 2 == keeplast("receipt", "show", place / "before" / "log-0" / f"{0:020d}.log").code
+    for text in ('{"no": "receipt"}\n', "no receipt\n", ""):
+        (place / "other").write_text(text)
+        run = keeplast("inspect", place / "other")
+        assert (2, "", True) == (run.code, run.out, "receipt" in run.err), run.err
+
+
+def test_receipts_are_known_by_their_content_and_kafkas_files_by_their_names(
+    cleaned: Path, keeplast: Command
+) -> None:
+    link = cleaned / "link"
+    link.symlink_to(cleaned / "receipt")
+    assert "receipts" == keeplast("inspect", link, "--json").document["kind"]
+    (cleaned / "cleaner-offset-checkpoint").write_text("{}")
+    assert 3 == keeplast("inspect", cleaned / "cleaner-offset-checkpoint").code
+
+
+def test_a_limit_shows_the_first_receipts_and_checks_the_whole_chain(
+    cleaned: Path, keeplast: Command
+) -> None:
+    noted(cleaned, keeplast)
+    run = keeplast("inspect", cleaned / "receipt", "--limit", 1, "--json")
+    assert (1, True) == (len(run.document["receipts"]), run.document["truncated"])
+    whole = keeplast("inspect", cleaned / "receipt", "--json").document
+    assert (2, False) == (len(whole["receipts"]), whole["truncated"])
+    assert whole["chain"] == run.document["chain"]
 
 
 def test_a_receipt_that_was_edited_breaks_the_check_where_its_head_was_kept(
     cleaned: Path, keeplast: Command
 ) -> None:
     receipt = cleaned / "receipt"
-    head = keeplast("receipt", "show", receipt, "--json").document["chain"]["head"]
-    arguments = ("verify", "--receipt", receipt, cleaned / "after")
+    head = keeplast("inspect", receipt, "--json").document["chain"]["head"]
+    arguments = ("verify", cleaned / "after", "--receipt", receipt)
     assert "tail not proven" in keeplast(*arguments).out
     proven = keeplast(*arguments, "--receipt-head", head)
     assert (0, True) == (proven.code, "proven up to the head that was kept" in proven.out)
@@ -283,8 +314,44 @@ def test_a_receipt_that_was_edited_breaks_the_check_where_its_head_was_kept(
     assert 0 == keeplast(*arguments).code
     edited = keeplast(*arguments, "--receipt-head", head)
     assert (1, True) == (edited.code, "not the one that was kept as head" in edited.out)
+    receipt.write_bytes(b"")
+    emptied = keeplast(*arguments, "--receipt-head", head)
+    assert (1, True) == (emptied.code, "lines were cut off" in emptied.out), emptied.out
     refused = keeplast("verify", cleaned / "before", cleaned / "after", "--receipt-head", head)
     assert (2, True) == (refused.code, "give --receipt FILE too" in refused.err)
+
+
+def test_a_broken_chain_is_a_failure_where_no_round_of_it_is_judged(
+    cleaned: Path, keeplast: Command
+) -> None:
+    assert 0 == noted(cleaned, keeplast).code
+    path = cleaned / "receipt"
+    path.write_bytes(path.read_bytes().replace(b'"wave":1', b'"wave":1 ', 1))
+    shutil.copytree(cleaned / "after", cleaned / "copy")
+    places = (cleaned / "copy", cleaned / "after")
+    run = keeplast("verify", *places, "--receipt", path, "--now-ms", LATE_MS)
+    assert (1, True) == (run.code, "receipt: its chain is broken" in run.out), run.out
+
+
+def test_a_log_that_cannot_be_judged_keeps_no_other_from_it(
+    cleaned: Path, keeplast: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("before", "after"):
+        shutil.copytree(cleaned / "before" / "log-0", cleaned / name / "log-1")
+    judge = Verifier.verify_pair
+
+    def fails(self: Verifier, before: Path, after: Path, *more: object) -> VerificationReport:
+        if after.name == "log-0":
+            raise OSError(5, "Input/output error", str(after))
+        return judge(self, before, after, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Verifier, "verify_pair", fails)
+    run = keeplast("verify", cleaned / "before", cleaned / "after", "--json")
+    first, second = run.document["partitions"]
+    assert (5, "log-0", "log-1") == (run.code, first["partition"], second["partition"])
+    assert "input/output error" in first["error"].lower()
+    assert "verdict" in second
+    assert "log-0: " in run.err
 
 
 def noted(place: Path, keeplast: Command, *more: str) -> Run:
@@ -307,7 +374,7 @@ def test_a_verdict_is_noted_in_the_receipts_chain_beside_its_round(
         "verdict": "holds", "rounds": [first["attempt"]], "broken": [], "unjudged": [],
     } == verdict["verdict"]  # fmt: skip
     assert ("log", 0) == (verdict["topic"], verdict["partition"])
-    shown = keeplast("receipt", "show", cleaned / "receipt")
+    shown = keeplast("inspect", cleaned / "receipt")
     assert (0, True) == (shown.code, "its chain is whole" in shown.out)
     words = " ".join(shown.out.split())
     assert f"holds {time_text(verdict['now_ms'])[:10]}" in words
@@ -324,7 +391,7 @@ def test_nothing_is_noted_unless_that_is_asked_for(cleaned: Path, keeplast: Comm
     run = keeplast("verify", *places, "--receipt", cleaned / "receipt", "--json")
     assert (0, before) == (run.code, (cleaned / "receipt").read_bytes())
     assert "noted" not in run.document
-    assert "verdict" not in keeplast("receipt", "show", cleaned / "receipt").out
+    assert "verdict" not in keeplast("inspect", cleaned / "receipt").out
 
 
 def test_what_is_broken_is_noted_and_no_log_is_touched(cleaned: Path, keeplast: Command) -> None:
@@ -339,9 +406,9 @@ def test_what_is_broken_is_noted_and_no_log_is_touched(cleaned: Path, keeplast: 
     line = json.loads((cleaned / "receipt").read_bytes().splitlines()[-1])
     assert ("broken", broken) == (line["verdict"]["verdict"], line["verdict"]["broken"])
     assert "winners" in broken
-    shown = keeplast("receipt", "show", cleaned / "receipt", "--json")
+    shown = keeplast("inspect", cleaned / "receipt", "--json")
     assert line == shown.document["receipts"][-1]
-    assert "broken:" in keeplast("receipt", "show", cleaned / "receipt").out
+    assert "broken:" in keeplast("inspect", cleaned / "receipt").out
     assert kept == {path: path.read_bytes() for path in kept}
 
 
@@ -354,10 +421,10 @@ def test_an_edited_receipt_is_noted_as_broken_and_stays_so(
     assert 1 == noted(cleaned, keeplast).code
     line = json.loads(path.read_bytes().splitlines()[-1])
     assert ["receipt"] == line["verdict"]["broken"]
-    shown = keeplast("receipt", "show", path)
+    shown = keeplast("inspect", path)
     assert (1, True) == (shown.code, "its chain is broken" in shown.out)
     assert "error: its chain is broken: line 2 follows another line" in " ".join(shown.err.split())
-    assert 1 == keeplast("receipt", "show", path, "--json").code
+    assert 1 == keeplast("inspect", path, "--json").code
 
 
 def test_where_no_round_was_judged_nothing_is_noted(cleaned: Path, keeplast: Command) -> None:

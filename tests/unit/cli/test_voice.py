@@ -124,11 +124,11 @@ def test_a_file_that_cannot_be_opened_is_an_error_of_the_command(tmp_path: Path)
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--quiet", "config", "get", "segment.ms", "DIR"),
-        ("config", "get", "segment.ms", "DIR", "--quiet"),
-        ("config", "get", "-q", "segment.ms", "DIR"),
-        ("config", "get", "segment.ms", "DIR", "--quiet", "--log-file", "LOG"),
-        ("config", "get", "segment.ms", "DIR", "-q", "--log-file=LOG"),
+        ("--quiet", "config", "--key", "segment.ms", "DIR"),
+        ("config", "--key", "segment.ms", "DIR", "--quiet"),
+        ("config", "--key", "segment.ms", "-q", "DIR"),
+        ("config", "--key", "segment.ms", "DIR", "--quiet", "--log-file", "LOG"),
+        ("config", "--key", "segment.ms", "DIR", "-q", "--log-file=LOG"),
     ],
 )
 def test_the_options_stand_anywhere_on_the_command_line(
@@ -153,7 +153,7 @@ def test_what_stands_behind_two_dashes_is_no_option_of_ours(
 def test_a_log_file_that_cannot_be_made_is_one_line(
     keeplast: Callable[..., Run], data_dir: Path, tmp_path: Path
 ) -> None:
-    run = keeplast("config", "get", "segment.ms", data_dir, "--log-file", tmp_path / "no" / "x")
+    run = keeplast("config", "--key", "segment.ms", data_dir, "--log-file", tmp_path / "no" / "x")
     assert 5 == run.code
     assert run.err.startswith("error: no such file or directory; correct the path")
     assert "Traceback" not in run.err
@@ -162,4 +162,4 @@ def test_a_log_file_that_cannot_be_made_is_one_line(
 def test_an_option_without_its_value_is_a_mistake(
     keeplast: Callable[..., Run], data_dir: Path
 ) -> None:
-    assert 2 == keeplast("config", "get", "segment.ms", data_dir, "--log-file").code
+    assert 2 == keeplast("config", "--key", "segment.ms", data_dir, "--log-file").code

@@ -438,7 +438,7 @@ def test_check_tells_a_late_copy_from_what_is_gone() -> None:
     (found,) = check_copied(topic, [OffsetRange(0, 50)], [story.cache])
     assert ("late-copy", Severity.WARNS) == (found.rule, found.severity)
     assert "offsets 25 to 29" in found.words
-    assert "attach clean" in found.remedy
+    assert "keeplast clean --topic t" in found.remedy
     assert "another topic" not in found.remedy
 
 

@@ -1,4 +1,4 @@
-"""What ``attach check`` says of a storage: whose objects are there, what is refused, what stays."""
+"""What ``place check`` says of a storage: whose objects are there, what is refused, what stays."""
 
 from __future__ import annotations
 

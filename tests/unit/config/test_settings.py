@@ -15,8 +15,8 @@ def settings(*flags: str, file: str = "", environment: dict[str, str] | None = N
     return Settings(
         (
             flags_layer(flags),
-            environment_layer(environment or {}),
             file_layer(file, "keeplast.toml"),
+            environment_layer(environment or {}),
         )
     )
 
@@ -36,11 +36,11 @@ def test_a_topics_value_in_the_file_beats_the_clusters_on_the_command_line() -> 
     assert 100 == chosen.topic_config("other").segment_bytes
 
 
-def test_within_the_cluster_flags_beat_the_environment_and_that_the_file() -> None:
+def test_within_the_cluster_flags_beat_the_file_and_that_the_environment() -> None:
     file = "[cluster]\nlog.segment.bytes = 300"
     environment = {"KEEPLAST_LOG_SEGMENT_BYTES": "200"}
-    assert 300 == settings(file=file).topic_config("t").segment_bytes
-    assert 200 == settings(file=file, environment=environment).topic_config("t").segment_bytes
+    assert 200 == settings(environment=environment).topic_config("t").segment_bytes
+    assert 300 == settings(file=file, environment=environment).topic_config("t").segment_bytes
     everything = settings("log.segment.bytes=100", file=file, environment=environment)
     assert 100 == everything.topic_config("t").segment_bytes
 

@@ -40,7 +40,7 @@ def change(
     changes: Mapping[str, str | None],
     topic: str | None = None,
     *,
-    environment: Mapping[str, str] | None = None,
+    flags: tuple[str, ...] = (),
     topics_here: Sequence[str] = (),
 ) -> Edit:
     return change_settings(
@@ -49,7 +49,7 @@ def change(
         changes,
         topic=topic,
         topics_here=topics_here,
-        sources=SettingSources(environment=environment or {}),
+        sources=SettingSources(flags=flags, environment={}),
     )
 
 
@@ -212,11 +212,11 @@ def test_what_a_user_should_know_is_said(tmp_path: Path) -> None:
     made = change(
         tmp_path,
         {"segment.ms": "5", "log.preallocate": "true"},
-        environment={"KEEPLAST_LOG_ROLL_MS": "9"},
+        flags=("log.roll.ms=9",),
     )
     removed, beaten, idle = made.warnings
     assert "key=log.roll.hours" in removed
-    assert "environment says otherwise" in beaten
+    assert "--config says otherwise" in beaten
     assert "key=preallocate" not in idle
     assert "key=log.preallocate" in idle
     assert [9, True] == [each.after.value for each in made.changes]

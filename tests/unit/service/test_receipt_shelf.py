@@ -109,7 +109,7 @@ def test_a_shelf_of_no_file_is_empty() -> None:
 def test_actions_are_listed_by_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "receipts"
     path.write_bytes(action_line(None, name="pause", by="a test", now_ms=1))
-    shown = CliRunner().invoke(app, ["receipt", "show", str(path)])
+    shown = CliRunner().invoke(app, ["inspect", str(path)])
     assert 0 == shown.exit_code, shown.stderr
     assert "pause, asked for by a test" in " ".join(shown.stdout.split())
 
@@ -226,7 +226,7 @@ def test_a_verdict_whose_rounds_are_gone_is_a_line(tmp_path: Path, lines: list[b
     found = shelf.lines()
     assert ["verdict", "round"] == [each.kind for each in found]
     assert "broken: winners 1970-01-01 00:00:00.007, of rounds before these" == found[0].words
-    shown = CliRunner().invoke(app, ["receipt", "show", str(tmp_path / FILE_NAME)])
+    shown = CliRunner().invoke(app, ["inspect", str(tmp_path / FILE_NAME)])
     # The line between the two is gone, and the chain with it; all that is there is shown.
     assert (1, True) == (shown.exit_code, "its chain is broken: line 2" in shown.stderr)
     assert "verdict: broken: winners" in " ".join(shown.stdout.split())

@@ -130,7 +130,7 @@ def test_who_is_not_told_of_is_waited_for_until_the_wait_is_over(
     store.clock.advance(DAY_MS + WAIT_MS - 1)
     report = store.clean()
     assert report.skipped
-    said = "no broker answers" if asks else "nobody was asked; keeplast tier status, clean"
+    said = "no broker answers" if asks else "nobody was asked; status, plan, clean"
     assert any(said in each for each in report.notes)
     assert [b"a", b"e"] == store.tombstones(tmp_path)
     store.clock.advance(1)
@@ -185,13 +185,18 @@ def test_every_command_of_a_store_asks_the_brokers_that_are_named(
 ) -> None:
     store.opened.__exit__(None, None, None)
     monkeypatch.setattr("keeplast.cluster.client.ClusterClient", lambda *_: store.cluster)
-    given = ["tier", command, "--store", store.url, "--bootstrap-server", "host:9092", "--json"]
+    asked = ["--bootstrap-server", "host:9092", "--json"]
+    given = {
+        "erase": ["erase", "keys", store.url],
+        "status": ["tier", "status", "--store", store.url],
+        "run": ["tier", "run", "--store", store.url],
+    }.get(command, [command, store.url])
     operator = write_operator_files(tmp_path / "apart", [b"a"])
     more = {"explain": ["a"], "run": ["--once", "--owner", "me"], "clean": ["--owner", "me"]}
     more["run"] += ["--config", "log.cleaner.expired.rounds=true"]
     erase = ["--keys", str(operator.keys), "--hash-key", str(operator.hash_key), "--owner", "me"]
     more |= {"erase": [*erase, "--topic", PARTITION.topic, "--now"]}
-    result = CliRunner().invoke(app, [*given, *more.get(command, [])])
+    result = CliRunner().invoke(app, [*given, *asked, *more.get(command, [])])
     assert 0 == result.exit_code, result.output
     assert [PARTITION.topic, "g"] == store.cluster.asked[:2]
 
@@ -207,9 +212,9 @@ def test_the_rounds_of_erase_ask_the_brokers_that_are_named(
         told.append(brokers)
         return open_store(*args, brokers=brokers, **more)
 
-    monkeypatch.setattr("keeplast.api.open_store.open_store", noted)
+    monkeypatch.setattr("keeplast.api.stored_logs.open_store", noted)
     operator = write_operator_files(tmp_path / "apart", [b"a"])
-    given = ["tier", "erase", "--store", store.url, "--keys", str(operator.keys), "--owner", "me"]
+    given = ["erase", "keys", store.url, "--keys", str(operator.keys), "--owner", "me"]
     given += ["--hash-key", str(operator.hash_key), "--topic", PARTITION.topic, "--now"]
     result = CliRunner().invoke(app, [*given, "--bootstrap-server", "host:9092"])
     assert 0 == result.exit_code, result.output
@@ -224,8 +229,7 @@ def test_the_rounds_of_erase_ask_the_brokers_that_are_named(
         (True, "group g has read up to offset 1"),
         (
             False,
-            "keeplast tier status, clean, explain, erase and run ask brokers, with "
-            "--bootstrap-server",
+            "status, plan, clean, run, explain and erase ask brokers, with --bootstrap-server",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""``tier verify`` names a row that is not what keeplast has written, and looks at the rest."""
+"""``verify`` of a store names a row that keeplast has not written, and looks at the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from keeplast.errors import CorruptError
-from keeplast.store.verification import TierFinding, judge_partition
+from keeplast.model.verdict import Verdict
+from keeplast.store.judgement import CLAIMS, TierFinding, TierJudgement
+from keeplast.store.verification import judge_partition
 from keeplast.tier.state.continuity import Visit, Visits
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION
@@ -39,12 +41,13 @@ class Store(Tiered):
             assert connection.execute(text(statement), values).rowcount, statement
 
     def findings(self) -> tuple[TierFinding, ...]:
+        return self.judged().findings
+
+    def judged(self) -> TierJudgement:
         def ignore(count: int) -> None:
             """Take no notice of progress."""
 
-        return judge_partition(
-            self.store, self.objects, PARTITION, ignore, ignore
-        ).findings  # fmt: skip
+        return judge_partition(self.store, self.objects, PARTITION, ignore, ignore)
 
 
 @pytest.fixture
@@ -113,6 +116,32 @@ def test_a_row_that_is_wrong_is_named_and_the_rest_is_verified(
         assert (lost.base_offset, lost.segment_id) == (gone.offset, gone.segment_id)
         assert gone.object_key is not None
         assert gone.object_key.endswith(".log")
+
+
+def verdicts(store: Store) -> dict[Verdict, set[str]]:
+    report = store.judged().report()
+    return {each: set(report.names(each)) for each in Verdict}
+
+
+def test_a_check_holds_only_where_it_could_look_at_everything(store: Store) -> None:
+    assert set(CLAIMS) == verdicts(store)[Verdict.HOLDS]
+    (log, *_) = [each.key for each in store.objects.list(str(PARTITION)) if ".log" in each.key]
+    store.objects.delete([log])
+    found = verdicts(store)
+    assert ({"I-14"}, {"metadata", "I-18"}) == (found[Verdict.BROKEN], found[Verdict.HOLDS])
+    store.change(f"UPDATE segments SET files = '{{' {FIRST}")
+    found = verdicts(store)
+    assert ("metadata" in found[Verdict.BROKEN], {"I-18"}) == (True, found[Verdict.HOLDS])
+    store.change("UPDATE partitions SET log_start = 'x'")
+    found = verdicts(store)
+    assert ({"metadata"}, set()) == (found[Verdict.BROKEN], found[Verdict.HOLDS])
+
+
+def test_a_finding_says_where_in_the_document_too(store: Store) -> None:
+    name = first_id(store)
+    store.change(f"UPDATE segments SET files = '{{' {FIRST}")
+    (finding, *_) = store.judged().report().check("metadata").findings
+    assert {"table": "segments", "row": name} == finding.where
 
 
 def test_a_live_segment_that_nothing_leads_to_is_found(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""``tier verify`` finds each kind of corruption, and reads each object once."""
+"""``verify`` of a store finds each kind of corruption, and reads each object once."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from keeplast.format.filename import (
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
+from keeplast.store.judgement import CLAIMS
 from keeplast.store.verification import judge_partition, verify_remote
 from keeplast.tier.objects.filters import FilterKey, SegmentBytes, encode_filter
 from keeplast.tier.objects.object_store import FILTER, object_key
@@ -75,6 +76,7 @@ class Store(Tiered):
 
     def findings(self) -> list[str]:
         found = verify_remote(self.objects, self.now, lambda count: None)
+        assert {each.invariant for each in found} <= CLAIMS.keys()
         return [f"{each.invariant} {each.problem}" for each in found]
 
 

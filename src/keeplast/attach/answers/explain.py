@@ -254,7 +254,7 @@ def served_there(partition: TopicPartition) -> Iterator[None]:
     except FileNotFoundError as error:
         raise ConflictError(
             "an object of a segment that brokers serve is missing; ask again, and if it stays so, "
-            f"keeplast attach verify. partition={partition} object={error.filename}"
+            f"keeplast verify. partition={partition} object={error.filename}"
         ) from error
 
 

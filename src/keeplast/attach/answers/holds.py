@@ -147,7 +147,7 @@ class AttachedHolds:
             told_from=min(told, sources.end), topic_id=at.topic_id,
             lineage=tuple(lineage_of(sources.segments[-1].newest)),
         )  # fmt: skip
-        files = LogDirectoryRecipe(ROOT, (shown,), again="keeplast attach verify").open()
+        files = LogDirectoryRecipe(ROOT, (shown,)).open()
         entry = PartitionEntry(partition, attached_path(at), None)
         reached = look_at_entry(entry, files, self._clock)
         if asked is not None and asked >= reached.log_end:

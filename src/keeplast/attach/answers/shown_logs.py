@@ -93,7 +93,7 @@ def shown_log(
     except FileNotFoundError as error:
         raise ConflictError(
             "an object of a segment that brokers serve is missing; ask again, and if it stays so, "
-            f"keeplast attach verify. partition={name} object={error.filename}"
+            f"keeplast verify. partition={name} object={error.filename}"
         ) from error
     end = sources[-1].end_offset + 1 if sources else ends.start
     behind = ""
@@ -139,7 +139,7 @@ def find_shown_logs(
             else:
                 held = None if log is None else log.find(AttachedName(facts.cluster_id, name))
                 logs.append(shown_log(layout, name, ends, cache, log, held))
-    return LogDirectoryRecipe(ROOT, tuple(logs), tuple(others), where, "keeplast attach verify")
+    return LogDirectoryRecipe(ROOT, tuple(logs), tuple(others), where)
 
 
 def find_shown_topics(
@@ -167,13 +167,16 @@ def find_shown_topics(
 
 @contextlib.contextmanager
 def decision_log_at(
-    store: str | None, clock: Clock, *, only_looks: bool = True
+    store: str | None, clock: Clock, *, only_looks: bool = True, makes: bool = False
 ) -> Iterator[DecisionLog | None]:
-    """Open a decision log that is there, None without a URL; InvalidError when it is not."""
+    """Open a decision log, None without a URL; InvalidError for one that is missing.
+
+    With ``makes`` a missing one is made.
+    """
     if store is None:
         yield None
         return
-    if is_missing(store):
+    if is_missing(store) and not makes:
         raise InvalidError(f"there is no such decision log. store={shown_url(store)}")
     log = DecisionLog(open_database(store, only_looks=only_looks), clock)
     try:

@@ -202,7 +202,7 @@ def _begin(
     for each in findings:
         if each.severity is Severity.REFUSES:
             raise RefusedError(
-                f"{each.words}; see keeplast attach check. rule={each.rule} partition={name}"
+                f"{each.words}; see keeplast place check. rule={each.rule} partition={name}"
             )
     if metadata is None:
         raise RefusedError(f"there is no {METADATA_TOPIC} any more. partition={name}")

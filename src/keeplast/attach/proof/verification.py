@@ -1,4 +1,4 @@
-"""``attach verify``: an independent judgement of a partition that is compacted in a live cluster.
+"""``verify`` of a live cluster: an independent judgement of a partition that is compacted there.
 
 Consumers read it through brokers, in both isolation levels; and every segment that the brokers'
 fold names is read from its objects, since a broker's caches hide an object that is missing. Both
@@ -65,7 +65,7 @@ from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Attached, AttachedName, Decision, DecisionState
 
-COMMAND = "attach verify"
+JUDGED_BY = "verify of a cluster"
 UNREAD = -1
 """In place of the checksum of a segment that cannot be read whole."""
 LOOKS_MAX = 3
@@ -273,7 +273,7 @@ class AttachedVerifier:
             if sources
             else "no replaced segment is left to compare with"
         )
-        judged_by = JudgedBy(COMMAND, looked.known.epoch, clean)
+        judged_by = JudgedBy(JUDGED_BY, looked.known.epoch, clean)
         return found.owned_report(title, settings.receipts, judged_by), end
 
     def _lineage(self, looked: _Looked, found: _Judged) -> Sequence[LeaderEpoch]:

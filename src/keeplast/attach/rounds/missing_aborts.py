@@ -10,7 +10,7 @@ taken the segment.
 So little is read that every look can ask: the snapshots of the newest segments, which say what is
 open where each one ends, and of a segment that follows an open transaction its log up to the
 markers of those. The rule: **a finding is a proof**, of a marker that was read; that nothing is
-found is none. ``attach verify`` reads all. Answers to ``ProducerStateManager`` and
+found is none. ``verify`` reads all. Answers to ``ProducerStateManager`` and
 ``RemoteLogManager.collectAbortedTransactions``.
 """
 
@@ -89,7 +89,7 @@ class AbortSearch:
         """Return what the newest of ``ranges`` lack, of those that reach to ``first_dirty``.
 
         Ranges ascend. An object that is missing or cannot be read ends the search: rounds and
-        ``attach verify`` tell of it. UnavailableError when the store fails.
+        ``verify`` tell of it. UnavailableError when the store fails.
         """
         try:
             return tuple(self._find(ranges, log_start, first_dirty))

@@ -218,7 +218,7 @@ def standing_of(
         raise CorruptError(
             "brokers serve nothing for offsets that were compacted; nothing more is decided or "
             "deleted. Run keeplast attach repair, which ends what word to brokers can end; "
-            "keeplast attach check says what else to do", expected=f"{start} to {end}", found=holes,
+            "keeplast place check says what else to do", expected=f"{start} to {end}", found=holes,
         )  # fmt: skip
     ids = {each.id for each in outputs}
     overlaid = [

@@ -195,7 +195,7 @@ def _require_collectable(view: MetadataView, decision: Decision) -> list[RemoteL
     if hidden:
         raise ConflictError(
             "a copy that a broker finished late hides what was compacted; nothing is deleted. The "
-            "next round makes it served again (keeplast attach run, or attach clean). "
+            "next round makes it served again (keeplast attach run, or keeplast clean). "
             f"id={decision.id} offsets={hidden}"
         )
     standing = standing_of(view.cache, decision.sources, decision.outputs, view.log.start)

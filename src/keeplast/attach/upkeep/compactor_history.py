@@ -72,7 +72,7 @@ class CompactorHistory:
         for each in cluster.read_metadata(self.metadata_partition, held):
             if isinstance(each, int):
                 raise RefusedError(
-                    f"{METADATA_TOPIC} has no record at an offset; see keeplast attach check. "
+                    f"{METADATA_TOPIC} has no record at an offset; see keeplast place check. "
                     f"partition={self.metadata_partition} offset={each}"
                 )
             self._add(each.offset, each.value)

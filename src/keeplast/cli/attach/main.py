@@ -14,17 +14,9 @@ class _Attach(LazyGroup):
     """The commands of a live cluster's tiered topics."""
 
     homes: ClassVar[Mapping[str, str]] = {
-        "check": "keeplast.cli.attach.check:check",
         "status": "keeplast.cli.attach.status:status",
-        "plan": "keeplast.cli.attach.clean:plan",
-        "clean": "keeplast.cli.attach.clean:clean",
         "run": "keeplast.cli.attach.run:run",
         "collect": "keeplast.cli.attach.upkeep:collect",
-        "verify": "keeplast.cli.attach.verify:verify",
-        "explain": "keeplast.cli.attach.explain:explain",
-        "erase": "keeplast.cli.attach.erase:erase",
-        "certificate": "keeplast.cli.attach.certificate:certificate",
-        "hold": "keeplast.cli.attach.hold:hold",
         "repair": "keeplast.cli.attach.upkeep:repair",
         "pause": "keeplast.cli.attach.upkeep:pause",
         "resume": "keeplast.cli.attach.upkeep:resume",

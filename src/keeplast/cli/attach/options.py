@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.frame.options import RunnerOptions, WorkOptions
 from keeplast.cli.frame.packages import check_packages
 from keeplast.cli.frame.parameters import (
     ROUND,
@@ -22,7 +21,6 @@ from keeplast.cli.frame.parameters import (
     SCOPE,
     SETTINGS,
     Flags,
-    Receipt,
     partition_number,
 )
 from keeplast.cli.frame.readers import read_client_settings
@@ -236,7 +234,7 @@ class ExactOptions:
         str | None,
         typer.Option(
             "--storage", metavar="PLUGIN:PLACE", show_default=False,
-            help="Where the brokers' plugin keeps segments, as for `attach clean`: it says when "
+            help="Where the brokers' plugin keeps segments, as for `clean`: it says when "
             "max.compaction.lag.ms ends, and --exact reads them.",
         ),
     ] = None  # fmt: skip
@@ -282,21 +280,6 @@ KeylessChoice = Annotated[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundChoice:
-    """Which partitions a round is about, and what becomes of what no key law covers."""
-
-    partitions: Partitions = ()
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", rich_help_panel=ROUND,
-            help="Ignore min.cleanable.dirty.ratio, and nothing else.",
-        ),
-    ] = False  # fmt: skip
-    keyless: KeylessChoice = Keyless.FAIL
-
-
 TakeOver = Annotated[
     bool,
     typer.Option(
@@ -332,21 +315,6 @@ def why_wait_of(urls: tuple[str, ...]) -> WhyWait | None:
     from keeplast.cluster.broker_metrics import BrokerMetrics, metrics_urls
 
     return BrokerMetrics(metrics_urls(urls)).why_wait if urls else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttachedCleanOptions:
-    """What ``attach clean`` takes, and the first four of it ``attach plan``."""
-
-    cluster: ClusterOptions
-    tier: TierOptions
-    wanted: WantedOptions
-    choice: RoundChoice
-    workers: RunnerOptions
-    work: WorkOptions
-    receipt: Receipt = None
-    keep_sources: KeepSources = None
-    take_over: TakeOver = False
 
 
 class OrphansWish(StrEnum):

@@ -15,8 +15,8 @@ from keeplast.cli.frame.parameters import Json
 def run(options: AttachedRunOptions, as_json: Json = False) -> Result:
     """Compact and collect attached topics until SIGTERM or SIGINT, or --once until none is due.
 
-    One partition after the other, as `attach clean` and `attach collect` do it. A topic that
-    `attach check` refuses is left alone and asked again later; the others go on. Several hosts may
+    One partition after the other, as `clean` and `attach collect` do it. A topic that
+    `place check` refuses is left alone and asked again later; the others go on. Several hosts may
     run it on one decision log. A second signal ends it at once, which harms nothing.
     """
     from keeplast.cli.attach.loop import look_after

@@ -100,7 +100,7 @@ def attached_finder(
     partitions: tuple[int, ...] = (),
     grace_ms: int | None = None,
 ) -> KeyFinder:
-    """Return what finds keys in the chosen topics, as ``attach explain`` does.
+    """Return what finds keys in the chosen topics, as ``explain`` does.
 
     Each search reads what is new of the metadata topic, and the topic's objects, the latter at
     ``pace``, which is everybody's in the process. InvalidError for a storage or a decision log that

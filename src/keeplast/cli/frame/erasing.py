@@ -7,19 +7,17 @@ the same. No key is printed: only its line and its hash.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.frame.command import Result
 from keeplast.cli.frame.erasure_options import KEYS, HashKey, Keys, Requests
 from keeplast.cli.frame.options import RunnerOptions
 from keeplast.cli.frame.parameters import SCOPE
 
 if TYPE_CHECKING:
-    from keeplast.model.erasure_request import ErasureRequest
     from keeplast.service.erasure.erasure_answer import ErasureAnswer
     from keeplast.service.erasure.erasure_book import RequestShelf
     from keeplast.service.erasure.erasure_call import AskedErasure
@@ -53,31 +51,6 @@ class KeyOptions:
     reapply: Reapply = False
     dry_run: DryRun = False
     requests: Requests = None
-
-
-@dataclass(frozen=True, slots=True)
-class Acted:
-    """What ``--now`` did: exit code, what went wrong in sentences, and its part of the document."""
-
-    code: int = 0
-    messages: tuple[str, ...] = ()
-    document: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Eraser(Protocol):
-    """A place in which keys are searched for, and in which rounds may be done."""
-
-    def find(self) -> ErasureAnswer:
-        """Search all of it."""
-        ...
-
-    def act(self, answer: ErasureAnswer) -> Acted:
-        """Do what may be done in the partitions that have a trace."""
-        ...
-
-    def document(self) -> Mapping[str, Any]:
-        """Return what the document says of the place."""
-        ...
 
 
 def check_call(about: KeyOptions, *, now: bool, now_ms: int | None = None) -> None:
@@ -118,45 +91,6 @@ def asked_keys(about: KeyOptions, topics: tuple[str, ...], shelf: RequestShelf) 
             f"--topic={' '.join(topics)}"
         )
     return ask_again(shelf, hasher, plain)
-
-
-def erase_keys(
-    about: KeyOptions,
-    asked: AskedErasure,
-    shelf: RequestShelf,
-    eraser: Eraser,
-    *,
-    now: bool,
-    as_json: bool,
-    kept: Callable[[Sequence[ErasureRequest]], None] = lambda requests: None,
-) -> Result:
-    """Search, keep the request, do what may be done, and say what is left.
-
-    ``kept`` hears of the requests that the call goes by, once they are kept.
-    """
-    from keeplast.cli.show.erase import render_answer
-    from keeplast.cli.show.output import print_result, say
-    from keeplast.service.erasure.erasure_call import carry_out
-
-    found = carry_out(
-        asked, shelf, eraser.find, act=eraser.act if now else None, keeps=not about.dry_run,
-        kept=kept,
-    )  # fmt: skip
-    answer, requests, acted = found.answer, found.requests, found.done or Acted()
-    code = max(say_answer(answer, asked), acted.code)
-    for message in acted.messages:
-        say(message, kind="error")
-    request = requests[0].request_id if len(requests) == 1 else None
-    if not as_json:
-        name = [] if request is None else [f"request {request}"]
-        print_result(*name, *render_answer(answer))
-    return code, {
-        **eraser.document(),
-        "request": request,
-        "requests": [each.request_id for each in asked.reapplied],
-        **answer.document(),
-        **acted.document,
-    }
 
 
 def say_answer(answer: ErasureAnswer, asked: AskedErasure) -> int:

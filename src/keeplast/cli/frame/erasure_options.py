@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from keeplast.cli.frame.key_files import KEYS_FILE_WORDS
-from keeplast.cli.frame.parameters import FACTS
 
 KEYS = "The keys"
 
@@ -34,19 +33,9 @@ Requests = Annotated[
     typer.Option(
         "--requests",
         metavar="FILE",
-        help="Where requests are kept. Default: keeplast-erasures in the data directory, or the "
-        "database of --store; a backup of it takes them along.",
+        help="Where requests are kept. Default: keeplast-erasures in a data directory, the "
+        "metadata of a store, the decision log of a cluster; a backup takes them along.",
         rich_help_panel=KEYS,
-    ),
-]
-Receipts = Annotated[
-    Path | None,
-    typer.Option(
-        "--receipt",
-        metavar="FILE",
-        help="Where rounds wrote their receipts: what they say stands in the certificate. Default: "
-        "nothing does.",
-        rich_help_panel=FACTS,
     ),
 ]
 RequestId = Annotated[

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from typer.main import get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
+from keeplast.cli.frame.place_command import PlaceCommand
 from keeplast.cli.frame.plain_values import take_plainly
 
 MARKUP: Final = "markdown"
@@ -98,5 +99,7 @@ def _make(name: str, found: Any) -> Any:
             suggest_commands=True,
         )  # fmt: skip
     return get_command_from_info(
-        CommandInfo(name, callback=found), pretty_exceptions_short=True, rich_markup_mode=MARKUP
+        CommandInfo(name, cls=PlaceCommand, callback=found),
+        pretty_exceptions_short=True,
+        rich_markup_mode=MARKUP,
     )

@@ -24,13 +24,9 @@ from keeplast.cli.frame.parameters import (
     TASK_MEMORY_DEFAULT,
     BrokerConfig,
     Cores,
-    DataDir,
     Flags,
     HighWatermark,
-    KeyMapBytes,
     Memory,
-    ObjectOptions,
-    Receipt,
     Runner,
     Selection,
     TaskMemory,
@@ -38,10 +34,8 @@ from keeplast.cli.frame.parameters import (
     partition_number,
 )
 from keeplast.cli.frame.places import place
-from keeplast.cli.frame.readers import ReaderOptions
 from keeplast.cli.frame.wiring import RunnerName, choose_runner
 from keeplast.config.choice import PartitionChoice, SettingSources
-from keeplast.errors import InvalidError
 from keeplast.model.shape import Shape
 from keeplast.model.size import parse_size
 
@@ -262,66 +256,6 @@ class WorthOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundOptions:
-    """What a round does, how many there are, and what comes after them."""
-
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            "--rounds",
-            metavar="N",
-            min=1,
-            help="Rounds to do, one behind the other. Default: 1.",
-            rich_help_panel=ROUND,
-        ),
-    ] = None
-    until_done: Annotated[
-        bool,
-        typer.Option(
-            "--until-done",
-            help="Rounds until all is clean that may be cleaned now.",
-            rich_help_panel=ROUND,
-        ),
-    ] = False
-    roll_active: Annotated[
-        bool,
-        typer.Option(
-            "--roll-active",
-            help="Start a new active segment first, so that the present one can be cleaned.",
-            rich_help_panel=ROUND,
-        ),
-    ] = False
-    selection: Selection = Order.OVERDUE_FIRST
-    retention: Annotated[
-        bool,
-        typer.Option(
-            "--retention/--no-retention",
-            help="Afterwards remove the segments that retention.ms, retention.bytes (policy "
-            "delete) "
-            "or the log start offset let go, as a broker's cleaner does for compacted topics.",
-            rich_help_panel=ROUND,
-        ),
-    ] = True
-    worth: WorthOptions
-    receipt: Receipt = None
-
-    @property
-    def count(self) -> int | None:
-        """Return how many rounds are asked for, None for as many as it takes.
-
-        InvalidError when that is said twice.
-        """
-        if self.rounds is not None and self.until_done:
-            raise InvalidError(
-                f"--rounds and --until-done contradict each other; leave one out. "
-                f"--rounds={self.rounds}"
-            )
-        if self.until_done:
-            return None
-        return 1 if self.rounds is None else self.rounds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
     """When a loop ends, which log is next, and whether what was skipped is tried again."""
 
@@ -372,20 +306,3 @@ class MetricsOptions:
     def address(self) -> tuple[str, int] | None:
         """Return host and port, None when nothing is served."""
         return None if self.metrics_port is None else (self.metrics_host, self.metrics_port)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanOptions:
-    """What ``clean`` and ``plan`` take."""
-
-    data_dir: DataDir
-    scope: ScopeOptions
-    target: TargetOptions
-    object_options: ObjectOptions = ()
-    workers: RunnerOptions
-    settings: SettingOptions
-    facts: FactOptions
-    readers: ReaderOptions
-    key_map_bytes: KeyMapBytes = None
-    work: WorkOptions
-    round: RoundOptions

@@ -176,8 +176,8 @@ Note = Annotated[
     bool,
     typer.Option(
         "--note",
-        help="Append each verdict to the receipt, as a line of its own; keeplast receipt show and "
-        "the console show it beside the rounds that it is of.",
+        help="Append each verdict to the receipt, as a line of its own; keeplast inspect and the "
+        "console show it beside the rounds that it is of.",
         rich_help_panel=RUN,
     ),
 ]

@@ -15,7 +15,6 @@ from keeplast.attach.rounds.round import RoundCosts
 from keeplast.cli.show.output import stderr_console
 from keeplast.cli.show.rows import new_table
 from keeplast.clock import time_text
-from keeplast.cluster.check import AttachFinding, Severity
 from keeplast.cluster.facts import ASSUMED_OF_BROKERS, METADATA_TOPIC, ClusterFacts
 from keeplast.cluster.status import RemotePartitionStatus, SegmentSum
 from keeplast.model.escapes import printable
@@ -40,29 +39,6 @@ def folding() -> Iterator[Callable[[int], object]]:
     ) as progress:  # fmt: skip
         task = progress.add_task(f"records of {METADATA_TOPIC}", total=None)
         yield lambda count: progress.advance(task, count)
-
-
-def check_parts(facts: ClusterFacts, findings: Sequence[AttachFinding]) -> Iterator[RenderableType]:
-    """Yield what ``attach check`` says: a table of topics, then each finding with its remedy."""
-    count = len(facts.brokers)
-    brokers = f"{count} broker{'' if count == 1 else 's'}" if count else "not looked at"
-    yield f"cluster {facts.cluster_id}: {brokers}"
-    table = new_table("topic", ">partitions", "=verdict")
-    everywhere = _refusals(findings, None)
-    for topic in facts.topics:
-        refusals = everywhere + _refusals(findings, topic.name)
-        words = "may be attached" if refusals == 0 else f"refused: {refusals} below"
-        table.add_row(Text(printable(topic.name)), str(topic.partition_count), words)
-    if facts.topics:
-        yield table
-    elif facts.brokers:
-        yield "no tiered topic; name one with --topic to see what it takes"
-    for each in findings:
-        who = "every topic" if each.topic is None else printable(each.topic)
-        yield ""
-        yield f"{each.severity.value} {who}: {printable(each.words)} ({each.rule})"
-        if each.remedy:
-            yield f"  {printable(each.remedy)}"
 
 
 def attached_parts(rows: Sequence[Mapping[str, object]]) -> Iterator[RenderableType]:
@@ -199,7 +175,3 @@ def costs_table(costs: Sequence[tuple[TopicPartition, RoundCosts]]) -> Table:
 
 def _sum_text(found: SegmentSum) -> str:
     return "-" if found.count == 0 else f"{found.count}, {format_bytes(found.bytes)}"
-
-
-def _refusals(findings: Sequence[AttachFinding], topic: str | None) -> int:
-    return sum(each.severity is Severity.REFUSES and each.topic == topic for each in findings)

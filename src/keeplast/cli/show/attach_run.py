@@ -20,7 +20,7 @@ class AttachedLines(TierLines):
     def set_aside(self, partition: TopicPartition, reason: str) -> None:
         """Say that a partition will not be compacted any more, and what helps."""
         self._line(
-            f"{partition}  skipped until attach clean has done it, its log begins elsewhere, or "
+            f"{partition}  skipped until keeplast clean has done it, its log begins elsewhere, or "
             f"the loop begins anew: {reason}"
         )
 

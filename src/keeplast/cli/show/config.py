@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
@@ -13,11 +14,17 @@ from keeplast.cli.show.rows import new_table
 from keeplast.config.definition import Definition, Scope
 from keeplast.config.effective import Effective
 from keeplast.config.layers import variable_of
+from keeplast.config.places import PropertyRow
 from keeplast.config.setting_rows import origin_text, shown_source, shown_value
 from keeplast.config.settings_file import Edit
 from keeplast.config.values import value_range
 from keeplast.model.duration import duration_text
 from keeplast.model.escapes import printable
+from keeplast.model.partition import TopicPartition
+from keeplast.model.size import format_bytes, format_count, format_counted
+
+if TYPE_CHECKING:
+    from keeplast.store.migration import Migration
 
 WIDTH = 88
 
@@ -35,7 +42,7 @@ def definitions_table(definitions: Iterable[Definition]) -> Table:
     return table
 
 
-def values_table(values: Sequence[tuple[Definition, Effective]], root: Path) -> Table:
+def values_table(values: Sequence[tuple[Definition, Effective]], root: Path | None) -> Table:
     """Return a row per setting: the value that counts, and who said so."""
     table = new_table("=setting", "value", "from")
     for definition, found in values:
@@ -44,6 +51,17 @@ def values_table(values: Sequence[tuple[Definition, Effective]], root: Path) -> 
             Text(printable(shown_value(definition, found.value))),
             Text(printable(origin_text(definition, found, root))),
         )
+    return table
+
+
+def properties_table(rows: Iterable[PropertyRow]) -> Table:
+    """Return a row per property of a place: its value, and the source that gave it."""
+    table = new_table("=property", "value", "from")
+    for each in rows:
+        table.add_row(
+            each.property, Text(printable(each.value or "")),
+            Text(printable(each.source or "not given")),
+        )  # fmt: skip
     return table
 
 
@@ -71,11 +89,11 @@ def definition_lines(definition: Definition) -> list[str]:
         "",
         *(f"  {name:<14} {words}" for name, words in facts if words),
         "",
-        f"  keeplast config set {definition.key}=VALUE {'--topic T ' if is_topics else ''}DATA_DIR",
+        f"  keeplast configure PLACE {definition.key}=VALUE{' --topic T' if is_topics else ''}",
     ]
 
 
-def change_lines(edit: Edit, topic: str | None, root: Path) -> list[str]:
+def change_lines(edit: Edit, topic: str | None, root: Path | None) -> list[str]:
     """Return a line per setting that was written or removed: what counts now, and what did."""
     table = "[cluster]" if topic is None else f'[topic."{topic}"]'
     lines = [printable(f"{shown_source(edit.path, root)} {table}")]
@@ -89,6 +107,23 @@ def change_lines(edit: Edit, topic: str | None, root: Path) -> list[str]:
         if before != after:
             words += f"; was {before}, from {origin_text(definition, each.before, root)}"
         lines.append(printable(words))
+    return lines
+
+
+def migration_lines(partition: TopicPartition, found: Migration, *, plans: bool) -> list[str]:
+    """Return what is kept with a partition now, and how many records go where it becomes compacted.
+
+    With ``plans`` it would be so.
+    """
+    name = printable(str(partition))
+    words = " ".join(f"{key}={value}" for key, value in sorted(found.settings.items()))
+    lines = [f"{name}: the settings {'would be' if plans else 'are now'} {printable(words)}"]
+    if found.becomes_compacted and found.records:
+        lines.append(
+            f"{name}: becomes compacted: of {format_counted(found.records, 'record')} "
+            f"{format_count(found.keyless_records)} without a key "
+            f"{'would go' if plans else 'go'} ({format_bytes(found.keyless_bytes)})"
+        )
     return lines
 
 

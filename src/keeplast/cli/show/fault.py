@@ -1,61 +1,12 @@
-"""The line for an error, as every command says it: no secret, and for a missing right whose it is.
-
-The operating system names a file, which may be one of ours that nobody knows. What helps is who
-asked, which right was missing, and on which directory.
-"""
+"""The line for an error, as every command says it: no secret, and whose right is missing."""
 
 from __future__ import annotations
 
-import os
-import pwd
-from pathlib import Path
-
 from keeplast.errors import error_text
+from keeplast.log.file_rights import right_words
 from keeplast.model.redaction import without_secrets
 
 
 def fault_text(error: Exception) -> str:
     """Return the sentence for ``error``; after a missing right with ``user`` and ``right``."""
-    text = error_text(error)
-    if isinstance(error, PermissionError):
-        text += f" user={user_name()}"
-        if error.filename is not None:
-            right = missing_right(Path(os.fsdecode(error.filename)))
-            text += f" right={right!r}" if right else ""
-    return without_secrets(text)
-
-
-def user_name() -> str:
-    """Return who this process works as: a name, or the number where it has none."""
-    number = os.geteuid()
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
-
-
-def missing_right(path: Path) -> str:
-    """Return the right to ``path`` that this user lacks, in words; empty when none is seen.
-
-    What does not exist would have to be made in its directory.
-    """
-    path = path.absolute()
-    for parent in reversed(path.parents):
-        if _exists(parent) and not os.access(parent, os.X_OK):
-            return f"enter {parent}"
-    if not _exists(path):
-        return "" if os.access(path.parent, os.W_OK) else f"write in {path.parent}"
-    if not os.access(path, os.R_OK):
-        return f"read {path}"
-    for place in (path, path.parent):
-        if not os.access(place, os.W_OK):
-            return f"write in {place}" if place.is_dir() else f"write {place}"
-    return ""
-
-
-def _exists(path: Path) -> bool:
-    try:
-        os.lstat(path)
-    except OSError:
-        return False
-    return True
+    return without_secrets(error_text(error) + right_words(error))

@@ -81,13 +81,18 @@ class FileView:
         return table
 
 
+def is_named_file(path: Path) -> bool:
+    """Return whether Kafka has a file of this name, which says what is in it."""
+    return _decoder(path) is not None
+
+
 def view_file(path: Path, files: FileSystem) -> FileView:
     """Return what the file at ``path`` holds."""
     decode = _decoder(path)
     if decode is None:
         raise InvalidError(
-            f"not a file of a Kafka log; give a partition directory, a .log file or a file beside "
-            f"it. path={path}"
+            f"not a file of a Kafka log, and no receipts; give a partition directory, a .log file, "
+            f"a file beside it, or a file of receipts with a line at least. path={path}"
         )
     data = files.read_bytes(path, _bytes_max(path))
     try:

@@ -48,6 +48,7 @@ from keeplast.log.partition_log import settled_names
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_count
+from keeplast.service.receipt_names import FILE_NAME
 
 METADATA_SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
 INTERNAL_PREFIX = "__"
@@ -180,10 +181,12 @@ def view_partition(path: Path, files: FileSystem, sample: RowSample) -> LogPage:
     """Read all segments in the partition directory ``path``."""
     parsed = parse_partition_directory(path.name)
     if parsed is None:
-        inside = [name for name in files.listdir(path) if parse_partition_directory(name)]
+        names = files.listdir(path)
+        inside = [name for name in names if parse_partition_directory(name)]
         # Somebody's own topic rather than one of the broker's.
         inside.sort(key=lambda name: (name.startswith(INTERNAL_PREFIX), name))
         remedy = f"choose one in it, such as {inside[0]}" if inside else "give a file of a log"
+        remedy += f", or its receipts, {FILE_NAME}" if FILE_NAME in names else ""
         raise InvalidError(f"not a partition directory; {remedy}. path={path}")
     view = LogPage(path, "partition", parsed.partition, [], sample, ScanFindings())
     _read_checkpoints(view, files)

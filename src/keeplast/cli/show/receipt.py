@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.table import Table
 
+from keeplast.cli.show.file import is_named_file
 from keeplast.cli.show.rows import cells, new_table
 from keeplast.clock import time_text
+from keeplast.log.files import FileSystem
 from keeplast.model.escapes import printable
 from keeplast.model.size import format_bytes, format_count, format_counted
 from keeplast.survey.receipt_book import (
@@ -23,6 +26,18 @@ from keeplast.survey.receipt_book import (
 )
 
 REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
+
+
+def is_receipts(path: Path, files: FileSystem) -> bool:
+    """Return whether a file holds receipts: lines of JSON under a name that is none of Kafka's."""
+    if is_named_file(path):
+        return False
+    handle = files.open_read(path.resolve())
+    try:
+        first = bytearray(1)
+        return handle.pread_into(memoryview(first), 0) == 1 and first == b"{"
+    finally:
+        handle.close()
 
 
 def receipts_table(receipts: Sequence[Entry]) -> Table:

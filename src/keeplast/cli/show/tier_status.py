@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -18,7 +17,6 @@ from keeplast.service.status import ErasedBy
 from keeplast.service.status_words import erased_sentence, hold_lines, told_words
 from keeplast.store.erasure import TierErasure
 from keeplast.store.status import TierStatus
-from keeplast.store.verification import TierFinding
 from keeplast.survey.wording import wait_words
 
 PICTURES_MAX = 3
@@ -36,7 +34,7 @@ def status_parts(found: Sequence[TierStatus], width: int) -> list[RenderableType
     for s in found:
         notes = [s.uncleanable_reason] if s.uncleanable_reason else []
         if s.is_drifted:
-            notes.append("the cached size has drifted from the sum: run tier verify")
+            notes.append("the cached size has drifted from the sum: run keeplast verify")
         if s.holder is not None and s.held_since_ms is not None:
             notes.append(f"held by process {s.holder.pid} on {s.holder.host}")
         if s.holds and len(found) > PICTURES_MAX:
@@ -91,37 +89,3 @@ def given_up_lines(partitions: Sequence[TopicPartition]) -> list[str]:
         for each in partitions
     ]
     return ["", *lines] if lines else []
-
-
-def findings_lines(found: Mapping[TopicPartition, tuple[TierFinding, ...]]) -> list[str]:
-    """Return a line a partition that holds, and one a finding."""
-    lines = []
-    for partition, findings in found.items():
-        name = printable(str(partition))
-        if not findings:
-            lines.append(f"{name}: holds")
-        for f in findings:
-            where = f" segment={f.segment_id}" if f.segment_id else ""
-            lines.append(f"{name}: broken, {f.invariant}: {printable(f.problem)}{where}")
-    return lines
-
-
-def findings_document(
-    found: Mapping[TopicPartition, tuple[TierFinding, ...]],
-) -> list[dict[str, Any]]:
-    """Return the findings of each partition for the document."""
-    return [
-        {
-            "topic": partition.topic, "partition": partition.partition,
-            "verdict": "broken" if findings else "holds",
-            "findings": [
-                {
-                    "invariant": f.invariant, "segment": f.segment_id, "problem": f.problem,
-                    "object": f.object_key, "offset": f.offset, "table": f.table,
-                    "key": f.row_key,
-                }
-                for f in findings
-            ],
-        }
-        for partition, findings in found.items()
-    ]  # fmt: skip

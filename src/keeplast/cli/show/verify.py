@@ -33,4 +33,5 @@ def _lines(check: Check) -> list[str]:
 def _finding(finding: Finding) -> str:
     offset = "" if finding.offset is None else f"offset {finding.offset}: "
     key = "" if finding.key is None else f" key={shown_bytes(finding.key, KEY_CHARACTERS)}"
-    return f"{offset}{finding.problem}{key}"
+    segment = f" segment={finding.where['segment']}" if "segment" in finding.where else ""
+    return f"{offset}{finding.problem}{key}{segment}"

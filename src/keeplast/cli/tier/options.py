@@ -22,7 +22,6 @@ from keeplast.cli.frame.options import (
     ScopeOptions,
     SettingOptions,
     WorkOptions,
-    WorthOptions,
 )
 from keeplast.cli.frame.packages import check_packages
 from keeplast.cli.frame.parameters import Receipt
@@ -258,20 +257,6 @@ class RemovalOptions:
         Path | None,
         typer.Option("--receipt", metavar="FILE", help="Append a line for each partition changed."),
     ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierCleanOptions:
-    """What ``tier clean`` takes."""
-
-    call: OwnedCall
-    worth: WorthOptions
-    workers: RunnerOptions
-    work: WorkOptions
-    grace: GraceOptions
-    readers: ReaderOptions
-    settings: SettingOptions
-    receipt: Receipt = None
 
 
 DataDirectory = Annotated[

@@ -1,4 +1,4 @@
-"""What ``keeplast tier expire``, ``collect``, ``export`` and ``configure`` do to each partition.
+"""What ``keeplast tier expire``, ``collect`` and ``export`` do to each partition.
 
 A fault of one partition is told and stops no other; the greatest exit code counts. Imported only
 when it is known that the packages of the tier are there.
@@ -7,7 +7,6 @@ when it is known that the packages of the tier are there.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -15,11 +14,9 @@ from typing import Any, Generic, TypeVar
 from rich.console import RenderableType
 from rich.text import Text
 
-from keeplast.cli.frame import wiring
 from keeplast.cli.frame.command import Result
 from keeplast.cli.frame.exit_codes import DONE, error_exit_code
 from keeplast.cli.frame.guard import error_document
-from keeplast.cli.frame.wiring import RunnerName
 from keeplast.cli.show.expiry import expiry_table
 from keeplast.cli.show.fault import fault_text
 from keeplast.cli.show.outcome import ends_line
@@ -36,7 +33,6 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_count, format_counted
 from keeplast.run.receipt import Receipt
 from keeplast.service.receipts import receipt_to
-from keeplast.store.migration import Migration
 from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT, TieredStore
 from keeplast.survey.receipt_clock import clock_notes
 from keeplast.survey.report import CleanReport, ExpiryReport, PartitionReport
@@ -238,71 +234,3 @@ def _exported_parts(
             Text(printable(str(path))),
         )  # fmt: skip
     return [table]
-
-
-def settings_step(
-    changes: Mapping[str, str | None],
-    *,
-    plans: bool,
-    drops_keyless: bool,
-    takes_over: bool,
-    cores: int | None,
-    memory_bytes: int,
-) -> Step[Migration]:
-    """Change settings, or with ``plans`` say what would follow."""
-    told: set[str] = set()
-
-    def act(store: TieredStore, each: TopicPartition) -> Migration:
-        found = migrate(store, each)
-        for hazard in found.hazards:
-            if hazard not in told:
-                say(hazard, kind="warning")
-        told.update(found.hazards)
-        return found
-
-    def migrate(store: TieredStore, each: TopicPartition) -> Migration:
-        with (
-            ProgressEvents(f"reading {each}") as events,
-            wiring.open_runner(RunnerName.LOCAL, master=None, cores=cores) as runner,
-        ):
-            if plans:
-                return store.plan_settings(
-                    each, changes, lambda files: nullcontext(runner),
-                    memory_bytes=memory_bytes, progressed=events.progressed,
-                )  # fmt: skip
-            return store.configure(
-                each, changes, lambda files: nullcontext(runner),
-                drops_keyless=drops_keyless, takes_over=takes_over,
-                memory_bytes=memory_bytes, progressed=events.progressed,
-            )  # fmt: skip
-
-    def document(found: Migration) -> dict[str, Any]:
-        facts: dict[str, Any] = {
-            "changed": not plans,
-            "settings": dict(found.settings),
-            "warnings": list(found.hazards),
-        }
-        if found.becomes_compacted:
-            facts.update(
-                becomes_compacted=True, records=found.records,
-                keyless_records=found.keyless_records, keyless_bytes=found.keyless_bytes,
-            )  # fmt: skip
-        return facts
-
-    def shown(done: Mapping[TopicPartition, Migration]) -> list[RenderableType]:
-        return [line for each in done for line in _settings_lines(each, done[each], plans=plans)]
-
-    return Step(act, document, shown)
-
-
-def _settings_lines(partition: TopicPartition, found: Migration, *, plans: bool) -> list[str]:
-    name = printable(str(partition))
-    words = " ".join(f"{key}={value}" for key, value in sorted(found.settings.items()))
-    lines = [f"{name}: the settings {'would be' if plans else 'are now'} {printable(words)}"]
-    if found.becomes_compacted and found.records:
-        lines.append(
-            f"{name}: becomes compacted: of {format_counted(found.records, 'record')} "
-            f"{format_count(found.keyless_records)} without a key "
-            f"{'would go' if plans else 'go'} ({format_bytes(found.keyless_bytes)})"
-        )
-    return lines

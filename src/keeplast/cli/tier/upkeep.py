@@ -1,4 +1,4 @@
-"""``keeplast tier clean``, ``expire`` and ``collect``: one step of the upkeep of each partition.
+"""``keeplast tier expire`` and ``collect``: one step of the upkeep of each partition.
 
 ``keeplast tier run`` does them in a loop.
 """
@@ -17,25 +17,7 @@ from keeplast.cli.tier.options import (
     GarbageAgeMs,
     GraceOptions,
     OwnedCall,
-    TierCleanOptions,
 )
-
-
-@command(
-    first=("store", "topics", "force"),
-    example="keeplast tier clean --store sqlite:///meta.db --topic orders",
-)
-def clean(options: TierCleanOptions, as_json: Json = False) -> Result:
-    """Do one round for each partition: read and written as streams, no segment on this disk.
-
-    On Spark the executors read and write the object store themselves. The partitions' settings are
-    those in the store, `--config` is about the cleaner. What `run` skips is tried too: who asks for
-    a round by hand wants to see how it ends.
-    """
-    check_packages()
-    from keeplast.cli.tier.clean import clean_store
-
-    return clean_store(options, as_json=as_json)
 
 
 @command(

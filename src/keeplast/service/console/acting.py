@@ -24,8 +24,8 @@ from keeplast.service.control import Deed
 
 DEEDS = {"clean": Deed.CLEAN, "retry": Deed.RETRY, "pause": Deed.PAUSE, "resume": Deed.RESUME}
 NO_ROUND = (
-    "no round is begun from here in a store or a live cluster; keeplast tier clean --force and "
-    "keeplast attach clean --force do one, and /do/retry has what is skipped or waits tried again"
+    "no round is begun from here in a store or a live cluster; keeplast clean --force does one, "
+    "and /do/retry has what is skipped or waits tried again"
 )
 
 

@@ -301,7 +301,7 @@ def _tier_lines(view: ConsoleView, status: TierStatus, now_ms: int) -> list[str]
         ends = ", ".join(f"epoch {epoch} to {offset}" for epoch, offset in status.vector.items())
         lines.append(f"clean by its leaders: {ends}")
     if status.is_drifted:
-        lines.append("the cached size has drifted from the sum: run keeplast tier verify")
+        lines.append("the cached size has drifted from the sum: run keeplast verify")
     if status.holder is not None:
         lines.append(f"held by process {status.holder.pid} on {status.holder.host}")
     lines += [] if status.readers is None else [wait_words(status.readers)]

@@ -13,7 +13,7 @@ from keeplast.service.console.view import ConsoleView
 from keeplast.service.status import State
 
 _REMEDIES = {
-    "holes": "keeplast attach verify names what is missing; restore it from a backup of the remote "
+    "holes": "keeplast verify names what is missing; restore it from a backup of the remote "
     "tier, or let the log start move beyond it",
     "unreadable": "look at the reason; nothing is known of the log",
     "interrupted": "keeplast clean, or the broker's start, ends the swap; keeplast run does at its "
@@ -35,11 +35,11 @@ _OF_UNREADABLE = (
 )
 _OF_STORE = (
     "restore the object from a backup: it is tried again when somebody asks for it, or by keeplast "
-    "tier clean"
+    "clean"
 )
 _OF_CLUSTER = (
     "restore the segment from a backup of the remote tier: it is tried again when somebody asks "
-    "for it, by keeplast attach clean, or when the log begins elsewhere"
+    "for it, by keeplast clean, or when the log begins elsewhere"
 )
 _OF_DEFECT = (
     "report the reason: it is a defect of keeplast. It is tried again when somebody asks for it"

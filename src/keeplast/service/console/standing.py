@@ -10,6 +10,7 @@ from keeplast.cleaner.reasons import MAX_LAG, MIN_RATIO
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.layers import Layer
 from keeplast.config.settings import Settings
+from keeplast.config.stored import KEPT_SOURCE
 from keeplast.errors import CorruptError
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
@@ -23,7 +24,6 @@ from keeplast.service.status import PartitionStatus, State
 from keeplast.service.status_words import DAMAGE, skipped_words, state_words
 from keeplast.store.status import TierStatus
 
-KEPT_SOURCE = "kept with the partition"
 Entry = PartitionStatus | TierStatus | AttachedStatus
 NEED = (
     "holes", "set aside", "unreadable", "failing", "retrying", "refused", "overdue", "eligible",

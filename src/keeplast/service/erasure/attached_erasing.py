@@ -1,4 +1,4 @@
-"""Searches a live cluster's remote tier for keys that must go: the answer of ``attach erase``.
+"""Searches a live cluster's remote tier for keys that must go: the answer of ``erase keys``.
 
 Cluster, decision log and objects are only read: nothing is claimed and nothing is changed.
 """
@@ -109,7 +109,7 @@ class ListedTier:
 
 
 class AttachedDates:
-    """By when traces are gone from attached topics: what ``attach explain`` says of one key."""
+    """By when traces are gone from attached topics: what ``explain`` says of one key."""
 
     undecided_words = (
         "write a tombstone for the key, to this partition, unless one is among what only brokers "

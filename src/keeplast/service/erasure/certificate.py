@@ -43,7 +43,8 @@ META_PROPERTIES_BYTES_MAX = 1 << 20
 DIRECTORY, STORE, ATTACHED = "data directory", "store", "attached topics"
 """Kinds of places."""
 _ERASE = {
-    DIRECTORY: "keeplast erase", STORE: "keeplast tier erase", ATTACHED: "keeplast attach erase",
+    DIRECTORY: "keeplast erase keys", STORE: "keeplast erase keys",
+    ATTACHED: "keeplast erase keys",
 }  # fmt: skip
 ROUNDS_MAX = 1000
 SHOWN_MAX = 5
@@ -155,7 +156,7 @@ def read_standing(
     if chain is not None and chain.problems:
         raise RefusedError(
             "the receipts were changed, or are not those of this place, and no certificate can "
-            "rest on them; keeplast receipt show, or verify with --receipt, says where. "
+            "rest on them; keeplast inspect, or verify with --receipt, says where. "
             f"problem={chain.problems[0]} path={paths[-1]}"
         )
     return ReceiptStanding(chain, tuple(rounds), in_directory)

@@ -56,8 +56,8 @@ def require_on_disk(data_dir: Path) -> None:
     """Raise RefusedError for an object store: nothing there is cleaned in place."""
     if is_object_path(data_dir):
         raise RefusedError(
-            "erasure is for data directories on disks; keeplast tier erase says what a store "
-            f"has of keys. path={data_dir}"
+            "erasure is for data directories on disks; name the store of a partition whose history "
+            f"is in object storage. path={data_dir}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Searches logs for keys that must go: the answer of ``keeplast erase``, of any place of logs.
+"""Searches logs for keys that must go: the answer of ``keeplast erase keys``, of any place of logs.
 
 A place says how its logs are opened, what lies beside them, and by when traces are gone from there.
 """

@@ -1,7 +1,7 @@
 """Where traces of keys are, whether each delete is decided, and when they go: as values.
 
-The answer of ``keeplast erase``, and what a certificate rests on. A key stands here by its line in
-the operator's file and its keyed hash.
+The answer of ``keeplast erase keys``, and what a certificate rests on. A key stands here by its
+line in the operator's file and its keyed hash.
 
 The rule that a reader must not break: no document, word or error that is made here has a key in it.
 """

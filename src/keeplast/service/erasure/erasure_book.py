@@ -77,8 +77,8 @@ def keys_of_requests(
     strange = sorted(line for name, line in given.lines.items() if name not in topics)
     if strange:
         raise InvalidError(
-            "a key is in no request that was asked about; make one with keeplast erase, or take "
-            f"it out of the file. line={strange[0]} lines={len(strange)}"
+            "a key is in no request that was asked about; make one with keeplast erase keys, or "
+            f"take it out of the file. line={strange[0]} lines={len(strange)}"
         )
     is_whole = len(given.lines) == len(topics)
     return ErasureKeys(hasher, topics, given.plain if is_whole else None, given.lines)

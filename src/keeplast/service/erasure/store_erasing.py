@@ -1,4 +1,4 @@
-"""Searches a store for keys that must go: the answer of ``keeplast tier erase``.
+"""Searches a store for keys that must go: the answer of ``keeplast erase keys``.
 
 Live segments and replaced ones are read once; nothing is held and nothing changed. An object that
 no row of the metadata names is told as a problem, whatever its name: nobody knows what is in it.

@@ -74,7 +74,7 @@ def open_database(url: str, *, only_looks: bool = False) -> Engine:
                     raise RefusedError(
                         "the tables of the metadata store are an older keeplast's, and who only "
                         "looks changes nothing; a command that writes brings them up to date, such "
-                        f"as keeplast tier init or attach clean. revision={current}"
+                        f"as keeplast tier init or keeplast clean. revision={current}"
                     )
                 _upgrade(connection)
     except (SQLAlchemyError, ValueError) as error:
@@ -82,7 +82,7 @@ def open_database(url: str, *, only_looks: bool = False) -> Engine:
         words = " ".join(str(getattr(error, "orig", None) or error).split())
         # Not chained: a driver may quote what it could not use.
         raise UnavailableError(
-            "the metadata store cannot be opened; correct --store. "
+            "the metadata store cannot be opened; correct its address. "
             f"url={shown_url(url)} error={without_secrets(words, secrets_of(url))}"
         ) from None
     except BaseException:
@@ -95,7 +95,7 @@ def is_missing(url: str) -> bool:
     """Say whether ``url`` names a SQLite file that is not there: opening it would make one, and
     where nobody may, it could not be opened.
     """
-    path = _sqlite_path(parse_database_url(url))
+    path = sqlite_path(url)
     return path is not None and not path.exists()
 
 
@@ -104,7 +104,7 @@ def exposed_mode(url: str) -> int | None:
 
     The file holds the key with which filters hash; opening it takes others' rights away.
     """
-    path = _sqlite_path(parse_database_url(url))
+    path = sqlite_path(url)
     try:
         mode = 0 if path is None else path.stat().st_mode
     except OSError:
@@ -150,6 +150,11 @@ def parse_database_url(url: str) -> URL:
                 f"url={shown_url(url)}"
             )
     return parsed
+
+
+def sqlite_path(url: str) -> Path | None:
+    """Return the file of a SQLite database, None for another; InvalidError for another URL."""
+    return _sqlite_path(parse_database_url(url))
 
 
 def _sqlite_path(parsed: URL) -> Path | None:

@@ -16,7 +16,14 @@ from sqlalchemy import ColumnElement, Connection, delete, insert, select
 
 from keeplast.errors import ConflictError
 from keeplast.format.identifier import encode_id
-from keeplast.model.hold import Hold, KeptPoint, holds_named, require_new_name, require_room
+from keeplast.model.hold import (
+    HeldTopic,
+    Hold,
+    KeptPoint,
+    holds_named,
+    require_new_name,
+    require_room,
+)
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.decision_rows import find_row, insert_row
@@ -54,14 +61,6 @@ class AttachedPoint:
     log_start: int
     seen: MetadataPoint
     kept: KeptPoint
-
-
-@dataclass(frozen=True, slots=True)
-class HeldTopic:
-    """A hold, and of which incarnation of its topic it is; None in a store."""
-
-    hold: Hold
-    topic_id: str | None = None
 
 
 Locked = tuple[TopicPartition, KeptPoint, dict[str, int]]

@@ -15,6 +15,10 @@ from keeplast.tier.metadata.stored_logs import OBJECTS
 from keeplast.tier.objects.object_store import ID_CHARS, STORE_NAME, ObjectPlace
 
 NAME = "name"
+IGNORES_CONDITIONS = (
+    "this object store ignores the condition that an object is written only where there is none "
+    "(If-None-Match), so that two stores could take one place; use one that heeds it"
+)
 
 
 def find_name(store: MetadataStore) -> str | None:
@@ -40,11 +44,13 @@ def write_name(store: MetadataStore, objects: ObjectPlace, url: str) -> None:
     if _read_name(objects) != name:
         raise _explain_other(url)
     if objects.put_new(STORE_NAME, name):
-        raise RefusedError(
-            "this object store ignores the condition that an object is written only where there "
-            "is none (If-None-Match), so that two stores could take one place; use one that heeds "
-            f"it. objects={url}"
-        )
+        raise RefusedError(f"{IGNORES_CONDITIONS}. objects={url}")
+
+
+def check_name(store: MetadataStore, objects: ObjectPlace, url: str) -> None:
+    """Raise RefusedError where the place has another store's name; writes nothing."""
+    if _is_named(objects) and _read_name(objects).decode("ascii", "replace") != find_name(store):
+        raise _explain_other(url)
 
 
 def name_older(store: MetadataStore, objects: ObjectPlace) -> None:

@@ -28,8 +28,8 @@ def require_store(url: str) -> None:
     """Raise InvalidError where the metadata of a store is a file that is not there."""
     if is_missing(url):
         raise InvalidError(
-            "there is no such store; correct --store, or make it: keeplast tier init --store URL "
-            f"--objects URL. store={shown_url(url)}"
+            "there is no such store; correct its address, or make it: keeplast tier init "
+            f"--store URL --objects URL. store={shown_url(url)}"
         )
 
 

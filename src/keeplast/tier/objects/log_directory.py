@@ -81,14 +81,13 @@ class LogDirectoryRecipe:
     """How a worker opens :class:`LogDirectory`.
 
     ``others`` are partitions that are there, and of which nothing was asked. ``source`` says in a
-    word what the directory stands for, ``again`` what to run where an object is missing.
+    word what the directory stands for.
     """
 
     root: Path
     logs: tuple[ShownLog, ...]
     others: tuple[TopicPartition, ...] = ()
     source: str = ""
-    again: str = "keeplast tier verify"
 
     def open(self) -> LogDirectory:
         """Return the directory."""
@@ -142,7 +141,7 @@ class LogDirectory(WriteOnceFiles):
         if self._at(path).exists(path):
             return ConflictError(
                 "an object of a segment is missing: it was replaced and removed while it was read. "
-                f"Read again, with a longer grace; if it stays so, {self.recipe.again}. "
+                f"Read again, with a longer grace; if it stays so, keeplast verify. "
                 f"path={path} object={error.filename}"
             )
         return error

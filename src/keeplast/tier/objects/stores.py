@@ -14,7 +14,7 @@ import functools
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -385,6 +385,27 @@ def _sync(path: Path) -> None:
 def open_objects(url: str, options: dict[str, str] | None = None) -> ObjectPlace:
     """Return the store at ``url`` for objects that are written once; as :func:`open_tree`."""
     return open_tree(url, options)
+
+
+def refused_actions(
+    steps: Mapping[StoreAction, Callable[[], object]],
+) -> dict[StoreAction, UnavailableError]:
+    """Ask a store for each action, in this order, and return those that it refuses.
+
+    UnavailableError when it fails otherwise. Nothing is read once something was refused: of an
+    object that is not there S3 says "forbidden" to a principal that may not list.
+    """
+    refused: dict[StoreAction, UnavailableError] = {}
+    for action, ask in steps.items():
+        if action is StoreAction.READ and refused:
+            continue
+        try:
+            ask()
+        except UnavailableError as error:
+            if not is_forbidden(error):
+                raise
+            refused[action] = error
+    return refused
 
 
 def is_forbidden(error: BaseException) -> bool:

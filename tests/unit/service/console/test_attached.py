@@ -189,7 +189,7 @@ def test_a_hole_comes_before_everything(world: AttachedWorld) -> None:
     assert "nothing serves offsets 10 to 19" in text
     work = text_of(found, "/work")
     assert "nothing serves offsets 10 to 19" in work
-    assert "keeplast attach verify" in work
+    assert "keeplast verify" in work
     assert "Nothing is skipped, and nothing fails." not in work
     (trouble,) = found.document("/work.json")["troubles"]
     assert ("orders", 0, "holes") == (trouble["topic"], trouble["partition"], trouble["state"])
@@ -260,7 +260,7 @@ def test_a_decision_log_that_is_not_there_is_not_made(world: AttachedWorld) -> N
 
 def test_metadata_that_brokers_cannot_follow_is_told(world: AttachedWorld) -> None:
     world.cluster.values.append(b"\xff")
-    with pytest.raises(RefusedError, match="attach check"), watcher(world, is_asked=False):
+    with pytest.raises(RefusedError, match="place check"), watcher(world, is_asked=False):
         raise AssertionError("it looks")
 
 
@@ -271,7 +271,7 @@ def test_beside_a_loop_a_first_look_that_fails_is_told_on_the_pages(world: Attac
     looking.pause_seconds = 0.0
     with looking:
         found = Site(FixedSource(looking.view()))
-        assert "attach check" in text_of(found, "/")
+        assert "place check" in text_of(found, "/")
         assert 503 == found.get("/healthz").status_code
         world.cluster.values[:] = kept
         wait_until(lambda: looking.view().attached is not None)

@@ -398,7 +398,7 @@ def test_a_store_is_searched_as_tier_explain_does(source: FixedSource, tmp_path:
     searches = KeySearches(store_finder(call, None), ManualClock(NOW_MS), SearchLimits())
     site = Site(source, searches=searches)
     expected = CliRunner().invoke(
-        app, ["tier", "explain", "order-041", "--store", url, "--topic", "orders",
+        app, ["explain", url, "order-041", "--topic", "orders",
               "--now-ms", str(NOW_MS), "--json"],
     )  # fmt: skip
     fields = {"topic": "orders", "key": "order-041"}

@@ -104,7 +104,7 @@ def test_what_is_set_aside_needs_attention_with_file_position_and_remedy(view: C
     (trouble,) = Site(FixedSource(found)).document("/work.json")["troubles"]
     assert ("orders/0/00000000000000000000.log", 77) == (trouble["path"], trouble["position"])
     assert "restore the object from a backup" in trouble["remedy"]
-    assert "tier clean" in trouble["remedy"]
+    assert "keeplast clean" in trouble["remedy"]
     assert "Nothing is skipped, and nothing fails." in text_of(view, "/work")
 
 
@@ -168,7 +168,7 @@ def test_what_another_host_owns_is_overdue_all_the_same(view: ConsoleView) -> No
 
 
 def test_after_a_round_it_is_clean(call: StoreCall, store: str) -> None:
-    printed("tier", "clean", "--store", store, "--force", "--runner", "local", "--cores", 1)
+    printed("clean", store, "--force", "--runner", "local", "--cores", 1)
     found = looked(call)
     assert State.CLEAN is found.outlooks[ORDERS].state
     overview = text_of(found, "/")
@@ -325,7 +325,7 @@ def test_in_a_store_a_round_that_is_asked_for_by_post_is_refused_and_not_taken_f
     which = {"topic": "orders", "partition": "0"}
     answer = site.ask("POST", "/do/clean", data=which, headers=headers)
     assert 409 == answer.status_code
-    assert "keeplast tier clean --force" in answer.text
+    assert "keeplast clean --force" in answer.text
     assert [] == control.take()
     assert 303 == site.ask("POST", "/do/retry", data=which, headers=headers).status_code
     assert 1 == len(control.take())

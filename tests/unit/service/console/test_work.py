@@ -200,8 +200,8 @@ def test_a_store_tells_the_rounds_of_every_host(tmp_path: Path) -> None:
     for arguments in (
         ("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}"),
         ("tier", "import", str(SAMPLE), "--store", url, "--topic", "orders"),
-        ("tier", "clean", "--store", url, "--force", "--runner", "local", "--cores", "1"),
-        ("tier", "hold", "add", "audit", "--store", url, "--topic", "orders", "--at", "now",
+        ("clean", url, "--force", "--runner", "local", "--cores", "1"),
+        ("hold", "add", url, "audit", "--topic", "orders", "--at", "now",
          "--max-age", "7d"),
     ):  # fmt: skip
         done = CliRunner().invoke(app, arguments)

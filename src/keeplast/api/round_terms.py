@@ -1,0 +1,115 @@
+"""Which rounds are asked for and who does them: values that every kind of place takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keeplast.cleaner.selection import Order
+from keeplast.errors import InvalidError
+from keeplast.model.keyless import Keyless
+from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import GroupReader
+from keeplast.model.shape import Shape
+from keeplast.rewrite.runner import Runner
+from keeplast.run.events import Events, NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.run.stop_switch import StopSwitch
+from keeplast.survey.report import CleanReport
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT, TASK_MEMORY_BYTES_DEFAULT
+
+if TYPE_CHECKING:
+    from keeplast.attach.rounds.round import RoundCosts
+    from keeplast.service.tombstone_dates import PartitionTombstones
+
+
+def _unnoted(message: str) -> None:
+    """Hear a note and say nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkTerms:
+    """Who does the work and on how much memory, in bytes; who hears of it, and who ends it.
+
+    ``open_runner`` opens threads of this process or tasks of Spark. ``receipt`` takes a line of
+    each round. ``brokers`` tell what consumer groups have committed, None where files do.
+    """
+
+    open_runner: Callable[[], AbstractContextManager[Runner]] = LocalRunner
+    events: Events = field(default_factory=NoEvents)
+    noted: Callable[[str], None] = _unnoted
+    switch: StopSwitch = field(default_factory=StopSwitch)
+    memory_bytes: int = MEMORY_BYTES_DEFAULT
+    task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
+    key_map_bytes: int | None = None
+    shape: Shape | None = None
+    receipt: Path | None = None
+    brokers: GroupReader | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryTerms:
+    """What only rounds of a data directory take; fields are those of ``CleanRequest``."""
+
+    now_ms: int | None = None
+    high_watermark: int | None = None
+    log_start_offset: int | None = None
+    first_dirty_offset: int | None = None
+    uncleanable_offset: int | None = None
+    is_unsafe: bool = False
+    rounds: int | None = 1
+    roll_active: bool = False
+    order: Order = Order.OVERDUE_FIRST
+    retention: bool = True
+    target: Path | None = None
+    overwrites: bool = False
+
+
+PLAIN = DirectoryTerms()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedRounds:
+    """Which rounds are asked for.
+
+    ``force`` ignores ``min.cleanable.dirty.ratio`` and nothing else; ``expired`` also cleans where
+    only expired tombstones and markers are left to go. ``keyless`` is for a live cluster's records
+    without a key. ``takes_over`` takes a partition from another process. ``keep_sources_ms`` keeps
+    a live cluster's replaced segments for so long at least. ``directory`` is refused elsewhere.
+    """
+
+    force: bool = False
+    expired: bool = False
+    keyless: Keyless = Keyless.FAIL
+    takes_over: bool = False
+    keep_sources_ms: int = 0
+    directory: DirectoryTerms = PLAIN
+
+    def require_no_directory(self, where: str) -> None:
+        """Raise InvalidError for what only a data directory takes."""
+        if self.directory != PLAIN:
+            given = [
+                name
+                for name in DirectoryTerms.__slots__
+                if getattr(self.directory, name) != getattr(PLAIN, name)
+            ]
+            raise InvalidError(
+                "only rounds of a data directory take this; leave it out. "
+                f"place={where} given={', '.join(given)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """What rounds would do; ``costs`` and ``tombstones`` are said of live topics alone.
+
+    ``assumed`` says what brokers do not tell.
+    """
+
+    report: CleanReport
+    costs: Sequence[tuple[TopicPartition, RoundCosts]] = ()
+    tombstones: Sequence[PartitionTombstones] = ()
+    assumed: str | None = None

@@ -1,0 +1,164 @@
+"""The properties of a place: what a ``[place.NAME]`` table and ``--with`` may say, defined once.
+
+The parser, ``keeplast place`` and the reference page read :data:`PROPERTIES` and nothing else. The
+rule: a secret is never a property's value. It is named, as ``@FILE`` or ``env:NAME``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+WITH = "--with"
+"""The option that says a property on a command line."""
+
+
+class PlaceKind(StrEnum):
+    """Where logs lie."""
+
+    DIRECTORY = "directory"
+    STORE = "store"
+    CLUSTER = "cluster"
+
+
+class PropertyType(StrEnum):
+    """How a property is written."""
+
+    TEXT = "text"
+    FILE = "file"
+    URL = "url"
+    SIZE = "size"
+    SPAN = "span"
+    COUNT = "count"
+    FLAG = "true or false"
+    LIST = "list"
+    OPTIONS = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceProperty:
+    """One property: its name, the kinds of place that have it, its type and one sentence."""
+
+    name: str
+    type: PropertyType
+    kinds: frozenset[PlaceKind]
+    about: str
+    choices: tuple[str, ...] = ()
+
+
+_ALL = frozenset(PlaceKind)
+_D, _S, _C = (frozenset({each}) for each in PlaceKind)
+
+AT = "at"
+PROPERTIES: tuple[PlaceProperty, ...] = (
+    PlaceProperty(
+        AT, PropertyType.URL, _ALL,
+        "The address: a path, `s3://`, `gs://`, `az://`; `sqlite:///FILE`, `postgresql://…`; "
+        "`kafka://HOST:PORT[,HOST:PORT…]`.",
+    ),
+    PlaceProperty(
+        "command-config", PropertyType.FILE, _ALL,
+        "`client.properties` as Kafka's own tools take it, for SSL and SASL.",
+    ),
+    PlaceProperty(
+        "bootstrap-server", PropertyType.TEXT, _D | _S,
+        "Brokers that know what the groups of `tombstones.wait.for.groups` have committed: "
+        "`HOST:PORT`, separated by commas. Default: the directory's `__consumer_offsets`.",
+    ),
+    PlaceProperty(
+        "broker-config", PropertyType.FILE, _D | _S,
+        "The broker's `server.properties`: the cluster's defaults where nothing else gives them.",
+    ),
+    PlaceProperty(
+        "config-file", PropertyType.FILE, _ALL,
+        'TOML with `[cluster]` and `[topic."name"]` tables. Default of a directory: the '
+        "`keeplast.toml` in it.",
+    ),
+    PlaceProperty(
+        "object-option", PropertyType.OPTIONS, _D | _S,
+        "Options of the object store, such as `endpoint`.",
+    ),
+    PlaceProperty(
+        "objects", PropertyType.URL, _S,
+        "Where a new store keeps its objects: `file://`, `s3://`, `gs://` or `az://`.",
+    ),
+    PlaceProperty(
+        "owner", PropertyType.TEXT, _S,
+        "The name under which this host changes partitions. Default: the host's name.",
+    ),
+    PlaceProperty(
+        "storage", PropertyType.URL, _C,
+        "Where the brokers' plugin keeps segments: `local:PATH` for Kafka's LocalTieredStorage, "
+        "`aiven:URL` for Aiven's.",
+    ),
+    PlaceProperty(
+        "storage-option", PropertyType.OPTIONS, _C,
+        "Settings of the plugin, or options of its object store.",
+    ),
+    PlaceProperty(
+        "decisions", PropertyType.URL, _C,
+        "The decision log: `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`. One for all "
+        "hosts that compact a cluster.",
+    ),
+    PlaceProperty(
+        "accept-untested", PropertyType.FLAG, _C,
+        "Go on where a broker has a release that keeplast was not tested with. Records may be "
+        "lost for good.",
+    ),
+    PlaceProperty(
+        "grace-ms", PropertyType.SPAN, _S | _C,
+        "How long replaced segments stay for readers that began before the round.",
+    ),
+    PlaceProperty(
+        "broker-metrics", PropertyType.LIST, _C,
+        "Each broker's JMX exporter (`http://HOST:PORT/metrics`): nothing is deleted while one is "
+        "behind in `__remote_log_metadata` or does not answer.",
+    ),
+    PlaceProperty(
+        "keep-sources", PropertyType.SPAN, _C,
+        "Keep replaced segments for so long at least. Never shorter than the grace.",
+    ),
+    PlaceProperty(
+        "keyless", PropertyType.TEXT, _C,
+        "What becomes of records without a key, which belong to no key. Default: fail.",
+        ("fail", "drop", "retain"),
+    ),
+    PlaceProperty(
+        "receipt", PropertyType.FILE, _ALL,
+        "The file of receipts. Default of `run` over a directory: one in it.",
+    ),
+    PlaceProperty(
+        "memory", PropertyType.SIZE, _ALL,
+        "Buffers, and decompressed data kept between the two passes.",
+    ),
+    PlaceProperty(
+        "task-memory", PropertyType.SIZE, _ALL,
+        "Key map of one Spark task; a log with more keys is cut into several tasks.",
+    ),
+    PlaceProperty(
+        "key-map-bytes", PropertyType.SIZE, _D,
+        "Key map of a round, as a broker's log.cleaner.dedupe.buffer.size. Default: no limit.",
+    ),
+    PlaceProperty(
+        "shape", PropertyType.TEXT, _ALL,
+        "How the work of a partition is cut. Default: each partition as it needs.",
+        ("partition", "broadcast", "bucket"),
+    ),
+    PlaceProperty(
+        "runner", PropertyType.TEXT, _ALL,
+        "Threads of this process, or Spark. Default: local; spark where `master` is given and "
+        "under spark-submit.",
+        ("local", "spark"),
+    ),
+    PlaceProperty("master", PropertyType.URL, _ALL, "Spark master."),
+    PlaceProperty("cores", PropertyType.COUNT, _ALL, "Cores to use. Default: all."),
+)  # fmt: skip
+BY_NAME = {each.name: each for each in PROPERTIES}
+VERB_TABLES = frozenset(
+    {
+        "status", "plan", "clean", "run", "verify", "explain", "export", "collect", "console",
+        "erase", "hold", "undo",
+    }
+)  # fmt: skip
+"""Tables of a place that hold defaults of a verb's options."""
+SETTING_TABLES = frozenset({"cluster", "topic"})

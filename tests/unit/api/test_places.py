@@ -15,6 +15,10 @@ from keeplast.api.round_terms import AskedRounds, WorkTerms
 from keeplast.clock import SystemClock
 from keeplast.config.choice import PartitionChoice
 from keeplast.errors import InvalidError, RefusedError, StoppedError
+from keeplast.model.keyed_hash import KeyHasher
+from keeplast.run.stop_switch import StopSwitch
+from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
+from keeplast.service.erasure.erasure_call import AskedErasure
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import asked_world
 from tests.support.placed_logs import ANNA, BEN, take_in, write_directory
@@ -226,3 +230,14 @@ def test_what_a_live_cluster_needs_or_cannot_do_is_said_before_it_is_asked(
         attached(world).clean(scope, AskedRounds(expired=True), work)
     with pytest.raises(InvalidError, match="storage=PLUGIN:PLACE"):
         replace(attached(world), storage="").clean(scope, AskedRounds(), work)
+
+
+def test_an_erasure_that_is_ended_before_its_first_round_has_done_none(
+    world: VerifiedWorld,
+) -> None:
+    switch = StopSwitch()
+    switch.stop()
+    nothing = ErasureAnswer(0, (), (), {}, (), 0, (), ())
+    asked = AskedErasure(ErasureKeys(KeyHasher(b"k" * 32), {}), (PARTITION.topic,))
+    done = attached(world).clean_traces(asked, nothing, AskedRounds(), WorkTerms(switch=switch))
+    assert () == done.partitions

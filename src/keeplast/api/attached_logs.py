@@ -36,7 +36,7 @@ from keeplast.cluster.metadata_log import FoldedMetadata
 from keeplast.cluster.status import name_of
 from keeplast.config.attached import wanted_settings
 from keeplast.config.choice import PartitionChoice, SettingSources
-from keeplast.config.layers import Layer
+from keeplast.config.layers import Layer, flag_texts
 from keeplast.config.place_properties import PlaceKind
 from keeplast.config.settings import Settings
 from keeplast.config.sources import read_layers
@@ -151,8 +151,9 @@ class AttachedLogs(AskedPlace):
         return self._wanted(facts.topics)
 
     def _wanted(self, topics: Sequence[TopicFacts]) -> Settings:
-        flags = tuple(f"{key}={value}" for key, value in self.config.items())
-        sources = SettingSources(flags=flags, config_file=self.config_file, place=self.settings)
+        sources = SettingSources(
+            flags=flag_texts(self.config), config_file=self.config_file, place=self.settings
+        )
         return wanted_settings(read_layers(LocalFiles(), sources), topics)
 
     @contextlib.contextmanager
@@ -163,10 +164,11 @@ class AttachedLogs(AskedPlace):
         """
         with decision_log_at(self.store, SystemClock(), only_looks=only_looks, makes=makes) as log:
             if log is None:
-                raise InvalidError(
-                    f"name the decision log with --decisions URL. place={self.address}"
-                )
+                raise self._undecided()
             yield log
+
+    def _undecided(self) -> InvalidError:
+        return InvalidError(f"name the decision log with --decisions URL. place={self.address}")
 
     def folded(
         self, client: ClusterClient, facts: ClusterFacts, log: DecisionLog | None
@@ -410,7 +412,7 @@ class AttachedLogs(AskedPlace):
     def shelves(self, requests: Path | None) -> Iterator[Shelves]:
         """Open the list beside the decisions, or a file."""
         if self.store is None:
-            raise InvalidError(f"name the decision log with --decisions URL. place={self.address}")
+            raise self._undecided()
         with store_shelf(self.store, requests) as shelf:
             yield Shelves(shelf, shelf)
 

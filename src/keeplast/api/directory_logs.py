@@ -22,7 +22,7 @@ from keeplast.cleaner.selection import Order
 from keeplast.clock import SystemClock
 from keeplast.config.assumed import assumed_defaults, assumed_sentence
 from keeplast.config.choice import PartitionChoice, SettingSources
-from keeplast.config.layers import Layer
+from keeplast.config.layers import Layer, flag_texts
 from keeplast.config.place_properties import PlaceKind
 from keeplast.config.selection import select_partitions
 from keeplast.errors import CompactionError, RefusedError, error_text
@@ -109,7 +109,7 @@ class DirectoryLogs(AskedPlace):
     def sources(self) -> SettingSources:
         """Return who says what its topics are."""
         return SettingSources(
-            flags=tuple(f"{key}={value}" for key, value in self.config.items()),
+            flags=flag_texts(self.config),
             config_file=self.config_file,
             broker_config=self.broker_config,
             place=self.settings,
@@ -273,9 +273,7 @@ class DirectoryLogs(AskedPlace):
                     before = undone_ms(read_kept_entries(files, directory.root, given))
         return UndoneRounds(report, before)
 
-    def drop_kept(
-        self, scope: PartitionChoice, *, takes_over: bool = False
-    ) -> Mapping[str, int]:  # fmt: skip
+    def drop_kept(self, scope: PartitionChoice, *, takes_over: bool = False) -> Mapping[str, int]:
         """Remove the kept rounds, under the directory's lock."""
         directory, entries, files = self._undo_entries(scope)
         with locked(directory.root):

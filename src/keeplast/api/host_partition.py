@@ -8,7 +8,7 @@ from pathlib import Path
 
 from keeplast.errors import InvalidError
 from keeplast.host.host_directory import host_directory
-from keeplast.host.lease_keeper import LeaseKeeper
+from keeplast.host.lease_keeper import renewing
 from keeplast.host.leased_host import LEASE_MS_DEFAULT, LeasedHost
 from keeplast.model.host_role import HostRole
 from keeplast.model.partition import TopicPartition
@@ -40,7 +40,7 @@ def host_partition(
         raise InvalidError(f"no role of a host. role={role!r} roles={', '.join(HostRole)}")
     with host_directory(root, store.parts().files):
         hosted = LeasedHost(store, partition, root, role=HostRole(role), lease_ms=lease_ms)
-        with LeaseKeeper(lambda: (hosted,), hosted.lease_seconds):
+        with renewing(lambda: (hosted,), lease_ms):
             try:
                 yield hosted
             finally:

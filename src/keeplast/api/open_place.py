@@ -79,6 +79,7 @@ def _store(found: FoundPlace, config: Mapping[str, str], events: PlaceEvents) ->
     from keeplast.api.stored_logs import StoredLogs
     from keeplast.config.broker_config import read_broker_config
     from keeplast.config.choice import SettingSources
+    from keeplast.config.layers import flag_texts
     from keeplast.log.files import LocalFiles
     from keeplast.store.tiered_store import GRACE_MS_DEFAULT
 
@@ -94,7 +95,7 @@ def _store(found: FoundPlace, config: Mapping[str, str], events: PlaceEvents) ->
         found.address, object_options=found.options("object-option"), broker=broker,
         owner=found.text("owner"), events=events,
         sources=SettingSources(
-            flags=tuple(f"{key}={value}" for key, value in config.items()),
+            flags=flag_texts(config),
             config_file=found.path("config-file"), broker_config=path, place=found.settings,
         ),
         grace_ms=GRACE_MS_DEFAULT if grace_ms is None else grace_ms,

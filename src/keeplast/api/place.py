@@ -24,7 +24,6 @@ from keeplast.inspect.explain import AskedKey
 from keeplast.model.erasure_request import ErasureRequest
 from keeplast.model.hold import HoldBook, HoldPoint
 from keeplast.model.keyed_hash import KeyHasher
-from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
 from keeplast.run.events import Events, NoEvents
 from keeplast.run.undo import UndoRound
@@ -46,10 +45,6 @@ if TYPE_CHECKING:
     from keeplast.service.erasure.certificate_issue import SearchedPlace
 
 
-def _silent(count: int) -> None:
-    """Hear of progress and say nothing."""
-
-
 def named(topics: Collection[str]) -> tuple[str, ...]:
     """Return names of topics; InvalidError for a text, whose letters would be taken for names."""
     if isinstance(topics, str):
@@ -69,8 +64,8 @@ class SearchTerms:
     runner: SearchRunner | None = None
     receipt: Path | None = None
     brokers: GroupReader | None = None
-    planned: Callable[[int], None] = _silent
-    progressed: Callable[[int], None] = _silent
+    planned: Callable[[int], None] = lambda count: None
+    progressed: Callable[[int], None] = lambda count: None
 
     @property
     def at_ms(self) -> int:
@@ -95,10 +90,6 @@ class PlaceEvents:
 UNHEARD = PlaceEvents()
 
 
-def _untold(partition: TopicPartition, done: Sequence[UndoRound] | Exception) -> None:
-    """Hear of a partition that is done and say nothing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoTerms:
     """Which rounds are undone, by name, all of them the newest without; and where that is noted.
@@ -112,7 +103,7 @@ class UndoTerms:
     writes: bool = True
     takes_over: bool = False
     receipt: Path | None = None
-    told: Told = _untold
+    told: Told = lambda partition, done: None
     events: Events = field(default_factory=NoEvents)
 
 
@@ -240,9 +231,7 @@ class AskedPlace(ABC):
         """
         raise self.refused("undo")
 
-    def drop_kept(
-        self, scope: PartitionChoice, *, takes_over: bool = False
-    ) -> Mapping[str, int]:  # fmt: skip
+    def drop_kept(self, scope: PartitionChoice, *, takes_over: bool = False) -> Mapping[str, int]:
         """Let the kept rounds of each partition go before their time, and return how many."""
         raise self.refused("undo")
 

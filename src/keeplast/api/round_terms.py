@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from keeplast.service.tombstone_dates import PartitionTombstones
 
 
-def _unnoted(message: str) -> None:
-    """Hear a note and say nothing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkTerms:
     """Who does the work and on how much memory, in bytes; who hears of it, and who ends it.
@@ -40,7 +36,7 @@ class WorkTerms:
 
     open_runner: Callable[[], AbstractContextManager[Runner]] = LocalRunner
     events: Events = field(default_factory=NoEvents)
-    noted: Callable[[str], None] = _unnoted
+    noted: Callable[[str], None] = lambda message: None
     switch: StopSwitch = field(default_factory=StopSwitch)
     memory_bytes: int = MEMORY_BYTES_DEFAULT
     task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT

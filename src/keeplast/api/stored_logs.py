@@ -301,9 +301,7 @@ class StoredLogs(AskedPlace):
                 before = undone_ms(read_entries(terms.receipt, files))
         return UndoneRounds(report, before)
 
-    def drop_kept(
-        self, scope: PartitionChoice, *, takes_over: bool = False
-    ) -> Mapping[str, int]:  # fmt: skip
+    def drop_kept(self, scope: PartitionChoice, *, takes_over: bool = False) -> Mapping[str, int]:
         """Let kept rounds go; their objects go with a collection, when their grace has passed."""
         with self.opened() as opened:
             return {

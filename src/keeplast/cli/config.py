@@ -14,6 +14,8 @@ from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
     from keeplast.config.choice import SettingSources
+    from keeplast.config.definition import Definition
+    from keeplast.config.effective import Effective as SettingValue
 
 Effective = Annotated[
     bool,
@@ -118,10 +120,9 @@ def _settings_of_place(
 
 def _value_in_place(where: PlaceOptions, key: str, topic: str | None, *, as_json: bool) -> Result:
     from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.show.output import print_result, say
+    from keeplast.cli.show.output import say
     from keeplast.config.layers import find_definition
     from keeplast.config.setting_rows import definition_row, origin_text, value_row
-    from keeplast.config.values import value_text
 
     definition = find_definition(key)
     _, place = where.open()
@@ -130,29 +131,34 @@ def _value_in_place(where: PlaceOptions, key: str, topic: str | None, *, as_json
         say(warning, kind="warning")
     value = counted.settings.effective(definition, topic)
     if not as_json:
-        print_result(value_text(value.value) if value.value is not None else "")
-        say(f"{definition.key}: {origin_text(definition, value, counted.root)}")
+        _print_value(definition, value, origin_text(definition, value, counted.root))
     row = definition_row(definition) | value_row(definition, value)
     return DONE, {**place.head, "topic": topic, **row}
+
+
+def _print_value(definition: Definition, value: SettingValue, origin: str) -> None:
+    """Print a value for scripts, and where it is from on stderr."""
+    from keeplast.cli.show.output import print_result, say
+    from keeplast.config.values import value_text
+
+    print_result(value_text(value.value) if value.value is not None else "")
+    say(f"{definition.key}: {origin}")
 
 
 def _value_without_place(
     key: str, topic: str | None, sources: SettingSources, *, as_json: bool
 ) -> Result:
     from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.show.output import print_result, say
     from keeplast.config.layers import find_definition
     from keeplast.config.setting_rows import definition_row, origin_text, value_row
     from keeplast.config.sources import read_spoken_settings
-    from keeplast.config.values import value_text
     from keeplast.log.files import LocalFiles
 
     definition = find_definition(key)
     value = read_spoken_settings(LocalFiles(), sources).effective(definition, topic)
     if not as_json:
-        print_result(value_text(value.value) if value.value is not None else "")
         origin = origin_text(definition, value, Path())
-        say(f"{definition.key}: {origin}; of no place: give PLACE for one")
+        _print_value(definition, value, f"{origin}; of no place: give PLACE for one")
     return DONE, {"topic": topic, **definition_row(definition), **value_row(definition, value)}
 
 

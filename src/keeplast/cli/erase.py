@@ -21,22 +21,17 @@ from keeplast.cli.frame.erasing import (
 )
 from keeplast.cli.frame.erasure_options import KEYS, Keys, Requests
 from keeplast.cli.frame.parameters import ROUND, SCOPE, Json, NowMs
-from keeplast.cli.frame.place import Given, PlaceOptions, runner_of, work_of
+from keeplast.cli.frame.place import Given, PlaceOptions, runner_of, search_of, work_of
 from keeplast.cli.frame.place_command import PlaceCommand
 from keeplast.cli.frame.round_options import TakeOver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keeplast.api.place import SearchTerms
-    from keeplast.cli.show.progress import ProgressEvents
-    from keeplast.config.places import FoundPlace
     from keeplast.model.erasure_request import ErasureRequest
-    from keeplast.model.reader_wait import GroupReader
     from keeplast.service.erasure.certificate_check import PartitionStanding
     from keeplast.service.erasure.certificate_issue import SearchedPlace
     from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
-    from keeplast.service.search_tasks import SearchRunner
     from keeplast.survey.report import CleanReport
 
 erase = typer.Typer(
@@ -86,18 +81,6 @@ ComparedPlace = Annotated[
 ]  # fmt: skip
 
 
-def _searched(
-    found: FoundPlace, events: ProgressEvents, runner: SearchRunner | None,
-    brokers: GroupReader | None, now_ms: int | None = None,
-) -> SearchTerms:  # fmt: skip
-    from keeplast.api.place import SearchTerms
-
-    return SearchTerms(
-        now_ms=now_ms, runner=runner, receipt=found.path("receipt"), brokers=brokers,
-        planned=events.planned, progressed=events.progressed,
-    )  # fmt: skip
-
-
 @erase.command(cls=PlaceCommand)
 @command(
     first=("keys", "hash_key", "topics"),
@@ -140,7 +123,7 @@ def keys(
 
     def find() -> ErasureAnswer:
         with ProgressEvents("searching") as events, search_runner(runner_of(found)) as runner:
-            return place.find_traces(asked, _searched(found, events, runner, brokers, now_ms))
+            return place.find_traces(asked, search_of(found, events, runner, brokers, now_ms))
 
     def act(answer: ErasureAnswer) -> CleanReport:
         nonlocal code
@@ -258,7 +241,7 @@ def certify(where: PlaceOptions, options: CertificateOptions, as_json: Json = Fa
 
     def search(asked: ErasureRequest, wanted: ErasureKeys) -> SearchedPlace:
         with ProgressEvents("searching") as events, search_runner(runner_of(found)) as runner:
-            return place.search_all(asked, wanted, _searched(found, events, runner, brokers))
+            return place.search_all(asked, wanted, search_of(found, events, runner, brokers))
 
     with place.shelves(options.requests) as shelves:
         return sign_certificate(options, shelves.shelf, search, as_json=as_json)
@@ -321,7 +304,7 @@ def check(
     if place is not None:
         where, compared = PlaceOptions(place=place, given=given).open()
         with ProgressEvents("searching") as events:
-            terms = _searched(where, events, None, brokers_of(where))
+            terms = search_of(where, events, None, brokers_of(where))
             standings = compared.compare(statement, hasher, terms)
     code = DONE
     for line in (line for line, is_within in within.items() if not is_within):

@@ -11,7 +11,7 @@ from keeplast.cli.frame.erasing import search_runner
 from keeplast.cli.frame.keys import KEY_WORDS, parse_key
 from keeplast.cli.frame.options import ScopeOptions
 from keeplast.cli.frame.parameters import Json, NowMs
-from keeplast.cli.frame.place import PlaceOptions, runner_of
+from keeplast.cli.frame.place import PlaceOptions, runner_of, search_of
 
 if TYPE_CHECKING:
     from keeplast.inspect.explain import AskedKey
@@ -59,7 +59,6 @@ def explain(
     must then be due. Reads each log once, takes no lock, claims nothing and writes nothing.
     """
     from keeplast.api.open_place import brokers_of
-    from keeplast.api.place import SearchTerms
     from keeplast.cli.frame.exit_codes import DONE, REFUSED, error_exit_code
     from keeplast.cli.show.explain import render_explained
     from keeplast.cli.show.fault import fault_text
@@ -69,10 +68,7 @@ def explain(
     asked = asked_key(key, offset, header)
     found, place = where.open()
     with ProgressEvents("searching") as events, search_runner(runner_of(found)) as runner:
-        terms = SearchTerms(
-            now_ms=now_ms, runner=runner, receipt=found.path("receipt"), brokers=brokers_of(found),
-            planned=events.planned, progressed=events.progressed,
-        )  # fmt: skip
+        terms = search_of(found, events, runner, brokers_of(found), now_ms)
         answer = place.explain(asked, scope, terms)
     for warning in answer.warnings:
         say(warning, kind="warning")

@@ -86,6 +86,11 @@ def flag_pairs(settings: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def flag_texts(settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Return settings as :func:`flag_pairs` reads them."""
+    return tuple(f"{key}={value}" for key, value in settings.items())
+
+
 def cluster_layer(settings: Mapping[str, str]) -> Layer:
     """Return the layer of what a caller says of the cluster."""
     return Layer(CLUSTER_SOURCE, _check_cluster(settings, CLUSTER_SOURCE))

@@ -39,14 +39,13 @@ from keeplast.config.values import value_text
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
 from keeplast.log.object_paths import place_path
-from keeplast.model.duration import find_duration
+from keeplast.model.duration import SPAN_MS_MAX, find_span
 from keeplast.model.redaction import HIDDEN, has_userinfo, may_be_secret, secrets_of, shown_url
 from keeplast.model.size import find_size
 from keeplast.tier.objects.option_values import is_reference, read_option
 
 CONFIG_VARIABLE = "KEEPLAST_CONFIG"
 NAME_CHARS_MAX = 64
-COUNT_MAX = 1 << 62
 CLUSTER_SCHEME = "kafka://"
 SETTING_FILES = frozenset({"config-file", "broker-config"})
 """Properties that say where settings are looked for, also without a place."""
@@ -54,7 +53,6 @@ STORE_SCHEMES = ("sqlite://", "postgresql://", "postgresql+psycopg://")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REMEDIES = {
     "postgres": "write postgresql://USER@HOST/DATABASE",
-    "file": "write the path alone",
     "http": "a place is a data directory, a store or a cluster: s3://, postgresql:// or kafka://",
 }
 
@@ -257,7 +255,7 @@ def kind_of(address: str) -> PlaceKind:
     if address.startswith(STORE_SCHEMES):
         return PlaceKind.STORE
     scheme, separator, _ = address.partition("://")
-    if separator and scheme in _REMEDIES and scheme != "file":
+    if separator and scheme in _REMEDIES:
         raise InvalidError(
             f"no such kind of place; {_REMEDIES[scheme]}. address={shown_url(address)}"
         )
@@ -465,10 +463,8 @@ def _problem(prop: PlaceProperty, text: str) -> str | None:
 
 
 def _span(text: str) -> int | None:
-    stripped = text.strip()
-    if stripped.isascii() and stripped.isdecimal() and len(stripped) < 20:
-        return min(int(stripped), COUNT_MAX)
-    return find_duration(stripped)
+    found = find_span(text)
+    return None if found is None else min(found, SPAN_MS_MAX)
 
 
 def _check_kinds(given: Mapping[str, Given], kind: PlaceKind, name: str) -> None:
@@ -491,4 +487,4 @@ def _near(text: str, environment: Mapping[str, str] | None, folder: Path | None)
 
 def _near_property(name: str) -> str:
     close = difflib.get_close_matches(name, [each.name for each in PROPERTIES], n=1, cutoff=0.5)
-    return f"did you mean {close[0]}" if close else "keeplast place --help lists those that exist"
+    return f"did you mean {close[0]}" if close else "keeplast place list --properties shows all"

@@ -7,37 +7,29 @@ and neither does one that cannot reach the store; both are overtaken, and fenced
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from keeplast.host.leased_host import LeasedHost
 
+RENEWALS = 3
+"""A leader renews its lease so often within its time: two lost renewals end nothing."""
 
-class LeaseKeeper:
-    """Renews every ``seconds`` while it is entered. ``hosts`` returns those of that moment."""
 
-    def __init__(self, hosts: Callable[[], Iterable[LeasedHost]], seconds: float) -> None:
-        """Renew nothing yet."""
-        self._hosts = hosts
-        self._seconds = seconds
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="keeplast-lease", daemon=True)
+@contextmanager
+def renewing(hosts: Callable[[], Iterable[LeasedHost]], lease_ms: int) -> Iterator[None]:
+    """Renew leases of ``lease_ms`` meanwhile; ``hosts`` returns those of that moment."""
+    ended = threading.Event()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(self._seconds):
-            for host in self._hosts():
+    def renew_all() -> None:
+        while not ended.wait(lease_ms / 1000 / RENEWALS):
+            for host in hosts():
                 host.renew()
+
+    thread = threading.Thread(target=renew_all, name="keeplast-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -55,8 +55,6 @@ from keeplast.tier.state.lease import LEASE_MS_MAX, LEASE_MS_MIN, Lease
 from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
 
 LEASE_MS_DEFAULT = 30_000
-RENEWALS = 3
-"""A leader renews its lease so often within its time: two lost renewals end nothing."""
 
 
 def check_lease_ms(lease_ms: int) -> None:
@@ -156,11 +154,6 @@ class LeasedHost:
     def leads(self) -> bool:
         """Say whether this host was the leader when it last looked."""
         return self.host.role is Role.LEADER
-
-    @property
-    def lease_seconds(self) -> float:
-        """Return how often the lease is to be renewed."""
-        return self._lease_ms / 1000 / RENEWALS
 
     # Who leads.
 

@@ -9,7 +9,8 @@ from itertools import pairwise
 DURATION_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 """Names and milliseconds, the largest first."""
 NEAR_MS = 2000
-
+SPAN_MS_MAX = 1 << 62
+"""A span that may be added to any time of today; it is longer than anything lasts."""
 
 _DURATION = re.compile(r"([0-9]{1,15})\s*(d|h|min|s|ms)")
 
@@ -21,6 +22,14 @@ def find_duration(text: str) -> int | None:
     """
     match = _DURATION.fullmatch(text.strip())
     return None if match is None else int(match[1]) * dict(DURATION_UNITS).get(match[2], 1)
+
+
+def find_span(text: str, unit_ms: int = 1) -> int | None:
+    """Return the milliseconds of a span with a unit, or of a number that counts ``unit_ms``."""
+    stripped = text.strip()
+    if stripped.isascii() and stripped.isdecimal() and len(stripped) < 20:
+        return int(stripped) * unit_ms
+    return find_duration(stripped)
 
 
 def duration_text(milliseconds: int) -> str:

@@ -18,8 +18,8 @@ from pathlib import Path
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError, FencedError
 from keeplast.host.host_directory import host_directory
-from keeplast.host.lease_keeper import LeaseKeeper
-from keeplast.host.leased_host import RENEWALS, LeasedHost
+from keeplast.host.lease_keeper import renewing
+from keeplast.host.leased_host import LeasedHost
 from keeplast.log.files import FileSystem
 from keeplast.model.host_role import HostRole
 from keeplast.model.partition import TopicPartition
@@ -73,7 +73,7 @@ class HostWork(StoreWork):
         """Hold the directory and renew leases; at the end leaders copy what they have."""
         with (
             host_directory(self._host.root, self._files),
-            LeaseKeeper(self._renewed, self._host.lease_ms / 1000 / RENEWALS),
+            renewing(self._renewed, self._host.lease_ms),
             super().holding(),
         ):
             try:

@@ -41,14 +41,6 @@ Judgement = VerificationReport | CompactionError | OSError
 """What a partition was found to be, or why it could not be judged at all."""
 
 
-def _unheard(name: str, found: Judgement) -> None:
-    """Hear of a partition and say nothing."""
-
-
-def _silent(count: int) -> None:
-    """Hear of progress and say nothing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyTerms:
     """By what logs are judged, and who hears of it.
@@ -67,9 +59,9 @@ class VerifyTerms:
     notes: bool = False
     now_ms: int | None = None
     memory_bytes: int = MEMORY_BYTES_DEFAULT
-    heard: Callable[[str, Judgement], None] = _unheard
-    planned: Callable[[int], None] = _silent
-    progressed: Callable[[int], None] = _silent
+    heard: Callable[[str, Judgement], None] = lambda name, found: None
+    planned: Callable[[int], None] = lambda count: None
+    progressed: Callable[[int], None] = lambda count: None
 
     def require_receipt(self) -> None:
         """Raise InvalidError for what is about a receipt where none was given."""

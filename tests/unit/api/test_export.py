@@ -18,27 +18,11 @@ from keeplast.log.files import LocalFiles
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import asked_world, end_of, state_up_to
 from tests.support.committed_offsets import commit_offsets
+from tests.support.heard_export import HeardExport
 from tests.support.placed_logs import ANNA, BEN, FILLER, take_in, write_directory
 from tests.support.verified_world import VerifiedWorld
 
 T0 = keeplast.TopicPartition("t", 0)
-
-
-class Heard:
-    """What an export told."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.planned_bytes = self.read_bytes = 0
-
-    def noted(self, message: str) -> None:
-        self.notes.append(message)
-
-    def planned(self, total_bytes: int) -> None:
-        self.planned_bytes += total_bytes
-
-    def progressed(self, read_bytes: int) -> None:
-        self.read_bytes += read_bytes
 
 
 @pytest.fixture
@@ -72,7 +56,7 @@ def rows(target: Path, topic: str = "t", number: int = 0) -> dict[bytes, bytes |
 def test_the_latest_state_is_written_with_where_to_go_on(
     place: AskedPlace | Path, tmp_path: Path
 ) -> None:
-    heard = Heard()
+    heard = HeardExport()
     done = keeplast.export(place, tmp_path / "out", topics=["t"], events=heard)
     assert {BEN: b"2", FILLER: b"3"} == rows(done.target)
     assert {FILLER: b"2"} == rows(done.target, number=1)
@@ -149,7 +133,7 @@ def test_what_is_in_the_way_stays_unless_it_is_given_up(data: Path, tmp_path: Pa
 
 
 def test_an_export_that_is_stopped_leaves_nothing(data: Path, tmp_path: Path) -> None:
-    class Stopping(Heard):
+    class Stopping(HeardExport):
         def progressed(self, read_bytes: int) -> None:
             raise StoppedError("enough")
 
@@ -189,7 +173,7 @@ def test_a_live_topics_state_ends_where_brokers_have_copied_it(
     assert state_up_to(world, end) == rows(done.target, name, number)
     with pytest.raises(RefusedError, match="cleaned_to="):
         keeplast.export(place, tmp_path / "early", ending_offsets={name: {number: 5}})
-    heard = Heard()
+    heard = HeardExport()
     alone = keeplast.AttachedLogs("127.0.0.1:1", storage="local:/x")
     keeplast.export(alone, tmp_path / "alone", topics=[name], events=heard)
     assert any("only the latest state can be told" in each for each in heard.notes)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from keeplast.cli.frame.spans import SPAN_MS_MAX, span_ms, span_seconds
+from keeplast.cli.frame.spans import span_ms, span_seconds
+from keeplast.model.duration import SPAN_MS_MAX
 from tests.unit.cli.conftest import Run
 
 

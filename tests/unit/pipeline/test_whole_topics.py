@@ -21,6 +21,7 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.data_source import SCHEMA
 from keeplast.pipeline.log_parts import Logs
 from keeplast.pipeline.source_options import read_options
+from tests.support.heard_export import HeardExport
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import NOW_MS
 
@@ -143,19 +144,8 @@ def test_of_several_replicas_the_furthest_is_read_and_that_is_said(tmp_path: Pat
     roots = [tmp_path / name for name in ("a", "b", "c")]
     for root, count, epoch in zip(roots, (9, 5, 7), (3, 4, 4), strict=True):
         write(root / "t-0", count, value=root.name.encode(), epoch=epoch)
-    heard: list[str] = []
-
-    class Events:
-        def noted(self, message: str) -> None:
-            heard.append(message)
-
-        def planned(self, total_bytes: int) -> None:
-            pass
-
-        def progressed(self, read_bytes: int) -> None:
-            pass
-
-    done = keeplast.export(roots, tmp_path / "out", events=Events())
+    heard = HeardExport()
+    done = keeplast.export(roots, tmp_path / "out", events=heard)
     assert {"t": {"0": 7}} == done.offsets()
     table = pq.read_table(tmp_path / "out/t/partition=0/part-00000.parquet", partitioning=None)
     assert {b"c"} == set(table.column("value").to_pylist())
@@ -163,7 +153,7 @@ def test_of_several_replicas_the_furthest_is_read_and_that_is_said(tmp_path: Pat
         f"t-0 is read from {tmp_path}/c, to offset 7, the furthest of 3 replicas; "
         f"{tmp_path}/a to offset 9, {tmp_path}/b to offset 5"
     )
-    assert said in heard
+    assert said in heard.notes
     with pytest.warns(UserWarning, match="the furthest of 3 replicas"):
         read(*roots)
 

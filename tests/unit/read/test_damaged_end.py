@@ -23,6 +23,7 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.model.verdict import Verdict
 from keeplast.pipeline.log_parts import Logs
 from keeplast.pipeline.source_options import read_options
+from tests.support.heard_export import HeardExport
 from tests.support.log_builder import LogBuilder
 from tests.support.source_reading import read_log, view_of
 
@@ -169,20 +170,9 @@ def test_an_unfinished_batch_beyond_the_high_watermark_ends_the_log_and_is_told(
 
 def test_an_export_tells_of_the_unfinished_batch(log: LogBuilder, tmp_path: Path) -> None:
     active(log).write_bytes(active(log).read_bytes()[:-1])
-    heard: list[str] = []
-
-    class Events:
-        def noted(self, message: str) -> None:
-            heard.append(message)
-
-        def planned(self, total_bytes: int) -> None:
-            pass
-
-        def progressed(self, read_bytes: int) -> None:
-            pass
-
-    keeplast.export(log.directory.parent, tmp_path / "out", events=Events())
-    assert any("is torn at byte" in each for each in heard)
+    heard = HeardExport()
+    keeplast.export(log.directory.parent, tmp_path / "out", events=heard)
+    assert any("is torn at byte" in each for each in heard.notes)
 
 
 def test_who_accepts_loss_reads_what_there_is_below_the_high_watermark(log: LogBuilder) -> None:

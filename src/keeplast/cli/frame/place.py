@@ -20,13 +20,14 @@ from keeplast.cli.frame.wiring import RunnerName
 from keeplast.config.place_properties import WITH
 
 if TYPE_CHECKING:
-    from keeplast.api.place import AskedPlace
+    from keeplast.api.place import AskedPlace, SearchTerms
     from keeplast.api.round_terms import WorkTerms
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.config.places import FoundPlace
     from keeplast.model.reader_wait import GroupReader
     from keeplast.rewrite.runner import Runner
     from keeplast.run.stop_switch import StopSwitch
+    from keeplast.service.search_tasks import SearchRunner
 
 PlaceName = Annotated[
     str,
@@ -129,6 +130,19 @@ def work_of(
         receipt=found.path("receipt"),
         brokers=brokers_of(found) if brokers is None else brokers,
     )
+
+
+def search_of(
+    found: FoundPlace, events: ProgressEvents, runner: SearchRunner | None,
+    brokers: GroupReader | None, now_ms: int | None = None,
+) -> SearchTerms:  # fmt: skip
+    """Return how a place is searched: by whom, as of when, None for now."""
+    from keeplast.api.place import SearchTerms
+
+    return SearchTerms(
+        now_ms=now_ms, runner=runner, receipt=found.path("receipt"), brokers=brokers,
+        planned=events.planned, progressed=events.progressed,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -34,16 +34,18 @@ class PlaceCommand(TyperCommand):
 
     def _defaults(self, ctx: Any, args: list[str]) -> dict[str, Any]:
         """Return the options that a named place's table has for this verb, by parameter."""
-        from keeplast.config.places import find_place
-
         try:
             given, _, _ = self.make_parser(ctx).parse_args(list(args))
             name = given.get("place")
-            found = find_place(name) if isinstance(name, str) else None
+            if not isinstance(name, str):
+                return {}
+            from keeplast.config.places import find_place
+
+            found = find_place(name)
         except (TyperException, CompactionError):
             return {}  # The command itself says what is wrong.
         verb = "".join(ctx.command_path.split()[1:2])
-        table = {} if found is None else found.defaults.get(verb, {})
+        table = found.defaults.get(verb, {})
         names = {opt[2:]: each.name for each in self.params for opt in each.opts}
         for key in table:
             if key not in names:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import typer
 
-from keeplast.model.duration import find_duration
+from keeplast.model.duration import SPAN_MS_MAX, find_span
 
-SPAN_MS_MAX = 1 << 62
-"""A span that may be added to any time of today; it is longer than anything lasts."""
 SPAN_WORDS = "90s, 30min, 12h or 7d"
 
 
@@ -28,9 +26,7 @@ def span_seconds(text: str) -> int:
 
 
 def _read_span(text: str, unit: str, unit_ms: int) -> int:
-    stripped = text.strip()
-    is_number = stripped.isascii() and stripped.isdecimal() and len(stripped) < 20
-    span = int(stripped) * unit_ms if is_number else find_duration(stripped)
+    span = find_span(text, unit_ms)
     if span is None:
         raise typer.BadParameter(
             f"not a span of time; write {unit}, or {SPAN_WORDS}. value={text!r}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -102,7 +102,8 @@ from tests.support.tier_world_stores import (
 )
 from tests.support.tier_world_tasks import Life, Task, Tasks
 
-IS_LOCKED = "keeplast.log.settled.is_locked"
+# Both ask for the lock: one whether somebody is at work, one whether a swap was cut off.
+IS_LOCKED = ("keeplast.log.settled.is_locked", "keeplast.log.partition_log.is_locked")
 ROOT = Path("/broker")
 EXPORT = Path("/export")
 KEYS = 5
@@ -1054,7 +1055,9 @@ def simulate(
         world = World(seed, engine, told=lines.append if told is None else told)
         try:
             # The directory is in memory; its lock is the broker's while that is up.
-            with patch(IS_LOCKED, lambda root: world.broker.is_up):
+            with ExitStack() as patches:
+                for name in IS_LOCKED:
+                    patches.enter_context(patch(name, lambda root: world.broker.is_up))
                 return world.run()
         except Exception as error:
             raise failure(seed, error, lines, "--world owners ") from error

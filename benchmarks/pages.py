@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import attached, cost_model, growth, one_partition, peers, report, shape_model
 from benchmarks.peer_report import Taken, bars, goal_table
-from benchmarks.run import RESULTS
+from benchmarks.run import CHART, RESULTS
 
 
 def made(results: Path = RESULTS, figure: Path = peers.FIGURE) -> dict[Path, str]:
@@ -21,8 +21,10 @@ def made(results: Path = RESULTS, figure: Path = peers.FIGURE) -> dict[Path, str
     grown, beside = _load(results / "growth.json"), _load(results / "peers.json")
     taken = [Taken(**each) for each in beside["taken"]]
     slopes = cost_model.slopes_of(grown["points"])
+    latest = _load(results / "latest.json")
     return {
-        results / "latest.md": report.table(_load(results / "latest.json")) + "\n",
+        results / "latest.md": report.table(latest) + "\n",
+        CHART: report.chart(latest),
         results / "growth.md": growth.table(growth.points_of(grown), grown["machine"]) + "\n",
         results / "cost_model.md": cost_model.table(slopes) + "\n",
         results / "shape_model.md": shape_model.table() + "\n",

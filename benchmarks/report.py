@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.contestants import MIB, Measure
+from benchmarks.figure import Bar, Panel, draw
 from benchmarks.machine import describe
 from benchmarks.pairs import Comparison, compare, least
 from benchmarks.workload import Workload
@@ -133,6 +134,26 @@ def table(document: Mapping[str, Any]) -> str:
                 f"limit {result.memory_limit_bytes / MIB:.0f} MiB"
             )
     return "\n".join(lines)
+
+
+def chart(document: Mapping[str, Any]) -> str:
+    """Return how many times as fast as Kafka's thread each log is cleaned, as an SVG."""
+    results = results_of(document)
+    kafka = Bar("Kafka's cleaner, its one thread", 1.0, "1.0x", is_ours=False)
+    panels = []
+    for cores, found in (
+        ("one core", [(each, each.comparison) for each in results]),
+        ("all cores", [(each, each.by_clock(each.all_cores)) for each in results]),
+    ):
+        bars = [
+            Bar(each.row.workload.name, one.by_clock.ratio, f"{one.by_clock.ratio:.1f}x", True)
+            for each, one in found
+            if one is not None
+        ]
+        panels.append(
+            Panel(f"Times as fast as Kafka's cleaner: keeplast on {cores}", (kafka, *bars))
+        )
+    return draw(panels)
 
 
 def _sizes(results: Sequence[Result]) -> str:

@@ -29,12 +29,14 @@ from benchmarks.contestants import (
 from benchmarks.machine import is_same, machine
 from benchmarks.options import positive
 from benchmarks.pairs import PAIRS_MIN
-from benchmarks.report import SIDES, VERSION, Result, Row, line, results_of, stored, table
+from benchmarks.report import SIDES, VERSION, Result, Row, chart, line, results_of, stored, table
 from benchmarks.workload import Workload, WrittenLog, write_log
 from keeplast.format.compression import Codec
 from tests.kafka.oracle.driver import KAFKA_VERSION, LIKE_A_BROKER, Oracle
 
 RESULTS = Path(__file__).resolve().parent / "results"
+CHART = RESULTS.parent.parent / "docs" / "images" / "speed.svg"
+"""README's chart; the table of the matrix has none."""
 LARGE_MEMORY_BYTES = 4 << 30
 WARM_UP_BYTES = 32 * MIB
 
@@ -219,6 +221,8 @@ def _store(found: dict[str, Any], out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(found, indent=1) + "\n")
     out.with_suffix(".md").write_text(table(found) + "\n")
+    if out == RESULTS / "latest.json":
+        CHART.write_text(chart(found))
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 PYTEST := $(BIN)/pytest -m 'not kafka and not services and not console' $(SIDE_BY_SIDE)
 
-test: setup java  ## Every promise, of large matrices a share that changes by day; ARGS=--all takes all of them
+test: setup java  ## Every promise once, of large matrices a share that changes by day; ARGS=--all takes all
 	$(PYTEST) $(ARGS)
 
 test-all: setup java  ## Everything: all of every matrix, the long forms, Kafka as the referee, the services

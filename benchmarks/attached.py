@@ -30,20 +30,20 @@ from benchmarks.run import RESULTS
 from benchmarks.workload import TOPIC, Workload, write_log
 from keeplast.attach.rounds.attached_files import attached_path
 from keeplast.attach.rounds.attached_place import AttachedPlace, AttachedState
+from keeplast.attach.rounds.missing_aborts import measure_sources
 from keeplast.attach.rounds.round import do_round
-from keeplast.attach.rounds.seams import measure_sources
 from keeplast.attach.rules.sources import choose_sources
 from keeplast.clock import SystemClock
-from keeplast.cluster.fold_checkpoint import (
+from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
+from keeplast.cluster.layouts.paced import PacedLayout, PaceLimits, RequestPace
+from keeplast.cluster.metadata_cache import ClusterCache
+from keeplast.cluster.metadata_log import (
     FoldCheckpoint,
     FoldPoint,
     decode_checkpoint,
     digest_of,
     encode_checkpoint,
 )
-from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
-from keeplast.cluster.layouts.paced import PacedLayout, PaceLimits, RequestPace
-from keeplast.cluster.metadata_cache import ClusterCache
 from keeplast.columns import kernel
 from keeplast.errors import InvariantError
 from keeplast.format.compression import Codec

@@ -26,7 +26,7 @@ from keeplast.format.filename import segment_file as name_of
 from keeplast.log.files import FileStat, LocalFiles, ReadHandle
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.survey.bounds import load_checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey, survey_partition
 

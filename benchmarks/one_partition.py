@@ -34,7 +34,7 @@ from keeplast.clock import SystemClock
 from keeplast.columns import kernel
 from keeplast.format.compression import Codec
 from keeplast.model.partition import TopicPartition
-from keeplast.model.shape import Shape
+from keeplast.model.topic_config import Shape
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT

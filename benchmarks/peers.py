@@ -40,10 +40,9 @@ from keeplast.columns import kernel
 from keeplast.format.compression import Codec
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.model.shape import Shape
+from keeplast.model.topic_config import Shape
 from keeplast.pipeline.arrow_batches import arrow_schema, record_batch
-from keeplast.read.log_ranges import ALL, plan_splits
-from keeplast.read.log_view import load_reader_checkpoints, look_at_log
+from keeplast.read.log_view import ALL, load_reader_checkpoints, look_at_log, plan_splits
 from keeplast.read.record_source import read_records
 from keeplast.rewrite.workspace import Workspace
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT

@@ -1,6 +1,6 @@
 """``python -m benchmarks.shape_model``: one partition by shape and cores, as the planner sees it.
 
-Arithmetic on :mod:`keeplast.cleaner.stage_costs`, whose slopes were measured on two cores: it says
+Arithmetic on :mod:`keeplast.cleaner.shapes`, whose slopes were measured on two cores: it says
 from where on a shape is ahead, not what a cluster was seen to do. Memory is taken to be enough.
 """
 
@@ -11,17 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.run import RESULTS
-from keeplast.cleaner.shapes import map_bytes
-from keeplast.cleaner.stage_costs import (
+from keeplast.cleaner.shapes import (
     JOINT_OFFSETS_MAX,
     StageSeconds,
     WorkCounts,
     index_seconds,
+    map_bytes,
     predict_seconds,
     rewrite_seconds,
 )
-from keeplast.model.shape import Shape
-from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import Shape, Strategy
 
 GIB = 1 << 30
 RECORD_BYTES = 122

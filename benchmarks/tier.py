@@ -22,12 +22,10 @@ from keeplast.columns import kernel
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.model.shape import Shape
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Shape, TopicConfig
 from keeplast.run.local_runner import LocalRunner
-from keeplast.store.horizons import RemoteHorizons
-from keeplast.store.round import clean_remote
-from keeplast.store.store_place import StorePlace
+from keeplast.store.look import RemoteHorizons
+from keeplast.store.store_place import StorePlace, clean_remote
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.tier.copy.importing import import_segments, read_lineage, read_topic_id
 from keeplast.tier.metadata.database import open_database

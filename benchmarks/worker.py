@@ -24,8 +24,7 @@ from keeplast.clock import SystemClock
 from keeplast.columns import kernel
 from keeplast.format.compression import Codec
 from keeplast.model.partition import TopicPartition
-from keeplast.model.shape import Shape
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Shape, TopicConfig
 from keeplast.rewrite.stats import Stats
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from keeplast.format import producer_snapshot
 from keeplast.format.checksum import crc32c
 from keeplast.format.compression import Codec, compress
+from keeplast.format.fields import encode_varint
 from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, segment_file
-from keeplast.format.varint import encode_varint
 
 TOPIC = "bench"
 FIRST_TIMESTAMP_MS = 1_700_000_000_000

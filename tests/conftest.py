@@ -1,7 +1,9 @@
 """What all tests share: where kernels are kept, which cases run today, and which worker runs them.
 
-Of a test that is marked ``rotates(shares)`` runs the share of its cases whose turn it is, with
-``--all`` every case; ``--long`` adds tests that are marked ``slow``, and draws as many examples as
+Of a test that is marked ``rotates(shares)`` runs the share of its cases whose turn it is, and one
+that is marked ``repeats(test)`` does not run: it proves again, at a greater cost, what ``test``
+proves. Without an argument other cases of the same test prove it. ``--all`` runs every case of
+both; ``--long`` adds tests that are marked ``slow``, and draws as many examples as
 a test's long form has. A test that is named with
 ``::`` on the command line runs in any case. With several workers, tests that share the Spark
 session stay in one, and a file's tests stay together: what they set up is made once.
@@ -12,7 +14,8 @@ from __future__ import annotations
 import datetime
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -20,13 +23,20 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 import keeplast.columns  # noqa: F401 - points the kernel compiler at the user's cache folder
+from tests.support.processor_time import BEGIN, OUTSIDE, FileCosts, read_weights, too_heavy
+from tests.support.quick_databases import quick_databases
 from tests.support.turns import EXAMPLES_SHARE, EXAMPLES_WHOLE, LONG_PROFILE, PROFILE, Turn
 
 if TYPE_CHECKING:
+    from keeplast.cluster.layouts.aiven_keys import KeyRing
     from keeplast.pipeline.runner import SparkRunner
     from tests.support.shared_spark import SharedSpark
 
 TURN = pytest.StashKey[Turn]()
+UNPROVEN = pytest.StashKey[list[str]]()
+"""Tests that are left out although nothing that runs proves what they prove."""
+COSTS = pytest.StashKey[FileCosts]()
+WEIGHTS = Path(__file__).with_name("weights.toml")
 SPARK_ROOM = "tests/spark/"
 CLUSTER_FILES = ("tests/spark/test_packed_environment.py", "tests/spark/test_standalone_cluster.py")
 """They start clusters of their own, and no session beside those."""
@@ -38,6 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("keeplast")
     group.addoption("--all", action="store_true", help="run every case of every matrix")
     group.addoption("--long", action="store_true", help="run the long forms too")
+    group.addoption("--weights", action="store_true", help="print what each file took, by weight")
     group.addoption("--turn", type=int, help="which share of large matrices runs (the day)")
 
 
@@ -48,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # Kept as an option, so that workers that start before midnight and after it agree.
         config.option.turn = datetime.datetime.now(datetime.UTC).toordinal()
     config.stash[TURN] = Turn(None if config.option.all else config.option.turn)
+    config.stash[COSTS], config.stash[UNPROVEN] = FileCosts(), []
     drawn = EXAMPLES_WHOLE if config.option.all else EXAMPLES_SHARE
     # Neither a deadline nor a check of how long drawing takes: both go by the clock, and a machine
     # may be busy with other things.
@@ -69,7 +81,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 @pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_the_disk() -> Iterator[None]:
     """What a test looks at is in the page cache; what a disk may lose, a model of one says."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, quick_databases():
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
@@ -98,6 +110,24 @@ def spark_runner(shared_spark: SharedSpark) -> Iterator[SparkRunner]:
         yield runner
 
 
+@pytest.fixture(scope="session")
+def ring(tmp_path_factory: pytest.TempPathFactory) -> KeyRing:
+    """A key ring of Aiven's plugin; its key takes a while to make."""
+    from Crypto.PublicKey import RSA
+
+    from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
+
+    path = tmp_path_factory.mktemp("keys") / "key.pem"
+    path.write_bytes(RSA.generate(2048).export_key("PEM", pkcs=8))
+    return KeyRing((KeyPair("k", None, path),), "k")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    room = collection_path.name
+    is_outside = collection_path.parent == Path(__file__).parent and room in OUTSIDE
+    return True if is_outside and f"not {room}" in config.option.markexpr else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if any("::" in argument for argument in config.args):
         return
@@ -107,18 +137,98 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         (kept if _runs(item, turn, seen) else left).append(item)
     items[:] = kept
+    config.stash[UNPROVEN] = list(unproven(left, kept))
     config.hook.pytest_deselected(items=left)
 
 
 def _runs(item: pytest.Item, turn: Turn, seen: Counter[tuple[object, str]]) -> bool:
     if item.get_closest_marker("slow") and not item.config.option.long:
         return False
+    if item.get_closest_marker("repeats") and turn.number is not None:
+        return False
     if (rotates := item.get_closest_marker("rotates")) is None:
         return True
     (shares,) = rotates.args
-    test = (item.parent, getattr(item, "originalname", item.name))
+    test = _function_of(item)
     seen[test] += 1
     return turn.takes(seen[test] - 1, shares)
+
+
+def _function_of(item: pytest.Item) -> tuple[object, str]:
+    return item.parent, getattr(item, "originalname", item.name)
+
+
+def unproven(left: Sequence[pytest.Item], kept: Sequence[pytest.Item]) -> Iterator[str]:
+    """Yield what of ``left`` repeats a test of which no case is kept, as far as its file is there.
+
+    A repetition may be of a test in a file that was not collected; that file must exist.
+    """
+    functions = {_function_of(item) for item in kept}
+    names = {item.nodeid.partition("[")[0] for item in kept}
+    files = {item.nodeid.partition("::")[0] for item in (*kept, *left)}
+    for item in left:
+        if (repeats := item.get_closest_marker("repeats")) is None:
+            continue
+        if not repeats.args:
+            is_proven = _function_of(item) in functions
+        else:
+            (proof,) = repeats.args
+            path = proof.partition("::")[0]
+            is_proven = proof in names if path in files else (item.config.rootpath / path).is_file()
+        if not is_proven:
+            yield item.nodeid
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    costs = item.config.stash[COSTS]
+    if not costs.seconds:
+        costs.count(BEGIN)
+    yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        item.config.stash[COSTS].count(item.nodeid.partition("::")[0])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    seconds = config.stash[COSTS].seconds
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["costs"] = dict(seconds)
+    elif session.exitstatus == pytest.ExitCode.OK and _out_of_weight(config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_testnodedown(node: Any) -> None:
+    seconds = node.config.stash[COSTS].seconds
+    for name, taken in getattr(node, "workeroutput", {}).get("costs", {}).items():
+        seconds[name] += taken
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    config = terminalreporter.config
+    seconds = config.stash[COSTS].seconds
+    if config.option.weights:
+        for name, taken in sorted(seconds.items(), key=lambda each: -each[1]):
+            terminalreporter.write_line(f'"{name}" = {taken:.1f}')
+    terminalreporter.write_line(f"processor time: {sum(seconds.values()):.0f} s")
+    for name in _out_of_weight(config):
+        terminalreporter.write_line(
+            f"error: {name} took {seconds[name]:.0f} s of processor time, far more than its "
+            f"weight: make it cheaper, mark what repeats, or raise its weight in {WEIGHTS.name}"
+        )
+
+
+def _out_of_weight(config: pytest.Config) -> list[str]:
+    """Return the files of a whole short run that took far more than their weight."""
+    is_whole = [Path(each).resolve() for each in config.args] == [Path(__file__).parent]
+    if not is_whole or config.option.all or config.option.long or config.option.keyword:
+        return []
+    return too_heavy(config.stash[COSTS].seconds, read_weights(WEIGHTS.read_text("utf-8")))
 
 
 class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types

@@ -24,9 +24,8 @@ sys.path.insert(0, str(ROOT))
 from confluent_kafka import KafkaException, Producer  # noqa: E402 - after the path is set
 from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 
-from keeplast.model.size import format_bytes, format_count  # noqa: E402
-from tests.kafka.broker import VERSIONS, Broker  # noqa: E402
-from tests.kafka.test_attach import tier_settings  # noqa: E402
+from keeplast.model.text import format_bytes, format_count  # noqa: E402
+from tests.kafka.broker import VERSIONS, tiered_broker  # noqa: E402
 from tests.support.live_call import live_call  # noqa: E402
 from tests.support.live_rounds import LiveCompactor, consume  # noqa: E402
 from tests.support.waiting import wait_until  # noqa: E402
@@ -49,7 +48,7 @@ class Demo:
         """Start nothing yet."""
         self._root = root
         self._runner = runner
-        self.broker = Broker(version, root, tier_settings(version, root))
+        self.broker = tiered_broker(version, root)
 
     def tell(self) -> bool:
         """Tell it; False when a reader got something else than it must."""
@@ -64,7 +63,9 @@ class Demo:
             self._run("place", "check", f"kafka://{self.broker.address}", "--topic", TOPIC)
             self._keeplast("plan", *self._places())
             with self._readers() as reads:
-                self._keeplast("clean", *self._places(), "--force", "--runner", self._runner)
+                self._keeplast(
+                    "clean", *self._places(), "--despite", "dirty-ratio", "--runner", self._runner
+                )
                 say("a grace of nothing is for this demo alone")
                 self._keeplast("collect", *self._places(), "--grace-ms", "0")
             say(f"a consumer read the topic {reads.whole} times meanwhile, {reads.wrong} errors")

@@ -28,7 +28,7 @@ from keeplast.cli.main import app
 from keeplast.format import leader_epoch, offset_index, time_index
 from keeplast.format.batch import encode_batch
 from keeplast.format.record import Record
-from keeplast.service.receipt_names import FILE_NAME
+from keeplast.service.receipts import FILE_NAME
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -146,7 +146,7 @@ def clean(root: Path, log: DemoLog, at_ms: int) -> None:
     topic, _, number = log.name.rpartition("-")
     words = (
         "clean", str(root), "--topic", topic, "--partition", number, "--now-ms", str(at_ms),
-        "--roll-active", "--force", "--runner", "local", "--cores", "1",
+        "--roll-active", "--despite", "dirty-ratio", "--runner", "local", "--cores", "1",
         "--receipt", str(root / FILE_NAME),
     )  # fmt: skip
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

@@ -28,6 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
+    "benchmarks/README.md",
     "docs/quickstart.md",
     "docs/design/layouts.md",
     "docs/design/spark.md",

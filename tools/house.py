@@ -6,7 +6,10 @@
 
 Statements are ``ast.stmt`` without imports and strings that stand alone (docstrings). A budget may
 only go down: a figure that lies more than one per cent below it is out of it too, until it is
-lowered. Raising one needs a decision page.
+lowered. Raising one needs a decision page. Below a limit a figure may move.
+
+What ``make test`` takes is the sum of the weights that ``tests/weights.toml`` declares; a run holds
+each file to its weight.
 
 The rule that a reader must not break: each figure is of the files as they lie there, and by nothing
 else: no figure depends on the machine, the day or what was run before.
@@ -105,6 +108,30 @@ def static_figures(root: Path) -> dict[str, int]:
     }
 
 
+def weight_figures(root: Path) -> dict[str, int]:
+    """Return what ``make test`` takes by the declared weights of the test files."""
+    from tests.support.processor_time import read_weights, weight_of_all
+
+    weights = read_weights((root / "tests" / "weights.toml").read_text("utf-8"))
+    files = {path.relative_to(root).as_posix() for path in short_form_files(root)}
+    unknown = sorted(name for name in weights if "/" in name and name not in files)
+    if unknown:
+        raise ValueError(f"a weight of a file that make test does not run. files={unknown}")
+    return {"make_test_processor_seconds": round(weight_of_all(weights, files))}
+
+
+def short_form_files(root: Path) -> list[Path]:
+    """Return the test files that ``make test`` imports."""
+    from tests.support.processor_time import OUTSIDE
+
+    tests = root / "tests"
+    return [
+        path
+        for path in sorted(tests.rglob("test_*.py"))
+        if path.relative_to(tests).parts[0] not in OUTSIDE
+    ]
+
+
 def option_counts(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], int]:
     """Return for each leaf command of a click group the options that its help shows.
 
@@ -121,11 +148,16 @@ def option_counts(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...
         else:
             found[*path, name] = sum(
                 each.param_type_name == "option"
-                and each.name != "help"
+                and each.name not in ("help", "help_all")
                 and not getattr(each, "hidden", False)
                 for each in command.get_params(click.Context(command))
             )
     return found
+
+
+def _leaves(group: Any) -> Iterable[Any]:
+    for each in group.commands.values():
+        yield from _leaves(each) if hasattr(each, "commands") else (each,)
 
 
 def command_figures() -> dict[str, int]:
@@ -134,11 +166,13 @@ def command_figures() -> dict[str, int]:
 
     from keeplast.cli.main import app
 
-    counts = option_counts(typer.main.get_command(app))
+    found = typer.main.get_command(app)
+    counts = option_counts(found)
     return {
         "leaf_commands": len(counts),
         "option_rows": sum(counts.values()),
         "most_options_of_a_command": max(counts.values()),
+        "most_options_shown": max(len(each.shown_options()) for each in _leaves(found)),
     }
 
 
@@ -169,9 +203,9 @@ def _measured(name: str) -> dict[str, Any]:
         return dict(json.loads(out.read_text("utf-8")))
 
 
-def read_budgets(text: str) -> dict[str, int]:
-    """Return the budgets by figure; ValueError for anything but whole numbers."""
-    found = tomllib.loads(text).get("budgets", {})
+def read_budgets(text: str, table: str = "budgets") -> dict[str, int]:
+    """Return the budgets, or the limits, by figure; ValueError for anything but whole numbers."""
+    found = tomllib.loads(text).get(table, {})
     for name, value in found.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ValueError(f"a budget is a whole number. name={name} value={value!r}")
@@ -197,6 +231,16 @@ def find_problems(figures: Mapping[str, int], budgets: Mapping[str, int]) -> lis
                 f"write {name} = {figure} (python tools/house.py --ratchet)."
             )
     return found
+
+
+def find_past_limits(figures: Mapping[str, int], limits: Mapping[str, int]) -> list[str]:
+    """Return the figures that are past their limit, a sentence each."""
+    return [
+        f"{name} is {figures[name]}, above its limit of {limit}: make the tests cheaper, or mark "
+        "what repeats another test (CONTRIBUTING.md)."
+        for name, limit in limits.items()
+        if figures[name] > limit
+    ]
 
 
 def ratchet(text: str, figures: Mapping[str, int]) -> str:
@@ -225,17 +269,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-journeys", action="store_true", help="leave the journeys out")
     given = parser.parse_args(arguments)
     text = BUDGETS.read_text("utf-8")
-    figures = {**static_figures(ROOT), **command_figures()}
-    known = read_budgets(text)
+    figures = {**static_figures(ROOT), **command_figures(), **weight_figures(ROOT)}
+    known, limits = read_budgets(text), read_budgets(text, "limits")
     if given.no_journeys:
         known = {name: value for name, value in known.items() if name in figures}
     else:
         figures |= journey_figures()
-    print("\n".join(table(figures, known)))
+    print("\n".join(table(figures, {**known, **limits})))
     if given.ratchet:
         BUDGETS.write_text(ratchet(text, figures), "utf-8")
         known = {name: min(value, figures.get(name, value)) for name, value in known.items()}
-    problems = find_problems(figures, known)
+    problems = find_problems(figures, known) + find_past_limits(figures, limits)
     for each in problems:
         print(f"error: {each}", file=sys.stderr)
     return 1 if problems else 0

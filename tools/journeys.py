@@ -179,10 +179,9 @@ def explain_sample(root: Path) -> Iterator[Arguments]:
 def explain_store_sample(root: Path) -> Iterator[Arguments]:
     """The same in a store, behind a round there."""
     data, url = write_sample(root), f"sqlite:///{root / 'meta.db'}"
-    store = ("--store", url)
-    run_command(("tier", "init", *store, "--objects", f"file://{root / 'objects'}"))
-    run_command(("tier", "import", str(data), *store, "--topic", "t", "--partition", "0"))
-    run_command(("clean", url, "--topic", "t", "--force"))
+    new = ("--new", "--objects", f"file://{root / 'objects'}")
+    run_command(("copy", str(data), url, *new, "--topic", "t", "--partition", "0"))
+    run_command(("clean", url, "--topic", "t", "--despite", "dirty-ratio"))
     yield ("explain", url, "a")
 
 

@@ -19,13 +19,12 @@ import typer
 from typer.models import ParameterInfo
 
 from keeplast.api.refusals import REFUSALS
-from keeplast.cli.frame import exit_codes
+from keeplast.cli.frame import command
 from keeplast.cli.frame.lazy import import_home
 from keeplast.cli.main import HOMES
-from keeplast.config.definition import Definition, Scope
+from keeplast.config.definition import Definition, Scope, value_range, value_text, value_words
 from keeplast.config.definitions import DEFINITIONS
 from keeplast.config.place_properties import PROPERTIES, PlaceKind, PlaceProperty
-from keeplast.config.values import value_range, value_text, value_words
 from keeplast.service.gauges import GAUGES
 from keeplast.service.metrics import (
     ATTACHED_METRICS,
@@ -75,7 +74,7 @@ from, `keeplast configure DATA_DIR KEY=VALUE --topic T` changes the file, `keepl
 FILE` looks for mistakes, `keeplast config --key KEY` says what this page says.
 
 A broker keeps what its cluster's settings are in `server.properties`, which is read only when
-`--broker-config FILE` names it. Without it `plan`, `clean`, `run`, `tier run` and `tier expire` say
+`--broker-config FILE` names it. Without it `plan`, `clean`, `run` and `run` say
 once which of Kafka's defaults they assume because no source says otherwise: those
 that decide when something may go, and whether a round is worth it (`assumed` in the JSON). With it
 nothing is assumed: what the file leaves out is the default on the broker, too. The file is Java's
@@ -106,6 +105,9 @@ CLI_HEAD = f"""# Command line
 {NOTICE}
 
 What each command takes, and what it leaves behind.
+
+`--help` of a command shows the options that are used most, at most twelve; `--help-all` and this
+page show all. `--despite LIMIT` goes past the limit that a refusal names; each command has its own.
 
 `--json` prints one document on stdout and nothing else, whatever happens; progress, warnings and
 Spark's output go to stderr. Sizes are bytes, or a number with `k`, `m`, `g` or `t`.
@@ -146,8 +148,7 @@ METRICS_HEAD = f"""# Metrics
 
 {NOTICE}
 
-What `keeplast run` and `keeplast tier run` serve to Prometheus with `--metrics-port N`, and under
-which of Kafka's names.
+What `keeplast run` serves to Prometheus with `--metrics-port N`, and under which of Kafka's names.
 
 The server listens on the loopback unless `--metrics-host` says otherwise; the path is `/metrics`.
 A scrape tells what the daemon last published: after each look at the partitions, and after the
@@ -241,12 +242,12 @@ def metrics_page() -> str:
         "| name | |\n|---|---|",
         *(f"| `{name}` | {about} |" for name, about in partitions),
         "\n## Of a store\n",
-        "What `keeplast tier run` serves beside all of the above.\n",
+        "What `keeplast run` serves of a store, beside all of the above.\n",
         "| name | |\n|---|---|",
         *(f"| `{c.name}_total` | {c.about} |" for c in TIER_COUNTERS),
         *(f"| `{each.name}` | {each.about} By partition. |" for each in TIER_GAUGES),
         "\n## A live cluster\n",
-        "What `keeplast attach run` serves beside all of the above.\n",
+        "What `keeplast run` serves of a live cluster, beside all of the above.\n",
         "| name | |\n|---|---|",
         *(
             f"| `{each.name}{'_total' if each.is_counter else ''}` | {each.about} |"
@@ -302,14 +303,14 @@ def default_text(definition: Definition) -> str:
 
 def _exit_codes() -> list[str]:
     rows = (
-        (exit_codes.DONE, "done; skipped partitions included"),
-        (exit_codes.CHECK_FAILED, "a check failed"),
-        (exit_codes.USAGE, "usage: an argument or a setting cannot be used"),
-        (exit_codes.CORRUPT, "corrupt input; other partitions went on"),
-        (exit_codes.REFUSED, "refused: understood, and not safe to do"),
-        (exit_codes.FAILED, "failed: disk, runner, or a defect of keeplast"),
-        (exit_codes.INTERRUPTED, "stopped by SIGINT"),
-        (exit_codes.TERMINATED, "stopped by SIGTERM"),
+        (command.DONE, "done; skipped partitions included"),
+        (command.CHECK_FAILED, "a check failed"),
+        (command.USAGE, "usage: an argument or a setting cannot be used"),
+        (command.CORRUPT, "corrupt input; other partitions went on"),
+        (command.REFUSED, "refused: understood, and not safe to do"),
+        (command.FAILED, "failed: disk, runner, or a defect of keeplast"),
+        (command.INTERRUPTED, "stopped by SIGINT"),
+        (command.TERMINATED, "stopped by SIGTERM"),
     )
     return ["| exit code | |", "|---|---|", *(f"| {code} | {words} |" for code, words in rows)]
 

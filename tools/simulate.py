@@ -34,7 +34,7 @@ from tests.support import live_world, owners_world, tier_world  # noqa: E402 - a
 from tests.support.live_world_mood import LiveTally  # noqa: E402
 from tests.support.owners_mood import OwnersTally  # noqa: E402
 from tests.support.seed_ranges import SeedRange, add_up, line_of, read_ranges  # noqa: E402
-from tests.support.tier_world import Failure  # noqa: E402
+from tests.support.simulated import Failure  # noqa: E402
 from tests.support.tier_world_cluster import Tally  # noqa: E402
 from tests.support.tier_world_stores import open_database_in_memory  # noqa: E402
 

@@ -85,19 +85,28 @@ def main(directory: Path) -> None:
     append(data, by_minute[45], 45)
     append(data, by_minute[40], 40)
 
-    told("clean", data, "--topic", TOPIC, "--force")
+    told("clean", data, "--topic", TOPIC, "--despite", "dirty-ratio")
     missed = [pair for ago in (50, 45, 40) for pair in by_minute[ago].items()]
     assert given(data, position) == missed
     assert given(data, 0) == [*by_minute[120].items(), *missed]
     print(f"cleaned: a reader who is 50 minutes behind is given all {len(missed)} messages")
 
     mistake = append(data, dict.fromkeys(ARTICLES, b"0"), 20)
-    told("clean", data, "--topic", TOPIC, "--force")
+    told("clean", data, "--topic", TOPIC, "--despite", "dirty-ratio")
     assert set(state(data).values()) == {b"0"}
     assert state(data, mistake) == by_minute[40]
     print(f"a release wrote 0 from offset {mistake} on: the prices in front of it are still told")
 
-    told("clean", data, "--topic", TOPIC, "--force", "--config", "min.compaction.lag.ms=0")
+    told(
+        "clean",
+        data,
+        "--topic",
+        TOPIC,
+        "--despite",
+        "dirty-ratio",
+        "--config",
+        "min.compaction.lag.ms=0",
+    )
     try:
         state(data, mistake)
     except keeplast.CompactionError as error:

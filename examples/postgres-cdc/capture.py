@@ -34,7 +34,7 @@ from topics import Step, Topics, Writer, prepare
 
 from keeplast.errors import CompactionError, RefusedError, UnavailableError
 from keeplast.log.lock import locked
-from keeplast.model.offsets import NO_TIMESTAMP
+from keeplast.model.partition import NO_TIMESTAMP
 
 PROGRESS, TAKEN = "progress", "tables taken"
 KEYS_MAX = 2_000_000

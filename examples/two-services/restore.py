@@ -117,7 +117,7 @@ def main(directory: Path) -> None:
     logs.roll()
     logs.write("stock-0", "item0", {"left": -1})
     logs.close()
-    keeplast("clean", data, *topics, "--force", "--runner", "local")
+    keeplast("clean", data, *topics, "--despite", "dirty-ratio", "--runner", "local")
     keeplast("export", data, "--checkpoint", "checkpoints", "--to", exported, "--runner", "local")
     shop, warehouse = state_of(exported, "orders"), state_of(exported, "stock")
     assert {item: each["quantity"] for item, each in shop.items()} == orders

@@ -9,27 +9,22 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from keeplast.api.ask_brokers import ask_brokers
     from keeplast.api.attached_logs import AttachedLogs
-    from keeplast.api.attached_state import attached_state
+    from keeplast.api.attached_state import ask_brokers, attached_state
     from keeplast.api.certificate import VerifiedCertificate, certify, verify_certificate
-    from keeplast.api.configured_log import open_log
     from keeplast.api.directory_logs import DirectoryLogs
     from keeplast.api.erase import Erasure, erase, erasure_requests, forget_erasure, reapply_erasure
     from keeplast.api.explain import explain, explain_keys, explain_place
     from keeplast.api.export import export
     from keeplast.api.exported_state import exported_state
-    from keeplast.api.hold import add_hold, holds, release_hold
-    from keeplast.api.host_partition import host_partition
+    from keeplast.api.hold import add_hold, holds, kept_rounds, release_hold, undo
     from keeplast.api.live_state import LiveRecord, LiveState
-    from keeplast.api.open_log import OpenLog, Segment
+    from keeplast.api.open_log import OpenLog, Segment, open_log
     from keeplast.api.open_place import open
-    from keeplast.api.open_store import open_store
+    from keeplast.api.open_store import host_partition, open_store, stored_state
     from keeplast.api.rounds import clean, plan
     from keeplast.api.stored_logs import StoredLogs
-    from keeplast.api.stored_state import stored_state
-    from keeplast.api.undo import kept_rounds, undo
-    from keeplast.config.broker_config import broker_settings
+    from keeplast.config.layers import broker_settings
     from keeplast.config.log_source import register
     from keeplast.config.mapping import cleaner_config, topic_config
     from keeplast.errors import (
@@ -52,7 +47,7 @@ if TYPE_CHECKING:
     from keeplast.rewrite.stats import Stats
     from keeplast.run.undo import UndoRound
     from keeplast.run.undoing import UndoReport
-    from keeplast.service.erasure.certificate_issue import IssuedCertificate
+    from keeplast.service.erasure.certificate import IssuedCertificate
     from keeplast.service.explained import KeyAnswer
     from keeplast.store.tiered_store import TieredStore
     from keeplast.survey.report import CleanReport, Estimate, PartitionReport, RoundReport
@@ -133,7 +128,7 @@ __all__ = [
 _HOMES = {
     "keeplast.service.explained": ("KeyAnswer",),
     "keeplast.model.hold": ("Hold",),
-    "keeplast.service.erasure.certificate_issue": ("IssuedCertificate",),
+    "keeplast.service.erasure.certificate": ("IssuedCertificate",),
     "keeplast.api.certificate": (
         "VerifiedCertificate",
         "certify",
@@ -152,29 +147,50 @@ _HOMES = {
     "keeplast.api.hold": (
         "add_hold",
         "holds",
+        "kept_rounds",
         "release_hold",
+        "undo",
     ),
-    "keeplast.api.host_partition": ("host_partition",),
+    "keeplast.api.open_store": (
+        "host_partition",
+        "open_store",
+        "stored_state",
+    ),
     "keeplast.host.leased_host": ("LeasedHost",),
     "keeplast.log.append": ("NewRecord",),
     "keeplast.api.stored_logs": ("StoredLogs",),
     "keeplast.api.directory_logs": ("DirectoryLogs",),
     "keeplast.api.attached_logs": ("AttachedLogs",),
-    "keeplast.config.broker_config": ("broker_settings",),
-    "keeplast.api.ask_brokers": ("ask_brokers",),
-    "keeplast.api.attached_state": ("attached_state",),
-    "keeplast.api.configured_log": ("open_log",),
-    "keeplast.api.explain": ("explain", "explain_keys", "explain_place"),
+    "keeplast.config.layers": ("broker_settings",),
+    "keeplast.api.attached_state": (
+        "ask_brokers",
+        "attached_state",
+    ),
+    "keeplast.api.open_log": (
+        "OpenLog",
+        "Segment",
+        "open_log",
+    ),
+    "keeplast.api.explain": (
+        "explain",
+        "explain_keys",
+        "explain_place",
+    ),
     "keeplast.api.exported_state": ("exported_state",),
-    "keeplast.api.live_state": ("LiveRecord", "LiveState"),
+    "keeplast.api.live_state": (
+        "LiveRecord",
+        "LiveState",
+    ),
     "keeplast.config.log_source": ("register",),
-    "keeplast.config.mapping": ("cleaner_config", "topic_config"),
-    "keeplast.api.open_log": ("OpenLog", "Segment"),
-    "keeplast.api.rounds": ("clean", "plan"),
+    "keeplast.config.mapping": (
+        "cleaner_config",
+        "topic_config",
+    ),
+    "keeplast.api.rounds": (
+        "clean",
+        "plan",
+    ),
     "keeplast.api.open_place": ("open",),
-    "keeplast.api.open_store": ("open_store",),
-    "keeplast.api.undo": ("kept_rounds", "undo"),
-    "keeplast.api.stored_state": ("stored_state",),
     "keeplast.rewrite.stats": ("Stats",),
     "keeplast.run.undo": ("UndoRound",),
     "keeplast.run.undoing": ("UndoReport",),
@@ -184,7 +200,10 @@ _HOMES = {
         "PartitionReport",
         "RoundReport",
     ),
-    "keeplast.survey.request": ("CleanRequest", "PartitionRequest"),
+    "keeplast.survey.request": (
+        "CleanRequest",
+        "PartitionRequest",
+    ),
     "keeplast.store.tiered_store": ("TieredStore",),
     "keeplast.errors": (
         "CommitUnknownError",
@@ -198,7 +217,10 @@ _HOMES = {
         "UnavailableError",
     ),
     "keeplast.model.partition": ("TopicPartition",),
-    "keeplast.model.topic_config": ("CleanerConfig", "TopicConfig"),
+    "keeplast.model.topic_config": (
+        "CleanerConfig",
+        "TopicConfig",
+    ),
 }
 _EXTRA_OF = {
     "pyspark": "spark",

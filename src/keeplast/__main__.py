@@ -12,18 +12,15 @@ if not __package__ and sys.path and Path(sys.path[0]) == Path(__file__).parent:
     # Started as a script: modules of ours must not pass for others of the same name.
     del sys.path[0]
 
+_IS_DEFAULT = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+if _IS_DEFAULT:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+from keeplast.cli.main import main  # noqa: E402
 
-def main() -> None:
-    """Load the command line, and run it."""
-    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_default:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from keeplast.cli.main import main as run
+if _IS_DEFAULT:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    if is_default:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    run()
-
+__all__ = ["main"]
 
 if __name__ == "__main__":
     main()

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import errno
 import shlex
+from enum import StrEnum
 from typing import Any
 
 
@@ -35,6 +36,24 @@ class InvalidError(CompactionError):
 
 class RefusedError(CompactionError):
     """What was asked is understood, and not carried out because it would not be safe."""
+
+
+class Despite(StrEnum):
+    """A limit that the caller may go past, by the name that ``--despite`` takes.
+
+    A refusal that one of these lifts ends its remedy with :attr:`remedy`.
+    """
+
+    DIRTY_RATIO = "dirty-ratio"
+    LOG_BOUNDS = "log-bounds"
+    EXISTING_TARGET = "existing-target"
+    KEYLESS_RECORDS = "keyless-records"
+    PARTIAL_TOPICS = "partial-topics"
+
+    @property
+    def remedy(self) -> str:
+        """Return the words that a refusal ends with."""
+        return f"to go past this: --despite {self}"
 
 
 class InterruptedSwapError(RefusedError):

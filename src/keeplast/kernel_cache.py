@@ -115,8 +115,8 @@ def cache_folder() -> Path:
 
 
 def compiled_count() -> int:
-    """Return how many kernels have machine code in the folder, for whichever processor."""
-    return sum(1 for _ in cache_folder().glob(MACHINE_CODE))
+    """Return how many kernels have machine code in the folder; of several processors each once."""
+    return len({each.name.partition("-")[0] for each in cache_folder().glob(MACHINE_CODE)})
 
 
 def announce(say: Say, warn: Say) -> None:

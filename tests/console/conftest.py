@@ -20,8 +20,7 @@ from keeplast.service.console.gate import Entrance
 from keeplast.service.console.searches import KeySearches
 from keeplast.service.console.server import ConsoleServer
 from keeplast.service.console.view import ConsoleView
-from keeplast.service.control import Control
-from keeplast.service.live import LiveProgress
+from keeplast.service.live import Control, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptShelf
 from keeplast.service.snapshot import Snapshot
 from keeplast.service.status import State

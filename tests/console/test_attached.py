@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from keeplast.cli.attach.options import ClusterOptions, TierOptions, WantedOptions
-from keeplast.cli.attach.run_options import CapOptions
-from keeplast.cli.attach.watching import attached_finder, attached_watcher
+from keeplast.api.attached_logs import AttachedLogs
 from keeplast.clock import SystemClock
-from keeplast.cluster.layouts.paced import RequestPace
-from keeplast.model.offsets import range_text
-from keeplast.model.size import format_bytes, format_counted
+from keeplast.config.layers import PartitionChoice
+from keeplast.model.partition import range_text
+from keeplast.model.text import format_bytes, format_counted
 from keeplast.service.console.searches import KeySearches, SearchLimits
+from keeplast.service.place_loop import ViewTerms
 from tests.console.conftest import Served, printed, serving
 from tests.console.test_what_is_seen import enter, find_key
 from tests.support.attached_world import CLUSTER_ID, PARTITION
@@ -27,7 +26,6 @@ from tests.support.verified_world import VerifiedWorld
 
 pytestmark = pytest.mark.console
 LOG = f"/log/{PARTITION.topic}/{PARTITION.partition}"
-CLUSTER = ("--bootstrap-server", "127.0.0.1:1", "--topic", PARTITION.topic)
 
 
 @pytest.fixture(scope="module")
@@ -58,25 +56,28 @@ def receipt(world: VerifiedWorld) -> Path:
 
 
 def status(world: VerifiedWorld) -> Any:
-    store = decided(world)[:2]
-    return printed("attach", "status", *CLUSTER, *store)
+    _, store, *_ = decided(world)
+    return printed(
+        "status", "kafka://127.0.0.1:1", "--topic", PARTITION.topic, "--decisions", store
+    )
 
 
 @pytest.fixture(scope="module")
 def attached(world: VerifiedWorld) -> Iterator[Served]:
     """A console that only looks at the cluster, and finds keys in its remote tier."""
     _, store, _, storage = decided(world)
-    cluster = ClusterOptions(bootstrap_server="127.0.0.1:1", topics=(PARTITION.topic,))
-    tier, clock = TierOptions(store=store, storage=storage), SystemClock()
-    pace = RequestPace(CapOptions().pace())
-    find = attached_finder(cluster, store, tier, WantedOptions(), clock, pace)
-    with attached_watcher(cluster, store, clock, receipt=receipt(world)) as watcher:
+    clock, place = SystemClock(), AttachedLogs("127.0.0.1:1", storage=storage, store=store)
+    terms = ViewTerms(clock=clock, receipt=receipt(world))
+    seen = place.view(PartitionChoice(topics=(PARTITION.topic,)), terms)
+    assert seen.find is not None
+    with seen.watcher as watcher:
         view = watcher.view()
-    with serving(view, runs=False, searches=KeySearches(find, clock, SearchLimits())) as found:
+    searches = KeySearches(seen.find, clock, SearchLimits())
+    with serving(view, runs=False, searches=searches) as found:
         yield found
 
 
-def test_an_attached_topic_is_shown_as_attach_status_says(
+def test_an_attached_topic_is_shown_as_status_says(
     browser: Browser, attached: Served, world: VerifiedWorld
 ) -> None:
     (expected,) = status(world)["partitions"]

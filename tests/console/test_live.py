@@ -16,9 +16,9 @@ import pytest
 from keeplast.cleaner.selection import Choice
 from keeplast.model.partition import TopicPartition
 from keeplast.run.events import RoundWork
-from keeplast.service.console import app as console_app
 from keeplast.service.console import rendering
-from keeplast.service.console.streams import StreamLimits
+from keeplast.service.console import server as console_app
+from keeplast.service.console.server import StreamLimits
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.status import State
 from keeplast.survey.report import RoundReport

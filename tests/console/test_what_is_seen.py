@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,17 +15,15 @@ import pytest
 import keeplast as package
 from keeplast.cleaner.selection import Choice
 from keeplast.clock import SystemClock
-from keeplast.inspect.header_scan import scan_headers
+from keeplast.inspect.stages import scan_headers
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.model.size import format_bytes, format_count
+from keeplast.model.text import format_bytes, format_count
 from keeplast.service.console.anatomy import ROUNDS_MAX
-from keeplast.service.console.error_words import brief, sentence_of
 from keeplast.service.console.pages import log_url
-from keeplast.service.console.remedies import is_wrong
 from keeplast.service.console.searches import KeySearches, SearchLimits
-from keeplast.service.console.shown_time import deadline, moment
 from keeplast.service.console.view import ConsoleView
+from keeplast.service.console.wording import brief, deadline, is_wrong, moment, sentence_of
 from keeplast.service.status import PartitionStatus, State
 from keeplast.service.status_words import state_words
 from tests.console.conftest import Served, printed, serving
@@ -55,7 +54,7 @@ def size(each: dict[str, Any]) -> int:
 def shown_reason(each: dict[str, Any]) -> str:
     """Return the reason without the option that a page has no use for."""
     reason: str = each["reason"]
-    return reason.partition("; clean --")[0]
+    return re.split("; (?:to go past this: )?clean --", reason)[0]
 
 
 def test_the_overview_says_what_status_says(
@@ -98,7 +97,7 @@ def test_a_logs_page_says_what_status_says(
         badge = browser.text("p > .state")
         assert badge.startswith(state_words(each["state"]))
         assert f"{badge} {shown_reason(each)}" in browser.text("main")
-        assert "clean --force" not in browser.text("main")
+        assert "--despite dirty-ratio" not in browser.text("main")
         if each["ratio"] is None:
             continue
         marks = [
@@ -165,29 +164,39 @@ def store(tmp_path: Path) -> str:
     """A store with a brokers' log in it, cleaned, and a replaced segment that waits."""
     url = f"sqlite:///{tmp_path / 'meta.db'}"
     shutil.copytree(SAMPLE, tmp_path / "data")
-    printed("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
-    printed("tier", "import", tmp_path / "data", "--store", url, "--topic", "orders")
-    printed("clean", url, "--force")
+    printed(
+        "copy",
+        tmp_path / "data",
+        url,
+        "--new",
+        "--objects",
+        f"file://{tmp_path / 'objects'}",
+        "--topic",
+        "orders",
+    )
+    printed("clean", url, "--despite", "dirty-ratio")
     return url
 
 
 @pytest.fixture
 def tiers(store: str) -> Iterator[Served]:
     """A console that only looks at the store."""
-    from keeplast.cli.frame.options import ScopeOptions
-    from keeplast.cli.tier.options import StoreCall
-    from keeplast.cli.tier.watching import store_finder, store_scanner, store_watcher
+    from keeplast.api.stored_logs import StoredLogs
+    from keeplast.config.layers import ALL_PARTITIONS
+    from keeplast.service.place_loop import ViewTerms
 
-    call, clock = StoreCall(store=store, object_options=(), scope=ScopeOptions()), SystemClock()
-    with store_watcher(call, None, clock) as watcher:
+    clock = SystemClock()
+    seen = StoredLogs(store).view(ALL_PARTITIONS, ViewTerms(clock=clock))
+    assert seen.find is not None
+    with seen.watcher as watcher:
         view = watcher.view()
-    searches = KeySearches(store_finder(call, None), clock, SearchLimits(), store_scanner(call))
+    searches = KeySearches(seen.find, clock, SearchLimits(), seen.scan)
     with serving(view, runs=False, searches=searches) as found:
         yield found
 
 
 def test_a_store_is_shown_as_tier_status_says(browser: Browser, tiers: Served, store: str) -> None:
-    (expected,) = printed("tier", "status", "--store", store)["partitions"]
+    (expected,) = printed("status", store)["partitions"]
     browser.open(tiers.url("/"))
     (row,) = cells(browser, "main")
     assert [name(expected), format_bytes(expected["bytes"])] == [row[0], row[3]]
@@ -272,7 +281,7 @@ def test_batch_headers_of_a_store_are_read_by_a_button_too(
 ) -> None:
     enter(browser, tiers)
     rows = read_headers(browser, tiers, "/log/orders/0")
-    (expected,) = printed("tier", "status", "--store", store)["partitions"]
+    (expected,) = printed("status", store)["partitions"]
     assert [str(each["base_offset"]) for each in expected["segments"]] == [row[0] for row in rows]
     assert all(row[3] for row in rows)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.cleaner.shapes import ShapeChoice
-from keeplast.model.shape import Shape
+from keeplast.model.topic_config import Shape
 from keeplast.run.local_runner import LocalRunner
 from tests.support.archive import names
 from tests.support.cases import load_case

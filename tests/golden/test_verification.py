@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.inspect.verdicts import VerificationReport
 from keeplast.inspect.verification import Verifier, VerifySettings
+from keeplast.inspect.verified_log import VerificationReport
 from keeplast.log.files import LocalFiles
+from keeplast.model.document import Verdict
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.model.verdict import Verdict
 from keeplast.run.local_runner import LocalRunner
 from tests.support.archive import read_all
 from tests.support.cases import Case, Json, RoundSettings, lay_out, load_case, rounds, topic_config

@@ -29,6 +29,8 @@ ENDING_SECONDS = SECONDS_MAX + 60
 (Kafka's ``BrokerServer.shutdown``); several that are stopped at once may leave one to that."""
 HERE = Path(__file__).resolve().parent
 VERSIONS = ("3.9.1", "4.3.0")
+PARTITIONS = 3
+"""Of the metadata topic."""
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 HEAP = "-Xmx384m"
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
@@ -251,3 +253,38 @@ class Broker:
             "</Configuration>\n"
         )
         return str(config)
+
+
+def tier_settings(version: str, root: Path) -> dict[str, str]:
+    """Return what gives a broker a remote tier, in ``root/remote``; its own cleaner is off."""
+    settings = {
+        "log.cleaner.enable": "false",
+        "log.initial.task.delay.ms": "500",
+        "log.retention.check.interval.ms": "500",
+        "remote.log.storage.system.enable": "true",
+        "remote.log.metadata.manager.class.name": "org.apache.kafka.server.log.remote.metadata."
+        "storage.TopicBasedRemoteLogMetadataManager",
+        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+        "remote.log.metadata.manager.impl.prefix": "rlmm.config.",
+        "remote.log.storage.manager.impl.prefix": "rsm.config.",
+        "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage."
+        "LocalTieredStorage",
+        "rsm.config.dir": str(root / "remote"),
+        "rsm.config.delete.on.close": "false",
+        "remote.log.manager.task.interval.ms": "500",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": str(PARTITIONS),
+        "rlmm.config.remote.log.metadata.initialization.retry.interval.ms": "300",
+    }
+    if version.startswith("4"):
+        settings["rlmm.config.remote.log.metadata.topic.min.isr"] = "1"
+    return settings
+
+
+def tiered_broker(
+    version: str, root: Path, more: Mapping[str, str] | None = None, *,
+    classes: Path | None = None, options: Sequence[str] = (),
+) -> Broker:  # fmt: skip
+    """Return a broker with a remote tier, and ``more`` settings; see :class:`Broker`."""
+    settings = tier_settings(version, root) | dict(more or {})
+    return Broker(version, root, settings, classes=classes, options=options)

@@ -17,9 +17,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from keeplast.tier.objects.stores import open_tree
-from tests.kafka.broker import VERSIONS, Broker
+from tests.kafka.broker import VERSIONS, Broker, tier_settings
 from tests.kafka.java_consumer import read_with_java
-from tests.kafka.test_attach import attach, checked, tier_settings
+from tests.kafka.test_attach import attach, checked
 from tests.support.acknowledged import Acknowledged, Watch
 from tests.support.checked_place import problems
 from tests.support.plugin_vectors import unpack_vectors
@@ -205,7 +205,9 @@ def test_what_the_plugin_uploads_is_compacted_and_served_by_it(tiered: Tiered) -
         read = told.judge(0)
         tiered.attach("plan", *given)
         watch = Watch(told, 0)
-        tiered.attach("clean", "--force", "--runner", runner, "--cores", "2", *given)
+        tiered.attach(
+            "clean", "--despite", "dirty-ratio", "--runner", runner, "--cores", "2", *given
+        )
         assert told.judge(0) < read
         assert 0 < watch.stop()
         tiered.attach("verify", *given)

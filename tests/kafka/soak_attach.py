@@ -41,7 +41,7 @@ RECORDS, TRANSACTIONS = 700, 6
 GRACE = "5s"
 ATTEMPTS_MAX = 8
 COMMAND_SECONDS = 400
-CLEAN = ("clean", "--force", "--cores", "1")
+CLEAN = ("clean", "--despite", "dirty-ratio", "--cores", "1")
 COLLECT = ("collect", "--grace-ms", GRACE)
 REACHED = {
     "published swaps": 100, "killed inside a step": 30, "leaders of the topic changed": 20,

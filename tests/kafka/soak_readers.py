@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.broker import Broker
-from tests.kafka.test_attach import create, tier_settings
+from tests.kafka.broker import Broker, tiered_broker
+from tests.kafka.test_attach import create
 from tests.kafka.test_attach_rounds import WISH, wait_until_remote
 from tests.support.acknowledged import Acknowledged, Watch
 from tests.support.live_rounds import LiveCompactor
@@ -33,7 +33,7 @@ LITTLE_BYTES = 3_000
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    with Broker(VERSION, tmp_path, tier_settings(VERSION, tmp_path)) as running:
+    with tiered_broker(VERSION, tmp_path) as running:
         yield running
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from keeplast.format import producer_snapshot
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType
+from keeplast.format.record import ControlType
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 from keeplast.model.topic_config import TopicConfig
 from tests.kafka.oracle.driver import Oracle
 

@@ -27,13 +27,11 @@ from confluent_kafka.admin import (
 )
 
 from keeplast.cluster.client import ClusterClient
-from keeplast.cluster.facts import METADATA_TOPIC, TopicFacts
-from keeplast.cluster.live_cluster import MetadataValue
+from keeplast.cluster.live_cluster import METADATA_TOPIC, MetadataValue, TopicFacts
+from keeplast.cluster.metadata_cache import name_of, partition_status
 from keeplast.cluster.metadata_log import fold_metadata
-from keeplast.cluster.status import name_of, partition_status
 from keeplast.cluster.tested_releases import SETTINGS
-from keeplast.format.identifier import decode_id, encode_id
-from keeplast.format.murmur2 import metadata_partition
+from keeplast.format.identifier import decode_id, encode_id, metadata_partition
 from keeplast.format.remote_log_metadata import (
     EpochStart,
     RemoteLogSegment,
@@ -43,7 +41,7 @@ from keeplast.format.remote_log_metadata import (
     decode,
     encode,
 )
-from tests.kafka.broker import VERSIONS, Broker
+from tests.kafka.broker import PARTITIONS, Broker
 from tests.support.checked_place import findings, problems
 from tests.support.live_call import live_call
 from tests.support.waiting import wait_until
@@ -51,7 +49,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.kafka
 
 TOPIC, OTHER = "orders", "payments"
-PARTITIONS = 3
 WAIT_SECONDS = 120.0
 COMMAND_SECONDS = 400
 SEGMENT_BYTES = "40000"
@@ -59,43 +56,14 @@ OBJECT = re.compile(r"(\d{20})-(.{22})\.log\Z")
 MARK = -1001
 
 
-def tier_settings(version: str, root: Path) -> dict[str, str]:
-    settings = {
-        "log.cleaner.enable": "false",
-        "log.initial.task.delay.ms": "500",
-        "log.retention.check.interval.ms": "500",
-        "remote.log.storage.system.enable": "true",
-        "remote.log.metadata.manager.class.name": "org.apache.kafka.server.log.remote.metadata."
-        "storage.TopicBasedRemoteLogMetadataManager",
-        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
-        "remote.log.metadata.manager.impl.prefix": "rlmm.config.",
-        "remote.log.storage.manager.impl.prefix": "rsm.config.",
-        "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage."
-        "LocalTieredStorage",
-        "rsm.config.dir": str(root / "remote"),
-        "rsm.config.delete.on.close": "false",
-        "remote.log.manager.task.interval.ms": "500",
-        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
-        "rlmm.config.remote.log.metadata.topic.num.partitions": str(PARTITIONS),
-        "rlmm.config.remote.log.metadata.initialization.retry.interval.ms": "300",
-    }
-    if version.startswith("4"):
-        settings["rlmm.config.remote.log.metadata.topic.min.isr"] = "1"
-    return settings
-
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def broker(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker]:
-    root = tmp_path_factory.mktemp("tiered")
-    with Broker(request.param, root, tier_settings(request.param, root)) as running:
-        create(running, TOPIC, 2)
-        create(running, OTHER, 1)
-        fill(running, TOPIC, 0, 3000)
-        fill(running, TOPIC, 1, 1000)
-        wait_until_copied(running)
-        yield running
+@pytest.fixture(scope="module")
+def broker(broker: Broker) -> Broker:
+    create(broker, TOPIC, 2)
+    create(broker, OTHER, 1)
+    fill(broker, TOPIC, 0, 3000)
+    fill(broker, TOPIC, 1, 1000)
+    wait_until_copied(broker)
+    return broker
 
 
 def create(broker: Broker, topic: str, partitions: int) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.kafka.broker import Broker
-from tests.kafka.test_attach import create, tier_settings
+from tests.kafka.broker import Broker, tier_settings, tiered_broker
+from tests.kafka.test_attach import create
 from tests.kafka.test_attach_rounds import wait_until_remote
 from tests.support.acknowledged import Acknowledged
 from tests.support.attach_process import AttachProcess
@@ -33,7 +33,7 @@ TOPIC = "cloned"
 RECORDS = 3000
 REFUSED = 4
 COMMAND_SECONDS = 300
-CLEAN = ("clean", "--force", "--cores", "1")
+CLEAN = ("clean", "--despite", "dirty-ratio", "--cores", "1")
 COLLECT = ("collect", "--grace-ms", "0")
 REBUILD = ("repair", "--rebuild", "--grace-ms", "86400000")
 OWN_LOG = ("another decision log owns the partition", "that this decision log does not know")
@@ -112,7 +112,7 @@ class Original:
 @pytest.fixture
 def original(tmp_path: Path) -> Iterator[Original]:
     root = tmp_path / "original"
-    with Broker(VERSION, root, tier_settings(VERSION, root)) as broker:
+    with tiered_broker(VERSION, root) as broker:
         create(broker, TOPIC, 1)
         compacting = Compacting(broker, root / "decisions.db", root / "remote")
         yield Original(broker, Acknowledged(broker.address, TOPIC), compacting)

@@ -22,8 +22,7 @@ import pytest
 from keeplast.attach.held.metadata_view import AttachTerms
 from keeplast.attach.held.publication import Publisher, claim
 from keeplast.attach.rounds.round import RoundWish, clean_attached
-from keeplast.attach.upkeep.collection import collect
-from keeplast.attach.upkeep.repair import repair
+from keeplast.attach.upkeep.collection import collect, repair
 from keeplast.clock import Clock, SystemClock
 from keeplast.cluster import client as client_module
 from keeplast.cluster.client import ClusterClient
@@ -31,7 +30,7 @@ from keeplast.cluster.late_copies import COPY_MS
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.layouts.local_storage import LocalStorage
 from keeplast.cluster.live_cluster import LiveCluster
-from keeplast.cluster.status import RemotePartitionStatus, is_compactors, name_of
+from keeplast.cluster.metadata_cache import RemotePartitionStatus, is_compactors, name_of
 from keeplast.errors import (
     CompactionError,
     CorruptError,

@@ -6,13 +6,11 @@ it believed. What it does then changes nothing that brokers serve, and deletes n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kafka.broker import Broker
-from tests.kafka.test_attach import tier_settings
 from tests.kafka.test_attach_kills import (
     VERSION,
     cleaning,
@@ -35,11 +33,7 @@ COMMAND_SECONDS = 300
 COLLECT = ("collect", "--grace-ms", "0")
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    root = tmp_path_factory.mktemp("frozen")
-    with Broker(VERSION, root, tier_settings(VERSION, root)) as running:
-        yield running
+BROKERS = (VERSION,)
 
 
 @pytest.fixture(scope="module")

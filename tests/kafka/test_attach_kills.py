@@ -14,7 +14,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.layouts.local_storage import SEGMENTS
+from keeplast.cluster.metadata_cache import RemotePartitionStatus, name_of, partition_status
 from keeplast.cluster.metadata_log import fold_metadata
-from keeplast.cluster.status import RemotePartitionStatus, name_of, partition_status
 from tests.kafka.broker import Broker
-from tests.kafka.test_attach import SEGMENT_BYTES, WAIT_SECONDS, tier_settings
+from tests.kafka.test_attach import SEGMENT_BYTES, WAIT_SECONDS
 from tests.support.acknowledged import Acknowledged
 from tests.support.attach_driver import (
     COLLECTION_STEPS,
@@ -50,11 +50,7 @@ RECORDS = 3000
 WRONG_USE, REFUSED = 2, 4
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    root = tmp_path_factory.mktemp("killed")
-    with Broker(VERSION, root, tier_settings(VERSION, root)) as running:
-        yield running
+BROKERS = (VERSION,)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +117,17 @@ def command(broker: Broker, name: str, *more: str) -> list[str]:
 
 
 def cleaning(broker: Broker, partition: int, *more: str) -> list[str]:
-    return command(broker, "clean", "--partition", str(partition), "--force", "--cores", "1", *more)
+    return command(
+        broker,
+        "clean",
+        "--partition",
+        str(partition),
+        "--despite",
+        "dirty-ratio",
+        "--cores",
+        "1",
+        *more,
+    )
 
 
 def met(arguments: list[str], step: Step, act: Act) -> subprocess.Popen[str]:

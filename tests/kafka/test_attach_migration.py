@@ -27,10 +27,10 @@ from confluent_kafka.admin import (
 
 from keeplast.attach.rules.sources import MARGIN_SEGMENTS
 from keeplast.cluster.client import ClusterClient
+from keeplast.cluster.metadata_cache import RemotePartitionStatus, name_of, partition_status
 from keeplast.cluster.metadata_log import fold_metadata
-from keeplast.cluster.status import RemotePartitionStatus, name_of, partition_status
-from tests.kafka.broker import VERSIONS, Broker
-from tests.kafka.test_attach import WAIT_SECONDS, tier_settings
+from tests.kafka.broker import VERSIONS, Broker, tiered_broker
+from tests.kafka.test_attach import WAIT_SECONDS
 from tests.support.acknowledged import Acknowledged, Follower, Watch
 from tests.support.attach_process import AttachProcess
 from tests.support.checked_place import problems
@@ -81,8 +81,7 @@ def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
     root = tmp_path_factory.mktemp("migration")
-    settings = tier_settings(request.param, root) | {"log.cleaner.enable": "true"}
-    with Broker(request.param, root, settings) as running:
+    with tiered_broker(request.param, root, {"log.cleaner.enable": "true"}) as running:
         yield running
 
 
@@ -195,7 +194,7 @@ def compact(broker: Broker, topic: str, name: str, *more: str) -> list[dict[str,
 
 def check_compacted(broker: Broker, topic: str) -> None:
     """Do a round, and check that it took everything from the log's begin on, in both partitions."""
-    rows = compact(broker, topic, "clean", "--force", "--cores", "1")
+    rows = compact(broker, topic, "clean", "--despite", "dirty-ratio", "--cores", "1")
     for row, found in zip(rows, statuses(broker, topic), strict=True):
         last = row["rounds"][-1]
         assert not last["skipped"], (last["reason"], found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -20,20 +21,18 @@ from typer.testing import CliRunner
 
 from keeplast.attach.held.metadata_view import AttachTerms
 from keeplast.attach.held.publication import Publisher, claim
-from keeplast.attach.rules.batch import batch_of, updates
-from keeplast.attach.rules.swap import Swap, merged_epochs
-from keeplast.attach.upkeep.repair import repair
+from keeplast.attach.rules.swap import Swap, batch_of, merged_epochs, updates
+from keeplast.attach.upkeep.collection import repair
 from keeplast.cli.main import app
 from keeplast.clock import SystemClock
 from keeplast.cluster import client as client_module
 from keeplast.cluster.client import ClusterClient
-from keeplast.cluster.facts import METADATA_TOPIC
 from keeplast.cluster.late_copies import again
 from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
 from keeplast.cluster.layouts.open import open_layout
-from keeplast.cluster.live_cluster import BATCH_BYTES_MAX, RECORD_BYTES
+from keeplast.cluster.live_cluster import BATCH_BYTES_MAX, METADATA_TOPIC, RECORD_BYTES
+from keeplast.cluster.metadata_cache import name_of, partition_status
 from keeplast.cluster.metadata_log import fold_metadata
-from keeplast.cluster.status import name_of, partition_status
 from keeplast.errors import (
     CommitUnknownError,
     ConflictError,
@@ -53,12 +52,12 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentState,
     encode,
 )
-from keeplast.log.index_builder import IndexBuilder
+from keeplast.log.indexes import IndexBuilder
 from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Decision, mark_of
-from tests.kafka.broker import VERSIONS, Broker
-from tests.kafka.test_attach import create, fill, objects, tier_settings
+from tests.kafka.broker import Broker
+from tests.kafka.test_attach import create, fill, objects
 from tests.support.checked_place import findings
 from tests.support.live_call import live_call
 from tests.support.waiting import wait_until
@@ -71,25 +70,20 @@ TERMS = AttachTerms()
 Read = tuple[int, bytes | None, bytes | None, int]
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def broker(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker]:
-    root = tmp_path_factory.mktemp("published")
-    with Broker(request.param, root, tier_settings(request.param, root)) as running:
-        for topic in TOPICS:
-            create(running, topic, 1)
-            fill(running, topic, 0, RECORDS)
-        for topic in TOPICS:
-            wait_until_remote(running, topic)
-        yield running
+@pytest.fixture(scope="module")
+def broker(broker: Broker) -> Broker:
+    for topic in TOPICS:
+        create(broker, topic, 1)
+        fill(broker, topic, 0, RECORDS)
+    for topic in TOPICS:
+        wait_until_remote(broker, topic)
+    return broker
 
 
 @pytest.fixture
 def log(broker: Broker) -> Iterator[DecisionLog]:
-    made = DecisionLog(open_database(store_of(broker)), SystemClock())
-    yield made
-    made.close()
+    with closing(DecisionLog(open_database(store_of(broker)), SystemClock())) as made:
+        yield made
 
 
 def store_of(broker: Broker) -> str:
@@ -554,8 +548,8 @@ def test_a_pause_holds_until_it_is_taken_back_and_a_partition_is_detached(
     command(broker, "pause", "--topic", "settings")
     options = (*storage(broker), "--topic", "settings", "--grace-ms", "0")
     told = command(broker, "collect", *options, expected=5)
-    assert "paused" in told["partitions"][0]["error"]
-    command(broker, "resume", "--topic", "settings")
+    assert "paused" in told["partitions"][0]["error"]["message"]
+    command(broker, "pause", "--resume", "--topic", "settings")
     told = command(broker, "detach", *options)
     assert told["partitions"][0]["is_detached"]
     name = encode_id(publisher.name.partition.topic_id)
@@ -601,14 +595,14 @@ def test_a_decision_log_that_is_lost_is_made_again_from_what_brokers_read(
     options = ("--topic", "left", "--decisions", store, *storage(broker))
     told = command(broker, "collect", *options, expected=2)
     told = command(broker, "repair", *options, "--rebuild", expected=4)
-    assert "a moment ago" in told["partitions"][0]["error"]
+    assert "a moment ago" in told["partitions"][0]["error"]["message"]
     told = command(broker, "repair", *options, "--rebuild", "--grace-ms", "0")
     (row,) = told["partitions"]
     assert (row["uncollected"], row["discarded"]) == (1, 1)
     assert row["rebuilt_decisions"] == len(log.decisions(publisher.held))
     assert expected == read(broker, "left")
     told = command(broker, "collect", *storage(broker), "--topic", "left", expected=4)
-    assert "another decision log owns" in told["partitions"][0]["error"]
+    assert "another decision log owns" in told["partitions"][0]["error"]["message"]
     told = command(broker, "collect", *options, "--grace-ms", "0")
     assert 2 == told["partitions"][0]["collected_segments"]
     there = set(objects(broker, "left", 0))

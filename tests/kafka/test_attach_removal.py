@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 
 from keeplast.clock import SystemClock
 from keeplast.format.message_set import read_batches
-from tests.kafka.broker import VERSIONS, Broker
-from tests.kafka.test_attach import alter, attach, create, tier_settings
+from tests.kafka.broker import VERSIONS, Broker, tiered_broker
+from tests.kafka.test_attach import alter, attach, create
 from tests.kafka.test_attach_rounds import (
     TRANSACTIONS,
     WISH,
@@ -50,7 +50,7 @@ class MovedClock(SystemClock):
 
 @pytest.fixture(params=VERSIONS)
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
-    with Broker(request.param, tmp_path, tier_settings(request.param, tmp_path)) as running:
+    with tiered_broker(request.param, tmp_path) as running:
         create(running, TRANSACTIONS, 1)
         alter(running, TRANSACTIONS, "local.retention.ms", str(LOCAL_MS))
         yield running

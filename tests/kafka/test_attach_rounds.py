@@ -7,7 +7,6 @@ readers at any offset and time, a second round over the first, a clean restart a
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,12 +14,10 @@ from confluent_kafka import KafkaException, Producer
 
 from keeplast.attach.rounds.round import RoundWish
 from keeplast.errors import RefusedError
-from keeplast.model.keyless import Keyless
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
-from tests.kafka.broker import VERSIONS, Broker
+from keeplast.model.topic_config import Keyless, Strategy, TopicConfig
+from tests.kafka.broker import Broker
 from tests.kafka.java_consumer import as_shown, read_with_java
-from tests.kafka.test_attach import alter, attach, create, tier_settings
+from tests.kafka.test_attach import alter, attach, create
 from tests.support.live_rounds import (
     MEMORY,
     Got,
@@ -45,17 +42,13 @@ TOPIC = TopicConfig(
 WISH = RoundWish(topic=TOPIC, margin_bytes=80_000, force=True, memory_bytes=MEMORY)
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def broker(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker]:
-    root = tmp_path_factory.mktemp("rounds")
-    with Broker(request.param, root, tier_settings(request.param, root)) as running:
-        for topic in (STATES, TRANSACTIONS):
-            create(running, topic, 1)
-        fill_states(running, seed=1, count=3000)
-        fill_transactions(running, seed=1, rounds=130)
-        yield running
+@pytest.fixture(scope="module")
+def broker(broker: Broker) -> Broker:
+    for topic in (STATES, TRANSACTIONS):
+        create(broker, topic, 1)
+    fill_states(broker, seed=1, count=3000)
+    fill_transactions(broker, seed=1, rounds=130)
+    return broker
 
 
 @pytest.fixture(scope="module")
@@ -404,7 +397,7 @@ def test_the_commands_say_what_they_do_and_do_it(broker: Broker, compactor: Live
     before, raw = read_both(broker, TRANSACTIONS)
     places = (
         "--topic", TRANSACTIONS, "--decisions", f"sqlite:///{broker.root / 'meta.db'}",
-        "--storage", f"local:{broker.root / 'remote'}", "--force",
+        "--storage", f"local:{broker.root / 'remote'}", "--despite", "dirty-ratio",
     )  # fmt: skip
     (planned,) = attach(broker, "plan", *places)["partitions"]
     (done,) = attach(broker, "clean", *places, "--cores", "1")["partitions"]

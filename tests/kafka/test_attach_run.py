@@ -8,7 +8,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from keeplast.log.files import LocalFiles
 from keeplast.survey.receipt_book import CollectionReceipt, RoundReceipt, read_entries
 from keeplast.tier.state.attached import Attached, DecisionState
 from tests.kafka.broker import VERSIONS, Broker
-from tests.kafka.test_attach import alter, attach, create, tier_settings
+from tests.kafka.test_attach import alter, attach, create
 from tests.kafka.test_attach_rounds import wait_until_remote
 from tests.support.live_call import live_call
 from tests.support.live_rounds import LiveCompactor, by_key_law, consume, require_nothing_left
@@ -32,15 +31,15 @@ OPEN = (DecisionState.DECIDED, DecisionState.PUBLISHED, DecisionState.COLLECTING
 REFUSED_CODE, TERMINATED = 4, 143
 
 
+BROKERS = tuple(each for each in VERSIONS if each.startswith("3"))
+
+
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    root = tmp_path_factory.mktemp("loop")
-    (version,) = [each for each in VERSIONS if each.startswith("3")]
-    with Broker(version, root, tier_settings(version, root)) as running:
-        for topic in (*TOPICS, REFUSED):
-            create(running, topic, 1)
-        send(running, 0, *TOPICS, REFUSED)
-        yield running
+def broker(broker: Broker) -> Broker:
+    for topic in (*TOPICS, REFUSED):
+        create(broker, topic, 1)
+    send(broker, 0, *TOPICS, REFUSED)
+    return broker
 
 
 @pytest.fixture(scope="module")

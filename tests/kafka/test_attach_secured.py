@@ -37,10 +37,10 @@ from cryptography.hazmat.primitives.serialization import (
 from keeplast.cluster import client as client_module
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.client_properties import decode_client_properties
-from keeplast.cluster.facts import METADATA_TOPIC
+from keeplast.cluster.live_cluster import METADATA_TOPIC
 from keeplast.errors import UnavailableError
-from tests.kafka.broker import Broker
-from tests.kafka.test_attach import create, tier_settings
+from tests.kafka.broker import Broker, tiered_broker
+from tests.kafka.test_attach import create
 from tests.kafka.test_attach_rounds import wait_until_remote
 from tests.support.acknowledged import Acknowledged
 from tests.support.attach_process import AttachProcess
@@ -164,7 +164,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     root = tmp_path_factory.mktemp("secured")
     keystore, certificate = make_keystore(root, "broker", "CN=127.0.0.1")
     clients, client_certificate = make_keystore(root, "certified", CERTIFIED)
-    broker = Broker(VERSION, root, tier_settings(VERSION, root))
+    broker = tiered_broker(VERSION, root)
     doors = {name: (free_port(), protocol) for name, protocol in LISTENERS.items()}
     open_at = ",".join(f"{name}://127.0.0.1:{port}" for name, (port, _) in doors.items())
     protocols = ",".join(f"{name}:{protocol}" for name, (_, protocol) in doors.items())
@@ -329,7 +329,7 @@ def test_a_round_needs_what_is_documented_and_fails_cleanly_without_each(secured
         "--topic", TOPIC, "--decisions", f"sqlite:///{broker.root / 'decisions.db'}",
         "--storage", f"local:{broker.root / 'remote'}",
     )  # fmt: skip
-    clean = ("clean", *places, "--force", "--cores", "1")
+    clean = ("clean", *places, "--despite", "dirty-ratio", "--cores", "1")
     secured.allow("compact", *CHANGE)
     before = compactor.status(TOPIC)
     for missing in CHANGE:

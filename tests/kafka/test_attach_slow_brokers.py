@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from keeplast.cluster import check
-from tests.kafka.broker import VERSIONS, Broker, broker_libs
-from tests.kafka.test_attach import create, tier_settings
+from tests.kafka.broker import VERSIONS, Broker, broker_libs, tiered_broker
+from tests.kafka.test_attach import create
 from tests.kafka.test_attach_rounds import WISH, wait_until_remote
 from tests.support.acknowledged import Acknowledged, Watch
 from tests.support.live_rounds import LiveCompactor
@@ -50,12 +50,12 @@ def slow(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Slow]:
         check=True, capture_output=True,
     )  # fmt: skip
     root = tmp_path / "broker"
-    settings = tier_settings(request.param, root) | {
+    settings = {
         "remote.log.storage.manager.class.name": PLUGIN,
         "rsm.config.slow.ms": str(WAIT_MS),
         "rsm.config.slow.requests": str(requests),
     }
-    with Broker(request.param, root, settings, classes=classes) as running:
+    with tiered_broker(request.param, root, settings, classes=classes) as running:
         create(running, TOPIC, 1)
         yield Slow(running, requests)
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.kafka.broker import Broker
-from tests.kafka.test_attach import tier_settings
 from tests.kafka.test_attach_kills import (
     VERSION,
     are_remote,
@@ -52,11 +51,7 @@ PARTITIONS = FROZEN + 1
 RECORDS = 3000
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    root = tmp_path_factory.mktemp("spark-killed")
-    with Broker(VERSION, root, tier_settings(VERSION, root)) as running:
-        yield running
+BROKERS = (VERSION,)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +72,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def on_spark(broker: Broker, spark: Cluster, partition: int, *more: str) -> list[str]:
-    asked = ("--partition", str(partition), "--force", "--master", spark.master)
+    asked = ("--partition", str(partition), "--despite", "dirty-ratio", "--master", spark.master)
     return command(broker, "clean", *asked, "--shape", "partition", *more)
 
 
@@ -130,7 +125,7 @@ def test_nothing_of_any_attempt_is_left(broker: Broker, acknowledged: Acknowledg
     for partition in range(PARTITIONS):
         acknowledged.send(partition, RECORDS)
     wait_until(lambda: are_remote(broker, range(PARTITIONS)))
-    done(command(broker, "clean", "--force", "--cores", "1"))
+    done(command(broker, "clean", "--despite", "dirty-ratio", "--cores", "1"))
     done(command(broker, "collect", "--grace-ms", "0"))
     found = statuses(broker)
     assert [(0, 0, 0)] * PARTITIONS == [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 
 from keeplast.attach.proof.verification import AttachedVerifier, AttachedVerifySettings
 from keeplast.cli.main import app
+from keeplast.cluster.metadata_cache import is_compactors, name_of
 from keeplast.cluster.metadata_log import fold_metadata
-from keeplast.cluster.status import is_compactors, name_of
 from keeplast.format.identifier import encode_id
-from keeplast.inspect.verdicts import VerificationReport
-from keeplast.model.verdict import Verdict
-from tests.kafka.broker import VERSIONS, Broker
-from tests.kafka.test_attach import PARTITIONS, attach, create, tier_settings
+from keeplast.inspect.verified_log import VerificationReport
+from keeplast.model.document import Verdict
+from tests.kafka.broker import PARTITIONS, VERSIONS, Broker
+from tests.kafka.test_attach import attach, create
 from tests.kafka.test_attach_rounds import (
     STATES,
     TOPIC,
@@ -33,6 +33,7 @@ from tests.kafka.test_attach_rounds import (
     fill_transactions,
     wait_until_remote,
 )
+from tests.support.flipped import flip
 from tests.support.key_pair import write_operator_files
 from tests.support.live_call import live_place
 from tests.support.live_rounds import MEMORY, LiveCompactor
@@ -40,17 +41,16 @@ from tests.support.live_rounds import MEMORY, LiveCompactor
 pytestmark = pytest.mark.kafka
 
 
-@pytest.fixture(scope="module", params=VERSIONS[-1:])
-def broker(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker]:
-    root = tmp_path_factory.mktemp("verify")
-    with Broker(request.param, root, tier_settings(request.param, root)) as running:
-        for topic in (STATES, TRANSACTIONS):
-            create(running, topic, 1)
-        fill_states(running, seed=1, count=3000)
-        fill_transactions(running, seed=1, rounds=90)
-        yield running
+BROKERS = VERSIONS[-1:]
+
+
+@pytest.fixture(scope="module")
+def broker(broker: Broker) -> Broker:
+    for topic in (STATES, TRANSACTIONS):
+        create(broker, topic, 1)
+    fill_states(broker, seed=1, count=3000)
+    fill_transactions(broker, seed=1, rounds=90)
+    return broker
 
 
 def compactor_of(broker: Broker) -> LiveCompactor:
@@ -159,12 +159,6 @@ def compacted_log(broker: Broker) -> Path:
 
 def remove(path: Path) -> None:
     path.unlink()
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
 
 
 def shorten(path: Path) -> None:

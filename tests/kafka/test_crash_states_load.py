@@ -57,8 +57,8 @@ def test_kafka_makes_a_whole_log_of_what_a_crash_leaves(
         for shutdown, key in (("clean", "clean"), ("unclean", "recovered")):
             assert EXPECTED_PROBLEMS >= set(answer[key]["problems"]), (number, answer[key])
             loaded = read_partition(work / shutdown / str(PARTITION))
-            found = [loaded.final_values(start) for start in exploration.starts]
-            assert exploration.expected == found, (number, shutdown)
+            found = loaded.final_values_from(exploration.law.starts)
+            assert exploration.law.expected == found, (number, shutdown)
 
 
 @pytest.mark.parametrize("name", ["vanishing tails", "split"])
@@ -83,8 +83,8 @@ def test_kafka_makes_a_whole_log_of_what_a_crash_of_an_undo_leaves(
             assert EXPECTED_PROBLEMS >= set(answer[key]["problems"]), (number, answer[key])
             assert kept <= set(os.listdir(work / shutdown / str(PARTITION))), number
             loaded = read_partition(work / shutdown / str(PARTITION))
-            found = [loaded.final_values(start) for start in crashes.starts]
-            assert crashes.expected == found, (number, shutdown)
+            found = loaded.final_values_from(crashes.law.starts)
+            assert crashes.law.expected == found, (number, shutdown)
     assert beside
 
 

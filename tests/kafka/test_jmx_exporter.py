@@ -21,10 +21,10 @@ import pytest
 
 from keeplast.attach.upkeep.collection import CollectedSources, collect
 from keeplast.cluster.broker_metrics import BrokerMetrics, lag_of, read_metrics
-from keeplast.format.murmur2 import metadata_partition
-from tests.kafka.broker import HERE, Broker
+from keeplast.format.identifier import metadata_partition
+from tests.kafka.broker import HERE, PARTITIONS, Broker, tiered_broker
 from tests.kafka.jars import fetch_jars
-from tests.kafka.test_attach import PARTITIONS, create, facts_of, tier_settings
+from tests.kafka.test_attach import create, facts_of
 from tests.kafka.test_attach_rounds import WISH, wait_until_remote
 from tests.kafka.test_attach_run import attached, send
 from tests.support.live_call import live_call
@@ -38,7 +38,7 @@ PAIRS = (("3.9.1", "0.20.0"), ("4.3.0", "1.0.1"))
 """Releases of the broker and of its exporter; the other two pairs give the same."""
 TOPIC = "orders"
 TELLS_SIZE, TELLS_APART = [PAIRS[0]], [PAIRS[1]]
-"""Whose broker tells by which size it rolls (of others ``attach run`` leaves all in the margin),
+"""Whose broker tells by which size it rolls (of others ``run`` leaves all in the margin),
 and whose exporter tells attributes of one name apart."""
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "operations" / "attach.md"
 
@@ -169,8 +169,7 @@ def world(
     root = tmp_path_factory.mktemp("exported")
     exporter = Exporter(root, agent)
     exporter.give(BROKER_ALONE)
-    settings = tier_settings(version, root)
-    with Broker(version, root, settings, options=[exporter.option()]) as broker:
+    with tiered_broker(version, root, options=[exporter.option()]) as broker:
         create(broker, TOPIC, 1)
         send(broker, 0, TOPIC)
         compactor = LiveCompactor(broker.address, root / "meta.db", root / "remote")
@@ -240,11 +239,11 @@ def test_nothing_goes_before_every_exporter_tells_that_its_broker_has_read(world
     there = world.objects()
     world.exporter.give(BROKER_ALONE)
     done = world.collect(world.exporter.url)
-    assert "fewer brokers tell" in (done.held_back or "")
+    assert "fewer brokers say" in (done.held_back or "")
     assert (1, 0, there) == (done.waiting, done.segments, world.objects())
     world.exporter.give(documented_rules())
     done = world.collect(world.exporter.url, f"http://127.0.0.1:{free_port()}/metrics")
-    assert "does not tell how far it is" in (done.held_back or "")
+    assert "does not say how far it is" in (done.held_back or "")
     assert (1, 0, there) == (done.waiting, done.segments, world.objects())
     world.wait_until_read()
     document, _ = world.attach("collect", "--broker-metrics", world.exporter.url)
@@ -266,7 +265,7 @@ def test_the_loop_deletes_nothing_while_the_exporter_does_not_tell(world: World)
     world.exporter.give(IN_NAMES)
     document, said = world.attach("run", *asking)
     assert 1 == document["rounds"]
-    assert "nothing is deleted yet: fewer brokers tell" in said
+    assert "nothing is deleted yet: fewer brokers say" in said
     assert there < world.objects()
     world.exporter.give(NONE)
     world.wait_until_read()

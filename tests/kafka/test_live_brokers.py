@@ -18,13 +18,13 @@ from keeplast import open_log
 from keeplast.cluster.client import ClusterClient
 from keeplast.format import consumer_offsets, transaction_state
 from keeplast.format.consumer_offsets import OffsetCommit
-from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.filename import CLEANER_CHECKPOINT
+from keeplast.format.record import ControlType, decode_control_type
 from keeplast.format.transaction_state import TransactionStateValue, TransactionStatus
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles
+from keeplast.survey.bounds import load_checkpoints
 from keeplast.survey.group_offsets import GroupOffsets
-from keeplast.survey.log_bounds import load_checkpoints
 from tests.kafka.broker import VERSIONS, Broker
 from tests.kafka.live_topics import (
     COMPACTED,
@@ -55,7 +55,16 @@ CLEANED_RANGE = re.compile(
 
 def run_clean(data: Path, *arguments: str) -> dict[str, dict[str, Any]]:
     """Clean with the command line and return each partition's report."""
-    command = [sys.executable, "-m", "keeplast", "clean", str(data), "--force", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "keeplast",
+        "clean",
+        str(data),
+        "--despite",
+        "dirty-ratio",
+        "--json",
+    ]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
     assert 0 == done.returncode, done.stdout + done.stderr
     partitions = json.loads(done.stdout)["partitions"]

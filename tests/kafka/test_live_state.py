@@ -27,8 +27,7 @@ from typer.testing import CliRunner
 
 import keeplast
 from keeplast.cli.main import app
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Strategy, TopicConfig
 from tests.kafka.broker import VERSIONS, Broker
 from tests.kafka.live_topics import SEGMENT_BYTES, WAIT_SECONDS
 

@@ -22,8 +22,8 @@ from keeplast.format.filename import LEADER_EPOCH_CHECKPOINT, LOG_START_CHECKPOI
 from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.run.delete_records import delete_records
-from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.run.expiry import delete_records
+from keeplast.survey.bounds import load_checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import survey_partition
 from tests.kafka.oracle.driver import Json, Oracle

@@ -24,8 +24,8 @@ from keeplast.format.filename import (
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.run.round_reports import candidate_of
-from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.run.round_state import candidate_of
+from keeplast.survey.bounds import load_checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import survey_partition
 from tests.kafka.oracle.driver import Json, Oracle

@@ -1,6 +1,6 @@
 """A store that is copied from a running broker's directory ends up with what the broker serves.
 
-The broker cleans five times a second, ``tier run --data-dir`` copies and cleans beside it, and what
+The broker cleans five times a second, ``run --data-dir`` copies and cleans beside it, and what
 the store has is served by another broker to a real consumer. One topic keeps tombstones for as
 long as a copy needs, and nothing of it is ever replaced; the other one drops them at once.
 ``make beside-a-broker ARGS='--beside-seconds 600'`` is the long form.
@@ -149,8 +149,9 @@ def test_what_a_store_has_is_what_its_broker_serves(
     tmp_path: Path, version: str, request: pytest.FixtureRequest
 ) -> None:
     seconds = float(request.config.getoption("--beside-seconds") or 10)
-    store = ["--store", f"sqlite:///{tmp_path / 'meta.db'}"]
-    keeplast("tier", "init", *store, "--objects", str(tmp_path / "objects"))
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    store = ["--store", url]
+    new = ["--new", "--objects", str(tmp_path / "objects")]
     broker = Broker(version, tmp_path / "broker", PROPERTIES)
     topics = [part for topic in RETENTION_MS for part in ("--topic", topic)]
     with broker:
@@ -158,12 +159,12 @@ def test_what_a_store_has_is_what_its_broker_serves(
         load = Load(broker, 7)
         load.send()
         broker.stop()
-        keeplast("tier", "import", str(broker.data), *store, *topics)
+        keeplast("copy", str(broker.data), url, *new, *topics)
         broker.start()
         err = tmp_path / "err"
         with err.open("wb") as said, (tmp_path / "out").open("wb") as out:
             running = subprocess.Popen(
-                [sys.executable, "-m", "keeplast", "tier", "run", *store, "--data-dir",
+                [sys.executable, "-m", "keeplast", "run", store[1], "--data-dir",
                  str(broker.data), "--cores", "1", "--grace-ms", "0", "--json",
                  "--config", "log.cleaner.backoff.ms=200"],
                 stdout=out, stderr=said,
@@ -185,7 +186,7 @@ def test_what_a_store_has_is_what_its_broker_serves(
                 running.wait()
         served = {topic: read(broker, topic) for topic in RETENTION_MS}
         broker.stop()
-    keeplast("tier", "import", str(broker.data), *store, *topics)
+    keeplast("copy", str(broker.data), url, *new, *topics)
     told = err.read_text()
     copied, replaced = copies_of(told)
     print(
@@ -199,8 +200,8 @@ def test_what_a_store_has_is_what_its_broker_serves(
     assert 0 == replaced[STEADY], told
     assert min(rounds.count(topic) for topic in RETENTION_MS) > 0
     assert min(copied[STEADY], replaced[HASTY]) > 0, told
-    keeplast("verify", store[1])
-    keeplast("tier", "export", *store, "--to", str(tmp_path / "export"))
+    keeplast("verify", url)
+    keeplast("export", url, "--as", "log", "--to", str(tmp_path / "export"))
     shutil.copytree(broker.root, tmp_path / "other")
     other = Broker(version, tmp_path / "other", {**PROPERTIES, "log.cleaner.enable": "false"})
     for topic in RETENTION_MS:

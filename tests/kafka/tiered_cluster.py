@@ -23,15 +23,18 @@ from confluent_kafka.admin import (
 )
 
 from keeplast.cluster.client import ClusterClient
-from keeplast.cluster.facts import METADATA_TOPIC
-from keeplast.cluster.metadata_cache import PartitionCache
+from keeplast.cluster.live_cluster import METADATA_TOPIC
+from keeplast.cluster.metadata_cache import (
+    PartitionCache,
+    RemotePartitionStatus,
+    name_of,
+    partition_status,
+)
 from keeplast.cluster.metadata_log import fold_metadata
-from keeplast.cluster.status import RemotePartitionStatus, name_of, partition_status
 from keeplast.errors import ConflictError, UnavailableError
-from keeplast.format.murmur2 import metadata_partition
-from tests.kafka.broker import Broker
+from keeplast.format.identifier import metadata_partition
+from tests.kafka.broker import Broker, tier_settings
 from tests.kafka.cluster import NODES, Cluster
-from tests.kafka.test_attach import tier_settings
 from tests.support.waiting import wait_until
 
 Answer = TypeVar("Answer")

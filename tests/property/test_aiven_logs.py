@@ -9,24 +9,23 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-import pytest
-from Crypto.PublicKey import RSA
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keeplast.cluster.layouts import aiven_log
-from keeplast.cluster.layouts.aiven_chunks import decode_sizes, encode_sizes
-from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
-from keeplast.cluster.layouts.aiven_log import AivenLogWriter, AivenSegmentReader, pack_indexes
-from keeplast.cluster.layouts.aiven_manifest import (
-    decode_manifest,
-    decode_written,
-    encode_manifest,
-)
-from keeplast.cluster.layouts.aiven_metadata import (
+from keeplast.cluster.layouts.aiven import (
     CustomMetadata,
     decode_custom_metadata,
     encode_custom_metadata,
+)
+from keeplast.cluster.layouts.aiven_keys import KeyRing
+from keeplast.cluster.layouts.aiven_log import AivenLogWriter, AivenSegmentReader, pack_indexes
+from keeplast.cluster.layouts.aiven_manifest import (
+    decode_manifest,
+    decode_sizes,
+    decode_written,
+    encode_manifest,
+    encode_sizes,
 )
 from keeplast.cluster.layouts.layout import ALWAYS_THERE, AuxiliaryFile
 from keeplast.errors import CorruptError, RefusedError
@@ -35,13 +34,6 @@ from keeplast.tier.objects.stores import open_tree
 from tests.support.remote_segments import remote_segment
 
 INT32_MAX = (1 << 31) - 1
-
-
-@pytest.fixture(scope="module")
-def ring(tmp_path_factory: pytest.TempPathFactory) -> KeyRing:
-    path: Path = tmp_path_factory.mktemp("keys") / "key.pem"
-    path.write_bytes(RSA.generate(2048).export_key("PEM", pkcs=8))
-    return KeyRing((KeyPair("k", None, path),), "k")
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -22,12 +22,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keeplast.attach.rounds.round import clean_attached
-from keeplast.attach.upkeep.collection import collect
-from keeplast.attach.upkeep.repair import repair
+from keeplast.attach.upkeep.collection import collect, repair
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit, TransactionLimit
-from keeplast.cluster.facts import OffsetRange
 from keeplast.cluster.group_offsets import BrokerGroups
-from keeplast.cluster.live_cluster import LiveCluster
+from keeplast.cluster.live_cluster import LiveCluster, OffsetRange
 from keeplast.cluster.metadata_cache import ClusterCache
 from keeplast.cluster.metadata_log import fold_metadata
 from keeplast.config.layers import Layer
@@ -36,8 +34,8 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import read_batches
 from keeplast.inspect.explain import AskedKey, FoundRecord, KeyExplanation
 from keeplast.inspect.fates import Outlook, Stay
-from keeplast.model.keyed_hash import KeyHasher
-from keeplast.model.strategy import Strategy
+from keeplast.model.erasure_request import KeyHasher
+from keeplast.model.topic_config import Strategy
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.service.cluster_answer import AskedCluster, answer_from_cluster, remote_log
@@ -47,11 +45,11 @@ from keeplast.service.erasure.erasure_book import keys_of_file
 from keeplast.service.explained import ExplainedPartition
 from keeplast.store.explain import ReplacedCopy
 from keeplast.survey.report import RoundReport
-from tests.property.test_attached_state_as_of import Attached
-from tests.property.test_state_as_of import KEYS, SECOND, World
 from tests.support.attached_world import PARTITION
+from tests.support.placed_log import act_in_tier
 from tests.support.turns import examples
 from tests.support.verified_world import VerifiedWorld
+from tests.support.written_log import KEYS, SECOND, WrittenLog
 
 NAMES = {number: b"k%d" % number for number in range(KEYS)}
 HASHER = KeyHasher(b"h" * 32)
@@ -79,7 +77,7 @@ STEPS = st.lists(
 )
 
 
-def write(world: World, dice: random.Random) -> int:
+def write(world: WrittenLog, dice: random.Random) -> int:
     """Write a log and its later pieces; returns how many segments are those.
 
     What is undecided at the end of the log is decided in the first later piece.
@@ -100,11 +98,14 @@ def write(world: World, dice: random.Random) -> int:
     return len(world.log.bases) - before
 
 
-class AskedLog(Attached):
+class AskedLog:
     """An attached topic that is asked about its keys, and whose rounds are run at any time."""
 
-    def __init__(self, world: World, tier: VerifiedWorld, pieces: int, topic: Settings) -> None:
-        super().__init__(world, tier)
+    def __init__(
+        self, world: WrittenLog, tier: VerifiedWorld, pieces: int, topic: Settings
+    ) -> None:
+        self.world = world
+        self.tier = tier
         self.left = list(pairwise(tier.bases))[-pieces:]
         self.settings = topic
         self.clock = tier.world.clock
@@ -128,7 +129,7 @@ class AskedLog(Attached):
         elif what == "wait":
             self.at(self.clock.now_ms() + 20 * SECOND)
         elif what != "copy":
-            super().act(what)
+            act_in_tier(self.tier, self.world, what)
 
     def clean(self) -> RoundReport:
         """Do a round of the product's own wish, as a process of its own."""
@@ -201,7 +202,7 @@ class AskedLog(Attached):
         first = min(
             each.start_offset
             for each in self.tier.tier.served()
-            if each.end_offset >= self.log_start
+            if each.end_offset >= self.tier.cluster.log.start
         )
         for batch in self.tier.tier.read().batches:
             for each in () if batch.is_control else batch.records():
@@ -410,7 +411,7 @@ def test_what_was_told_of_every_attached_record_comes_true(
     seed: int, topic: dict[str, str], steps: Sequence[str], has_read: bool, waits: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        world = World.make(Path(folder) / "logs", Strategy(topic["compaction.strategy"]))
+        world = WrittenLog.make(Path(folder) / "logs", Strategy(topic["compaction.strategy"]))
         pieces = write(world, random.Random(seed))
         tier = VerifiedWorld(Path(folder), world.log.directory, [LeaderEpoch(0, 0)], left=pieces)
         tier.cluster.log = OffsetRange(0, world.log.log_end)

@@ -18,11 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keeplast.api.configured_log import open_log
+from keeplast.api.open_log import open_log
 from keeplast.format.record import Record
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.partition import TopicPartition
-from keeplast.model.strategy import Strategy
+from keeplast.model.partition import INT64_MAX, TopicPartition
+from keeplast.model.topic_config import Strategy
 from keeplast.run.local_runner import LocalRunner
 from tests.support.cases import RoundSettings, topic_config
 from tests.support.cleanings import in_process

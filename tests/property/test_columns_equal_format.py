@@ -15,17 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keeplast.api.configured_log import open_log
-from keeplast.columns import batch_table as t
+from keeplast.api.open_log import open_log
+from keeplast.columns import batches as t
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.message_set import Batch, read_batches
+from keeplast.format.record import ControlType, decode_control_type
 from keeplast.log.append import NewRecord
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
-from keeplast.read import record_columns
-from keeplast.read.log_ranges import ALL, Wanted
-from keeplast.read.record_columns import ColumnCollector, RecordColumns
+from keeplast.model.topic_config import Strategy, TopicConfig
+from keeplast.read import record_source
+from keeplast.read.log_view import ALL, Wanted
+from keeplast.read.record_source import ColumnCollector, RecordColumns
 from tests.support.drawn_batches import Drawn, drawn_batches
 from tests.support.kernel_window import windows_of, workspace
 from tests.support.log_builder import LogBuilder
@@ -52,10 +51,10 @@ def collect(data: bytes, window_bytes: int, bounds: Wanted) -> Iterator[RecordCo
 def small_columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Make columns that are soon full of rows, bytes and headers."""
     rows = int(request.param)
-    monkeypatch.setattr(record_columns, "ROWS", rows)
-    monkeypatch.setattr(record_columns, "BYTES", 64 if rows < 100 else 1 << 16)
-    monkeypatch.setattr(record_columns, "HEADERS", rows)
-    monkeypatch.setattr(record_columns, "HEADER_BYTES", 4 * rows)
+    monkeypatch.setattr(record_source, "ROWS", rows)
+    monkeypatch.setattr(record_source, "BYTES", 64 if rows < 100 else 1 << 16)
+    monkeypatch.setattr(record_source, "HEADERS", rows)
+    monkeypatch.setattr(record_source, "HEADER_BYTES", 4 * rows)
     return rows
 
 
@@ -239,9 +238,9 @@ def test_state_is_the_last_value_of_every_key(steps: list[tuple[int, int]]) -> N
 def test_a_record_larger_than_the_columns_gets_columns_of_its_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(record_columns, "BYTES", 100)
-    monkeypatch.setattr(record_columns, "HEADERS", 1)
-    monkeypatch.setattr(record_columns, "HEADER_BYTES", 10)
+    monkeypatch.setattr(record_source, "BYTES", 100)
+    monkeypatch.setattr(record_source, "HEADERS", 1)
+    monkeypatch.setattr(record_source, "HEADER_BYTES", 10)
     log = LogBuilder(tmp_path / "t-0", SMALL_SEGMENTS.__class__())
     headers = ((b"h" * 50, b"x" * 60), (b"\xff\xfe", None))
     log.append(NewRecord(b"k" * 500, b"v" * 9000, NOW_MS, headers))

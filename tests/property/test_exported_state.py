@@ -21,8 +21,7 @@ import keeplast
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.errors import RefusedError
 from keeplast.log.append import NewRecord
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Strategy, TopicConfig
 from keeplast.pipeline.export import Export, export_state
 from keeplast.pipeline.source_options import read_options
 from keeplast.run.local_runner import LocalRunner
@@ -113,9 +112,9 @@ def test_parts_of_a_log_have_the_tombstones_of_the_whole(
         log.roll()
     log.close()
     whole = export(data, tmp_path / "whole", topic, None)
-    monkeypatch.setattr("keeplast.pipeline.export_plan.SMALLEST_CUT_BYTES", 0)
-    monkeypatch.setattr("keeplast.pipeline.export_plan.PART_BYTES_MIN", 1)
-    monkeypatch.setattr("keeplast.pipeline.export_plan.PARTS_PER_SLOT", 1 << 20)
+    monkeypatch.setattr("keeplast.pipeline.export_tasks.SMALLEST_CUT_BYTES", 0)
+    monkeypatch.setattr("keeplast.pipeline.export_tasks.PART_BYTES_MIN", 1)
+    monkeypatch.setattr("keeplast.pipeline.export_tasks.PARTS_PER_SLOT", 1 << 20)
     options = read_options({"path": str(data)}, is_streaming=False)
     with LocalRunner(cores=2) as workers:
         cut = export_state(

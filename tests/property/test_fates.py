@@ -1,6 +1,7 @@
 """What ``explain`` tells of a record comes true: random logs, and a clock that runs on.
 
-Behind the logs lie rounds, some of which a crash has cut short, and deletions of records. Rounds
+In directories and stores, behind rounds, some of which a crash has cut short, deletions of records,
+undos, collections and log starts that move: of a live cluster see ``test_attached_fates``. Rounds
 are run a moment before each time that was told, and at it. What was to go then is there before and
 gone behind it; what was to stay is there in the end. So is what rounds keep for undo.
 """
@@ -15,12 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import keeplast
 from keeplast.errors import RefusedError
+from keeplast.format.compression import Codec
 from keeplast.format.filename import LOG, REPLICATION_CHECKPOINT
+from keeplast.format.message_set import read_batches
 from keeplast.inspect.explain import (
     AskedKey,
     KeyExplanation,
@@ -29,30 +32,43 @@ from keeplast.inspect.explain import (
     rankings_of,
 )
 from keeplast.inspect.fates import Outlook
-from keeplast.inspect.past_rounds import find_past_rounds, records_taken
-from keeplast.inspect.undo_copies import find_undo_copies
+from keeplast.inspect.remains import find_undo_copies
+from keeplast.inspect.traces import find_past_rounds, records_taken
+from keeplast.log.append import NewRecord
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FileSystem, LocalFiles
-from keeplast.log.holds import write_holds
 from keeplast.log.recovery import recover_swap
+from keeplast.log.root_files import write_holds
 from keeplast.log.undo_files import read_kept
 from keeplast.model.hold import Hold
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.model.partition import INT64_MAX
+from keeplast.model.topic_config import CleanerConfig, Strategy, TopicConfig
 from keeplast.read.log_reader import read_segment
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
-from keeplast.run.keeping import sweep_kept
 from keeplast.run.local_runner import LocalRunner
+from keeplast.run.undoing import sweep_kept
+from keeplast.store.explain import StoredKey, explain_stored
 from keeplast.survey.receipt_book import RoundReceipt, read_receipts
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
+from keeplast.tier.objects.filters import KEY_FACT, FilterKey
+from keeplast.tier.objects.object_store import object_key
+from keeplast.tier.state.segment import RemoteSegment
 from tests.support.committed_offsets import commit_offsets
-from tests.support.log_script import KEYS, START_MS, Operation, scripts, write_script
+from tests.support.log_script import (
+    KEYS,
+    START_MS,
+    Append,
+    Operation,
+    Roll,
+    scripts,
+    write_script,
+)
 from tests.support.manual_clock import ManualClock
 from tests.support.observed_files import Crash, ObservedFiles, UnsyncedFiles
 from tests.support.partition_maker import PARTITION
+from tests.support.stored_log import GRACE_MS, StoredLog
 from tests.support.turns import examples
 
 W = Workspace(MEMORY_BYTES_DEFAULT)
@@ -97,24 +113,45 @@ EXPIRING = st.builds(
 )
 
 
-class ExpiringLog(Protocol):
-    """A log of which retention takes segments at any time, without a round."""
+STORED_TOPICS = st.builds(
+    TopicConfig,
+    cleanup_policy=st.sampled_from(POLICIES),
+    retention_ms=st.just(-1),
+    segment_bytes=st.sampled_from([14, 1 << 20]),
+    tier_chunk_bytes=st.sampled_from([14, 1 << 20]),
+    min_compaction_lag_ms=st.sampled_from([0, 0, 15 * SECOND, 70 * SECOND]),
+    delete_retention_ms=st.sampled_from([0, 7 * SECOND, 40 * SECOND]),
+    undo_retention_ms=st.sampled_from([0, 12 * SECOND]),
+    strategy=st.sampled_from(Strategy),
+    strategy_header=st.just("ver"),
+    keep_versioned_tombstones=st.booleans(),
+)
+STORED_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["round", "round", "undo", "collect", "crash", "start"]),
+        st.integers(0, 60),
+    ),
+    max_size=4,
+)
 
-    def expire(self, now_ms: int) -> None: ...
 
-    def offsets(self, key: bytes) -> set[int]: ...
-
-
-class RoundLog(Protocol):
-    """A log whose rounds are run at any time, as what was told of it is checked."""
+class AskedLog(Protocol):
+    """A log that is asked about its keys, and whose rounds are run at any time."""
 
     def round(self, now_ms: int) -> None: ...
 
-    def rounds(self, now_ms: int) -> None: ...
+    def rounds(self, now_ms: int) -> None:
+        """Do all that may be done at one time: a round, and what that one has made possible."""
+
+    def expire(self, now_ms: int) -> None:
+        """Let go of what retention and the log start let go; no round is done."""
 
     def offsets(self, key: bytes) -> set[int]: ...
 
-    def may_go(self, found: KeyExplanation) -> set[int]: ...
+    def explain(self, key: bytes, now_ms: int) -> KeyExplanation: ...
+
+    def may_go(self, found: KeyExplanation) -> set[int]:
+        """Return what may be gone after the first round, and has another outlook than that."""
 
 
 class Log:
@@ -165,14 +202,12 @@ class Log:
                 )
 
     def expire(self, now_ms: int) -> None:
-        """Let go of what retention and the log start let go; no round is done."""
         with LocalRunner(1, files=UnsyncedFiles()) as runner:
             coordinator = Coordinator(runner, ManualClock(now_ms), UnsyncedFiles(), NoEvents())
             (report,) = coordinator.expire(CleanRequest((self.partition,))).partitions
         assert report.expiry is None or report.expiry.failure is None, report.expiry
 
     def rounds(self, now_ms: int) -> None:
-        """Do all that may be done at one time: a round, and what that one has made possible."""
         for _ in range(2):
             self.round(now_ms)
 
@@ -214,10 +249,7 @@ class Log:
         return explain_keys(self.partition, request, LocalFiles(), now_ms, NAMES, W, lambda _: None)
 
     def may_go(self, found: KeyExplanation) -> set[int]:
-        """Return what may go before its time: what nobody reads any more.
-
-        It goes with its segment, and with a round that the expiry of another key brings about.
-        """
+        """With its segment, and with a round that the expiry of another key brings about."""
         if not self.partition.topic.expires:
             return set()
         return {e.record.offset for e in found.records if e.record.offset < found.log_start}
@@ -234,6 +266,99 @@ class Log:
             for record in batch.records()
             if record.key == key
         )
+
+
+class InStore(StoredLog):
+    """A log in a store, and rounds on it at any time; ``chunks`` are those of the last round."""
+
+    chunks = 1
+
+    def step(self, what: str, number: int, now_ms: int) -> None:
+        if what != "start":
+            super().step(what, number, now_ms)
+        elif self.topic.expires:
+            self.at(now_ms)
+            state = self.state
+            start = state.log_start + (state.remote_end - state.log_start) * number // 100
+            self.tiered.removals.delete_records(PARTITION, start, grace_ms=GRACE_MS)
+        assume(self.state.routes)
+
+    def round(self, now_ms: int) -> None:
+        self.at(now_ms)
+        self.chunks = self.clean().chunks or 1
+
+    def expire(self, now_ms: int) -> None:
+        self.at(now_ms)
+        self.tiered.expire(PARTITION, grace_ms=GRACE_MS)
+
+    def rounds(self, now_ms: int) -> None:
+        self.round(now_ms)
+        # While a clock stands still no round follows for what another one has just stamped.
+        self.begin_anew()
+        self.round(now_ms)
+
+    def records(self, key: bytes, segment: RemoteSegment) -> set[int]:
+        """Return the offsets of a key in one segment, by its bytes."""
+        state = self.state
+        name = object_key(
+            PARTITION, state.topic_id, segment.segment_id, segment.base_offset, ".log"
+        )
+        data = self.objects.read_range(name, 0, segment.size_bytes)
+        return {
+            record.offset
+            for batch in read_batches(bytes(data))
+            if not batch.is_control
+            for record in batch.records()
+            if record.key == key
+        }
+
+    def offsets(self, key: bytes) -> set[int]:
+        state = self.state
+        found = [self.records(key, state.segments[each.segment_id]) for each in state.routes]
+        return set().union(*found)
+
+    def may_go(self, found: KeyExplanation) -> set[int]:
+        """Return what goes with its segment, and what a later chunk of the same round may take.
+
+        Each chunk is a round of its own: the second one takes what has its horizon from the first,
+        where that horizon has passed by then. A clock that stands still leaves no other.
+        """
+        has_later_chunk = self.chunks > 1
+        return {
+            each.record.offset
+            for each in found.records
+            if each.record.offset < found.log_start
+            or (has_later_chunk and each.fate.from_ms == found.now_ms)
+        }
+
+    def ask(self, key: bytes, now_ms: int) -> StoredKey:
+        look, parts = self.tiered.look(PARTITION), self.tiered.parts()
+        fact = parts.metadata.find_fact(KEY_FACT)
+        return explain_stored(
+            look, parts.objects, AskedKey(key), now_ms, W,
+            filter_key=None if fact is None else FilterKey.of_fact(fact),
+            planned=lambda _: None, progressed=lambda _: None,
+        )  # fmt: skip
+
+    def explain(self, key: bytes, now_ms: int) -> KeyExplanation:
+        """Return what is told; what is told of replaced segments is what is in them."""
+        told = self.ask(key, now_ms)
+        orphans = self.tiered.look(PARTITION).orphans
+        expected = sorted(
+            (each.segment.segment_id, offset)
+            for each in orphans
+            if each.kept_by is None
+            for offset in self.records(key, each.segment)
+        )
+        assert expected == sorted((e.segment_id, e.record.offset) for e in told.copies)
+        kept = sorted(
+            (each.kept_by, offset)
+            for each in orphans
+            if each.kept_by is not None
+            for offset in self.records(key, each.segment)
+        )
+        assert kept == sorted((each.round, each.record.offset) for each in told.kept)
+        return told.found
 
 
 def fates(found: KeyExplanation) -> object:
@@ -282,11 +407,8 @@ def test_what_was_told_of_every_record_comes_true(
         assert {key: fates(each) for key, each in told.items()} == {
             key: fates(each) for key, each in together.items()
         }
-        for key, each in told.items():
-            assert [r.record.offset for r in each.records] == sorted(log.offsets(key))
         check_undo_copies(log)
-        check_next_round(log, told, now_ms)
-        check_later_rounds(log, told, now_ms)
+        check_fates(log, now_ms)
 
 
 def check_undo_copies(log: Log) -> None:
@@ -329,7 +451,16 @@ def check_sweep(log: Log, attempt: str, until_ms: int) -> None:
                 assert is_there == (attempt in left), (attempt, now_ms, until_ms)
 
 
-def check_next_round(log: RoundLog, told: dict[bytes, KeyExplanation], now_ms: int) -> None:
+def check_fates(log: AskedLog, now_ms: int) -> None:
+    """What is told now of every record comes true."""
+    told = {key: log.explain(key, now_ms) for key in NAMES}
+    for key, each in told.items():
+        assert [r.record.offset for r in each.records] == sorted(log.offsets(key))
+    check_next_round(log, told, now_ms)
+    check_later_rounds(log, told, now_ms)
+
+
+def check_next_round(log: AskedLog, told: dict[bytes, KeyExplanation], now_ms: int) -> None:
     log.round(now_ms)
     for key, each in told.items():
         expected = {
@@ -340,7 +471,7 @@ def check_next_round(log: RoundLog, told: dict[bytes, KeyExplanation], now_ms: i
         assert expected - log.may_go(each) <= log.offsets(key) <= expected, (key, each)
 
 
-def check_later_rounds(log: RoundLog, told: dict[bytes, KeyExplanation], now_ms: int) -> None:
+def check_later_rounds(log: AskedLog, told: dict[bytes, KeyExplanation], now_ms: int) -> None:
     fates = [
         (key, found.record.offset, found.fate)
         for key, each in told.items()
@@ -393,11 +524,12 @@ def test_what_retention_takes_goes_when_that_was_told(
             update_checkpoint(
                 LocalFiles(), Path(root), REPLICATION_CHECKPOINT, {PARTITION: watermark}
             )
-        check_expiry(log, {key: log.explain(key, now_ms) for key in NAMES}, now_ms)
+        check_expiry(log, now_ms)
 
 
-def check_expiry(log: ExpiringLog, told: dict[bytes, KeyExplanation], now_ms: int) -> None:
+def check_expiry(log: AskedLog, now_ms: int) -> None:
     """A segment goes at its time, and not before; what has none stays for ever."""
+    told = {key: log.explain(key, now_ms) for key in NAMES}
     there = {(key, each.record.offset): each for key, part in told.items() for each in part.records}
     times = {each.expiry.from_ms for each in there.values() if each.expiry is not None}
     for time in (*sorted(times), now_ms + 400 * 24 * 60 * 60 * SECOND):
@@ -409,6 +541,75 @@ def check_expiry(log: ExpiringLog, told: dict[bytes, KeyExplanation], now_ms: in
             for (key, offset), each in there.items():
                 goes = each.expiry is not None and each.expiry.from_ms <= at_ms
                 assert (offset not in left[key]) == goes, (at_ms, key, each)
+
+
+def in_store(
+    root: str, script: tuple[Operation, ...], topic: TopicConfig, earlier: Sequence[Step],
+    now_ms: int,
+) -> InStore:  # fmt: skip
+    """Return a stored log behind some steps, at ``now_ms``; something of it is stored all along."""
+    log = InStore(Path(root), script, topic)
+    for number, step in enumerate(earlier):
+        log.step(*step, now_ms - 5 * SECOND * (len(earlier) - number))
+    log.at(now_ms)
+    return log
+
+
+def keyed(key: bytes, value: bytes | None) -> Append:
+    """Return a batch of one record."""
+    record = NewRecord(key, value, START_MS)
+    return Append((record,), Codec.NONE, None, is_transactional=False, is_append_time=False, gap=0)
+
+
+@settings(max_examples=examples(25, long=2000))
+@example(
+    # The second chunk takes the tombstone that has its delete horizon from the first.
+    script=(keyed(b"key1", None), Roll(), keyed(b"key2", b"v"), Roll()),
+    topic=TopicConfig(
+        cleanup_policy=frozenset({"compact"}), tier_chunk_bytes=14, delete_retention_ms=0
+    ),
+    earlier=[],
+    now_ms=START_MS + 60 * SECOND,
+)
+@example(
+    # The second round takes the tombstone; an undo in the same process puts it back.
+    script=(keyed(b"key1", None), Roll()),
+    topic=TopicConfig(
+        cleanup_policy=frozenset({"compact"}), delete_retention_ms=0, undo_retention_ms=12 * SECOND
+    ),
+    earlier=[("round", 0), ("round", 0), ("undo", 0)],
+    now_ms=START_MS + 60 * SECOND,
+)
+@given(
+    script=scripts(),
+    topic=STORED_TOPICS,
+    earlier=STORED_STEPS,
+    now_ms=st.integers(START_MS + 60 * SECOND, START_MS + 130 * SECOND),
+)
+def test_what_was_told_of_every_stored_record_comes_true(
+    script: tuple[Operation, ...], topic: TopicConfig, earlier: Sequence[Step], now_ms: int
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        check_fates(in_store(root, script, topic, earlier, now_ms), now_ms)
+
+
+@settings(max_examples=examples(12, long=1000))
+@given(
+    script=scripts(),
+    topic=st.builds(
+        replace,
+        STORED_TOPICS,
+        retention_ms=st.sampled_from([0, 12 * SECOND, 90 * SECOND]),
+        retention_bytes=st.sampled_from([-1, -1, 0, 250, 1500]),
+    ),
+    earlier=STORED_STEPS,
+    now_ms=st.integers(START_MS + 60 * SECOND, START_MS + 130 * SECOND),
+)
+def test_what_remote_retention_takes_goes_when_that_was_told(
+    script: tuple[Operation, ...], topic: TopicConfig, earlier: Sequence[Step], now_ms: int
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        check_expiry(in_store(root, script, topic, earlier, now_ms), now_ms)
 
 
 @settings(max_examples=examples(30, long=2000))

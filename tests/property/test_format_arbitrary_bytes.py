@@ -30,14 +30,19 @@ from keeplast.format import (
 from keeplast.format.batch import decode_header, encode_batch
 from keeplast.format.checkpoint import decode_offsets
 from keeplast.format.compression import Codec, compress, decompress
-from keeplast.format.control import decode_control_type, decode_end_transaction
+from keeplast.format.fields import decode_unsigned, decode_varint, decode_varlong
 from keeplast.format.filename import parse_partition_directory, parse_segment_file
 from keeplast.format.identifier import decode_id
 from keeplast.format.message_set import read_batches, valid_bytes
 from keeplast.format.producer_snapshot import ProducerEntry
-from keeplast.format.record import Record, decode_record, encode_record
+from keeplast.format.record import (
+    Record,
+    decode_control_type,
+    decode_end_transaction,
+    decode_record,
+    encode_record,
+)
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.format.varint import decode_unsigned, decode_varint, decode_varlong
 from tests.support.bounded_work import bounded_work
 from tests.support.legacy_sets import encode_message_set
 from tests.support.turns import examples

@@ -15,10 +15,17 @@ from keeplast.format import (
     time_index,
     txn_index,
 )
-from keeplast.format.attributes import TimestampType
-from keeplast.format.batch import encode_batch, encode_empty_batch
+from keeplast.format.batch import TimestampType, encode_batch, encode_empty_batch
 from keeplast.format.checkpoint import decode_offsets, encode_offsets
 from keeplast.format.compression import Codec, compress, decompress
+from keeplast.format.fields import (
+    decode_unsigned,
+    decode_varint,
+    decode_varlong,
+    encode_unsigned,
+    encode_varint,
+    encode_varlong,
+)
 from keeplast.format.filename import (
     PartitionDirectory,
     SegmentFile,
@@ -33,14 +40,6 @@ from keeplast.format.partition_metadata import PartitionMetadata
 from keeplast.format.producer_snapshot import ProducerEntry
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.format.varint import (
-    decode_unsigned,
-    decode_varint,
-    decode_varlong,
-    encode_unsigned,
-    encode_varint,
-    encode_varlong,
-)
 from keeplast.model.partition import TopicPartition
 from tests.support.legacy_sets import encode_message_set
 

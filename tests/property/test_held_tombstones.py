@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keeplast.format.batch import RecordBatch
-from keeplast.format.control import ControlType
+from keeplast.format.record import ControlType
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.coordinator import Coordinator
 from tests.support.manual_clock import ManualClock

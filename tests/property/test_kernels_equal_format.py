@@ -14,10 +14,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
-from keeplast.format.attributes import TimestampType
-from keeplast.format.batch import RecordBatch, encode_batch
+from keeplast.format.batch import RecordBatch, TimestampType, encode_batch
 from keeplast.format.message_set import read_batches
 from keeplast.format.record import Record, decode_record
 from tests.support.drawn_batches import SUPERSEDED, Drawn, drawn_batches

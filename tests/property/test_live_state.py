@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 import keeplast
 from keeplast.errors import InvalidError
 from keeplast.format.record import Record
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Strategy, TopicConfig
 from tests.property.test_columns_equal_format import (
     STEPS,
     committed_offsets,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.columns.kernel import OK
 from keeplast.columns.unpack import FULL, REFUSED, unpack_small
 from keeplast.format.compression import Codec, ZstdReader, compress, decompress

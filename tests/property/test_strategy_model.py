@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keeplast.api.configured_log import open_log
+from keeplast.api.open_log import open_log
 from keeplast.format.compression import Codec
 from keeplast.format.record import Record
 from keeplast.log.append import NewRecord

@@ -16,10 +16,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from keeplast.attach.rules.batch import batch_of
 from keeplast.attach.rules.sources import choose_sources
-from keeplast.attach.rules.swap import Swap, covered, merged_epochs
-from keeplast.attach.rules.swap_rules import reasserted, require_decidable
+from keeplast.attach.rules.swap import (
+    Swap,
+    batch_of,
+    covered,
+    merged_epochs,
+    reasserted,
+    require_decidable,
+)
 from keeplast.cleaner.reasons import SourcesEnd
 from keeplast.cluster.late_copies import COPY_MS
 from keeplast.cluster.metadata_cache import PartitionCache

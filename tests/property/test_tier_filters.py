@@ -10,9 +10,7 @@ import pytest
 
 from keeplast.format.compression import Codec
 from keeplast.log.append import NewRecord
-from keeplast.model.shape import Shape
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.model.topic_config import CleanerConfig, Shape, Strategy, TopicConfig
 from keeplast.rewrite.stats import FilterStats
 from tests.support.log_builder import LogBuilder, text
 from tests.support.partition_maker import DAY_MS, PARTITION
@@ -95,6 +93,7 @@ def clean_history(
     return saved
 
 
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize(
     ("topic", "cleaner"),
     [
@@ -119,6 +118,7 @@ def test_i22_what_remains_is_the_same_with_filters_and_without(
         assert saved.unranked_bytes > 0
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("shape", [Shape.BROADCAST, Shape.BUCKET])
 @pytest.mark.parametrize(
     "topic",

@@ -17,11 +17,9 @@ from keeplast.cleaner.selection import Candidate, Choice
 from keeplast.errors import UnavailableError
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.stats import Stats
-from keeplast.service.control import Wish
-from keeplast.service.daemon import Daemon
-from keeplast.service.directory_look import DirectoryLook
-from keeplast.service.ledger import TurnLedger
-from keeplast.service.snapshot import TierTotals
+from keeplast.service.daemon import Daemon, TurnLedger
+from keeplast.service.live import Wish
+from keeplast.service.snapshot import DirectoryLook, TierTotals
 from keeplast.survey.report import RoundReport
 from tests.support.daemon_world import Published, Told
 from tests.support.manual_clock import ManualClock

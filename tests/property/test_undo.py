@@ -1,23 +1,28 @@
-"""Undo restores every byte and loses no later write, or says why not and changes nothing.
+"""Undo restores what a round replaced and loses no later write, or is refused and changes nothing.
 
-Random histories of every strategy, with transactions, deletions of records, rounds and undos that a
-crash cuts short, and time that passes. Of each round the model keeps the log that was before it. In
-the end readers get what was written, and states as of earlier points are right or refused.
+One law, in a directory and a store: random histories of every strategy, with transactions, log
+starts that move, rounds and undos that a crash cuts short, other owners, collections, and time that
+passes. Of each round the model keeps the log that was before it. In the end readers get what was
+written, and states as of earlier points are right or refused.
 """
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import keeplast
+from keeplast.api.open_log import OpenLog
 from keeplast.errors import RefusedError
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
@@ -28,11 +33,9 @@ from keeplast.format.filename import (
 )
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.data_directory import open_data_directory
-from keeplast.log.files import FileSystem
 from keeplast.log.recovery import recover_swap
 from keeplast.log.undo_files import read_kept
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import CleanerConfig
+from keeplast.model.topic_config import Strategy
 from keeplast.read.log_reader import read_segment
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.coordinator import Coordinator
@@ -40,31 +43,157 @@ from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from keeplast.run.undo import UndoRound, undo_newest
 from keeplast.survey.request import CleanRequest, PartitionRequest
-from tests.property.test_state_as_of import PUT, SECOND, SEND, World, state_of
+from keeplast.tier.state.partition_state import PartitionState
+from keeplast.tier.state.segment import RemoteSegment, Route
+from tests.support.broker_directory import BrokerDirectory, crashing_at
 from tests.support.manual_clock import ManualClock
 from tests.support.observed_files import Crash, ObservedFiles, UnsyncedFiles
-from tests.support.partition_maker import PARTITION
+from tests.support.partition_maker import NOW_MS, PARTITION
+from tests.support.placed_log import CLEANER, expected_of, stored_log
 from tests.support.turns import examples
+from tests.support.written_log import (
+    DELETE,
+    END,
+    PUT,
+    ROLL,
+    SECOND,
+    SEND,
+    Expected,
+    Steps,
+    WrittenLog,
+    state_told,
+)
 
 FILES = UnsyncedFiles()
+GRACE_MS = 2 * SECOND
 Content = dict[str, tuple[bytes, int]]
-CRASH_AT = st.one_of(st.none(), st.none(), st.integers(0, 60))
 SIZES = (14, 300, 1 << 20)
 """Every segment a group of its own, some merged, all of them."""
-STEPS = st.one_of(
-    PUT,
-    PUT,
-    SEND,
-    st.tuples(st.just("end"), st.integers(1, 2), st.booleans()),
-    st.tuples(st.just("roll")),
-    st.tuples(st.just("roll")),
-    st.tuples(st.just("round"), st.sampled_from(SIZES), CRASH_AT),
-    st.tuples(st.just("round"), st.sampled_from(SIZES), CRASH_AT),
-    st.tuples(st.just("undo"), CRASH_AT),
-    st.tuples(st.just("undo"), CRASH_AT),
-    st.tuples(st.just("wait"), st.sampled_from([1, 10 * SECOND])),
-    st.tuples(st.just("delete"), st.integers(0, 100)),
-)
+
+
+def steps_of(crash_last: int, *own: st.SearchStrategy[tuple[object, ...]]) -> Any:
+    """Return the steps of a place; a crash is before a change up to ``crash_last``, or none."""
+    crash_at = st.one_of(st.none(), st.none(), st.integers(0, crash_last))
+    round_ = st.tuples(st.just("round"), st.sampled_from(SIZES), crash_at)
+    undo = st.tuples(st.just("undo"), crash_at)
+    wait = st.tuples(st.just("wait"), st.sampled_from([1, 10 * SECOND]))
+    return st.one_of(
+        PUT, PUT, SEND, END, ROLL, ROLL, round_, round_, undo, undo, wait, DELETE, *own
+    )
+
+
+class Undone(ABC):
+    """A log, its rounds, and what was before each of which something is kept."""
+
+    def __init__(self, world: WrittenLog, root: Path) -> None:
+        self.world = world
+        self.root = root
+        self.before: dict[str, Any] = {}
+        self.crashes = 0
+
+    may_refuse = False
+    """Whether states may be refused that could be told."""
+
+    @property
+    @abstractmethod
+    def expected(self) -> Expected: ...
+
+    @abstractmethod
+    def open(self) -> OpenLog: ...
+
+    @abstractmethod
+    def look(self) -> Any:
+        """Return all that an undo restores or leaves as it is."""
+
+    @abstractmethod
+    def kept(self) -> list[str]:
+        """Return the rounds of which something is kept, the newest first."""
+
+    @abstractmethod
+    def clean(self, segment_bytes: int, crash_at: int | None) -> None: ...
+
+    @abstractmethod
+    def put_back(self, crash_at: int | None) -> UndoRound | None: ...
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Do what every process begins with."""
+
+    @abstractmethod
+    def goes_on(self, newest: str, seen: Any) -> bool:
+        """Say whether an undo of ``newest`` that a crash has ended has happened, and is judged."""
+
+    @abstractmethod
+    def has_reason(self, before: Any) -> bool:
+        """Say whether there is a reason to refuse the undo of a round."""
+
+    @abstractmethod
+    def check(self, before: Any, tail: Any) -> None:
+        """Find what was before a round, and behind it what has been there before the undo."""
+
+    @abstractmethod
+    def delete(self, percent: int) -> None: ...
+
+    @abstractmethod
+    def act(self, what: str) -> None: ...
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Do what every call begins with."""
+
+    def round(self, segment_bytes: int, crash_at: int | None) -> None:
+        before, known = self.look(), self.kept()
+        try:
+            self.clean(segment_bytes, crash_at)
+        except Crash:
+            self.crashes += 1
+            self.restart()
+        new = [each for each in self.kept() if each not in known]
+        assert len(new) <= 1
+        self.before |= dict.fromkeys(new, before)
+
+    def undo(self, crash_at: int | None) -> None:
+        self.settle()
+        rounds, seen = self.kept(), self.look()
+        newest = next(iter(rounds), "")
+        try:
+            found = self.put_back(crash_at)
+        except Crash:
+            self.crashes += 1
+            self.restart()
+            if not self.goes_on(newest, seen):
+                return
+        except RefusedError:
+            assert (rounds, seen) == (self.kept(), self.look())
+            assert self.has_reason(self.before[newest]), "refused without a reason"
+            return
+        else:
+            assert (found is None) == (not rounds)
+        if rounds:
+            assert rounds[1:] == self.kept()
+            self.check(self.before.pop(newest), seen)
+
+    def play(self, steps: Steps) -> None:
+        for name, *arguments in steps:
+            self.world.log.now_ms += 1
+            if not self.world.write(name, arguments):
+                self.settle()
+                match name, arguments:
+                    case "roll", []:
+                        self.world.log.roll()
+                    case "round", [int(size), crash_at]:
+                        self.round(size, crash_at)  # type: ignore[arg-type]
+                    case "undo", [crash_at]:
+                        self.undo(crash_at)  # type: ignore[arg-type]
+                    case "wait", [int(span)]:
+                        self.world.log.now_ms += span
+                    case "delete", [int(percent)]:
+                        # By version what was lost to a record that is deleted then would be missed.
+                        if self.world.topic.strategy is Strategy.OFFSET:
+                            self.delete(percent)
+                    case _:
+                        self.act(str(name))
+        self.settle()
 
 
 @dataclass(frozen=True)
@@ -78,21 +207,30 @@ class Before:
     log_start: int
 
 
-@dataclass
-class Undone:
-    """A log, its rounds, and what was before each of which something is kept."""
-
-    world: World
-    before: dict[str, Before] = field(default_factory=dict)
-    crashes: int = 0
+class InDirectory(Undone):
+    """A log of a data directory."""
 
     @property
     def path(self) -> Path:
         return self.world.log.directory
 
+    @property
+    def expected(self) -> Expected:
+        return self.world.expected
+
+    @property
+    def may_refuse(self) -> bool:  # type: ignore[override]
+        return self.crashes > 0
+
+    def open(self) -> OpenLog:
+        return keeplast.open_log(self.path)
+
     def kept(self) -> list[str]:
-        """Return the rounds of which something is kept, from the oldest on."""
-        return [waves[0].attempt for waves in read_kept(FILES, self.path).rounds()]
+        return [waves[0].attempt for waves in reversed(read_kept(FILES, self.path).rounds())]
+
+    def look(self) -> Before:
+        checkpoint = read_checkpoint(FILES, self.path.parent, CLEANER_CHECKPOINT).get(PARTITION)
+        return Before(self.content(), checkpoint, self.world.log.active_base, self.world.log_start)
 
     def content(self) -> Content:
         """Return bytes and times of the log's files; an empty transaction index is as good as none,
@@ -106,78 +244,47 @@ class Undone:
                     found[path.name] = data, path.stat().st_mtime_ns
         return found
 
-    def checkpoint(self) -> int | None:
-        return read_checkpoint(FILES, self.path.parent, CLEANER_CHECKPOINT).get(PARTITION)
+    def settle(self) -> None:
+        self.restart()
 
-    def recover(self) -> None:
-        """Do what every call begins with."""
+    def restart(self) -> None:
         recover_swap(FILES, self.path)
 
-    def round(self, segment_bytes: int, crash_at: int | None) -> None:
-        self.recover()
-        before = Before(
-            self.content(), self.checkpoint(), self.world.log.active_base, self.world.log_start
-        )
-        known = set(self.kept())
+    def clean(self, segment_bytes: int, crash_at: int | None) -> None:
         topic = replace(self.world.topic, segment_bytes=segment_bytes)
-        cleaner = CleanerConfig(producer_id_expiration_ms=10**9)
-        request = PartitionRequest(PARTITION, self.path, topic, cleaner)
-        files = ObservedFiles(crash_at=crash_at)
-        try:
-            with LocalRunner(1, files=files) as runner:
-                clock = ManualClock(self.world.log.now_ms)
-                report = Coordinator(runner, clock, files, NoEvents()).clean(
-                    CleanRequest(
-                        (request,), force=True, expired=True, memory_bytes=MEMORY_BYTES_MIN
-                    )
-                )
-            assert report.partitions[0].rounds[-1].failure is None
-        except Crash:
-            self.crashes += 1
-            self.recover()
-        new = [each for each in self.kept() if each not in known]
-        assert len(new) <= 1
-        self.before |= dict.fromkeys(new, before)
+        request = CleanRequest(
+            (PartitionRequest(PARTITION, self.path, topic, CLEANER),),
+            force=True, expired=True, memory_bytes=MEMORY_BYTES_MIN,
+        )  # fmt: skip
+        files, clock = ObservedFiles(crash_at=crash_at), ManualClock(self.world.log.now_ms)
+        with LocalRunner(1, files=files) as runner:
+            report = Coordinator(runner, clock, files, NoEvents()).clean(request)
+        assert report.partitions[0].rounds[-1].failure is None
 
-    def undo(self, crash_at: int | None) -> None:
-        self.recover()
-        rounds, now, start = self.kept(), self.content(), self.world.log_start
-        checkpoint = self.checkpoint()
+    def put_back(self, crash_at: int | None) -> UndoRound | None:
         files = ObservedFiles(crash_at=crash_at)
-        try:
-            found = self.put_back(files)
-        except Crash:
-            # Whatever of it has happened, the next call goes on.
-            self.crashes += 1
-            self.recover()
-            if rounds and rounds[-1] in self.kept():
-                self.undo(None)
-            return
-        except RefusedError:
-            assert (now, checkpoint) == (self.content(), self.checkpoint())
-            before = self.before[rounds[-1]]
-            # A round that a crash has cut off may have kept what lies below the log start whole.
-            is_below = self.crashes > 0 and min(map(base_of, before.content)) < start
-            assert start > before.log_start or is_below, "refused without a reason"
-            return
-        if not rounds:
-            assert found is None
-            return
-        assert found is not None
-        assert rounds[:-1] == self.kept()
-        self.check(self.before.pop(rounds[-1]), now)
-
-    def put_back(self, files: FileSystem) -> UndoRound | None:
         (entry,) = open_data_directory(self.path.parent, files).partitions
         return undo_newest(
             files, entry, receipt=None, now_ms=self.world.log.now_ms, warned=pytest.fail
         )
 
-    def check(self, before: Before, tail: Content) -> None:
-        """Find what was before a round, and behind it what has been there before the undo."""
-        now = self.content()
-        assert before.checkpoint == self.checkpoint() or self.world.log_start > before.log_start
-        assert between(tail, before.end) == between(now, before.end)
+    def goes_on(self, newest: str, seen: Before) -> bool:
+        """Whatever of it has happened, the next call goes on."""
+        if newest in self.kept():
+            self.undo(None)
+        return False
+
+    def has_reason(self, before: Before) -> bool:
+        start = self.world.log_start
+        # A round that a crash has cut off may have kept what lies below the log start whole.
+        is_below = self.crashes > 0 and min(map(base_of, before.content)) < start
+        return start > before.log_start or is_below
+
+    def check(self, before: Before, tail: Before) -> None:
+        looked = self.look()
+        now = looked.content
+        assert before.checkpoint == looked.checkpoint or self.world.log_start > before.log_start
+        assert between(tail.content, before.end) == between(now, before.end)
         first = min((base_of(name) for name in now), default=0)
         expected = between(before.content, 0, before.end)
         if self.crashes:
@@ -207,6 +314,12 @@ class Undone:
                         }
             return found
 
+    def delete(self, percent: int) -> None:
+        self.world.delete(percent)
+
+    def act(self, what: str) -> None:
+        raise AssertionError(what)
+
 
 def base_of(name: str) -> int:
     return int(name[:20])
@@ -217,54 +330,141 @@ def between(found: Content, start: int, end: int = 1 << 62) -> Content:
     return {name: each for name, each in found.items() if start <= base_of(name) < end}
 
 
-def play(root: Path, steps: Sequence[tuple[object, ...]], world: World) -> Undone:
-    undone = Undone(world)
-    for name, *arguments in steps:
-        world.log.now_ms += 1
-        if world.write(name, arguments):
-            continue
-        match name, arguments:
-            case "roll", []:
-                world.log.roll()
-            case "round", [int(size), crash_at]:
-                undone.round(size, crash_at)  # type: ignore[arg-type]
-            case "undo", [crash_at]:
-                undone.undo(crash_at)  # type: ignore[arg-type]
-            case "wait", [int(span)]:
-                world.log.now_ms += span
-            case "delete", [int(percent)] if world.topic.strategy is Strategy.OFFSET:
-                # By version what was lost to a record that is deleted then would be missed.
-                world.delete(percent)
-    return undone
+@dataclass(frozen=True)
+class Routed:
+    """What readers of a store are routed to, and how far it is clean."""
+
+    routes: tuple[Route, ...]
+    first_dirty: int
+    state: PartitionState = field(compare=False)
 
 
-@settings(max_examples=examples(60, long=4000))
-@given(
-    st.lists(STEPS, min_size=6, max_size=40),
-    st.sampled_from(Strategy),
-    st.sampled_from([20 * SECOND, 10_000 * SECOND]),
-)
-def test_no_history_of_writes_rounds_crashes_and_undos_loses_anything(
-    steps: list[tuple[object, ...]], strategy: Strategy, kept_ms: int
-) -> None:
-    with tempfile.TemporaryDirectory() as root:
-        world = World.make(Path(root) / "data", strategy)
-        world.topic = replace(world.topic, undo_retention_ms=kept_ms)
-        undone = play(Path(root), steps, world)
-        undone.recover()
-        for end in range(world.log_start, world.log.log_end + 1):
-            at = min(end, world.last_stable)
-            told = state_of(world, end_offset=end)
-            if world.must_refuse(at):
-                assert told is None, f"end={end} told={told}"
-            elif told is None:
-                assert undone.crashes, f"end={end}"
-            if told is not None:
-                assert world.replay(at) == told, f"end={end}"
-        # What is kept comes back, round by round, as far as nothing bars it.
-        for _ in undone.kept():
-            undone.undo(None)
-        with contextlib.suppress(RefusedError):
-            undone.put_back(FILES)
-        assert world.replay(world.last_stable) == state_of(world, end_offset=world.log.log_end)
-        world.log.close()
+class InStore(Undone):
+    """A log's copy in a store: what is closed is copied at once."""
+
+    def __init__(self, world: WrittenLog, root: Path) -> None:
+        super().__init__(world, root)
+        world.log.now_ms = NOW_MS
+        self.broker = BrokerDirectory(root, world.topic)
+        self.owners = 0
+        world.put(0, deletes=False)
+        self.act("copy")
+
+    @property
+    def state(self) -> PartitionState:
+        return self.broker.state
+
+    @property
+    def expected(self) -> Expected:
+        return expected_of(self.world, self.state)
+
+    def open(self) -> OpenLog:
+        return stored_log(self.state, self.broker.objects)
+
+    def look(self) -> Routed:
+        state = self.state
+        return Routed(state.routes, state.first_dirty(), state)
+
+    def kept(self) -> list[str]:
+        return [each.round for each in self.broker.tiered.undo.rounds(PARTITION)]
+
+    def settle(self) -> None:
+        """Let the store's clock be the log's; whatever was done to it, it is sound."""
+        clock = self.broker.clock
+        clock.advance(self.world.log.now_ms - clock.now_ms())
+        assert () == self.broker.tiered.verify(PARTITION)
+
+    def restart(self) -> None:
+        self.owners += 1
+        self.broker.take_over(f"owner {self.owners}")
+
+    def clean(self, segment_bytes: int, crash_at: int | None) -> None:
+        self.broker.topic = replace(
+            self.world.topic, segment_bytes=segment_bytes, tier_chunk_bytes=segment_bytes
+        )
+        with crashing_at(self.broker, -1 if crash_at is None else crash_at):
+            self.broker.tiered.clean(PARTITION, force=True, grace_ms=GRACE_MS)
+
+    def put_back(self, crash_at: int | None) -> UndoRound | None:
+        with crashing_at(self.broker, -1 if crash_at is None else crash_at):
+            return self.broker.tiered.undo.put_back(PARTITION, grace_ms=GRACE_MS)
+
+    def goes_on(self, newest: str, seen: Routed) -> bool:
+        """It has happened, or nothing of it."""
+        if newest in self.kept() or not newest:
+            assert seen == self.look()
+            return False
+        return True
+
+    def has_reason(self, before: Routed) -> bool:
+        return self.state.log_start > before.state.log_start
+
+    def check(self, before: Routed, tail: Routed) -> None:
+        then, now, end = before.state, self.state, before.state.remote_end
+        expected = [each for each in then.routes if each.last_offset >= now.log_start]
+        expected += [each for each in tail.state.routes if each.base_offset >= end]
+        assert expected == [each for each in now.routes if each.last_offset >= now.log_start]
+        back = [each.segment_id for each in expected if each.base_offset < end]
+        assert [unmarked(then.segments[each]) for each in back] == [
+            unmarked(now.segments[each]) for each in back
+        ]
+        # A segment that the round left alone carries the vector of the undo: never one beyond it.
+        marks = [mark for each in back for mark in now.segments[each].cleaner_offsets.values()]
+        assert max(marks, default=0) <= now.first_dirty()
+        if now.log_start == then.log_start:
+            assert (then.first_dirty(), then.cleaned_for) == (now.first_dirty(), now.cleaned_for)
+
+    def delete(self, percent: int) -> None:
+        now = self.expected
+        start = now.log_start + (now.last_stable - now.log_start) * percent // 100
+        self.broker.tiered.removals.delete_records(PARTITION, start, grace_ms=GRACE_MS)
+
+    def act(self, what: str) -> None:
+        match what:
+            case "copy":
+                self.world.log.roll()
+                self.broker.import_all()
+            case "collect":
+                self.broker.tiered.collect(PARTITION)
+            case "owner":
+                self.restart()
+
+
+def unmarked(segment: RemoteSegment) -> RemoteSegment:
+    """Return a segment without the vector of how far the log is clean."""
+    return replace(segment, cleaner_offsets={})
+
+
+ACTS = st.tuples(st.sampled_from(["copy", "copy", "collect", "owner"]))
+PLACES: dict[str, tuple[type[Undone], Any, int, int]] = {
+    "directory": (InDirectory, st.lists(steps_of(60), min_size=6, max_size=40), 60, 4000),
+    "store": (InStore, st.lists(steps_of(40, ACTS, ACTS), min_size=6, max_size=30), 25, 2000),
+}
+"""A place, its histories, and how many are drawn, in the short form and in the long one."""
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_no_history_of_writes_rounds_crashes_and_undos_loses_anything(kind: str) -> None:
+    place, histories, count, long = PLACES[kind]
+
+    @settings(max_examples=examples(count, long=long))
+    @given(histories, st.sampled_from(Strategy), st.sampled_from([20 * SECOND, 10_000 * SECOND]))
+    def law(steps: Steps, strategy: Strategy, kept_ms: int) -> None:
+        with tempfile.TemporaryDirectory() as root:
+            world = WrittenLog.make(Path(root) / "data", strategy)
+            world.topic = replace(world.topic, undo_retention_ms=kept_ms)
+            undone = place(world, Path(root))
+            undone.play(steps)
+            told = partial(state_told, undone.open(), world.topic)
+            undone.expected.check_offsets(told, may_refuse=undone.may_refuse)
+            # What is kept comes back, round by round, as far as nothing bars it.
+            for _ in undone.kept():
+                undone.undo(None)
+            with contextlib.suppress(RefusedError):
+                undone.put_back(None)
+            now = undone.expected
+            told = partial(state_told, undone.open(), world.topic)
+            assert now.replay(now.last_stable) == told(end_offset=now.end)
+            world.log.close()
+
+    law()

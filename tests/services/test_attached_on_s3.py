@@ -21,8 +21,8 @@ from keeplast.attach.answers.shown_logs import find_shown_topics
 from keeplast.cluster.layouts.aiven import AivenLayout
 from keeplast.cluster.layouts.open import open_layout
 from keeplast.errors import RefusedError
-from keeplast.model.shape import Shape
-from keeplast.model.verdict import Verdict
+from keeplast.model.document import Verdict
+from keeplast.model.topic_config import Shape
 from keeplast.pipeline.runner import SparkRunner
 from keeplast.tier.objects.stores import ObstoreObjects, open_tree
 from tests.services.conftest import S3

@@ -13,17 +13,24 @@ from typer.testing import CliRunner
 import keeplast
 from keeplast.cli.main import app
 from keeplast.format.filename import INCOMPLETE
+from keeplast.log.data_directory import place_path
 from keeplast.log.files import FileSystem
-from keeplast.log.object_paths import place_path
-from keeplast.pipeline.session import start_session
-from keeplast.tier.objects.mounted_files import mount
+from keeplast.pipeline.runner import start_session
+from keeplast.tier.objects.object_files import mount
 from tests.services.conftest import S3
 from tests.support.mixed_log import write_mixed_log
 
 pytestmark = pytest.mark.services
 
-POLICY = ("--config", "cleanup.policy=compact", "--config", "segment.bytes=700", "--force")
-NOW = ("--now-ms", "1700000000000", "--unsafe")
+POLICY = (
+    "--config",
+    "cleanup.policy=compact",
+    "--config",
+    "segment.bytes=700",
+    "--despite",
+    "dirty-ratio",
+)
+NOW = ("--now-ms", "1700000000000", "--despite", "log-bounds")
 """Else delete horizons would count from the machine's clock, which no two runs share."""
 
 
@@ -130,7 +137,7 @@ def test_a_bucket_is_not_cleaned_in_place_nor_where_something_is(
     done = run("clean", bucket.url("data"), *flags, code=4)
     assert "give --to" in done.stderr
     done = run("clean", source, "--to", bucket.url("data"), *flags, code=4)
-    assert "give --overwrite" in done.stderr
+    assert "--despite existing-target" in done.stderr
 
 
 @pytest.mark.parametrize(

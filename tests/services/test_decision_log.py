@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,11 @@ import pytest
 from keeplast.attach.held.publication import Publisher
 from keeplast.clock import SystemClock
 from keeplast.errors import CompactionError, ConflictError, FencedError
-from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.database import ServerTime, open_database
 from keeplast.tier.metadata.decisions import DecisionLog
-from keeplast.tier.metadata.store_time import ServerTime
 from keeplast.tier.state.attached import DecisionState
 from tests.support.attached_world import AttachedWorld, CrashError, Steps
-from tests.support.waiting import SECONDS_MAX
+from tests.support.waiting import SECONDS_MAX, run_at_once
 
 pytestmark = pytest.mark.services
 
@@ -61,11 +61,7 @@ def test_of_two_processes_that_decide_at_once_one_is_told(database: str, tmp_pat
         except CompactionError as error:
             outcomes.append(type(error).__name__)
 
-    threads = [threading.Thread(target=decide, args=(publisher, each)) for each in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS_MAX)
+    run_at_once(partial(decide, publisher, each) for each in (0, 1))
     assert 1 == outcomes.count("done")
     assert {"done", ConflictError.__name__} == set(outcomes)
     states = [each.state for each in publisher.log.decisions(publisher.held)]

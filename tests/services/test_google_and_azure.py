@@ -20,7 +20,7 @@ from keeplast.cluster.layouts.aiven import AivenLayout
 from keeplast.cluster.layouts.open import open_layout
 from keeplast.config.mapping import topic_config
 from keeplast.errors import ConflictError, RefusedError, UnavailableError
-from keeplast.model.verdict import Verdict
+from keeplast.model.document import Verdict
 from keeplast.tier.objects.stores import PART_BYTES, ObstoreObjects, is_forbidden, open_tree
 from tests.services.conftest import S3
 from tests.services.test_attached_on_s3 import VARIANTS
@@ -222,18 +222,16 @@ def test_a_log_is_imported_cleaned_verified_and_exported_by_commands(
     given = [each for name in named_options for each in
              ("--object-option", f"{name}={named_options[name]}")]  # fmt: skip
     url = f"sqlite:///{tmp_path / 'meta.db'}"
-    store = ["--store", url, *given]
-    run = keeplast("tier", "init", *store, "--objects", place.url)
-    assert 0 == run.code, run.err
     settings = ["--config", "cleanup.policy=compact", "--config", "segment.bytes=700"]
-    run = keeplast("tier", "import", tmp_path / "data", *store, *settings)
+    new = ["--new", "--objects", place.url, *given, *settings]
+    run = keeplast("copy", tmp_path / "data", url, *new)
     assert 0 == run.code, run.err
-    run = keeplast("clean", url, *given, "--force", "--grace-ms", 0, "--json")
+    run = keeplast("clean", url, *given, "--despite", "dirty-ratio", "--grace-ms", 0, "--json")
     (found,) = run.document["partitions"]
     assert not found["skipped"]
-    run = keeplast("verify", store[1], *given)
+    run = keeplast("verify", url, *given)
     assert f"{PARTITION}: holds" in run.out, run.err
-    run = keeplast("tier", "export", *store, "--to", tmp_path / "out")
+    run = keeplast("export", url, "--as", "log", *given, "--to", tmp_path / "out")
     assert 0 == run.code, run.err
     exported = read_partition(tmp_path / "out" / str(PARTITION))
     assert expected == exported.final_values()
@@ -248,8 +246,7 @@ def test_a_log_is_imported_cleaned_verified_and_exported_by_commands(
         (copied / each.key.rpartition("/")[2]).write_bytes(data)
     assert expected == read_partition(copied).final_values()
     # A second store would collect the objects of the first as garbage.
-    second = ["--store", f"sqlite:///{tmp_path / 'second.db'}", *given]
-    run = keeplast("tier", "init", *second, "--objects", place.url)
+    run = keeplast("copy", tmp_path / "data", f"sqlite:///{tmp_path / 'second.db'}", *new)
     assert 4 == run.code
     assert "belong to another store" in run.err
 

@@ -13,11 +13,11 @@ import pytest
 from keeplast.attach.rules.swap import Swap
 from keeplast.errors import ConflictError
 from keeplast.model.hold import KeptPoint
+from keeplast.tier.metadata.database import HostTime
 from keeplast.tier.metadata.hold_rows import AttachedPoint
-from keeplast.tier.metadata.store_time import HostTime
 from tests.support.attached_world import AttachedWorld
 from tests.support.hold_contract import HoldContract
-from tests.support.waiting import SECONDS_MAX
+from tests.support.waiting import SECONDS_MAX, run_at_once
 
 pytestmark = pytest.mark.services
 
@@ -70,11 +70,7 @@ def test_of_a_hold_and_a_decision_that_would_pass_it_one_happens(
                 other.hold_rows.add_attached([point], "h", 60_000)
                 done.append("held")
 
-        threads = [threading.Thread(target=each) for each in (decide, hold)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(SECONDS_MAX)
+        run_at_once((decide, hold))
         assert 1 == len(done), done
         if done == ["held"]:
             other.hold_rows.release_attached(publisher.name.cluster_id, "h")

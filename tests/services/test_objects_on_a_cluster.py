@@ -12,17 +12,16 @@ import pytest
 from keeplast.api.open_store import open_store
 from keeplast.clock import SystemClock
 from keeplast.config.mapping import topic_config
-from keeplast.log.object_paths import place_path
-from keeplast.model.shape import Shape
-from keeplast.model.topic_config import CleanerConfig
+from keeplast.log.data_directory import place_path
+from keeplast.model.topic_config import CleanerConfig, Shape
 from keeplast.pipeline.runner import SparkRunner
-from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from keeplast.store.tiered_store import TieredStore
-from keeplast.tier.objects.mounted_files import mount
+from keeplast.tier.objects.object_files import mount
 from keeplast.tier.objects.object_store import segment_of_key
 from keeplast.tier.objects.stores import open_objects
 from tests.services.conftest import S3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -16,9 +17,14 @@ from keeplast.cli.main import app
 from keeplast.clock import SystemClock
 from keeplast.errors import CompactionError, ConflictError, FencedError, UnavailableError
 from keeplast.model.partition import TopicPartition
-from keeplast.tier.metadata.database import MIGRATION_LOCK, open_database
+from keeplast.tier.metadata.database import (
+    MIGRATION_LOCK,
+    SKEW_MS_MAX,
+    HostTime,
+    ServerTime,
+    open_database,
+)
 from keeplast.tier.metadata.metadata_store import MetadataStore
-from keeplast.tier.metadata.store_time import SKEW_MS_MAX, HostTime, ServerTime
 from keeplast.tier.metadata.stored_logs import OBJECTS
 from keeplast.tier.objects.stores import lasting_url
 from keeplast.tier.state.partition_state import PartitionState
@@ -32,7 +38,7 @@ from tests.support.metadata_contract import (
     Opened,
     segment,
 )
-from tests.support.waiting import SECONDS_MAX
+from tests.support.waiting import SECONDS_MAX, run_at_once
 
 pytestmark = pytest.mark.services
 
@@ -102,11 +108,7 @@ def test_of_many_that_take_over_at_one_epoch_one_does(database: str) -> None:
         finally:
             store.close()
 
-    threads = [threading.Thread(target=race, args=(f"host-{i}",)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS_MAX)
+    run_at_once(partial(race, f"host-{i}") for i in range(8))
     assert sorted(outcomes) == ["fenced"] * 7 + ["owns"]
 
 
@@ -135,11 +137,7 @@ def test_of_two_swaps_of_one_segment_one_happens(database: str) -> None:
 
     holder = opened.store.holder
     stores = [MetadataStore(open_database(database), ManualClock(NOW_MS), holder) for _ in range(4)]
-    threads = [threading.Thread(target=swap, args=(store,)) for store in stores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS_MAX)
+    run_at_once(partial(swap, store) for store in stores)
     assert sorted(outcomes) == ["conflict"] * 3 + ["swapped"]
     assert len(opened.routes()) == 1
     opened.store.close()
@@ -197,7 +195,7 @@ def test_who_may_only_read_looks_at_a_store_and_changes_nothing(
                 netloc=f"{looker}@{urlsplit(database).netloc.rpartition('@')[2]}"
             )
         )
-        found = CliRunner().invoke(app, ["tier", "status", "--store", url, "--json"])
+        found = CliRunner().invoke(app, ["status", url, "--json"])
         assert 0 == found.exit_code, found.stderr
         (row,) = json.loads(found.stdout)["partitions"]
         assert PARTITION == TopicPartition(row["topic"], row["partition"])

@@ -1,4 +1,4 @@
-"""``keeplast tier run`` on a database that goes away while it works, and comes back."""
+"""``keeplast run`` on a database that goes away while it works, and comes back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_database_that_goes_away_is_waited_for(
 
     with err.open("wb") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "keeplast", "tier", "run", "--store", database, "--owner", "a",
+            [sys.executable, "-m", "keeplast", "run", database, "--owner", "a",
              "--cores", "1", "--data-dir", str(world.data),
              "--config", "log.cleaner.backoff.ms=200"],
             stdout=subprocess.DEVNULL, stderr=said,

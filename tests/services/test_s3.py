@@ -11,7 +11,7 @@ from keeplast.api.open_store import open_store
 from keeplast.config.mapping import topic_config
 from keeplast.log.files import FileSystem
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.tier.objects.stores import PART_BYTES, open_objects

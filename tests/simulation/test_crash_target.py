@@ -82,7 +82,7 @@ class Copying:
         return [repr(batch).encode() for batch in found.batches]
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("name", ["merged", "vanishing tails", "emptied", "split"])
 def test_no_crash_touches_the_source_or_passes_half_a_target_for_whole(
     tmp_path: Path, name: str

@@ -173,6 +173,7 @@ def in_waves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keeplast.run.directory_place.check_room", lambda *_: None)
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("keys", "how"),
     [
@@ -221,6 +222,6 @@ def test_without_the_note_a_state_would_be_told_that_never_was(
 ) -> None:
     """The examination is worth something: nothing else tells of such a round."""
     log = Told.make(tmp_path, KEYS_OF_SEGMENTS["from the clean section"], *ROUNDS["one wave"])
-    monkeypatch.setattr("keeplast.log.cleaned_for.cleaned_for", lambda *_: None)
+    monkeypatch.setattr("keeplast.log.checkpoints.cleaned_for", lambda *_: None)
     with pytest.raises(AssertionError, match=r"operation .*: 4"):
         log.crash(log.before, log.clean)

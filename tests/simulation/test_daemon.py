@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.api.configured_log import open_log
+from keeplast.api.open_log import open_log
 from keeplast.cleaner.selection import PASSED_OVER_MAX, Choice, Order
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT
@@ -24,15 +24,17 @@ from keeplast.log.append import NewRecord
 from keeplast.log.files import ReadHandle, WriteHandle
 from keeplast.log.lock import is_locked
 from keeplast.model.partition import TopicPartition
-from keeplast.service import set_aside
-from keeplast.service.control import Control, Deed
+from keeplast.service import schedule
 from keeplast.service.gauges import GAUGES, GaugeObserver
+from keeplast.service.live import Control, Deed
 from keeplast.service.metrics import CleanerCollector, exposition
-from keeplast.service.receipt_names import FILE_NAME as RECEIPTS
+from keeplast.service.receipts import FILE_NAME as RECEIPTS
 from keeplast.service.schedule import RETRY_MS_MAX
-from keeplast.service.snapshot import PartitionCondition, Snapshot
+from keeplast.service.snapshot import Snapshot
+from keeplast.service.status import State
 from keeplast.survey.report import RoundReport
 from tests.support.daemon_world import SETTINGS, Published, Told, World
+from tests.support.flipped import flip
 from tests.support.log_builder import START_MS
 from tests.support.observed_files import Crash, ObservedFiles, UnsyncedFiles
 from tests.support.partition_maker import clean_at
@@ -62,7 +64,7 @@ def test_everything_that_is_worth_it_is_cleaned_once(world: World) -> None:
     assert ["t-0", "t-1", "t-2"] == told.of("chosen")
     assert [10, 10, 10] == [world.checkpoint(number) for number in range(3)]
     assert expected == [world.state(number) for number in range(3)]
-    assert {PartitionCondition.NOT_DUE} == {x.state for x in published.snapshots[-1].partitions}
+    assert {State.NOT_DUE} == {x.state for x in published.snapshots[-1].partitions}
     assert report.bytes_read > report.bytes_written > 0
 
 
@@ -239,10 +241,10 @@ def test_ci01_a_damaged_log_is_set_aside_and_stops_no_other(world: World) -> Non
     assert ["t-0", "t-1"] == told.of("set aside")
     assert [None, None, 10, 10] == [world.checkpoint(number) for number in range(4)]
     states = [facts.state for facts in published.snapshots[-1].partitions]
-    aside, waiting = PartitionCondition.SET_ASIDE, PartitionCondition.NOT_DUE
+    aside, waiting = State.SET_ASIDE, State.NOT_DUE
     assert [aside, aside, waiting, waiting] == states
     assert all(isinstance(error, CorruptError) for error in report.failures.values())
-    marks = set_aside.read_set_aside(world.files, world.root)
+    marks = schedule.read_set_aside(world.files, world.root)
     assert {"t-0", "t-1"} == {str(partition) for partition in marks}
     mark = marks[published.facts(0).partition]
     assert (str(path), "CorruptError", START_MS) == (mark.path, mark.error_class, mark.since_ms)
@@ -250,32 +252,30 @@ def test_ci01_a_damaged_log_is_set_aside_and_stops_no_other(world: World) -> Non
     shutil.rmtree(world.path(0))
     _, _, later = world.once()
     assert 1 == sum(x.state is aside for x in later.snapshots[-1].partitions)
-    assert {"t-1"} == {str(x) for x in set_aside.read_set_aside(world.files, world.root)}
+    assert {"t-1"} == {str(x) for x in schedule.read_set_aside(world.files, world.root)}
 
 
 def test_what_is_set_aside_stays_so_after_a_restart(world: World) -> None:
     world.log(0, 2)
     damage(world, 0)
     world.once()
-    before = (world.root / set_aside.FILE_NAME).read_bytes()
+    before = (world.root / schedule.FILE_NAME).read_bytes()
     world.clock.advance(HOUR_MS)
     _, told, published = world.once()
     assert [] == told.of("chosen")
     assert START_MS == published.facts(0).set_aside_since_ms
-    assert before == (world.root / set_aside.FILE_NAME).read_bytes()
+    assert before == (world.root / schedule.FILE_NAME).read_bytes()
 
 
 def test_other_files_are_tried_again(world: World) -> None:
     world.log(0, 2)
     path = damage(world, 0)
     world.once()
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip(path)
     report, told, _ = world.once()
     assert ["t-0"] == told.of("chosen")
     assert ({}, 10) == (report.failures, world.checkpoint(0))
-    assert not (world.root / set_aside.FILE_NAME).exists()
+    assert not (world.root / schedule.FILE_NAME).exists()
 
 
 def test_retry_tries_what_was_set_aside(world: World) -> None:
@@ -290,16 +290,16 @@ def test_retry_tries_what_was_set_aside(world: World) -> None:
 def test_a_damaged_list_of_what_is_set_aside_is_said_and_made_anew(world: World) -> None:
     world.log(0, 2)
     damage(world, 0)
-    (world.root / set_aside.FILE_NAME).write_text('{"version": 1, "partitions": [{')
+    (world.root / schedule.FILE_NAME).write_text('{"version": 1, "partitions": [{')
     _, told, _ = world.once()
     assert any("is damaged" in message for message in told.of("warned"))
     assert ["t-0"] == told.of("set aside")
-    assert 1 == len(set_aside.read_set_aside(world.files, world.root))
+    assert 1 == len(schedule.read_set_aside(world.files, world.root))
 
 
 def test_a_list_of_a_newer_version_is_refused(world: World) -> None:
     world.log(0, 2)
-    (world.root / set_aside.FILE_NAME).write_text('{"version": 99}')
+    (world.root / schedule.FILE_NAME).write_text('{"version": 99}')
     with pytest.raises(InvalidError, match="newer keeplast"):
         world.once()
 
@@ -496,9 +496,7 @@ def test_a_log_whose_rounds_fail_is_as_overdue_and_dirty_as_it_is(tmp_path: Path
         files.is_full = times < 4
 
     _, _, published = world.until_idle(8, make_room)
-    waiting = [
-        x for x in published.snapshots if x.partitions[0].state is PartitionCondition.RETRYING
-    ]
+    waiting = [x for x in published.snapshots if x.partitions[0].state is State.RETRYING]
     found = gauges_of(waiting[0])
     assert YEARS_MS // 1000 == found["max-compaction-delay-secs"]
     assert 100 == found["max-dirty-percent"]
@@ -517,8 +515,8 @@ def test_which_partitions_fail_is_written_down_until_a_round_ends_well(tmp_path:
         world.log(number, 2)
     partition = TopicPartition("t", 0)
 
-    def written() -> dict[TopicPartition, set_aside.SetAside]:
-        return set_aside.read_set_aside(files, world.root, set_aside.FAILING_NAME)
+    def written() -> dict[TopicPartition, schedule.SetAside]:
+        return schedule.read_set_aside(files, world.root, schedule.FAILING_NAME)
 
     world.once()
     (mark,) = written().values()
@@ -540,7 +538,7 @@ def test_a_log_that_was_set_aside_before_the_start_is_overdue_all_the_same(world
     world.clock.advance(YEARS_MS + HOUR_MS)
     report, told, published = world.once()
     assert (0, []) == (report.rounds, told.of("set aside"))
-    assert PartitionCondition.SET_ASIDE is published.facts(0).state
+    assert State.SET_ASIDE is published.facts(0).state
     found = gauges_of(published.snapshots[-1])
     assert YEARS_MS // 1000 == found["max-compaction-delay-secs"]
     assert (1, 0) == (found["uncleanable-partitions-count"], found["max-dirty-percent"])
@@ -553,7 +551,7 @@ def test_once_ends_although_something_failed_and_says_so(tmp_path: Path) -> None
         world.log(number, 2)
     report, _, published = world.once()
     assert ["t-0"] == [str(partition) for partition in report.failures]
-    assert PartitionCondition.RETRYING is published.facts(0).state
+    assert State.RETRYING is published.facts(0).state
     assert 10 == world.checkpoint(1)
 
 
@@ -613,7 +611,7 @@ def test_the_directory_s_own_checkpoint_cannot_be_guessed(world: World) -> None:
     (world.root / CLEANER_CHECKPOINT).write_text("what?\n")
     with pytest.raises(CorruptError, match=CLEANER_CHECKPOINT):
         world.once()
-    assert not (world.root / set_aside.FILE_NAME).exists()
+    assert not (world.root / schedule.FILE_NAME).exists()
 
 
 def test_an_idle_segment_is_rolled_and_cleaned_when_it_is_overdue(world: World) -> None:
@@ -751,7 +749,7 @@ def test_a_crash_at_any_operation_is_made_good_by_the_next_start(tmp_path: Path)
         _, _, published = world.once()
         assert expected == world.state(0), crash_at
         assert (10, size) == (world.checkpoint(0), bytes_below(world, 0)), crash_at
-        assert PartitionCondition.SET_ASIDE is published.facts(1).state, crash_at
+        assert State.SET_ASIDE is published.facts(1).state, crash_at
         names = os.listdir(world.path(0)) + os.listdir(world.path(1))
         assert [] == [name for name in names if name.endswith((".deleted", ".cleaned", ".swap"))]
         for log in world.logs.values():

@@ -15,13 +15,12 @@ from keeplast.inspect.status import LogStatus
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.run.events import NoEvents
-from keeplast.service.control import QUIET_SECONDS_MAX, WISHES_MAX, Control, Deed
-from keeplast.service.directory_look import look_at_directory
 from keeplast.service.documents import status_document
-from keeplast.service.live import LiveProgress
-from keeplast.service.receipt_names import FILE_NAME
+from keeplast.service.live import QUIET_SECONDS_MAX, WISHES_MAX, Control, Deed, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptShelf
-from keeplast.service.snapshot import PartitionCondition
+from keeplast.service.receipts import FILE_NAME
+from keeplast.service.snapshot import look_at_directory
+from keeplast.service.status import State
 from tests.support.daemon_world import SETTINGS, Told, World
 
 NEVER = SETTINGS + '"min.cleanable.dirty.ratio" = 1.0\n'
@@ -102,7 +101,7 @@ def test_what_is_set_aside_is_tried_again_when_somebody_asks(world: World) -> No
 
     _, told, published = world.until_idle(4, act, control)
     assert ["t-0", "t-0"] == told.of("set aside")
-    assert PartitionCondition.SET_ASIDE is published.facts(0).state
+    assert State.SET_ASIDE is published.facts(0).state
 
 
 def test_paused_it_looks_and_begins_nothing(world: World) -> None:
@@ -117,7 +116,7 @@ def test_paused_it_looks_and_begins_nothing(world: World) -> None:
 
     report, _, published = world.until_idle(4, act, control)
     assert 1 == report.rounds
-    assert PartitionCondition.ELIGIBLE is published.snapshots[1].partitions[0].state
+    assert State.ELIGIBLE is published.snapshots[1].partitions[0].state
     actions = [each["action"]["name"] for each in receipts(world) if "action" in each]
     assert ["pause", "resume"] == actions
     assert not control.is_paused

@@ -15,12 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cli.frame.exit_codes import CORRUPT, FAILED
-from keeplast.cli.frame.verdict import round_exit_code
+from keeplast.cli.frame.command import CORRUPT, FAILED, round_exit_code
 from keeplast.format.filename import CLEANED_FOR, parse_segment_file
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
-from keeplast.run.room import RESERVE_BYTES_MIN
+from keeplast.run.foresight import RESERVE_BYTES_MIN
 from keeplast.survey.report import RoundReport
 from tests.support.crash_logs import MERGING
 from tests.support.faulty_files import FaultyFiles, ShortReads, Verb
@@ -73,7 +72,7 @@ def staged_names(directory: Path) -> list[str]:
 
 def states(directory: Path) -> list[dict[bytes, bytes]]:
     log = read_partition(directory)
-    return [log.final_values(start) for start in range(log.end_offset + 1)]
+    return log.final_values_from(range(log.end_offset + 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,29 +22,29 @@ from typing import Any
 
 import pytest
 
-from keeplast.config.choice import SettingSources
+from keeplast.config.layers import SettingSources
 from keeplast.config.selection import Selection, select_partitions
 from keeplast.inspect.status import LogStatus, TombstoneReading, find_status
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.rewrite.runner import Progressed
-from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.task import PartitionTask, Progressed, TaskResult
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from keeplast.service.daemon import Daemon
 from keeplast.service.directory_work import DirectorySettings, DirectoryWork
-from keeplast.service.snapshot import PartitionCondition, Snapshot
+from keeplast.service.schedule import daemon_pace
+from keeplast.service.snapshot import Snapshot
 from keeplast.service.status import (
     DirectoryStatus,
-    daemon_pace,
+    State,
     find_sizes,
     find_timestamp_ahead_max,
     join_status,
 )
-from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
+from keeplast.survey.bounds import Checkpoints, load_checkpoints
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import survey_partition
@@ -244,7 +244,7 @@ class Simulation:
         if self.settings["min.compaction.lag.ms"] or self.key_map_bytes or snapshot.cleaned:
             return
         for facts in snapshot.partitions:
-            is_eligible = facts.state is PartitionCondition.ELIGIBLE
+            is_eligible = facts.state is State.ELIGIBLE
             figures = facts.figures
             assert figures is not None
             covered = figures.cleanable.bound if is_eligible else figures.first_dirty

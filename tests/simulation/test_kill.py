@@ -27,7 +27,7 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     return Subject(tmp_path_factory.mktemp("kill"))
 
 
-@pytest.mark.rotates(5)
+@pytest.mark.rotates(20)
 @pytest.mark.parametrize("seed", range(FIRST_KILL, FIRST_KILL + KILLS))
 def test_a_killed_process_loses_nothing(subject: Subject, seed: int) -> None:
     root = subject.copy(f"local-{seed}")
@@ -38,6 +38,7 @@ def test_a_killed_process_loses_nothing(subject: Subject, seed: int) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.repeats("tests/simulation/test_kill.py::test_a_killed_process_loses_nothing")
 @pytest.mark.parametrize("seed", range(FIRST_KILL, FIRST_KILL + SPARK_KILLS))
 def test_a_killed_spark_driver_loses_nothing(subject: Subject, seed: int) -> None:
     """Its workers go on for a while: what they stage then is nobody's."""
@@ -67,6 +68,7 @@ def kill_workers() -> Callable[[int], None]:
 
 
 @pytest.mark.spark
+@pytest.mark.repeats("tests/spark/test_standalone_cluster.py::test_what_is_lost_is_done_again")
 @pytest.mark.parametrize("seed", range(FIRST_KILL, FIRST_KILL + SPARK_KILLS))
 def test_a_killed_spark_worker_loses_nothing(subject: Subject, seed: int) -> None:
     """The driver lives to say so, and leaves no staged file."""

@@ -9,11 +9,10 @@ and one of those must.
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,15 +26,13 @@ from keeplast.attach.held.publication import Publisher
 from keeplast.attach.rounds import attached_place
 from keeplast.attach.rounds import round as round_module
 from keeplast.attach.rules import removal
-from keeplast.attach.rules.batch import Batch, batch_of
 from keeplast.attach.rules.removal import expires_below
-from keeplast.attach.rules.swap import Swap
-from keeplast.attach.rules.swap_rules import Standing
+from keeplast.attach.rules.swap import Batch, Standing, Swap, batch_of
 from keeplast.attach.upkeep import collection
-from keeplast.cluster.facts import OffsetRange, TopicFacts
-from keeplast.errors import CommitUnknownError, CompactionError
+from keeplast.cluster.live_cluster import OffsetRange, TopicFacts
+from keeplast.errors import CommitUnknownError
 from keeplast.format.remote_log_metadata import RemoteLogEvent, encode
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 from keeplast.tier.state.attached import Attached, Decision
 from tests.support import live_world
 from tests.support.attached_world import START_MS, moved
@@ -47,38 +44,24 @@ from tests.support.live_world_objects import RemoteTier
 from tests.support.live_world_ports import HostCluster
 from tests.support.manual_clock import ManualClock
 from tests.support.remote_segments import remote_segment
-from tests.support.tier_world import Failure
-from tests.support.tier_world_stores import open_database_in_memory
+from tests.support.simulated import Guard
 from tests.support.turns import Turn
 
 SEEDS = 40
 CANDIDATES_MAX = 150
 
-Patch = Callable[[pytest.MonkeyPatch], None]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return open_database_in_memory()
-
 
 def test_whatever_happens_readers_get_what_producers_were_told(engine: Engine, turn: Turn) -> None:
     """AT-2, AT-3, AT-4, AT-5, AT-6, AT-7, AT-9, AT-11, AT-12, AT-13, AT-17, AT-25, AT-26, AT-29,
     AT-30, AT-31, R1, R2, R-4, R-5, P13, P17."""
-    total, seeds = LiveTally(), turn.seeds(SEEDS, 2)
+    total, seeds = LiveTally(), turn.seeds(SEEDS, 8)
     for seed in seeds:
         total.add(simulate(seed, engine))
     print(f"\n{total}")
     assert total.runs == len(seeds) > 0
-    assert min(total.swaps, total.collected, total.deaths, total.sleeps, total.faults) > 0
-
-
-def test_a_seed_is_the_same_run_every_time(engine: Engine) -> None:
-    traces: list[list[str]] = [[], []]
-    for trace in traces:
-        simulate(7, engine, told=trace.append)
-    assert traces[0] == traces[1]
-    assert len(traces[0]) > 100
+    assert min(total.swaps, total.collected) > 0
+    # What is rare does not come up in every share.
+    assert min(total.deaths, total.sleeps, total.faults) > 0 or len(seeds) < SEEDS
 
 
 def test_nobody_writes_while_keeplast_works_when_the_log_is_long(
@@ -242,45 +225,19 @@ def without_waiting_for_earlier_rounds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(removal, "is_settled", lambda decision, terms, now_ms: True)
 
 
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """A guard taken away, and seeds of which one fails then."""
-
-    patch: Patch
-    seeds: tuple[int, ...]
-
-
-MUTATIONS = (
-    Mutation(without_audit, (20,)),
-    Mutation(without_a_single_batch, (17, 37)),
-    Mutation(without_a_closing_batch, (0, 2)),
-    Mutation(without_a_grace, (1, 2)),
-    Mutation(with_the_publication_first, (6,)),
-    Mutation(without_the_owner_object, (4,)),
-    Mutation(with_every_aborted_transaction, (86,)),
-    Mutation(without_a_look_below_the_sources, (55,)),
-    Mutation(without_waiting_for_earlier_rounds, (1512,)),
+GUARDS = (
+    Guard(without_audit, (20,)),
+    Guard(without_a_single_batch, (17, 37)),
+    Guard(without_a_closing_batch, (0, 2)),
+    Guard(without_a_grace, (1, 2)),
+    Guard(with_the_publication_first, (6,)),
+    Guard(without_the_owner_object, (4,)),
+    Guard(with_every_aborted_transaction, (86,)),
+    Guard(without_a_look_below_the_sources, (55,)),
+    Guard(without_waiting_for_earlier_rounds, (1512,)),
 )
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.patch.__name__)
-def test_a_guard_that_is_gone_is_missed(
-    monkeypatch: pytest.MonkeyPatch, engine: Engine, mutation: Mutation
-) -> None:
-    for seed in itertools.chain(mutation.seeds, range(CANDIDATES_MAX)):
-        with monkeypatch.context() as patch:
-            mutation.patch(patch)
-            is_missed = fails(seed, engine)
-        if is_missed:
-            simulate(seed, engine)
-            return
-    raise AssertionError(f"nobody misses it. mutation={mutation.patch.__name__}")
-
-
-def fails(seed: int, engine: Engine) -> bool:
-    try:
-        simulate(seed, engine)
-    except Failure as failure:
-        # What does not even run fails too, and proves nothing.
-        return isinstance(failure.__cause__, AssertionError | CompactionError | FileNotFoundError)
-    return False
+@pytest.mark.parametrize("guard", GUARDS, ids=str)
+def test_a_guard_that_is_gone_is_missed(engine: Engine, guard: Guard) -> None:
+    guard.check_missed(simulate, engine, CANDIDATES_MAX)

@@ -8,9 +8,7 @@ are tried in turn, and one of those must.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,29 +16,21 @@ from sqlalchemy import Engine
 
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import SegmentFiles, load_aborted
-from keeplast.store import directory as tier_directory
+from keeplast.store import intake as tier_directory
 from keeplast.store import tiered_store
-from keeplast.survey.log_bounds import LogBounds
+from keeplast.survey.bounds import LogBounds
 from keeplast.tier.copy import importing
-from keeplast.tier.metadata.marks import Marks
+from keeplast.tier.metadata.collection import Marks
 from keeplast.tier.objects import transfer
 from keeplast.tier.state.partition_state import PartitionState
 from tests.support import tier_world_tasks
 from tests.support.owners_mood import OwnersTally
 from tests.support.owners_world import simulate
-from tests.support.tier_world import Failure
-from tests.support.tier_world_stores import open_database_in_memory
+from tests.support.simulated import Failure, Guard
 from tests.support.turns import Turn
 
 SEEDS = 150
 CANDIDATES_MAX = 300
-
-Patch = Callable[[pytest.MonkeyPatch], None]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return open_database_in_memory()
 
 
 def test_a_store_beside_a_broker_reads_as_the_broker_promised_or_refuses(
@@ -53,14 +43,6 @@ def test_a_store_beside_a_broker_reads_as_the_broker_promised_or_refuses(
     assert total.runs == len(seeds) > 0
     # What is rare does not come up in every share.
     assert total.never_happened() == () or len(seeds) < SEEDS
-
-
-def test_a_seed_is_the_same_run_every_time(engine: Engine) -> None:
-    traces: list[list[str]] = [[], []]
-    for trace in traces:
-        simulate(7, engine, told=trace.append)
-    assert traces[0] == traces[1]
-    assert len(traces[0]) > 50
 
 
 @pytest.mark.parametrize("seed", [3133, 3136, 3193])
@@ -114,36 +96,15 @@ def without_the_marks_of_the_objects(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Marks, "_holds", lambda marks: True)
 
 
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """A guard taken away, and seeds of which one fails then."""
-
-    patch: Patch
-    seeds: tuple[int, ...]
-
-
-MUTATIONS = (
-    Mutation(without_a_look_at_what_the_brokers_cleaner_did, (13, 17)),
-    Mutation(with_transaction_indexes_that_are_trusted, (23, 25)),
-    Mutation(without_the_brokers_log_start, (8, 9)),
-    Mutation(without_the_brokers_high_watermark, (1, 10)),
-    Mutation(without_the_marks_of_the_objects, (60, 61)),
+GUARDS = (
+    Guard(without_a_look_at_what_the_brokers_cleaner_did, (13, 17)),
+    Guard(with_transaction_indexes_that_are_trusted, (23, 25)),
+    Guard(without_the_brokers_log_start, (8, 9)),
+    Guard(without_the_brokers_high_watermark, (1, 10)),
+    Guard(without_the_marks_of_the_objects, (60, 61)),
 )
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.patch.__name__)
-def test_a_guard_that_is_gone_is_missed(
-    monkeypatch: pytest.MonkeyPatch, engine: Engine, mutation: Mutation
-) -> None:
-    mutation.patch(monkeypatch)
-    candidates = itertools.chain(mutation.seeds, range(CANDIDATES_MAX))
-    assert any(fails(seed, engine) for seed in candidates)
-
-
-def fails(seed: int, engine: Engine) -> bool:
-    try:
-        simulate(seed, engine)
-    except Failure as failure:
-        # What does not even run fails too, and is told apart by a cause of its own.
-        return failure.__cause__ is not None and failure.__cause__.__cause__ is None
-    return False
+@pytest.mark.parametrize("guard", GUARDS, ids=str)
+def test_a_guard_that_is_gone_is_missed(engine: Engine, guard: Guard) -> None:
+    guard.check_missed(simulate, engine, CANDIDATES_MAX)

@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from keeplast.api.configured_log import open_log
+from keeplast.api.open_log import open_log
 from tests.support.daemon_world import World
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.waiting import wait_until

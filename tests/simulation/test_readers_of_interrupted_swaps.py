@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.api.configured_log import open_log
 from keeplast.api.explain import explain_keys
 from keeplast.api.export import export
 from keeplast.api.exported_state import exported_state
+from keeplast.api.open_log import open_log
 from keeplast.cli.show.log import view_partition
 from keeplast.errors import InterruptedSwapError, RefusedError
 from keeplast.inspect.log_scan import RowSample
@@ -26,16 +26,14 @@ from keeplast.inspect.verified_log import VerifiedLog
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import FileSystem
 from keeplast.log.recovery import recover_swap
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import CleanerConfig
+from keeplast.model.partition import INT64_MAX
+from keeplast.model.topic_config import CleanerConfig, Strategy
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from keeplast.run.undo import find_undo
 from keeplast.survey.request import CleanRequest, PartitionRequest
-from tests.property.test_state_as_of import World
 from tests.support.interrupted_swap import (
     Act,
     copied,
@@ -48,6 +46,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import PARTITION
 from tests.support.source_reading import read_log, read_log_state
+from tests.support.written_log import WrittenLog
 
 FILES = UnsyncedFiles()
 KEPT_MS = 10**12
@@ -63,7 +62,7 @@ class History:
     One step in ``every`` is killed.
     """
 
-    world: World
+    world: WrittenLog
     scratch: Path
     every: int
     points: int = 0
@@ -128,7 +127,7 @@ class History:
                 assert not is_open(directory), f"{name} took a part for the log"
                 assert expected == told, name
                 self.answered += 1
-        assert self.world.replay(self.world.last_stable) == self.state(started)
+        assert self.world.expected.replay(self.world.last_stable) == self.state(started)
 
     def state(self, directory: Path) -> dict[bytes, bytes | None]:
         found = open_log(directory).state(self.world.topic)
@@ -208,7 +207,7 @@ def recover(files: FileSystem, directory: Path) -> None:
 
 def play(root: Path, seed: int, turns: int, *, every: int) -> History:
     dice = random.Random(seed)
-    world = World.make(root / "data", Strategy.OFFSET)
+    world = WrittenLog.make(root / "data", Strategy.OFFSET)
     world.topic = replace(world.topic, undo_retention_ms=KEPT_MS)
     history = History(world, root, every)
     for turn in range(turns):
@@ -230,7 +229,7 @@ def play(root: Path, seed: int, turns: int, *, every: int) -> History:
     return history
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.repeats)])
 def test_no_reader_takes_a_part_for_the_log(tmp_path: Path, seed: int) -> None:
     history = play(tmp_path, seed, turns=4, every=3)
     assert history.points > 20

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.flipped import flip
 from tests.support.scrape import Samples, scrape
 from tests.support.small_log import write_log
 from tests.support.waiting import SECONDS_MAX, wait_for_line, wait_until
@@ -38,9 +39,7 @@ def test_a_running_daemon_tells_what_it_has_done_and_what_is_left(tmp_path: Path
     write_log(tmp_path, "t-0", {0: pairs, 2: pairs, 4: [(b"b", b"3")]})
     write_log(tmp_path, "t-1", {0: [(b"b", b"3")]})
     damaged = write_log(tmp_path, "t-2", {0: pairs, 2: pairs, 4: [(b"b", b"3")]})
-    data = bytearray((damaged / f"{2:020d}.log").read_bytes())
-    data[70] ^= 1
-    (damaged / f"{2:020d}.log").write_bytes(data)
+    flip(damaged / f"{2:020d}.log", 70)
     process = start(
         tmp_path, "--runner", "local", "--metrics-port", 0, "--config", "cleanup.policy=compact",
         "--config", "segment.ms=9223372036854775807",

@@ -10,11 +10,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from keeplast.cli.main import app
 from tests.support.cleaning_process import (
     SEGMENT_BYTES,
     Subject,
@@ -28,6 +29,7 @@ from tests.support.waiting import SECONDS_MAX, wait_for_line
 
 KILLS = int(os.environ.get("RUN_KILLS", "2"))
 FIRST_KILL = int(os.environ.get("FIRST_KILL", "0"))
+MORE_KILLS = range(FIRST_KILL + 1, FIRST_KILL + KILLS)
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 SETTINGS = f'[topic."t"]\n"cleanup.policy" = "compact"\n"segment.bytes" = {SEGMENT_BYTES}\n'
 
@@ -45,12 +47,16 @@ def copy(subject: Subject, name: str) -> Path:
 
 
 def keeplast(*arguments: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "keeplast", *(str(argument) for argument in arguments)]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("KEEPLAST_")}
-    return subprocess.run(line, capture_output=True, text=True, check=False, env=environment)
+    """Run the command in this process: those that are disturbed are other ones."""
+    without = {name: None for name in os.environ if name.startswith("KEEPLAST_")}
+    words = [str(argument) for argument in arguments]
+    done = CliRunner().invoke(app, words, env=without)
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("seed", range(FIRST_KILL, FIRST_KILL + KILLS))
+@pytest.mark.parametrize(
+    "seed", [FIRST_KILL, *(pytest.param(seed, marks=pytest.mark.repeats) for seed in MORE_KILLS)]
+)
 def test_a_killed_run_is_made_good_by_the_next_one(subject: Subject, seed: int) -> None:
     root = copy(subject, f"killed-{seed}")
     before = root.with_name(f"before-{seed}")
@@ -70,6 +76,7 @@ def test_a_killed_run_is_made_good_by_the_next_one(subject: Subject, seed: int) 
     assert 0 == verified.returncode, verified.stdout
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("number", CODES)
 @pytest.mark.parametrize("seed", range(1))
 def test_a_signal_ends_a_run_at_a_safe_point(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.config.choice import SettingSources
+from keeplast.config.layers import SettingSources
 from keeplast.config.settings_file import change_settings
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import StoppedError
-from keeplast.run.shield import shielded
+from keeplast.run.commit import shielded
 from tests.support.cleaning_process import Subject, disturb, partitions, sender, staged_names
 from tests.support.mixed_log import write_mixed_log
 from tests.support.observed_files import ObservedFiles
@@ -52,7 +52,7 @@ def test_a_signal_ends_a_clean_at_a_safe_point(
 
 
 @pytest.mark.spark
-@pytest.mark.rotates(2)
+@pytest.mark.repeats("tests/simulation/test_signals.py::test_a_signal_ends_a_clean_at_a_safe_point")
 @pytest.mark.parametrize("number", CODES)
 def test_a_signal_ends_a_spark_job(subject: Subject, number: signal.Signals) -> None:
     root = subject.copy(f"spark-{number.name}")

@@ -1,4 +1,4 @@
-"""``keeplast tier run`` as a process: asked to stop, killed without warning, and two at once."""
+"""``keeplast run`` as a process: asked to stop, killed without warning, and two at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def world(tmp_path: Path) -> StoreWorld:
 
 def line(world: StoreWorld, *more: object) -> list[str]:
     store = f"sqlite:///{world.root / 'meta.db'}"
-    return [sys.executable, "-m", "keeplast", "tier", "run", "--store", store, *map(str, more)]
+    return [sys.executable, "-m", "keeplast", "run", store, *map(str, more)]
 
 
 def run(world: StoreWorld, *more: object) -> subprocess.CompletedProcess[str]:
@@ -108,6 +108,9 @@ def assert_whole(world: StoreWorld) -> None:
             assert expected == read_partition(out).final_values()
 
 
+@pytest.mark.repeats(
+    "tests/simulation/test_run_process.py::test_a_signal_ends_a_run_at_a_safe_point"
+)
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
 )
@@ -126,6 +129,9 @@ def test_a_signal_ends_it_at_a_safe_point(world: StoreWorld, number: signal.Sign
     assert_whole(world)
 
 
+@pytest.mark.repeats(
+    "tests/simulation/test_tier_world.py::test_nothing_acknowledged_is_lost_whatever_happens"
+)
 def test_a_killed_one_is_made_good_by_the_next(world: StoreWorld) -> None:
     begun = commits_so_far(world)
     for more in (3, 9):
@@ -172,6 +178,9 @@ def test_two_of_the_same_name_waste_rounds_and_lose_nothing(world: StoreWorld) -
     assert_whole(world)
 
 
+@pytest.mark.repeats(
+    "tests/simulation/test_tier_run_process.py::test_of_two_on_one_store_each_keeps_to_what_it_owns"
+)
 def test_who_was_taken_over_says_so_and_goes_on_with_the_rest(world: StoreWorld) -> None:
     with started(world, "--owner", "a", "--json") as process:
         wait_for_rounds(world, process)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from sqlalchemy import Engine
 
 from tests.support.tier_world import simulate
 from tests.support.tier_world_cluster import Tally
-from tests.support.tier_world_stores import open_database_in_memory
 from tests.support.turns import Turn
 
 SEEDS = 40
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return open_database_in_memory()
 
 
 def test_nothing_acknowledged_is_lost_whatever_happens(engine: Engine, turn: Turn) -> None:
@@ -29,11 +22,3 @@ def test_nothing_acknowledged_is_lost_whatever_happens(engine: Engine, turn: Tur
     assert min(survived) > 0
     rare = (total.clocks_set_wrong, total.refused_by_clock, total.expired_on_time)
     assert min(rare) > 0 or len(seeds) < SEEDS
-
-
-def test_a_seed_is_the_same_run_every_time(engine: Engine) -> None:
-    traces: list[list[str]] = [[], []]
-    for trace in traces:
-        simulate(7, engine, told=trace.append)
-    assert traces[0] == traces[1]
-    assert len(traces[0]) > 100

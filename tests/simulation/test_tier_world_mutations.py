@@ -7,10 +7,9 @@ when none of them fails any more, the first seeds are tried in turn, and one of 
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,29 +23,21 @@ from keeplast.log.append import LogAppender
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.task import TaskResult
 from keeplast.store import store_place
-from keeplast.store.commit import TierCommit
+from keeplast.store.store_place import TierCommit
 from keeplast.survey.request import CleanRequest
 from keeplast.tier.metadata import collection, schema, transactions
 from keeplast.tier.metadata.metadata_store import MetadataStore
-from keeplast.tier.metadata.row_values import segment_of
+from keeplast.tier.metadata.schema import segment_of
 from keeplast.tier.objects import transfer
-from keeplast.tier.state import vector
-from keeplast.tier.state.partition_state import Orphan
+from keeplast.tier.state import partition_state
+from keeplast.tier.state.partition_state import Orphan, Publication
 from keeplast.tier.state.segment import SegmentState
-from keeplast.tier.state.vector import Publication
 from tests.support import tier_world_cluster
-from tests.support.tier_world import Failure, simulate
+from tests.support.simulated import Guard
+from tests.support.tier_world import simulate
 from tests.support.tier_world_cluster import Mood, draw_mood, has_wrong_clocks
-from tests.support.tier_world_stores import open_database_in_memory
 
 CANDIDATES_MAX = 120
-
-Patch = Callable[[pytest.MonkeyPatch], None]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return open_database_in_memory()
 
 
 def without_fencing(patch: pytest.MonkeyPatch) -> None:
@@ -64,7 +55,7 @@ def with_a_claim_that_forgets(patch: pytest.MonkeyPatch) -> None:
     ) -> Publication:  # fmt: skip
         return Publication(epoch, 0, {epoch: log_start})
 
-    patch.setattr(vector, "take_over", take_over)
+    patch.setattr(partition_state, "take_over", take_over)
 
 
 def without_ends_of_segments(patch: pytest.MonkeyPatch) -> None:
@@ -86,9 +77,9 @@ def with_the_checkpoint_first(patch: pytest.MonkeyPatch) -> None:
     """The first dirty offset moves before the groups of the round are committed."""
     wave = TierCommit.wave
 
-    def publish_first(self: TierCommit, result: TaskResult) -> None:
+    def publish_first(self: TierCommit, result: TaskResult, *more: Any) -> None:
         self.publish(result.end_offset)
-        wave(self, result)
+        wave(self, result, *more)
 
     patch.setattr(TierCommit, "wave", publish_first)
 
@@ -189,63 +180,30 @@ def with_each_hosts_own_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tier_world_cluster, "shared_time", lambda clock: None)
 
 
-def _any(mood: Mood) -> bool:
-    return True
+def _mood(seed: int) -> Mood:
+    return draw_mood(random.Random(seed))
 
 
-def _fails_often(mood: Mood) -> bool:
-    return mood.fails == 0.3
-
-
-def _copies_lag(mood: Mood) -> bool:
-    return mood.copies_lag
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """A rule taken away, seeds of which one fails then, and the runs in which it may at all."""
-
-    patch: Patch
-    seeds: tuple[int, ...]
-    may_fail: Callable[[Mood], bool] = _any
-
-    def candidates(self) -> Iterator[int]:
-        """Return the seeds to try: those that are known, then the first ones."""
-        first = (s for s in itertools.count() if self.may_fail(draw_mood(random.Random(s))))
-        return itertools.chain(self.seeds, itertools.islice(first, CANDIDATES_MAX))
-
-
-MUTATIONS = (
-    Mutation(without_fencing, (43, 52)),
-    Mutation(with_a_claim_that_forgets, (1, 4)),
-    Mutation(without_ends_of_segments, (3, 4)),
-    Mutation(without_the_state_of_producers, (1, 2)),
-    Mutation(with_the_checkpoint_first, (0, 1)),
-    Mutation(with_copies_above_the_high_watermark, (1, 2)),
-    Mutation(with_copies_of_open_transactions, (2, 3)),
-    Mutation(with_a_high_watermark_at_the_log_end, (2, 3)),
-    Mutation(without_truncation, (1, 5)),
-    Mutation(without_reading_back, (286,), _fails_often),
-    Mutation(with_followers_that_drop_tombstones, (77, 129), _copies_lag),
-    Mutation(without_the_checks_of_a_deletion, (0, 1)),
-    Mutation(with_each_hosts_own_clock, tuple(filter(has_wrong_clocks, range(100)))),
+GUARDS = (
+    Guard(without_fencing, (43, 52)),
+    Guard(with_a_claim_that_forgets, (1, 4)),
+    Guard(without_ends_of_segments, (3, 4)),
+    Guard(without_the_state_of_producers, (1, 2)),
+    Guard(with_the_checkpoint_first, (0, 1)),
+    Guard(with_copies_above_the_high_watermark, (1, 2)),
+    Guard(with_copies_of_open_transactions, (2, 3)),
+    Guard(with_a_high_watermark_at_the_log_end, (2, 3)),
+    Guard(without_truncation, (1, 5)),
+    Guard(without_reading_back, (286,), lambda seed: _mood(seed).fails == 0.3),
+    Guard(with_followers_that_drop_tombstones, (77, 129), lambda seed: _mood(seed).copies_lag),
+    Guard(without_the_checks_of_a_deletion, (0, 1)),
+    Guard(with_each_hosts_own_clock, tuple(filter(has_wrong_clocks, range(100)))),
 )
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.patch.__name__)
-def test_a_rule_that_is_gone_is_missed(
-    monkeypatch: pytest.MonkeyPatch, engine: Engine, mutation: Mutation
-) -> None:
-    mutation.patch(monkeypatch)
-    assert any(fails(seed, engine) for seed in mutation.candidates())
-
-
-def fails(seed: int, engine: Engine) -> bool:
-    try:
-        simulate(seed, engine)
-    except Failure:
-        return True
-    return False
+@pytest.mark.parametrize("guard", GUARDS, ids=str)
+def test_a_guard_that_is_gone_is_missed(engine: Engine, guard: Guard) -> None:
+    guard.check_missed(simulate, engine, CANDIDATES_MAX)
 
 
 def test_a_list_of_garbage_that_is_wrong_does_no_harm(

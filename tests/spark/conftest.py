@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import pytest
 from pyspark.sql import SparkSession
 
+from keeplast.pipeline.driven_round import TaskNews
 from tests.support.shared_spark import SharedSpark
+
+R = TypeVar("R")
 
 
 @pytest.fixture(scope="module")
 def spark(shared_spark: SharedSpark) -> SparkSession:
     return shared_spark.session()
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What Spark's pages are told of what tasks do."""
+    found: list[str] = []
+    during = TaskNews.during
+
+    def noted(news: TaskNews, act: Callable[[], list[R]], what: str) -> list[R]:
+        found.append(what)
+        return during(news, act, what)
+
+    monkeypatch.setattr(TaskNews, "during", noted)
+    return found

@@ -170,6 +170,9 @@ def test_a_state_is_shared_out_when_more_tasks_are_asked_for(
     )
 
 
+@pytest.mark.repeats(
+    "tests/spark/test_data_source.py::test_state_is_what_readers_of_the_log_end_up_with"
+)
 def test_state_agrees_with_max_by_of_spark(spark: SparkSession, data: Path) -> None:
     grouped = (
         load(spark, data, subscribe="u")

@@ -20,6 +20,7 @@ PAGE = ROOT / "docs/reference/data-source.md"
 SAMPLE = ROOT / "src/keeplast/samples/broker-4.3.0"
 
 
+@pytest.mark.repeats("tests/spark/test_data_source.py::test_rows_are_what_brokers_wrote")
 def test_examples_of_the_page_run(spark: SparkSession, tmp_path: Path) -> None:
     shutil.copytree(SAMPLE, tmp_path / "kafka")
     arguments = ["--to", str(tmp_path / "state"), "--runner", "local"]

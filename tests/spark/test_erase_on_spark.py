@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
-from keeplast.cli.main import app
-from keeplast.pipeline.task_news import TaskNews
+from tests.support import called
 from tests.support.key_pair import write_operator_files
 from tests.support.small_log import write_log
 
 pytestmark = pytest.mark.spark
 
-R = TypeVar("R")
 KEYS = (b"anna-4711", b"ben-4712", b"cora-4713")
 
 
 def test_tasks_find_what_this_process_finds_and_no_key_is_on_sparks_pages(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, told: list[str]
 ) -> None:
-    told: list[str] = []
-    during = TaskNews.during
-
-    def noted(news: TaskNews, act: Callable[[], list[R]], what: str) -> list[R]:
-        told.append(what)
-        return during(news, act, what)
-
-    monkeypatch.setattr(TaskNews, "during", noted)
     data = tmp_path / "data"
     data.mkdir()
     (data / "keeplast.toml").write_text('[topic."t"]\ncleanup.policy = "compact"\n')
@@ -42,15 +30,22 @@ def test_tasks_find_what_this_process_finds_and_no_key_is_on_sparks_pages(
     operator = write_operator_files(tmp_path / "apart", KEYS)
 
     def run(*more: str) -> Any:
-        found = CliRunner().invoke(
-            app,
-            [
-                "erase", "keys", str(data), "--keys", str(operator.keys), "--hash-key",
-                str(operator.hash_key), "--topic", "t", "--json", "--now-ms",
-                "1800000000000", *more,
-            ],
-        )  # fmt: skip
-        assert 1 == found.exit_code, found.output
+        found = called.run(
+            "erase",
+            "keys",
+            str(data),
+            "--keys",
+            str(operator.keys),
+            "--hash-key",
+            str(operator.hash_key),
+            "--topic",
+            "t",
+            "--json",
+            "--now-ms",
+            "1800000000000",
+            *more,
+            code=1,
+        )
         return json.loads(found.stdout)
 
     local, on_spark = run("--runner", "local"), run("--runner", "spark", "--cores", "2")

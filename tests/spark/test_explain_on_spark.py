@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
-from keeplast.cli.main import app
-from keeplast.pipeline.task_news import TaskNews
+from tests.support import called
 from tests.support.small_log import batch, write_log
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
-R = TypeVar("R")
 KEY = b"anna-4711"
 VALUE = b"value-of-anna"
 
 
 def test_tasks_find_what_this_process_finds_and_no_key_is_on_sparks_pages(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, told: list[str]
 ) -> None:
-    told: list[str] = []
-    during = TaskNews.during
-
-    def noted(news: TaskNews, act: Callable[[], list[R]], what: str) -> list[R]:
-        told.append(what)
-        return during(news, act, what)
-
-    monkeypatch.setattr(TaskNews, "during", noted)
     data = tmp_path / "data"
     data.mkdir()
     (data / "keeplast.toml").write_text('[topic."t"]\ncleanup.policy = "compact"\n')
@@ -43,14 +31,19 @@ def test_tasks_find_what_this_process_finds_and_no_key_is_on_sparks_pages(
     (data / "t-1" / f"{0:020d}.log.deleted").write_bytes(batch(0, KEY, VALUE))
 
     def run(*more: str) -> Any:
-        found = CliRunner().invoke(
-            app,
-            [
-                "explain", str(data), KEY.decode(), "--topic", "t", "--values", "--json",
-                "--now-ms", "1800000000000", *more,
-            ],
-        )  # fmt: skip
-        assert 0 == found.exit_code, found.output
+        found = called.run(
+            "explain",
+            str(data),
+            KEY.decode(),
+            "--topic",
+            "t",
+            "--values",
+            "--json",
+            "--now-ms",
+            "1800000000000",
+            *more,
+            code=0,
+        )
         return json.loads(found.stdout)
 
     local, on_spark = run("--runner", "local"), run("--runner", "spark", "--cores", "2")

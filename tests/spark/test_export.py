@@ -15,13 +15,14 @@ from typer.testing import CliRunner
 
 from keeplast.cli.main import app
 from keeplast.errors import UnavailableError
-from keeplast.pipeline import export_plan
-from keeplast.pipeline.state_job import show_states
-from keeplast.pipeline.task_news import TaskNews
-from keeplast.read.log_state import Winners
-from keeplast.read.state_parts import StatePart
-from keeplast.rewrite.runner import Progressed
+from keeplast.pipeline import export_tasks
+from keeplast.pipeline.driven_round import TaskNews
+from keeplast.pipeline.jobs import show_states
+from keeplast.read.log_state import StatePart, Winners
+from keeplast.rewrite.task import Progressed
 from keeplast.survey import request
+from tests.support import called
+from tests.support.flipped import flip
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import SMALL_SEGMENTS
 from tests.support.state_in_parts import parts_of_log
@@ -41,9 +42,7 @@ class LosingTold(TaskNews):
         done = super().during(act, told)
         self.jobs += 1
         if self.jobs == 1:
-            damaged = bytearray(self.segment.read_bytes())
-            damaged[-1] ^= 1
-            self.segment.write_bytes(damaged)
+            flip(self.segment)
             lose_shuffle_files(self._context)
         return done
 
@@ -73,16 +72,8 @@ def test_a_state_whose_keys_cannot_be_read_again_is_not_shown(
 
 
 def test_both_runners_write_the_same_files(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, told: list[str]
 ) -> None:
-    told: list[str] = []
-    during = TaskNews.during
-
-    def noted(news: TaskNews, act: Callable[[], list[R]], what: str) -> list[R]:
-        told.append(what)
-        return during(news, act, what)
-
-    monkeypatch.setattr(TaskNews, "during", noted)
     data = tmp_path / "data"
     write_mixed_log(data)
     local, on_spark = tmp_path / "local", tmp_path / "spark"
@@ -99,11 +90,12 @@ def test_both_runners_write_the_same_files(
     assert ["read t-0"] == told
 
 
-def run(data: Path, target: Path, *more: str) -> Any:
+def run(data: Path, target: Path, *more: str, code: int | None = None) -> Any:
     arguments = ["export", str(data), "--to", str(target), "--cores", "2", "--json", *more]
-    return CliRunner().invoke(app, arguments)
+    return called.run(*arguments, code=code)
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("strategy", "more"), [("offset", []), ("timestamp", []), ("timestamp", ["--tombstones"])]
 )
@@ -117,12 +109,10 @@ def test_keys_that_fit_no_task_go_to_buckets(
     data = tmp_path / "data"
     directory = write_mixed_log(data)
     config = ["--config", f"compaction.strategy={strategy}", *more]
-    whole = run(data, tmp_path / "whole", "--runner", "local", *config)
-    assert 0 == whole.exit_code, whole.output
-    monkeypatch.setattr(export_plan, "PART_BYTES_MIN", 1)
+    run(data, tmp_path / "whole", "--runner", "local", *config, code=0)
+    monkeypatch.setattr(export_tasks, "PART_BYTES_MIN", 1)
     monkeypatch.setattr(request, "TASK_MEMORY_BYTES_MIN", 1)
-    cut = run(data, tmp_path / "cut", "--runner", "spark", "--task-memory", "1k", *config)
-    assert 0 == cut.exit_code, cut.output
+    cut = run(data, tmp_path / "cut", "--runner", "spark", "--task-memory", "1k", *config, code=0)
     (how,) = json.loads(cut.stdout)["partitions"]
     assert "bucket" == how["shape"]
     assert how["buckets"] > 2
@@ -135,10 +125,9 @@ def test_keys_that_fit_no_task_go_to_buckets(
     assert bool(more) == any(row["value"] is None for row in rows)
 
     log = directory / f"{10:020d}.log"
-    damaged = bytearray(log.read_bytes())
-    damaged[-1] ^= 1
-    log.write_bytes(damaged)
-    failed = run(data, tmp_path / "bad", "--runner", "spark", "--task-memory", "1k", *config)
-    assert 3 == failed.exit_code
+    flip(log)
+    failed = run(
+        data, tmp_path / "bad", "--runner", "spark", "--task-memory", "1k", *config, code=3
+    )
     assert str(log) == json.loads(failed.stdout)["error"]["path"]
     assert not (tmp_path / "bad").exists()

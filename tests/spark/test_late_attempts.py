@@ -10,8 +10,7 @@ import pytest
 from keeplast.clock import SystemClock
 from keeplast.log.files import LocalFiles
 from keeplast.pipeline.runner import SparkRunner
-from keeplast.rewrite.runner import Progressed
-from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.task import PartitionTask, Progressed, TaskResult
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from tests.support.mixed_log import write_mixed_log

@@ -61,6 +61,7 @@ def kernel_files(environment: Path) -> dict[str, int]:
     return {path.name: int(path.stat().st_mtime) for path in files}
 
 
+@pytest.mark.repeats("tests/spark/test_packed_environment.py::test_what_the_pack_holds")
 def test_executors_need_nothing_but_python_and_java(packed: Packed, tmp_path: Path) -> None:
     expected = write_mixed_log(tmp_path / "expected")
     directory = shutil.copytree(expected.parent, tmp_path / "data") / expected.name
@@ -79,8 +80,9 @@ def test_executors_need_nothing_but_python_and_java(packed: Packed, tmp_path: Pa
             "--conf", "spark.pyspark.python=./keeplast/bin/python",
             "--conf", f"spark.pyspark.driver.python={driver}/bin/python",
             str(driver / SITE / "keeplast" / "__main__.py"),
-            "clean", str(directory.parent), "--json", "--force", "--now-ms", str(NOW_MS),
-            "--unsafe", "--shape", "bucket", "--first-dirty-offset", "0", "--memory", "128m",
+            "clean", str(directory.parent), "--json", "--despite", "dirty-ratio",
+            "--now-ms", str(NOW_MS), "--despite", "log-bounds", "--shape", "bucket",
+            "--first-dirty-offset", "0", "--memory", "128m",
             "--config", "cleanup.policy=compact",
             "--config", f"segment.bytes={SMALL_SEGMENTS.segment_bytes}",
         ]  # fmt: skip

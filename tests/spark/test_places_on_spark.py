@@ -15,6 +15,7 @@ from tests.support.placed_logs import ANNA, BEN, FILLER, HASH_KEY, take_in, writ
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("kind", ["directory", "store"])
 def test_a_runner_that_is_given_answers_the_same_and_stays_open(
     tmp_path: Path, spark: SparkSession, kind: str

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.api.configured_log import open_log
+from keeplast.api.open_log import open_log
 from keeplast.clock import SystemClock
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
@@ -21,8 +21,8 @@ from keeplast.pipeline.runner import SparkRunner
 from keeplast.pipeline.stages import own_versions
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents, RoundWork
+from keeplast.run.foresight import RESERVE_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
-from keeplast.run.room import RESERVE_BYTES_MIN
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.mixed_log import write_mixed_log
 from tests.support.observed_files import ObservedFiles
@@ -90,7 +90,16 @@ def test_fewer_than_one_core_is_invalid() -> None:
 
 
 def run_clean(directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "keeplast", "clean", str(directory), "--json", "--force"]
+    command = [
+        sys.executable,
+        "-m",
+        "keeplast",
+        "clean",
+        str(directory),
+        "--json",
+        "--despite",
+        "dirty-ratio",
+    ]
     return subprocess.run(
         [*command, "--runner", "spark", "--config", "cleanup.policy=compact"],
         env={**os.environ, **environment},
@@ -143,6 +152,7 @@ def test_missing_java_names_the_package_and_the_way_without(
     assert before == tree(directory)
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize(
     ("room_bytes", "waves_min"), [(1 << 30, 1), (1500, 3)], ids=["one wave", "waves"]
 )

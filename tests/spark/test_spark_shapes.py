@@ -16,16 +16,13 @@ from keeplast.clock import SystemClock
 from keeplast.columns.winners import KeyMap
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.model.shape import Shape
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
-from keeplast.pipeline import joint_job
+from keeplast.model.topic_config import Shape, Strategy, TopicConfig
+from keeplast.pipeline import driven_round
+from keeplast.pipeline.driven_round import SlotWatch, arrived_slots
 from keeplast.pipeline.jobs import packed, runs_of
-from keeplast.pipeline.joint_job import SlotWatch, arrived_slots
 from keeplast.pipeline.runner import SparkRunner
-from keeplast.rewrite.runner import Progressed, Runner
 from keeplast.rewrite.stats import Stats
-from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.task import PartitionTask, Progressed, Runner, TaskResult
 from keeplast.rewrite.units import Extent, IndexUnit
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
@@ -64,6 +61,7 @@ def as_surveyed(task: PartitionTask) -> PartitionTask:
     return task
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize(("topic", "first_dirty"), [(SMALL_SEGMENTS, 0), (BY_TIMESTAMP, 33)])
 @pytest.mark.parametrize("choice", [ShapeChoice(Shape.BROADCAST), ShapeChoice(Shape.BUCKET, 5)])
 @pytest.mark.parametrize("retell", [as_surveyed, nothing_tells])
@@ -159,7 +157,7 @@ def test_executors_of_a_new_session_are_waited_for(
         startTime = 10**12
 
     found = iter(there)
-    monkeypatch.setattr(joint_job, "slots_at_once", lambda context: next(found))
+    monkeypatch.setattr(driven_round, "slots_at_once", lambda context: next(found))
     clock = ManualClock(Context.startTime + age_ms)
     began = clock.now_ms()
     assert expected == arrived_slots(Context(), 2, clock)  # type: ignore[arg-type]
@@ -177,7 +175,7 @@ def test_notes_are_enough_where_all_is_dirty_and_nothing_aborted(
         return send(context, value)
 
     monkeypatch.setattr(SparkContext, "broadcast", noted)
-    monkeypatch.setattr(joint_job, "slots_at_once", no_slots)
+    monkeypatch.setattr(driven_round, "slots_at_once", no_slots)
     for first_dirty, maps in ((0, 0), (20, 1)):
         whole = write_plain_log(tmp_path / f"whole-{first_dirty}")
         staged = shutil.copytree(whole.parent, tmp_path / f"staged-{first_dirty}") / whole.name
@@ -196,7 +194,7 @@ def test_notes_are_enough_where_all_is_dirty_and_nothing_aborted(
 def test_spark_shows_what_a_job_does_and_of_which_partition(
     spark_runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joint_job, "slots_at_once", no_slots)
+    monkeypatch.setattr(driven_round, "slots_at_once", no_slots)
     directory = write_plain_log(tmp_path)
     cleaned(
         Retold(spark_runner, ShapeChoice(Shape.BROADCAST), as_surveyed),
@@ -218,6 +216,7 @@ def told_jobs() -> list[str]:
     return [each.get() for each in told if each.isDefined()]
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("choice", [ShapeChoice(Shape.BROADCAST), ShapeChoice(Shape.BUCKET, 5)])
 def test_tasks_that_run_at_once_do_a_round_in_one_job(
     spark_runner: SparkRunner, choice: ShapeChoice, tmp_path: Path
@@ -246,8 +245,8 @@ def test_a_joint_job_that_fails_is_done_in_stages(
     def at_once(watch: SlotWatch) -> bool:
         return True
 
-    slots_at_once = joint_job.slots_at_once
-    monkeypatch.setattr(joint_job, "slots_at_once", more_than_there_are)
+    slots_at_once = driven_round.slots_at_once
+    monkeypatch.setattr(driven_round, "slots_at_once", more_than_there_are)
     monkeypatch.setattr(SlotWatch, "is_hopeless", at_once)
     monkeypatch.setattr(SparkRunner, "slots", 3)
     whole = write_plain_log(tmp_path / "whole")

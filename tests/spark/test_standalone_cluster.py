@@ -28,15 +28,13 @@ from keeplast.cli.show.progress import ProgressEvents
 from keeplast.clock import SystemClock
 from keeplast.format.remote_log_metadata import RemoteLogSegmentId
 from keeplast.log.files import LocalFiles
-from keeplast.model.shape import Shape
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
-from keeplast.pipeline import export_plan
+from keeplast.model.topic_config import Shape, Strategy, TopicConfig
+from keeplast.pipeline import export_tasks
+from keeplast.pipeline.driven_round import slots_at_once
 from keeplast.pipeline.export import Workers, export_state
-from keeplast.pipeline.joint_job import slots_at_once
 from keeplast.pipeline.runner import SparkRunner
 from keeplast.pipeline.source_options import read_options
-from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import Runner
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
@@ -136,7 +134,7 @@ def staged(directory: Path) -> list[str]:
     return [name for name in os.listdir(directory) if name.endswith((".deleted", ".swap"))]
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(9)
 @pytest.mark.parametrize(("place", "moment", "act"), [*SHORT, *LONG])
 def test_what_is_lost_is_done_again(
     runner: SparkRunner,
@@ -167,6 +165,7 @@ LOST_TASKS = [
 ]
 
 
+@pytest.mark.repeats("tests/spark/test_standalone_cluster.py::test_what_is_lost_is_done_again")
 @pytest.mark.parametrize(("moment", "act"), LOST_TASKS)
 def test_tasks_that_meet_begin_anew_when_one_is_lost(
     runner: SparkRunner, moment: Moment, act: Act, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -194,6 +193,7 @@ LOST_EXPORTS = [
 ]
 
 
+@pytest.mark.repeats("tests/spark/test_standalone_cluster.py::test_what_is_lost_is_done_again")
 @pytest.mark.parametrize(("stage", "moment", "act"), LOST_EXPORTS)
 def test_an_export_does_again_what_is_lost(
     runner: SparkRunner,
@@ -204,7 +204,7 @@ def test_an_export_does_again_what_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = write_mixed_log(tmp_path / "data").parent
-    monkeypatch.setattr(export_plan, "PART_BYTES_MIN", 1)
+    monkeypatch.setattr(export_tasks, "PART_BYTES_MIN", 1)
 
     def exported(workers: Workers, name: str, task_memory_bytes: int) -> list[dict[str, Any]]:
         done = export_state(
@@ -241,7 +241,8 @@ class Driver:
         (configuration / "spark-defaults.conf").write_text("\n".join(lines))
         command = [
             sys.executable, "-m", "tests.support.cluster_driver", "clean", str(data),
-            "--master", cluster.master, "--json", "--force", "--now-ms", str(NOW_MS), "--unsafe",
+            "--master", cluster.master, "--json", "--despite", "dirty-ratio",
+            "--now-ms", str(NOW_MS), "--despite", "log-bounds",
             "--shape", shape.shape, "--first-dirty-offset", "0", "--memory", "64m",
             "--config", "cleanup.policy=compact",
             "--config", f"segment.bytes={SMALL_SEGMENTS.segment_bytes}",
@@ -297,6 +298,7 @@ STOPPED = [
 ]
 
 
+@pytest.mark.repeats("tests/simulation/test_signals.py::test_a_signal_ends_a_clean_at_a_safe_point")
 @pytest.mark.parametrize(("shape", "stage"), STOPPED)
 def test_a_driver_that_is_stopped_leaves_nothing_behind(
     cluster: Cluster, shape: ShapeChoice, stage: Stage, tmp_path: Path
@@ -315,6 +317,7 @@ def test_a_driver_that_is_stopped_leaves_nothing_behind(
     assert before == tree(directory)
 
 
+@pytest.mark.repeats("tests/simulation/test_kill.py::test_a_killed_process_loses_nothing")
 @pytest.mark.parametrize(("shape", "stage"), STOPPED)
 def test_a_driver_that_is_killed_in_a_stage(
     cluster: Cluster, runner: SparkRunner, shape: ShapeChoice, stage: Stage, tmp_path: Path
@@ -353,7 +356,7 @@ def without_snapshots(files: Files) -> Files:
     return {name: file for name, file in files.items() if not name.endswith(".snapshot")}
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.repeats("tests/simulation/test_crash_states.py::test_no_crash_loses_anything")
 @pytest.mark.parametrize(("step", "number"), STEPS)
 def test_a_driver_that_is_killed_in_a_commit(
     cluster: Cluster, runner: SparkRunner, step: Step, number: int, tmp_path: Path
@@ -417,6 +420,7 @@ LOST_OUTPUTS = [
 ]
 
 
+@pytest.mark.repeats("tests/spark/test_standalone_cluster.py::test_what_is_lost_is_done_again")
 @pytest.mark.parametrize(("shape", "stage", "moment", "act"), LOST_OUTPUTS)
 def test_an_attached_output_whose_writer_is_lost_is_written_again(
     runner: SparkRunner,
@@ -461,6 +465,9 @@ ATTACHED_TWICE = [
 """Objects cannot be seen half written: both have written all, or one begins when all is decided."""
 
 
+@pytest.mark.repeats(
+    "tests/spark/test_late_attempts.py::test_what_late_attempts_stage_is_gone_when_the_runner_ends"
+)
 def test_attempts_that_overlap_leave_the_files_of_one(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,15 +15,15 @@ from keeplast.api.open_store import open_store
 from keeplast.cli.main import app
 from keeplast.config.mapping import topic_config
 from keeplast.model.partition import TopicPartition
-from keeplast.model.shape import Shape
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import CleanerConfig
+from keeplast.model.topic_config import CleanerConfig, Shape, Strategy
 from keeplast.pipeline.runner import SparkRunner
-from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.report import RoundReport
+from tests.support import called
+from tests.support.flipped import flip
 from tests.support.keyed_history import CLEAN_SEGMENTS, KeyedHistory
 from tests.support.keyed_history import TOPIC as KEYED_TOPIC
 from tests.support.manual_clock import ManualClock
@@ -67,6 +67,7 @@ def exported(store: TieredStore, directory: Path) -> dict[str, str]:
     return {name: digest for name, (digest, _) in tree(directory).items()}
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("settings", [SETTINGS, BY_TIMESTAMP], ids=["offset", "timestamp"])
 def test_every_shape_on_spark_leaves_the_objects_of_a_thread(
     tmp_path: Path, spark_runner: SparkRunner, settings: dict[str, str]
@@ -86,6 +87,7 @@ def test_every_shape_on_spark_leaves_the_objects_of_a_thread(
         assert expected_report.reasons == report.reasons
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("shape", [Shape.BROADCAST, Shape.BUCKET])
 @pytest.mark.parametrize(
     "strategy", [Strategy.OFFSET, Strategy.TIMESTAMP], ids=lambda strategy: str(strategy.value)
@@ -146,16 +148,14 @@ def test_the_command_cleans_a_store_on_spark(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
     command = [
         "clean", url, "--runner", "spark", "--cores", "2", "--shape", "bucket",
-        "--force", "--take-over", "--json",
+        "--despite", "dirty-ratio", "--take-over", "--json",
     ]  # fmt: skip
     done = CliRunner().invoke(app, command)
     assert 0 == done.exit_code, done.output
     (round_,) = json.loads(done.stdout)["partitions"]
     assert "bucket" == round_["shape"]
     out = tmp_path / "out"
-    assert (
-        0 == CliRunner().invoke(app, ["tier", "export", "--store", url, "--to", str(out)]).exit_code
-    )
+    assert 0 == CliRunner().invoke(app, ["export", url, "--as", "log", "--to", str(out)]).exit_code
     assert values == read_partition(out / directory.name).final_values()
 
 
@@ -172,14 +172,11 @@ def test_partitions_of_a_call_are_cleaned_side_by_side(tmp_path: Path) -> None:
         state = store.state(partitions[2])
         damaged = tmp_path / "store-objects" / str(partitions[2]) / state.topic_id
         log = max(damaged.glob("*/*.log"), key=lambda path: path.stat().st_size)
-        content = bytearray(log.read_bytes())
-        content[len(content) // 2] ^= 0xFF
-        log.write_bytes(content)
+        flip(log, log.stat().st_size // 2, 0xFF)
     url = f"sqlite:///{tmp_path / 'store.db'}"
-    command = ["clean", url, "--runner", "spark", "--cores", "2", "--force",
+    command = ["clean", url, "--runner", "spark", "--cores", "2", "--despite", "dirty-ratio",
                "--take-over"]  # fmt: skip
-    done = CliRunner().invoke(app, [*command, "--json"])
-    assert 3 == done.exit_code, done.output
+    done = called.run(*command, "--json", code=3)
     errors = [each["error"] for each in json.loads(done.stdout)["partitions"]]
     assert [False, False, True, False] == [error is not None for error in errors]
     with open_store(url, owner="b", topic_of=topic_config) as store:

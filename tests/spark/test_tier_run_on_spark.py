@@ -1,4 +1,4 @@
-"""``tier run`` with Spark as its runner, and the limit on bytes a second of a round that is cut."""
+"""``run`` with Spark as its runner, and the limit on bytes a second of a round that is cut."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from keeplast.cli.main import app
-from keeplast.model.shape import Shape
+from keeplast.model.topic_config import Shape
 from keeplast.pipeline import jobs
 from keeplast.pipeline.runner import SparkRunner
 from keeplast.pipeline.stages import Worker
+from tests.support import called
 from tests.support.keyed_history import CLEAN_SEGMENTS, KeyedHistory
 from tests.support.reader import read_partition
 from tests.support.store_world import StoreWorld
@@ -45,10 +44,9 @@ def test_the_loop_cleans_a_store_on_spark(tmp_path: Path) -> None:
     for number in range(2):
         world.log(number, 3)
     values = [read_partition(world.logs[number].directory).final_values() for number in range(2)]
-    base = ["tier", "run", "--store", world.url, "--owner", "a", "--once", "--json"]
+    base = ["run", world.url, "--owner", "a", "--once", "--json"]
     spark = ["--runner", "spark", "--cores", str(CORES)]
-    done = CliRunner().invoke(app, [*base, *spark])
-    assert 0 == done.exit_code, done.output
+    done = called.run(*base, *spark, code=0)
     report = json.loads(done.stdout)
     assert (2, []) == (report["rounds"], report["left"])
     with world.open() as store:

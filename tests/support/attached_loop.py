@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from keeplast.attach.rounds.allowance import DaySum
-from keeplast.cluster.facts import (
+from keeplast.attach.rounds.attached_place import DaySum
+from keeplast.cluster.layouts.layout import AuxiliaryFile
+from keeplast.cluster.layouts.local_storage import SEGMENTS, LocalStorage
+from keeplast.cluster.layouts.paced import PacedLayout, PaceLimits, RequestPace
+from keeplast.cluster.live_cluster import (
     METADATA_TOPIC,
     BrokerFacts,
     ClusterFacts,
     OffsetRange,
     TopicFacts,
 )
-from keeplast.cluster.layouts.layout import AuxiliaryFile
-from keeplast.cluster.layouts.local_storage import SEGMENTS, LocalStorage
-from keeplast.cluster.layouts.paced import PacedLayout, PaceLimits, RequestPace
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
-from keeplast.config.attached import wanted_settings
 from keeplast.config.layers import Layer
+from keeplast.config.mapping import wanted_settings
 from keeplast.format import leader_epoch
 from keeplast.format.batch import encode_batch as encode_records
 from keeplast.format.leader_epoch import LeaderEpoch
@@ -42,11 +42,10 @@ from keeplast.format.remote_log_metadata import (
 from keeplast.log.files import LocalFiles
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
-from keeplast.service.attached_settings import AttachedSettings
+from keeplast.service.attached_sight import AttachedSettings
 from keeplast.service.attached_work import AttachedWork
-from keeplast.service.control import Control
-from keeplast.service.daemon import Daemon
-from keeplast.service.run_report import RunReport
+from keeplast.service.daemon import Daemon, RunReport
+from keeplast.service.live import Control
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import AttachedName
 from tests.support.attached_world import (

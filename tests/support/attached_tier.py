@@ -38,7 +38,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentUpdate,
     TopicIdPartition,
 )
-from keeplast.log.index_builder import IndexBuilder
+from keeplast.log.indexes import IndexBuilder
 from tests.support.reader import Readable
 
 PARTITION = TopicIdPartition("t", bytes(range(16)), 0)

@@ -25,16 +25,8 @@ from sqlalchemy import Engine, event
 from keeplast.attach.held.metadata_view import AttachTerms
 from keeplast.attach.held.publication import Publisher, claim
 from keeplast.attach.rules.swap import Swap, merged_epochs
-from keeplast.attach.upkeep.repair import repair
+from keeplast.attach.upkeep.collection import repair
 from keeplast.cluster.check import LOCAL_STORAGE, METADATA_MANAGER
-from keeplast.cluster.facts import (
-    METADATA_TOPIC,
-    BrokerFacts,
-    ClusterFacts,
-    OffsetRange,
-    TopicEnds,
-    TopicFacts,
-)
 from keeplast.cluster.layouts.layout import (
     AuxiliaryFile,
     FoundOwn,
@@ -42,7 +34,18 @@ from keeplast.cluster.layouts.layout import (
     RemoteLayout,
     SegmentReader,
 )
-from keeplast.cluster.live_cluster import LiveCluster, MetadataEnd, MetadataValue, encode_batch
+from keeplast.cluster.live_cluster import (
+    METADATA_TOPIC,
+    BrokerFacts,
+    ClusterFacts,
+    LiveCluster,
+    MetadataEnd,
+    MetadataValue,
+    OffsetRange,
+    TopicEnds,
+    TopicFacts,
+    encode_batch,
+)
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
 from keeplast.cluster.tested_releases import SETTINGS as TESTED_SETTINGS
 from keeplast.errors import CommitUnknownError, InvalidError, RefusedError
@@ -61,12 +64,11 @@ from keeplast.format.remote_log_metadata import (
     TopicIdPartition,
     decode,
 )
-from keeplast.inspect.foreign_search import ForeignPath
-from keeplast.log.index_builder import IndexBuilder
+from keeplast.inspect.remains import ForeignPath
+from keeplast.log.indexes import IndexBuilder
 from keeplast.model.partition import TopicPartition
-from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.database import HostTime, open_database
 from keeplast.tier.metadata.decisions import DecisionLog
-from keeplast.tier.metadata.store_time import HostTime
 from keeplast.tier.state.holder import Holder
 from tests.support.manual_clock import ManualClock
 
@@ -443,6 +445,17 @@ class AttachedWorld:
             for at in range(0, len(sources), cut)
         ]
         return Swap(PARTITION, tuple(sources), tuple(made), made[-1].end_offset + 1)
+
+    def prepared(self, first: int = 0, last: int = 2, outputs: int = 1) -> tuple[Publisher, Swap]:
+        """Claim the partition, and write the outputs of a swap that is not decided."""
+        publisher = self.claim()
+        return publisher, self.swap(publisher, first, last, outputs)
+
+    def swapped(self, first: int = 0, last: int = 2, outputs: int = 1) -> Publisher:
+        """Claim the partition, and decide and publish a swap."""
+        publisher, swap = self.prepared(first, last, outputs)
+        publisher.decide_and_publish(swap)
+        return publisher
 
     def settle(self, grace_ms: int = 1000) -> None:
         """Let a new process do what is left, and look that nothing is left over."""

@@ -3,16 +3,20 @@ from, copied. Time stands still."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from keeplast.format.control import ControlType
+from sqlalchemy import event
+
 from keeplast.format.filename import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
+from keeplast.format.record import ControlType
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import LocalFiles
-from keeplast.log.log_start import raise_log_start, retire_below
-from keeplast.log.truncation import truncate_log
+from keeplast.log.truncation import raise_log_start, retire_below, truncate_log
 from keeplast.model.topic_config import TopicConfig
 from keeplast.store.tiered_store import TieredStore
 from keeplast.tier.metadata.database import open_database
@@ -20,6 +24,7 @@ from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.stores import open_objects
 from keeplast.tier.state.partition_state import PartitionState
 from tests.support.manual_clock import ManualClock
+from tests.support.observed_files import Crash
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION
 from tests.support.reader import read_partition
 
@@ -45,6 +50,11 @@ class BrokerDirectory:
             self.store, self.objects, owner=owner, topic_of=lambda settings: self.topic,
             clock=self.clock, files=FILES,
         )  # fmt: skip
+
+    def take_over(self, owner: str) -> None:
+        """Go on as another process, which remembers nothing."""
+        self.tiered = self.opened(owner)
+        self.tiered.own(PARTITION, takes_over=True)
 
     @property
     def state(self) -> PartitionState:
@@ -118,3 +128,22 @@ class BrokerDirectory:
         start = read_checkpoint(FILES, directory.parent, LOG_START_CHECKPOINT).get(PARTITION, 0)
         found = read_partition(directory).records(start)
         return {record.offset: (record.value or b"").decode() for record in found}
+
+
+@contextmanager
+def crashing_at(world: BrokerDirectory, number: int) -> Iterator[list[str]]:
+    """End the process before the change of the metadata with this number; those done are told."""
+    done: list[str] = []
+
+    def step(*arguments: Any) -> None:
+        if not str(arguments[2]).startswith(("SELECT", "BEGIN", "PRAGMA")):
+            if len(done) == number:
+                raise Crash
+            done.append(str(arguments[2]))
+
+    engine = world.store._transactions._engine
+    event.listen(engine, "before_cursor_execute", step)
+    try:
+        yield done
+    finally:
+        event.remove(engine, "before_cursor_execute", step)

@@ -22,8 +22,7 @@ from keeplast.format.filename import (
     parse_partition_directory,
 )
 from keeplast.model.partition import TopicPartition
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Strategy, TopicConfig
 
 Json = dict[str, Any]
 

@@ -19,7 +19,7 @@ from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.stores import open_objects
-from keeplast.tier.state.continuity import ReplacedRange
+from keeplast.tier.state.continuity import Doubt, ReplacedRange
 from keeplast.tier.state.partition_state import PartitionState
 from tests.support.log_builder import NOBODY, LogBuilder, Sender
 from tests.support.manual_clock import ManualClock
@@ -60,6 +60,17 @@ class CleanedDirectory:
         sender = NOBODY if producer_id is None else Sender(producer_id, 0, 0, True)
         self.log.now_ms = self.clock.now_ms()
         return self.log.append(NewRecord(key, value, self.clock.now_ms()), sender=sender)
+
+    def put_segment(self, *pairs: tuple[bytes, bytes | None]) -> None:
+        """Append keys with their values, a tombstone without one, and leave the segment."""
+        for key, value in pairs:
+            self.put(key, value)
+        self.roll()
+
+    @property
+    def doubts(self) -> list[Doubt]:
+        """Why what the store had was replaced, each time."""
+        return [each.hazard.doubt for each in self.replaced]
 
     def roll(self) -> None:
         """Leave the active segment."""

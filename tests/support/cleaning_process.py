@@ -19,10 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keeplast.format.batch import encode_batch
-from keeplast.format.control import ControlType
 from keeplast.format.filename import LOG, parse_segment_file
 from keeplast.format.message_set import read_batches
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import LocalFiles
 from keeplast.log.recovery import recover_swap
@@ -80,8 +79,9 @@ def write_log(root: Path) -> None:
 def command(root: Path, *, runner: str) -> list[str]:
     """Return the command that cleans ``root``."""
     return [
-        sys.executable, "-m", "keeplast", "clean", str(root), "--runner", runner, "--force",
-        "--json", "--now-ms", str(NOW_MS), "--unsafe", "--cores", "1",
+        sys.executable, "-m", "keeplast", "clean", str(root), "--runner", runner,
+        "--despite", "dirty-ratio", "--json", "--now-ms", str(NOW_MS), "--despite", "log-bounds",
+        "--cores", "1",
         "--config", "cleanup.policy=compact", "--config", f"segment.bytes={SEGMENT_BYTES}",
     ]  # fmt: skip
 
@@ -222,7 +222,7 @@ class Subject:
 
 def _states(directory: Path) -> list[dict[bytes, bytes]]:
     log = read_partition(directory)
-    return [log.final_values(start) for start in range(0, SEGMENTS * SEGMENT_OFFSETS, 37)]
+    return log.final_values_from(range(0, SEGMENTS * SEGMENT_OFFSETS, 37))
 
 
 def _contents(directory: Path) -> list[bytes]:

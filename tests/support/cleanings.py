@@ -20,10 +20,10 @@ from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.rewrite.runner import Progressed, Runner
-from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.task import PartitionTask, Progressed, Runner, TaskResult
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
+from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.cases import KEY_MAP_BYTES, Json, RoundSettings, topic_config
 from tests.support.replay import Cleaning
@@ -38,6 +38,9 @@ OF_THE_SHAPE = (
 )  # fmt: skip
 """Counters that say how the work was cut (where windows end, what met in one memory), not what it
 brought."""
+
+TIMED = ("index_seconds", "clean_seconds", "total_seconds", "removal_seconds", "peak_rss_bytes")
+"""Figures of a round that the machine has a part in."""
 
 Retell = Callable[[PartitionTask], PartitionTask]
 
@@ -155,7 +158,7 @@ def by_command(command: list[str], *, runner: str) -> Cleaning:
         arguments = [*command, "clean", str(data_directory), "--runner", runner, "--json"]
         arguments += ["--selection", "kafka", "--no-retention"]
         arguments += ["--topic", partition.topic, "--partition", str(partition.partition)]
-        arguments += ["--now-ms", str(settings.now_ms), "--unsafe"]
+        arguments += ["--now-ms", str(settings.now_ms), "--despite", "log-bounds"]
         arguments += ["--key-map-bytes", str(settings.key_map_bytes)]
         config = {
             **settings.config,
@@ -172,7 +175,7 @@ def by_command(command: list[str], *, runner: str) -> Cleaning:
             if offset is not None:
                 arguments += [flag, str(offset)]
         if settings.force:
-            arguments.append("--force")
+            arguments += ["--despite", "dirty-ratio"]
         done = subprocess.run(
             arguments,
             capture_output=True,
@@ -189,3 +192,11 @@ def by_command(command: list[str], *, runner: str) -> Cleaning:
         return document
 
     return clean
+
+
+def untimed(report: RoundReport) -> object:
+    """Return what a round did and where it ended, however it was cut and long it took."""
+    assert report.error is None, report.error
+    assert report.stats is not None
+    stats = replace(report.stats, **dict.fromkeys((*TIMED, *OF_THE_SHAPE), 0))
+    return stats, report.reasons, report.groups, report.end_offset

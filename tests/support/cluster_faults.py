@@ -24,22 +24,21 @@ from pyspark import TaskContext
 
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.columns.winners import KeyMap
-from keeplast.pipeline import export, jobs, state_job
+from keeplast.pipeline import export, jobs
 from keeplast.pipeline.export_tasks import ExportedFile, export_part
 from keeplast.pipeline.stages import Worker
-from keeplast.read.log_state import Winners
-from keeplast.read.state_parts import (
+from keeplast.read.log_state import (
     BucketRows,
     CutState,
     StatePart,
+    Winners,
     send_keys,
     winners_of_bucket,
 )
 from keeplast.rewrite.joint_run import JointRun, Run
-from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.stage_work import resolve
 from keeplast.rewrite.standings import Standings
-from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.task import PartitionTask, Progressed, TaskResult
 from keeplast.rewrite.units import (
     Answer,
     AskUnit,
@@ -339,8 +338,8 @@ class _FaultyShow:
 
 def inject_into_export(patch: pytest.MonkeyPatch, fault: Fault) -> None:
     """Let an export that is cut meet ``fault``, in the stages ``ask``, ``resolve`` and ``show``."""
-    patch.setattr(state_job, "send_keys", _FaultySend(fault))
-    patch.setattr(state_job, "winners_of_bucket", _FaultyFind(fault))
+    patch.setattr(jobs, "send_keys", _FaultySend(fault))
+    patch.setattr(jobs, "winners_of_bucket", _FaultyFind(fault))
     patch.setattr(export, "export_part", _FaultyShow(fault))
 
 

@@ -12,10 +12,8 @@ import pytest
 from keeplast.api.attached_logs import AttachedLogs
 from keeplast.api.open_log import OpenLog
 from keeplast.attach.answers.shown_logs import decision_log_at
-from keeplast.cli.attach.options import ClusterAddress, DecisionOptions, TierOptions
 from keeplast.log.files import LocalFiles
 from keeplast.run.receipt import append_receipt
-from keeplast.tier.metadata.decisions import DecisionLog
 from tests.support.verified_world import VerifiedWorld
 from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, write_history
 
@@ -37,27 +35,25 @@ def commanded_world(root: Path, patch: pytest.MonkeyPatch) -> Iterator[VerifiedW
 def let_commands_open(made: VerifiedWorld, patch: pytest.MonkeyPatch) -> None:
     """Let commands connect to a world, whatever address and storage they are given."""
 
-    @contextmanager
-    def open_log(_: object, *, only_looks: bool = False) -> Iterator[DecisionLog]:
-        yield made.world.log()
-
     patch.setattr(AttachedLogs, "connect", lambda _: made.consumers)
     patch.setattr(
         "keeplast.api.attached_logs.decision_log_at",
         lambda store, clock, **more: decision_log_at(store, made.world.clock, **more),
     )
     patch.setattr("keeplast.api.attached_logs.open_layout", lambda *_: made.tier.layout)
-    patch.setattr(ClusterAddress, "connect", lambda _: made.consumers)
-    patch.setattr(DecisionOptions, "open_log", open_log)
-    patch.setattr(TierOptions, "open_layout", lambda _: made.tier.layout)
 
 
 @contextmanager
-def asked_world(root: Path, module: object) -> Iterator[VerifiedWorld]:
-    """Yield the world that ``module`` finds, whatever cluster and storage it is given."""
+def asked_world(
+    root: Path, module: object, layouts: object | None = None
+) -> Iterator[VerifiedWorld]:
+    """Yield the world that ``module`` finds, whatever cluster and storage it is given.
+
+    ``layouts`` is where it takes storages from, None for ``module`` itself.
+    """
     with pytest.MonkeyPatch.context() as patch, commanded_world(root, patch) as made:
         patch.setattr(module, "ClusterClient", lambda *_: made.consumers)
-        patch.setattr(module, "open_layout", lambda *_: made.tier.layout)
+        patch.setattr(layouts or module, "open_layout", lambda *_: made.tier.layout)
         yield made
 
 

@@ -14,8 +14,8 @@ from keeplast.format.consumer_offsets import (
     OffsetCommit,
     home_partition,
 )
+from keeplast.format.fields import encode_unsigned
 from keeplast.format.record import Record
-from keeplast.format.varint import encode_unsigned
 from keeplast.model.partition import TopicPartition
 from tests.support.partition_maker import NOW_MS, write_segment
 

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
 
-from keeplast.cli.frame.console import directory_finder, directory_scanner
-from keeplast.config.choice import ALL_PARTITIONS, USUAL_SOURCES, SettingSources
+from keeplast.config.layers import ALL_PARTITIONS, USUAL_SOURCES, SettingSources
 from keeplast.config.selection import select_partitions
 from keeplast.log.files import LocalFiles
-from keeplast.service.console.app import ConsoleApp
-from keeplast.service.console.gate import Entrance
+from keeplast.service.console.gate import Entrance, Tokens
 from keeplast.service.console.searches import KeySearches, SearchLimits
-from keeplast.service.console.streams import StreamLimits
-from keeplast.service.console.tokens import Tokens
+from keeplast.service.console.server import ConsoleApp, StreamLimits
 from keeplast.service.console.view import ConsoleView
-from keeplast.service.control import Control
-from keeplast.service.directory_look import look_at_directory
+from keeplast.service.directory_loop import directory_finder, directory_scanner
 from keeplast.service.gauges import GaugeObserver
-from keeplast.service.live import LiveProgress
+from keeplast.service.live import Control, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptShelf
+from keeplast.service.snapshot import look_at_directory
+from keeplast.service.status import DirectoryStatus, PartitionStatus
 from tests.support.manual_clock import ManualClock
 
 NOW_MS = 1_800_000_000_000
@@ -56,6 +54,23 @@ class FixedSource:
         self.asked += 1
         return self.found
 
+    @property
+    def status(self) -> DirectoryStatus:
+        """The status in the view, which must have one."""
+        assert self.found.status is not None
+        return self.found.status
+
+    @property
+    def wishes(self) -> Control:
+        """What the console asks the loop for, which must be there."""
+        assert self.control is not None
+        return self.control
+
+    def show(self, partitions: Iterable[PartitionStatus]) -> None:
+        """Have the view's status be of these partitions."""
+        status = replace(self.status, partitions=tuple(partitions))
+        self.found = replace(self.found, status=status)
+
 
 def directory_view(
     root: Path, sources: SettingSources = USUAL_SOURCES, now_ms: int = NOW_MS
@@ -75,7 +90,7 @@ def searches_in(
 ) -> KeySearches:
     """Return the key searches of a data directory, as of ``now_ms``."""
     find = directory_finder(root, LocalFiles(), ALL_PARTITIONS, USUAL_SOURCES)
-    scan = directory_scanner(root, LocalFiles())
+    scan = directory_scanner(root, LocalFiles(), ALL_PARTITIONS)
     return KeySearches(find, ManualClock(now_ms), limits or SearchLimits(), scan)
 
 

@@ -20,8 +20,8 @@ from keeplast.format.message_set import read_batches
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import find_tail, list_partition
 from keeplast.log.recovery import recover_swap
-from keeplast.run.delete_records import delete_records
-from keeplast.survey.log_bounds import Checkpoints, find_bounds, load_checkpoints
+from keeplast.run.expiry import delete_records
+from keeplast.survey.bounds import Checkpoints, find_bounds, load_checkpoints
 from tests.support.crashing_files import CrashingFiles, Image, Mode, digest, load_image
 from tests.support.expiring_log import (
     BOTH,

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keeplast.format.batch import encode_batch
-from keeplast.format.control import ControlType, EndTransactionMarker, encode_end_transaction
 from keeplast.format.producer_snapshot import ProducerEntry
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, EndTransactionMarker, Record, encode_end_transaction
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.model.offsets import RELATIVE_OFFSET_MAX
+from keeplast.model.partition import RELATIVE_OFFSET_MAX
 from keeplast.model.topic_config import TopicConfig
-from keeplast.run.room import RESERVE_BYTES_MIN
+from keeplast.run.foresight import RESERVE_BYTES_MIN
 from tests.support.crashing_files import DEFAULT_FREE_BYTES, Image, load_image
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import (

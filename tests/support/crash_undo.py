@@ -30,11 +30,11 @@ from keeplast.log.files import FileSystem
 from keeplast.log.recovery import recover_swap
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
-from keeplast.run.keeping import sweep_kept
 from keeplast.run.local_runner import LocalRunner
 from keeplast.run.undo import undo_newest
+from keeplast.run.undoing import sweep_kept
 from keeplast.survey.request import PartitionRequest
-from tests.support.crash_exploration import RECEIPT, is_listed, read_image, starting_offsets
+from tests.support.crash_exploration import RECEIPT, ReadersLaw, is_listed
 from tests.support.crash_logs import CrashLog
 from tests.support.crashing_files import CrashingFiles, Image, Mode, digest
 from tests.support.observed_files import Crash
@@ -60,9 +60,7 @@ class UndoCrashes:
         recovered = CrashingFiles(self.before)
         recover_swap(recovered, self.path)
         self.before = recovered.image()
-        original = read_image(self.before, self.path)
-        self.starts = starting_offsets(original)
-        self.expected = [original.final_values(start) for start in self.starts]
+        self.law = ReadersLaw(self.before, self.path)
         whole = CrashingFiles(self.before, free_bytes=log.free_bytes)
         self.clean(whole)
         self.cleaned = whole.image()
@@ -116,10 +114,10 @@ class UndoCrashes:
     def check_comes_back(self, state: Image, where: str) -> None:
         """Hold a state to the law, and put back from there what was before the round."""
         if is_listed(state, self.path):
-            self.check_law(state, f"{where}, before a start")
+            self.law.check(state, f"{where}, before a start")
         files = CrashingFiles(state)
         recover_swap(files, self.path)
-        self.check_law(files.image(), where)
+        self.law.check(files.image(), where)
         for _ in range(ROUNDS_MAX):
             if not self.undo(files):
                 break
@@ -130,7 +128,7 @@ class UndoCrashes:
         self.check_comes_back(state, where)
         files = CrashingFiles(state, free_bytes=self._log.free_bytes)
         self.clean(files)
-        self.check_law(files.image(), f"{where}, cleaned again")
+        self.law.check(files.image(), f"{where}, cleaned again")
         assert self.checkpoint(self.cleaned) == self.checkpoint(files.image()), where
 
     def check_swept(self, state: Image, where: str) -> None:
@@ -150,13 +148,6 @@ class UndoCrashes:
         kept = [name for name in files.image()[self.path] if parse_undo_file(name) is not None]
         assert [] == kept, where
         assert self.content(self.cleaned) == self.content(files.image()), where
-
-    def check_law(self, image: Image, where: str) -> None:
-        """Find what a reader gets from every offset on as it was."""
-        found = read_image(image, self.path)
-        offsets = [batch.last_offset for batch in found.batches]
-        assert sorted(set(offsets)) == offsets, where
-        assert self.expected == [found.final_values(start) for start in self.starts], where
 
     def check_same(self, image: Image, where: str) -> None:
         """Find all files of the log as they were before the round, and nothing else of a swap."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from keeplast.cleaner.selection import Choice, Order
-from keeplast.config.choice import SettingSources
+from keeplast.config.layers import SettingSources
 from keeplast.config.selection import Selection, select_partitions
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.append import NewRecord
@@ -18,15 +18,14 @@ from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
-from keeplast.service.control import Control
-from keeplast.service.daemon import Daemon
+from keeplast.service.daemon import Daemon, RunReport
 from keeplast.service.directory_work import DirectorySettings, DirectoryWork
-from keeplast.service.run_report import RunReport
+from keeplast.service.live import Control
 from keeplast.service.snapshot import PartitionFacts, Snapshot
 from keeplast.survey.report import ExpiryReport, RoundReport
 from keeplast.survey.request import CleanRequest

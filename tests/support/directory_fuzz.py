@@ -24,10 +24,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
-from keeplast.api.configured_log import open_log
+from keeplast.api.open_log import open_log
 from keeplast.cli.show.log import view_partition
 from keeplast.columns import kernel
-from keeplast.config.choice import SettingSources
+from keeplast.config.layers import SettingSources
 from keeplast.config.selection import select_partitions
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format import checkpoint, leader_epoch, meta_properties, partition_metadata

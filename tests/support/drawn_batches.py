@@ -8,11 +8,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from keeplast.format.attributes import TimestampType
-from keeplast.format.batch import encode_batch
+from keeplast.format.batch import TimestampType, encode_batch
 from keeplast.format.compression import Codec
 from keeplast.format.record import Record
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 from tests.support.legacy_sets import encode_message_set
 from tests.support.partition_maker import NOW_MS
 

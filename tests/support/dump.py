@@ -15,10 +15,9 @@ from pathlib import Path
 
 from keeplast.errors import CorruptError
 from keeplast.format.compression import Codec
-from keeplast.format.control import decode_control_type
 from keeplast.format.filename import LOG, TXN_INDEX, segment_file
 from keeplast.format.message_set import Batch, read_batches
-from keeplast.format.record import Record
+from keeplast.format.record import Record, decode_control_type
 from keeplast.format.txn_index import decode as decode_aborted
 
 TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}

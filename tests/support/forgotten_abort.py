@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from keeplast.format import producer_snapshot
-from keeplast.format.control import ControlType
 from keeplast.format.filename import SNAPSHOT, TXN_INDEX, segment_file
+from keeplast.format.record import ControlType
 from keeplast.log.append import NewRecord
 from keeplast.model.topic_config import TopicConfig
 from tests.support.log_builder import LogBuilder

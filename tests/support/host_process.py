@@ -32,11 +32,11 @@ from keeplast.config.mapping import topic_config
 from keeplast.errors import CompactionError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import read_batches
-from keeplast.host.opening import open_host
+from keeplast.host.leased_host import open_host
 from keeplast.log.append import NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.store.tiered_store import TieredStore

@@ -10,7 +10,7 @@ from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.topic_config import TopicConfig
-from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import Runner
 from keeplast.run.local_runner import LocalRunner
 from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
@@ -43,6 +43,19 @@ class Cluster:
             self.store, self.objects, PARTITION, self.root / name, topic=self.topic, owner=name,
             files=LocalFiles() if files is None else files, clock=self.clock, recovers=recovers,
         )  # fmt: skip
+
+    def led(self, count: int, *, keys: int = 4) -> PartitionHost:
+        """Return the host ``a``, which leads at epoch 0 and has written ``count`` records."""
+        host = self.host("a")
+        host.become_leader(0)
+        write(host, count, keys=keys)
+        return host
+
+    def pair(self, count: int) -> tuple[PartitionHost, PartitionHost]:
+        """Return ``a``, which leads and has written ``count`` records, and its replica ``b``."""
+        leader, follower = self.led(count), self.host("b")
+        replicate(leader, follower)
+        return leader, follower
 
     def runner(self, files: FileSystem) -> Runner:
         return LocalRunner(1, files=files, clock=self.clock)

@@ -10,16 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from keeplast.clock import SystemClock
-from keeplast.pipeline.driven_round import DrivenRound
-from keeplast.pipeline.joint_job import runs_of_groups
-from keeplast.rewrite.decompressed_cache import DecompressedCache
-from keeplast.rewrite.joint_run import JointRun, Run, do_run, is_joint
-from keeplast.rewrite.meeting import Meeting
-from keeplast.rewrite.runner import Progressed, Runner
+from keeplast.pipeline.driven_round import DrivenRound, runs_of_groups
+from keeplast.rewrite.joint_run import JointRun, Meeting, Run, do_run, is_joint
 from keeplast.rewrite.stage_work import Tools
 from keeplast.rewrite.staged_round import Stage, StagedRound
-from keeplast.rewrite.task import PartitionTask, TaskResult
-from keeplast.rewrite.workspace import Workspace
+from keeplast.rewrite.task import PartitionTask, Progressed, Runner, TaskResult
+from keeplast.rewrite.workspace import DecompressedCache, Workspace
 from tests.support.waiting import SECONDS_MAX
 
 TASKS = 3

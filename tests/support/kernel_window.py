@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.columns import verdicts
 from keeplast.log.windows import Window, WindowBuffers, read_windows
-from keeplast.rewrite.decompressed_cache import DecompressedCache
-from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, DecompressedCache, Workspace
 
 PATH = Path("window.log")
 HASH_KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)

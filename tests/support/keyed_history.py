@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from keeplast.model.shape import Shape
-from keeplast.model.topic_config import TopicConfig
-from keeplast.rewrite.runner import Runner
+from keeplast.model.topic_config import Shape, TopicConfig
 from keeplast.rewrite.stats import FilterStats
+from keeplast.rewrite.task import Runner
 from keeplast.survey.report import RoundReport
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import NOW_MS, PARTITION

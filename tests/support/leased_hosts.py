@@ -9,7 +9,7 @@ from keeplast.format.message_set import read_batches
 from keeplast.host.leased_host import LeasedHost
 from keeplast.log.append import NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
-from keeplast.model.host_role import HostRole
+from keeplast.model.topic_config import HostRole
 from keeplast.store.tiered_store import TieredStore
 from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
@@ -70,6 +70,12 @@ class LeaseWorld:
         return LeasedHost(
             self.store(name, files, metadata), PARTITION, root, role=role, lease_ms=LEASE_MS
         )
+
+    def led(self) -> LeasedHost:
+        """Open the host ``a``, and have it lead."""
+        host = self.host("a")
+        host.step()
+        return host
 
     def close(self) -> None:
         """Close every connection."""

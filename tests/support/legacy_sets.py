@@ -9,11 +9,11 @@ import struct
 from collections.abc import Sequence
 
 from keeplast.errors import InvalidError
-from keeplast.format.attributes import TIMESTAMP_TYPE_MASK, TimestampType
+from keeplast.format.batch import TIMESTAMP_TYPE_MASK, TimestampType
 from keeplast.format.checksum import crc32
 from keeplast.format.compression import Codec, compress
 from keeplast.format.record import Record
-from keeplast.model.offsets import (
+from keeplast.model.partition import (
     NO_TIMESTAMP,
 )
 

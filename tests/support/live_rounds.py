@@ -20,8 +20,8 @@ from keeplast.attach.upkeep.collection import CollectedSources, collect
 from keeplast.clock import Clock, SystemClock
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.layouts.local_storage import LocalStorage
+from keeplast.cluster.metadata_cache import RemotePartitionStatus, name_of, partition_status
 from keeplast.cluster.metadata_log import fold_metadata
-from keeplast.cluster.status import RemotePartitionStatus, name_of, partition_status
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport

@@ -16,21 +16,19 @@ The same seed gives the same run. ``tools/simulate.py --world attached`` runs ma
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Engine, delete
+from sqlalchemy import Engine
 
-from keeplast.attach.held.kept_folds import KeptFolds
-from keeplast.attach.held.metadata_view import AttachTerms
+from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds
 from keeplast.attach.held.outputs import filter_name, work_name
 from keeplast.attach.held.publication import Publisher, claim
 from keeplast.attach.rounds.round import RoundWish, clean_attached, clean_to
-from keeplast.attach.upkeep.collection import collect
+from keeplast.attach.upkeep.collection import collect, repair
 from keeplast.attach.upkeep.orphans import collect_gone
-from keeplast.attach.upkeep.repair import repair
 from keeplast.cluster.late_copies import COPY_MS
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import (
@@ -42,7 +40,7 @@ from keeplast.errors import (
     RefusedError,
     UnavailableError,
 )
-from keeplast.format.control import ControlType
+from keeplast.format.record import ControlType
 from keeplast.format.remote_log_metadata import (
     RemoteLogEvent,
     RemoteLogSegment,
@@ -53,7 +51,6 @@ from keeplast.format.remote_log_metadata import (
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
-from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import AttachedName, DecisionState
 from tests.support.attached_world import CLUSTER_ID, PARTITION
@@ -89,8 +86,8 @@ from tests.support.live_world_ports import End, HostCluster, LiveTasks, open_dec
 from tests.support.live_world_readers import SlowReaders
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import NOW_MS
-from tests.support.tier_world import failure, seeded_secrets
-from tests.support.tier_world_stores import open_database_in_memory, require
+from tests.support.simulated import Told, draw_happening, run_seed
+from tests.support.tier_world_stores import empty_database, open_database_in_memory, require
 from tests.support.tier_world_tasks import Life, Task
 
 HOUR_MS = 60 * 60 * 1000
@@ -153,9 +150,7 @@ class World:
         for name in HOSTS:
             self._engines[name] = engine
         for each in (engine, rival):
-            with each.begin() as connection:
-                for table in reversed(schema.METADATA.sorted_tables):
-                    connection.execute(delete(table))
+            empty_database(each)
         self._tables: Any = engine.raw_connection().driver_connection
         self.tier = RemoteTier(now_ms=self._clock.now_ms, told=self._changed)
         self.brokers = Brokers(
@@ -222,11 +217,10 @@ class World:
         if self._readers is not None:
             own += [(self._readers.begin, 6), (self._readers.go_on, 12), (self._pass_time, 9)]
             own.append((self._hurry, 4))
-        choices, weights = [each for each, _ in own], [weight for _, weight in own]
         for _ in range(mood.events):
             if self.brokers.is_deleted:
                 break
-            happening = self._dice.choices(choices, weights)[0]
+            happening = draw_happening(self._dice, own)
             self._say(happening.__name__.strip("_"))
             happening()
             self._settle()
@@ -329,7 +323,7 @@ class World:
         if self.brokers.is_deleted:
             return
         events = self._brokers_events()
-        happening = self._dice.choices([e for e, _ in events], [weight for _, weight in events])[0]
+        happening = draw_happening(self._dice, events)
         before = len(self.brokers.finished), self.brokers.leader, self.brokers.metadata.leader_epoch
         self._say(f"    meanwhile {happening.__name__.strip('_')}")
         if happening != self._write or len(self.brokers.log.records) < RECORDS_MAX:
@@ -766,26 +760,10 @@ def _rivals_database() -> Engine:
     return open_database_in_memory()
 
 
-@contextmanager
-def _closing(world: World) -> Iterator[World]:
-    try:
-        yield world
-    finally:
-        world.close()
-
-
-def simulate(
-    seed: int, engine: Engine | None = None, *, told: Callable[[str], None] | None = None
-) -> LiveTally:
-    """Do one run; Failure names the seed, what was wrong, and the last events."""
-    lines: list[str] = []
-    engine = open_database_in_memory() if engine is None else engine
-    with seeded_secrets(seed):
-        try:
-            made = World(
-                seed, engine, _rivals_database(), told=lines.append if told is None else told
-            )
-            with _closing(made) as world:
-                return world.run()
-        except Exception as error:
-            raise failure(seed, error, lines, "--world attached ") from error
+def simulate(seed: int, engine: Engine | None = None, *, told: Told | None = None) -> LiveTally:
+    """Do one run; see :func:`.run_seed`."""
+    found: LiveTally = run_seed(
+        lambda engine, told: World(seed, engine, _rivals_database(), told=told), seed, engine,
+        told, "--world attached ",
+    )  # fmt: skip
+    return found

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.format import leader_epoch, producer_snapshot, txn_index
-from keeplast.format.control import ControlType
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.format.remote_log_metadata import (
     RemoteLogEvent,
     RemoteLogSegment,

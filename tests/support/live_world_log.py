@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from keeplast.format.batch import encode_batch
-from keeplast.format.control import ControlType, EndTransactionMarker, encode_end_transaction
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.producer_snapshot import ProducerEntry
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, EndTransactionMarker, Record, encode_end_transaction
 from keeplast.format.remote_log_metadata import EpochStart
 from keeplast.format.txn_index import AbortedTransaction
 from tests.support.tier_world_stores import require

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from keeplast.model.topic_config import TopicConfig
+from tests.support.simulated import Mood, Tally
 
 ABANDONED_UPLOAD = "a leader left an upload behind"
 ABANDONED_IDS = "it was not known whether segments were announced"
@@ -73,14 +75,12 @@ class RemovalMood:
     key_slots: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class LiveMood:
-    """How likely what is in a run, and how the topic is set."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveMood(Mood):
+    """What kind of run a seed is."""
 
-    topic: TopicConfig
     margin_bytes: int
     keys: int
-    has_transactions: bool
     retention_ms: int | None
     deletes_records: bool
     rolls_alike: float
@@ -89,8 +89,6 @@ class LiveMood:
     busy: float
     """How often brokers, or an overtaken process, do something before a request of keeplast."""
     sleeps: float
-    dies: float
-    fails: float
     loses: float
     """How often nobody can say at once what became of a batch."""
     slow_ms: int
@@ -98,7 +96,6 @@ class LiveMood:
     has_rival: bool
     is_cloned: bool
     deletes_topic: bool
-    events: int
     removal: RemovalMood | None = None
     """Without one brokers keep their local segments, and tombstones stay."""
 
@@ -170,11 +167,11 @@ def _draw_mood(dice: random.Random) -> LiveMood:
 
 
 @dataclass(slots=True)
-class LiveTally:
+class LiveTally(Tally):
     """What was survived and seen."""
 
-    runs: int = 0
-    events: int = 0
+    guarded: ClassVar[tuple[str, ...]] = GUARDED
+
     operations: int = 0
     tasks: int = 0
     records: int = 0
@@ -191,24 +188,13 @@ class LiveTally:
     died_before: Counter[str] = field(default_factory=Counter)
     slept_before: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: LiveTally) -> None:
-        """Count ``other`` in."""
-        for each in fields(self):
-            mine, more = getattr(self, each.name), getattr(other, each.name)
-            setattr(self, each.name, mine + more)
-
     def progress(self) -> str:
         """Return what shows that it goes on."""
         return f"{self.swaps:,} swaps, {self.deaths:,} crashes"
 
-    def never_happened(self) -> tuple[str, ...]:
-        """Return the guarded interleavings that never occurred."""
-        return tuple(each for each in GUARDED if not self.happened[each])
-
     def __str__(self) -> str:
         """Say counts, then what happened, how tasks ended, and before which calls."""
-        counts = [f for f in fields(self) if f.type == "int"]
-        lines = [f"{getattr(self, f.name):>12,} {f.name.replace('_', ' ')}" for f in counts]
+        lines = self.counts()
         for title, counter in (
             ("what happened:", self.happened), ("how tasks ended:", self.ends),
         ):  # fmt: skip

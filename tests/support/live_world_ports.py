@@ -12,18 +12,20 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
-from keeplast.cluster.facts import (
+from keeplast.cluster.live_cluster import (
     METADATA_TOPIC,
     BrokerFacts,
     ClusterFacts,
+    MetadataEnd,
+    MetadataValue,
     OffsetRange,
     TopicFacts,
+    encode_batch,
 )
-from keeplast.cluster.live_cluster import MetadataEnd, MetadataValue, encode_batch
 from keeplast.errors import CommitUnknownError, InvalidError, UnavailableError
 from keeplast.format.remote_log_metadata import RemoteLogEvent
+from keeplast.tier.metadata.database import HostTime
 from keeplast.tier.metadata.decisions import DecisionLog
-from keeplast.tier.metadata.store_time import HostTime
 from keeplast.tier.state.holder import Holder
 from tests.support.attached_world import (
     BROKER_SETTINGS,

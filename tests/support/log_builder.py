@@ -15,18 +15,15 @@ from pathlib import Path
 from typing import cast
 
 from keeplast.format import producer_snapshot
-from keeplast.format.attributes import TimestampType
-from keeplast.format.batch import RecordBatch, encode_batch
+from keeplast.format.batch import RecordBatch, TimestampType, encode_batch
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType, EndTransactionMarker, encode_end_transaction
 from keeplast.format.filename import LOG, SNAPSHOT, Kind, segment_file
 from keeplast.format.message_set import read_batches
-from keeplast.format.record import Record
-from keeplast.log.active_segment import ActiveSegment
+from keeplast.format.record import ControlType, EndTransactionMarker, Record, encode_end_transaction
+from keeplast.log.active_segment import ActiveSegment, ProducerState
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
-from keeplast.log.producer_state import ProducerState
-from keeplast.model.offsets import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
+from keeplast.model.partition import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 from keeplast.model.topic_config import TopicConfig
 
 START_MS = 1_700_000_000_000

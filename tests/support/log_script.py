@@ -14,11 +14,11 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType
 from keeplast.format.filename import LOG
+from keeplast.format.record import ControlType
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
-from keeplast.model.offsets import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from keeplast.model.partition import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from keeplast.model.topic_config import TopicConfig
 
 START_MS = 1_700_000_000_000

@@ -32,7 +32,7 @@ class ManualClock:
 
 
 class SharedTime:
-    """A :class:`~keeplast.tier.metadata.store_time.StoreTime` of all hosts, as PostgreSQL's is."""
+    """A :class:`~keeplast.tier.metadata.database.StoreTime` of all hosts, as PostgreSQL's is."""
 
     is_shared = True
 

@@ -24,13 +24,12 @@ from keeplast.tier.metadata.hold_rows import StoredPoint
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.rows import KEPT_MS, PRUNED_MAX
 from keeplast.tier.state.continuity import Visits
+from keeplast.tier.state.holder import Lease
 from keeplast.tier.state.kept_rounds import Keeping
-from keeplast.tier.state.lease import Lease
 from keeplast.tier.state.partition_state import PartitionState
-from keeplast.tier.state.routing import Route
-from keeplast.tier.state.segment import RemoteFile, RemoteSegment, SegmentKind, SegmentState
+from keeplast.tier.state.segment import RemoteFile, RemoteSegment, Route, SegmentKind, SegmentState
 from tests.support.manual_clock import ManualClock
-from tests.support.waiting import SECONDS_MAX
+from tests.support.waiting import SECONDS_MAX, run_at_once
 
 PARTITION = TopicPartition("t", 0)
 TOPIC_ID = "0" * 32
@@ -148,11 +147,7 @@ class MetadataContract:
                     opened.store.hold_rows.add_stored([point], f"h{turn}", 60_000)
                     done.append("hold")
 
-            threads = [threading.Thread(target=each) for each in (swap, hold)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(SECONDS_MAX)
+            run_at_once((swap, hold))
             assert 1 == len(done), done
             is_held = bool(opened.state().holds)
             assert (["hold"] == done, start + 10) == (is_held, opened.state().remote_end)

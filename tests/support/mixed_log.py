@@ -10,9 +10,8 @@ from pathlib import Path
 
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType
 from keeplast.format.producer_snapshot import ProducerEntry
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.format.txn_index import AbortedTransaction
 from tests.support.legacy_sets import encode_message_set
 from tests.support.partition_maker import (

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from keeplast.format import leader_epoch, producer_snapshot, txn_index
 from keeplast.format.batch import encode_batch
-from keeplast.format.control import ControlType, EndTransactionMarker, encode_end_transaction
 from keeplast.format.filename import (
     CLEANED,
     CLEANER_CHECKPOINT,
@@ -36,7 +35,7 @@ from keeplast.format.filename import (
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.producer_snapshot import ProducerEntry
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, EndTransactionMarker, Record, encode_end_transaction
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from tests.support.manual_clock import ManualClock

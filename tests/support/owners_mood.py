@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Strategy, TopicConfig
+from tests.support import simulated
+from tests.support.simulated import Tally
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -17,16 +19,14 @@ JUMPS_MS = (-2 * DAY_MS, -HOUR_MS, -4_000, 4_000, HOUR_MS, 2 * DAY_MS, 400 * DAY
 AHEAD_MS = (4_000, HOUR_MS, 2 * DAY_MS, 2 * DAY_MS, 400 * DAY_MS)
 
 
-@dataclass(frozen=True, slots=True)
-class Mood:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mood(simulated.Mood):
     """How likely what is in a run, and how both owners are set."""
 
     is_healthy: bool
     """A broker at its defaults that is copied from at least every ``delete.retention.ms``/2."""
-    topic: TopicConfig
     store_topic: TopicConfig
     broker_cleans: bool
-    has_transactions: bool
     deletes: bool
     changes_leader: bool
     goes_down: bool
@@ -37,10 +37,7 @@ class Mood:
     """By how much it is ahead now and then and comes back soon, 0 for never."""
     busy: float
     """How often the broker does something before an operation of keeplast."""
-    dies: float
-    fails: float
     time_step_ms: int
-    events: int
 
     @property
     def by_version(self) -> bool:
@@ -136,11 +133,11 @@ GUARDED = (
 
 
 @dataclass(slots=True)
-class OwnersTally:
+class OwnersTally(Tally):
     """What was survived, refused and seen."""
 
-    runs: int = 0
-    events: int = 0
+    guarded: ClassVar[tuple[str, ...]] = GUARDED
+
     commands: int = 0
     records: int = 0
     broker_rounds: int = 0
@@ -153,24 +150,13 @@ class OwnersTally:
     happened: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def add(self, other: OwnersTally) -> None:
-        """Count ``other`` in."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
-
     def progress(self) -> str:
         """Return what shows that it goes on."""
         return f"{self.commands:,} commands, {self.crashes:,} crashes"
 
-    def never_happened(self) -> tuple[str, ...]:
-        """Return the guarded interleavings that never occurred."""
-        return tuple(each for each in GUARDED if not self.happened[each])
-
     def __str__(self) -> str:
         """Say counts, then what happened, how it ended, and the causes of refusals."""
-        counts = [f for f in fields(self) if f.type == "int"]
-        lines = [f"{getattr(self, f.name):>12,} {f.name.replace('_', ' ')}" for f in counts]
-        lines += ["what happened:"]
+        lines = [*self.counts(), "what happened:"]
         for what, count in sorted(self.happened.items()):
             ends = [f"{n:,} {end}" for (of, end), n in sorted(self.outcomes.items()) if of == what]
             lines.append(f"{count:>12,} {what}" + (f" ({', '.join(ends)})" if ends else ""))

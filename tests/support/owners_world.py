@@ -2,7 +2,7 @@
 
 The broker appends, rolls, cleans, expires, truncates, deletes records, crashes and restarts as it
 likes, between keeplast's commands and in the middle of them. keeplast imports, copies, takes turns
-of ``tier run``, cleans, expires, collects and exports, and dies at any write or transaction. After
+of ``run``, cleans, expires, collects and exports, and dies at any write or transaction. After
 every commit a read-committed reader of the store gets what the broker's log has promised, and so
 does one of each export; or keeplast refused, for a cause that the model knows of. A healthy broker
 is never refused.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from sqlalchemy import Engine, delete
+from sqlalchemy import Engine
 
 from keeplast.errors import (
     CommitUnknownError,
@@ -31,22 +31,19 @@ from keeplast.errors import (
     RefusedError,
     UnavailableError,
 )
-from keeplast.format.control import ControlType
 from keeplast.format.filename import CLEANED, DELETED, LOG, LOG_START_CHECKPOINT, SWAP, TXN_INDEX
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.log.files import FileSystem
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import CleanerConfig
-from keeplast.rewrite.runner import Runner
+from keeplast.model.topic_config import CleanerConfig, Strategy
+from keeplast.rewrite.task import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.service.daemon import Daemon
-from keeplast.service.store_settings import StoreSettings
+from keeplast.service.store_choice import StoreSettings
 from keeplast.service.store_work import StoreWork
 from keeplast.store.removal import Removal
 from keeplast.store.tiered_store import TieredStore
-from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.marks import Marks
+from keeplast.tier.metadata.collection import Marks
 from keeplast.tier.objects.object_store import object_key
 from keeplast.tier.state.continuity import SLACK_PARTS
 from tests.support.daemon_world import Published
@@ -87,8 +84,8 @@ from tests.support.owners_mood import (
 )
 from tests.support.partition_maker import NOW_MS, PARTITION
 from tests.support.reference_cleaner import rank
+from tests.support.simulated import Told, draw_happening, run_seed
 from tests.support.store_world import ToldOfStore
-from tests.support.tier_world import failure, seeded_secrets
 from tests.support.tier_world_model import Written
 from tests.support.tier_world_stores import (
     TOPIC_ID,
@@ -96,14 +93,14 @@ from tests.support.tier_world_stores import (
     SimulatedObjects,
     SimulatedStore,
     check_live,
-    open_database_in_memory,
+    empty_database,
     read_live,
     require,
 )
 from tests.support.tier_world_tasks import Life, Task, Tasks
 
 # Both ask for the lock: one whether somebody is at work, one whether a swap was cut off.
-IS_LOCKED = ("keeplast.log.settled.is_locked", "keeplast.log.partition_log.is_locked")
+IS_LOCKED = ("keeplast.log.readers.is_locked", "keeplast.log.partition_log.is_locked")
 ROOT = Path("/broker")
 EXPORT = Path("/export")
 KEYS = 5
@@ -120,7 +117,7 @@ UNDOING = 0.2
 """In so many runs rounds are kept for undo."""
 MEANWHILE_MAX = 60
 """What a broker does in the middle of one command. One that never keeps still while it is looked at
-is no broker: a turn of ``tier run`` would find something new each time, and take no end."""
+is no broker: a turn of ``run`` would find something new each time, and take no end."""
 NOT_COMMITTED = "the commit did not happen"
 TRIES_BUSY = 3
 TRIES_MAX = 40
@@ -202,15 +199,17 @@ class World:
         self._broker_clock = ManualClock(NOW_MS)
         self._tasks = Tasks(told, lambda life: None)
         self._engine = engine
-        with engine.begin() as connection:
-            for table in reversed(schema.METADATA.sorted_tables):
-                connection.execute(delete(table))
+        empty_database(engine)
         self._tables: Any = engine.raw_connection().driver_connection
         self._objects = SimulatedObjects(self._tasks, self._clock, self._dice)
         self._objects.is_routed = self._is_routed
         self._objects.fails = self._mood.fails / 10
         self._files = SharedFiles(self._tasks, self._clock)
         self.broker = Broker(self._files, ROOT, self._mood.topic, self._broker_clock, self._dice)
+        # The directory is in memory; its lock is the broker's while that is up.
+        self._patches = ExitStack()
+        for name in IS_LOCKED:
+            self._patches.enter_context(patch(name, lambda root: self.broker.is_up))
         self.model = Promise(partial(rank, topic=self._mood.store_topic))
         self._live: Live | None = None
         self._pieces: dict[str, Piece] = {}
@@ -244,6 +243,10 @@ class World:
         topic = replace(self._mood.store_topic, undo_retention_ms=kept_ms)
         self._mood = replace(self._mood, store_topic=topic)
         return True
+
+    def close(self) -> None:
+        """Let the lock of directories be a lock again."""
+        self._patches.close()
 
     # What the model knows of causes.
 
@@ -310,9 +313,8 @@ class World:
             events += [(self._back_up, 5), (self._restore, 5)]
         if self._undoes:
             events.append((self._undo, 5))
-        choices, weights = [each for each, _ in events], [weight for _, weight in events]
         for _ in range(mood.events):
-            self._happen(self._dice.choices(choices, weights)[0])
+            self._happen(draw_happening(self._dice, events))
         self._finish_up()
         self.tally.records = sum(len(w.records) for w in self.model.log)
         return self.tally
@@ -643,7 +645,7 @@ class World:
         self.model.take(there, live.end)
 
     def _turn(self) -> None:
-        """Take a turn of ``tier run`` beside the broker, until it would wait."""
+        """Take a turn of ``run`` beside the broker, until it would wait."""
         if not self._is_imported:
             return
         self._do("run", self._take_turn)
@@ -1046,18 +1048,10 @@ class World:
 
 
 def simulate(
-    seed: int, engine: Engine | None = None, *, told: Callable[[str], None] | None = None
-) -> OwnersTally:
-    """Do one run; Failure names the seed, what was wrong, and the last events."""
-    lines: list[str] = []
-    engine = open_database_in_memory() if engine is None else engine
-    with seeded_secrets(seed):
-        world = World(seed, engine, told=lines.append if told is None else told)
-        try:
-            # The directory is in memory; its lock is the broker's while that is up.
-            with ExitStack() as patches:
-                for name in IS_LOCKED:
-                    patches.enter_context(patch(name, lambda root: world.broker.is_up))
-                return world.run()
-        except Exception as error:
-            raise failure(seed, error, lines, "--world owners ") from error
+    seed: int, engine: Engine | None = None, *, told: Told | None = None
+) -> OwnersTally:  # fmt: skip
+    """Do one run; see :func:`.run_seed`."""
+    found: OwnersTally = run_seed(
+        lambda engine, told: World(seed, engine, told=told), seed, engine, told, "--world owners "
+    )
+    return found

@@ -14,14 +14,13 @@ from pathlib import Path
 from keeplast.clock import Clock, SystemClock
 from keeplast.format import leader_epoch, offset_index, producer_snapshot, time_index, txn_index
 from keeplast.format.batch import encode_batch
-from keeplast.format.control import ControlType, EndTransactionMarker, encode_end_transaction
 from keeplast.format.filename import LEADER_EPOCH_CHECKPOINT, LOG
 from keeplast.format.message_set import Batch, read_batches
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, EndTransactionMarker, Record, encode_end_transaction
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem
+from keeplast.model.hold import GroupReader
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.coordinator import Coordinator

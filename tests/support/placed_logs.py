@@ -23,13 +23,20 @@ def write_directory(root: Path) -> Path:
     return root
 
 
-def take_in(data: Path, root: Path) -> str:
-    """Import both partitions of ``data`` into a new store below ``root``; returns its URL."""
+def make_store(root: Path) -> str:
+    """Make a store without partitions below ``root``; returns its URL."""
     url = f"sqlite:///{root / 'meta.db'}"
-    settings = {"cleanup.policy": "compact", "delete.retention.ms": "0"}
     with keeplast.open_store(
         url, f"file://{root / 'objects'}", owner="me", topic_of=keeplast.topic_config
-    ) as store:
+    ):
+        return url
+
+
+def take_in(data: Path, root: Path) -> str:
+    """Import both partitions of ``data`` into a new store below ``root``; returns its URL."""
+    url = make_store(root)
+    settings = {"cleanup.policy": "compact", "delete.retention.ms": "0"}
+    with keeplast.open_store(url, owner="me", topic_of=keeplast.topic_config) as store:
         for number in (0, 1):
             partition = keeplast.TopicPartition("t", number)
             store.import_directory(partition, data / str(partition), settings)

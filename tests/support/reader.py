@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from keeplast.format import txn_index
-from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.filename import LOG, TXN_INDEX
 from keeplast.format.message_set import Batch, read_batches
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record, decode_control_type
 
 
 class ReadBatch(Protocol):
@@ -88,6 +87,19 @@ def committed_records(
     return given
 
 
+def _final_values(records: Iterable[Record]) -> dict[bytes, bytes]:
+    """Return the last value of every key; a deleted key is absent."""
+    state: dict[bytes, bytes] = {}
+    for record in records:
+        if record.key is None:
+            continue
+        if record.value is None:
+            state.pop(record.key, None)
+        else:
+            state[record.key] = record.value
+    return state
+
+
 @dataclass(frozen=True, slots=True)
 class Readable:
     """One partition's batches and aborted transactions, in order."""
@@ -101,15 +113,15 @@ class Readable:
 
     def final_values(self, start: int = 0) -> dict[bytes, bytes]:
         """Return the last value of every key; a deleted key is absent."""
-        state: dict[bytes, bytes] = {}
-        for record in self.records(start):
-            if record.key is None:
-                continue
-            if record.value is None:
-                state.pop(record.key, None)
-            else:
-                state[record.key] = record.value
-        return state
+        return _final_values(self.records(start))
+
+    def final_values_from(self, starts: Iterable[int]) -> list[dict[bytes, bytes]]:
+        """Return the last values for readers that start at each of ``starts``.
+
+        Records are decoded once, not for each of them.
+        """
+        batches = [decode_records(batch) for batch in self.batches]
+        return [_final_values(committed_records(batches, self.aborted, start)) for start in starts]
 
     @property
     def end_offset(self) -> int:

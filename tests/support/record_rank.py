@@ -1,14 +1,13 @@
 """The rank of one record, by which the winner of a key is chosen: the model of the columns.
 
-Source: cleaning.md section 9.2, in words in :mod:`keeplast.model.strategy`.
+Source: cleaning.md section 9.2, in words in :mod:`keeplast.model.topic_config`.
 """
 
 from __future__ import annotations
 
-from keeplast.format.rank import header_version
-from keeplast.format.record import Record
-from keeplast.model.offsets import NO_TIMESTAMP
-from keeplast.model.strategy import Strategy
+from keeplast.format.record import Record, header_version
+from keeplast.model.partition import NO_TIMESTAMP
+from keeplast.model.topic_config import Strategy
 
 Rank = tuple[bool, int, int]
 """Has a version, version (0 without), offset: the greatest tuple wins."""

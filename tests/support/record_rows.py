@@ -8,13 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from keeplast.format.attributes import TimestampType
+from keeplast.format.batch import TimestampType
 from keeplast.format.message_set import Batch
 from keeplast.format.record import Record
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.partition import TopicPartition
+from keeplast.model.partition import INT64_MAX, TopicPartition
 from keeplast.pipeline.arrow_batches import record_batch
-from keeplast.read.record_columns import RecordColumns
+from keeplast.read.record_source import RecordColumns
 
 MICROS_MAX = INT64_MAX
 

@@ -15,16 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keeplast.format import offset_index, time_index, txn_index
-from keeplast.format.attributes import TimestampType
-from keeplast.format.batch import RecordBatch, encode_batch, encode_empty_batch
-from keeplast.format.control import ControlType, decode_control_type
+from keeplast.format.batch import RecordBatch, TimestampType, encode_batch, encode_empty_batch
 from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from keeplast.format.message_set import Batch, read_batches
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record, decode_control_type
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.model.offsets import INT32_MAX, delete_horizon
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.model.partition import INT32_MAX, delete_horizon
+from keeplast.model.topic_config import CleanerConfig, Strategy, TopicConfig
 from tests.support.reference_log import Log, Producer, Segment, read_log
 
 MAP_ENTRY_BYTES = 24

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keeplast.format import offset_index, producer_snapshot, time_index, txn_index
-from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, segment_file
 from keeplast.format.message_set import Batch, read_batches
+from keeplast.format.record import ControlType, decode_control_type
 from keeplast.format.txn_index import AbortedTransaction
 
 NONE = -1

@@ -11,7 +11,7 @@ from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.record import Record
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.store.tiered_store import TieredStore

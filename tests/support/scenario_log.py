@@ -27,20 +27,18 @@ from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import LocalFiles
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.partition import TopicPartition
+from keeplast.model.partition import INT64_MAX, TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.rewrite.decompressed_cache import DecompressedCache
 from keeplast.rewrite.index import Indexed, index_partition
-from keeplast.rewrite.marked_plan import MarkedPlan
 from keeplast.rewrite.task import Carry, IndexStats, PartitionTask, TaskResult, second_pass_start
+from keeplast.rewrite.transactions import MarkedPlan
 from keeplast.rewrite.wave import run_wave
-from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, DecompressedCache, Workspace
 from keeplast.run.commit import commit_in_place
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
-from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.survey.bounds import load_checkpoints
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey, survey_partition

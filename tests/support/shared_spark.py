@@ -12,8 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import keeplast
-from keeplast.pipeline.runner import SparkRunner
-from keeplast.pipeline.session import start_session
+from keeplast.pipeline.runner import SparkRunner, start_session
 
 CORES = 2
 

@@ -9,9 +9,16 @@ from keeplast.clock import Clock, SystemClock
 from keeplast.format.filename import parse_partition_directory
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.topic_config import TopicConfig
-from keeplast.read.log_ranges import ALL, Split, Wanted, plan_splits
 from keeplast.read.log_state import read_state
-from keeplast.read.log_view import LogView, load_reader_checkpoints, look_at_log
+from keeplast.read.log_view import (
+    ALL,
+    LogView,
+    Split,
+    Wanted,
+    load_reader_checkpoints,
+    look_at_log,
+    plan_splits,
+)
 from keeplast.read.record_source import read_records
 from tests.support.kernel_window import workspace
 from tests.support.record_rows import LogRow, rows_of

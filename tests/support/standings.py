@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns.winners import LOSES, UNKNOWN
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 
 ABSENT = -1
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from keeplast.model.topic_config import TopicConfig
-from keeplast.read.log_state import Winners
-from keeplast.read.state_parts import (
+from keeplast.read.log_state import (
     NO_WINNERS,
     CutState,
     StatePart,
+    Winners,
     send_keys,
     winners_of_bucket,
 )
-from keeplast.rewrite.runner import Progressed
+from keeplast.rewrite.task import Progressed
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from tests.support.record_rows import LogRow, rows_of

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.message_set import Batch
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record, decode_control_type
 from keeplast.inspect.log_facts import ENDS_TRANSACTION
 from keeplast.model.topic_config import TopicConfig
-from keeplast.read.transaction_outcomes import TransactionOutcomes
+from keeplast.read.transactions import TransactionOutcomes
 from tests.support.record_rank import Rank, rank_of
 
 Batches = Callable[[], Iterable[Batch]]

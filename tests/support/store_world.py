@@ -14,12 +14,11 @@ from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import UNLIMITED, CleanerConfig, TopicConfig
-from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
-from keeplast.service.daemon import Daemon
-from keeplast.service.run_report import RunReport
-from keeplast.service.store_settings import StoreSettings
+from keeplast.service.daemon import Daemon, RunReport
+from keeplast.service.store_choice import StoreSettings
 from keeplast.service.store_work import StoreWork
 from keeplast.store.tiered_store import TieredStore
 from keeplast.tier.metadata.database import open_database

@@ -11,27 +11,24 @@ docs/design/tiering.md.
 
 from __future__ import annotations
 
-import random
-import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from keeplast.format.control import ControlType
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.host.replica import Role
 from keeplast.log.append import NewRecord
 from keeplast.log.files import FileSystem
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.store.verification import verify_remote
-from keeplast.tier.metadata.store_time import SKEW_MS_MAX
+from keeplast.tier.metadata.database import SKEW_MS_MAX
 from keeplast.tier.objects.object_store import segment_of_key
 from keeplast.tier.state.segment import SegmentState
 from tests.support.partition_maker import NOW_MS, PARTITION
+from tests.support.simulated import Told, draw_happening, run_seed
 from tests.support.tier_world_cluster import (
     DATABASE,
     DELETE_RETENTION_MS,
@@ -42,7 +39,7 @@ from tests.support.tier_world_cluster import (
 )
 from tests.support.tier_world_hosts import Process, SlowReader, by_markers
 from tests.support.tier_world_model import Written
-from tests.support.tier_world_stores import open_database_in_memory, require
+from tests.support.tier_world_stores import require
 
 DAY_MS = 24 * 60 * 60 * 1000
 WRONG_CLOCKS_MS = (
@@ -78,15 +75,13 @@ class World(Cluster):
         ]  # fmt: skip
         if self._mood.has_transactions:
             events.append((self._transact, 8))
-        choices = [happening for happening, _ in events]
-        weights = [weight for _, weight in events]
-        lagging = [self._weight_when_lagging(each, weight) for each, weight in events]
+        lagging = [(each, self._weight_when_lagging(each, weight)) for each, weight in events]
         count = self._mood.events
         for at in range(count):
             self._lags = self._mood.copies_lag and count // 3 <= at < count * 5 // 6
             if self._lags and at == count // 3:
                 self._copy_and_clean()
-            happening = self._dice.choices(choices, lagging if self._lags else weights)[0]
+            happening = draw_happening(self._dice, lagging if self._lags else events)
             has_lagged = self._mood.copies_lag and at == count * 5 // 6
             if has_lagged or (self._is_distracted() and self._dice.random() < 0.3):
                 happening = self._change_leader
@@ -695,52 +690,9 @@ class World(Cluster):
         )
 
 
-@contextmanager
-def seeded_secrets(seed: int) -> Iterator[None]:
-    """Let ids and keys of hashes, which are drawn at random, be the same in every run of a seed."""
-    dice = random.Random(f"secrets {seed}")
-    real = secrets.token_hex, secrets.randbits
-
-    def token_hex(nbytes: int | None = None) -> str:
-        return dice.randbytes(32 if nbytes is None else nbytes).hex()
-
-    def randbits(k: int) -> int:
-        return dice.getrandbits(k)
-
-    secrets.token_hex, secrets.randbits = token_hex, randbits
-    try:
-        yield
-    finally:
-        secrets.token_hex, secrets.randbits = real
-
-
-class Failure(AssertionError):
-    """A seed that fails, and how to see it again."""
-
-
-def failure(seed: int, error: Exception, lines: Sequence[str], world: str = "") -> Failure:
-    """Return what is told of a run that ended with ``error``: its last events, how to see it again.
-
-    ``lines`` is what the run has told; ``world`` are the arguments that choose its world.
-    """
-    last = "\n".join([line for line in lines if not line.startswith(" ") or "Error" in line][-25:])
-    return Failure(
-        f"seed {seed}: {type(error).__name__}: {error}\n{last}\n"
-        f"replay: make simulate ARGS='{world}--seed {seed} --trace'"
-    )
-
-
-def simulate(
-    seed: int, engine: Engine | None = None, *, told: Callable[[str], None] | None = None
-) -> Tally:
-    """Do one run; :class:`Failure` names the seed, what was wrong, and the last events."""
-    lines: list[str] = []
-    engine = open_database_in_memory() if engine is None else engine
-    with seeded_secrets(seed):
-        world = World(seed, engine, told=lines.append if told is None else told)
-        try:
-            return world.run()
-        except Exception as error:
-            raise failure(seed, error, lines) from error
-        finally:
-            world.close()
+def simulate(seed: int, engine: Engine | None = None, *, told: Told | None = None) -> Tally:
+    """Do one run; see :func:`.run_seed`."""
+    found: Tally = run_seed(
+        lambda engine, told: World(seed, engine, told=told), seed, engine, told
+    )  # fmt: skip
+    return found

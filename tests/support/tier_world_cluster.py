@@ -10,10 +10,10 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine, delete
+from sqlalchemy import Engine
 
 from keeplast.errors import (
     CommitUnknownError,
@@ -25,10 +25,10 @@ from keeplast.errors import (
 from keeplast.format.filename import LOG
 from keeplast.format.message_set import read_batches
 from keeplast.model.topic_config import TopicConfig
-from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.store_time import SKEW_MS_MAX, StoreTime
+from keeplast.tier.metadata.database import SKEW_MS_MAX, StoreTime
 from keeplast.tier.objects.object_store import object_key
 from keeplast.tier.state.segment import SegmentState, is_within_lineage
+from tests.support import simulated
 from tests.support.crashing_files import Image
 from tests.support.manual_clock import ManualClock, SharedTime, SkewedClock
 from tests.support.partition_maker import NOW_MS, PARTITION
@@ -40,6 +40,7 @@ from tests.support.tier_world_stores import (
     SimulatedObjects,
     SimulatedStore,
     check_live,
+    empty_database,
     read_live,
     require,
 )
@@ -63,11 +64,9 @@ LONG_TASKS = frozenset({"lead", "copy", "clean", "expire", "collect"})
 
 
 @dataclass(slots=True)
-class Tally:
+class Tally(simulated.Tally):
     """What was survived."""
 
-    runs: int = 0
-    events: int = 0
     operations: int = 0
     records: int = 0
     kills: int = 0
@@ -91,11 +90,6 @@ class Tally:
     refused_by_clock: int = 0
     expired_on_time: int = 0
 
-    def add(self, other: Tally) -> None:
-        """Count ``other`` in."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
-
     def progress(self) -> str:
         """Return what shows that it goes on."""
         return f"{self.leader_changes:,} leader changes, {self.kills + self.power_losses:,} crashes"
@@ -108,26 +102,21 @@ class Tally:
 
     def __str__(self) -> str:
         """Say it in lines of three."""
-        parts = [f"{getattr(self, f.name):>12,} {f.name.replace('_', ' ')}" for f in fields(self)]
+        parts = self.counts()
         return "\n".join(
             "".join(f"{p:<34}" for p in parts[i : i + 3]) for i in range(0, len(parts), 3)
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Mood:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mood(simulated.Mood):
     """What kind of run a seed is."""
 
     hosts: int
-    topic: TopicConfig
     sleeps: float
-    dies: float
-    fails: float
     jumps: bool
-    has_transactions: bool
     copies_lag: bool
     """From some time on the leader leaves the tier alone, and its followers do not."""
-    events: int
 
 
 def draw_mood(dice: random.Random) -> Mood:
@@ -191,9 +180,7 @@ class Cluster:
         )  # fmt: skip
         self._model = self._around.model
         self._live: Live | None = None
-        with engine.begin() as connection:
-            for table in reversed(schema.METADATA.sorted_tables):
-                connection.execute(delete(table))
+        empty_database(engine)
         self._names = [chr(ord("a") + i) for i in range(self._mood.hosts)]
         self._disks: dict[str, Image] = {name: {} for name in self._names}
         self._processes: dict[str, Process] = {}

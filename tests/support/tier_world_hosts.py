@@ -15,13 +15,13 @@ from keeplast.format.filename import TXN_INDEX
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.host.opening import open_host
+from keeplast.host.leased_host import open_host
 from keeplast.host.partition_host import PartitionHost
 from keeplast.host.replica import Role
 from keeplast.log.partition_log import load_aborted
 from keeplast.model.topic_config import TopicConfig
 from keeplast.store.tiered_store import TieredStore
-from keeplast.tier.metadata.store_time import StoreTime
+from keeplast.tier.metadata.database import StoreTime
 from keeplast.tier.objects.object_store import object_key
 from tests.support.crashing_files import Image
 from tests.support.manual_clock import ManualClock, SkewedClock
@@ -164,7 +164,7 @@ class SlowReader:
 
 def by_markers(batches: Iterable[ReadBatch], start: int) -> list[Record]:
     """Return what a reader gets that knows of aborted transactions by their markers alone."""
-    from keeplast.format.control import ControlType, decode_control_type
+    from keeplast.format.record import ControlType, decode_control_type
 
     waiting: dict[int, list[Record]] = {}
     given: list[Record] = []

@@ -11,9 +11,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keeplast.format.control import ControlType
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.format.txn_index import AbortedTransaction
 from tests.support.tier_world_stores import require
 

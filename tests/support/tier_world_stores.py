@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy import Connection, Engine, create_engine, delete
 from sqlalchemy.pool import StaticPool
 
 from keeplast.clock import Clock
@@ -27,8 +27,8 @@ from keeplast.errors import CommitUnknownError, UnavailableError
 from keeplast.format.checksum import crc32c
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.database import StoreTime
 from keeplast.tier.metadata.metadata_store import MetadataStore
-from keeplast.tier.metadata.store_time import StoreTime
 from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.objects.object_store import (
     FILTER,
@@ -214,6 +214,13 @@ def open_database_in_memory() -> Engine:
     )
     schema.METADATA.create_all(engine)
     return engine
+
+
+def empty_database(engine: Engine) -> None:
+    """Let its tables have nothing, as at the start of each run."""
+    with engine.begin() as connection:
+        for table in reversed(schema.METADATA.sorted_tables):
+            connection.execute(delete(table))
 
 
 class SimulatedTransactions(Transactions):

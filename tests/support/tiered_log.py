@@ -7,16 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from keeplast.log.files import FileSystem, LocalFiles
-from keeplast.model.shape import Shape
-from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.rewrite.runner import Runner
+from keeplast.model.topic_config import CleanerConfig, Shape, TopicConfig
+from keeplast.rewrite.task import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
-from keeplast.run.place import RunnerFor
-from keeplast.store.commit import Committed
-from keeplast.store.horizons import RemoteHorizons
-from keeplast.store.round import clean_remote
-from keeplast.store.store_place import StorePlace
+from keeplast.run.round import RunnerFor
+from keeplast.store.look import RemoteHorizons
+from keeplast.store.store_place import Committed, StorePlace, clean_remote
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.tier.copy.importing import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from keeplast.cluster.facts import TopicEnds
+from keeplast.cluster.live_cluster import TopicEnds
 from keeplast.model.partition import TopicPartition
 
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from hypothesis import settings
 
 EXAMPLES_WHOLE = 100
-EXAMPLES_SHARE = 34
+EXAMPLES_SHARE = 15
 """How many examples hypothesis draws for a test that does not say: other ones in every run."""
+EXAMPLES_MIN = 2
 PROFILE = "keeplast"
 LONG_PROFILE = "keeplast, long forms"
 """What conftest loads, the second one with ``--long``; hypothesis hands it to whoever asks."""
@@ -29,7 +30,7 @@ def examples(count: int, *, long: int | None = None) -> int:
     """
     if long is not None and settings.get_current_profile_name() == LONG_PROFILE:
         return long
-    return max(1, count * settings().max_examples // EXAMPLES_WHOLE)
+    return max(EXAMPLES_MIN, count * settings().max_examples // EXAMPLES_WHOLE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,8 @@ from typing import Any, cast
 
 from keeplast.attach.proof.verification import AttachedVerifier, AttachedVerifySettings, ReadCluster
 from keeplast.attach.rounds.round import RoundWish, clean_attached
-from keeplast.attach.upkeep.collection import collect
-from keeplast.attach.upkeep.repair import repair
-from keeplast.cluster.facts import OffsetRange
+from keeplast.attach.upkeep.collection import collect, repair
+from keeplast.cluster.live_cluster import OffsetRange
 from keeplast.cluster.topic_records import ConsumedRecord
 from keeplast.errors import CorruptError
 from keeplast.format.batch import RecordBatch
@@ -30,11 +29,10 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentState,
     RemoteLogSegmentUpdate,
 )
-from keeplast.inspect.verdicts import VerificationReport
-from keeplast.model.shape import Shape
-from keeplast.model.topic_config import TopicConfig
-from keeplast.model.verdict import Verdict
-from keeplast.rewrite.runner import Runner
+from keeplast.inspect.verified_log import VerificationReport
+from keeplast.model.document import Verdict
+from keeplast.model.topic_config import Shape, TopicConfig
+from keeplast.rewrite.task import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.run.receipt import Receipt

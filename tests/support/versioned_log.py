@@ -6,8 +6,8 @@ import struct
 from dataclasses import replace
 
 from keeplast.log.append import NewRecord
-from keeplast.model.offsets import NO_TIMESTAMP
-from keeplast.model.strategy import Strategy
+from keeplast.model.partition import NO_TIMESTAMP
+from keeplast.model.topic_config import Strategy
 from tests.support.scenario_log import SMALL, ScenarioLog
 
 HEADER_NAME = "ver"

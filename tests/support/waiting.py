@@ -9,7 +9,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 SECONDS_MAX = 300.0
@@ -38,6 +38,15 @@ def wait_until(
         assert lives, f"who is waited for has ended. {told()}"
         assert time.monotonic() < deadline, f"waited for {SECONDS_MAX:g} s. {told()}"
         time.sleep(POLL_SECONDS)
+
+
+def run_at_once(tasks: Iterable[Callable[[], object]]) -> None:
+    """Run each task in a thread of its own, and return when all have ended."""
+    threads = [threading.Thread(target=each, daemon=True) for each in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS_MAX)
 
 
 def wait_for_line(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:

@@ -6,8 +6,8 @@ What brokers alone have is in no answer. Only rounds claim a partition.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,72 +21,79 @@ from keeplast.api.place import (
     Shelves,
 )
 from keeplast.api.round_terms import AskedRounds, PlanReport, WorkTerms
-from keeplast.attach.answers.shown_logs import decision_log_at
-from keeplast.attach.held.kept_folds import fold_known
+from keeplast.attach.answers.shown_logs import (
+    decision_log_at,
+    find_shown_topics,
+    naming_segments,
+    reading_notes,
+)
+from keeplast.attach.held.metadata_view import fold_known
 from keeplast.attach.held.publication import Publisher
-from keeplast.attach.proof.verification import AttachedVerifier, AttachedVerifySettings
-from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT, check_grace, collect
+from keeplast.attach.rounds.attached_files import ROOT
+from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT, WhyWait, check_grace, collect
 from keeplast.clock import SystemClock
 from keeplast.cluster.broker_metrics import BrokerMetrics, metrics_urls
 from keeplast.cluster.client import ClusterClient
-from keeplast.cluster.facts import ASSUMED_OF_BROKERS, ClusterFacts, TopicFacts
+from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.layouts.open import open_layout
+from keeplast.cluster.layouts.paced import PaceLimits
+from keeplast.cluster.live_cluster import (
+    ASSUMED_OF_BROKERS,
+    METADATA_TOPIC,
+    ClusterFacts,
+    TopicFacts,
+)
 from keeplast.cluster.metadata_log import FoldedMetadata
-from keeplast.cluster.status import name_of
-from keeplast.config.attached import wanted_settings
-from keeplast.config.choice import PartitionChoice, SettingSources
-from keeplast.config.layers import Layer, flag_texts
+from keeplast.config.layers import Layer, PartitionChoice, SettingSources, flag_texts
+from keeplast.config.mapping import wanted_settings
 from keeplast.config.place_properties import PlaceKind
 from keeplast.config.settings import Settings
 from keeplast.config.sources import read_layers
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.inspect.explain import AskedKey
-from keeplast.inspect.receipt_proof import with_check
-from keeplast.inspect.verdicts import VerificationReport
 from keeplast.log.files import LocalFiles
-from keeplast.model.erasure_request import ErasureRequest
-from keeplast.model.hold import HeldTopic, HoldBook, HoldPoint
-from keeplast.model.keyed_hash import KeyHasher
+from keeplast.model.erasure_request import ErasureRequest, KeyHasher
+from keeplast.model.hold import HoldBook, HoldPoint
 from keeplast.model.partition import TopicPartition
-from keeplast.model.redaction import shown_url
+from keeplast.model.text import shown_url
+from keeplast.run.foresight import prove_receipt
 from keeplast.run.receipt import Receipt
-from keeplast.service.attached_check import check_attached
-from keeplast.service.attached_holding import hold_topics
-from keeplast.service.attached_read import attached_read
-from keeplast.service.attached_rounds import (
+from keeplast.service.attached_calls import (
     AttachedRounds,
     AttachedTerms,
-    Followed,
-    nothing_follows,
+    hold_topics,
+    verify_topics,
 )
+from keeplast.service.attached_check import check_attached, decisions_there
+from keeplast.service.attached_report import cluster_status
+from keeplast.service.attached_sight import AttachedSettings, LoopLimits
+from keeplast.service.attached_upkeep import AttachedUpkeep, set_paused
 from keeplast.service.cluster_answer import answer_from_cluster, choose_attached
-from keeplast.service.erasure.attached_certificate import LiveTier, compare_attached, search_tier
-from keeplast.service.erasure.attached_erasing import find_attached_traces
-from keeplast.service.erasure.certificate_check import PartitionStanding, given_receipts_behind
-from keeplast.service.erasure.certificate_issue import SearchedPlace
-from keeplast.service.erasure.directory_erasing import ROUNDS_OF_NOW
-from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.erasure.erasure_call import AskedErasure
-from keeplast.service.explained import KeyAnswer
-from keeplast.service.place_check import CheckState, PartCheck, PlaceCheck, problem_of, tried
-from keeplast.service.place_settings import PlaceSettings
-from keeplast.service.read_place import ReadPlace, topics_read
-from keeplast.service.receipts import receipt_to
-from keeplast.service.store_check import check_clock
-from keeplast.service.store_shelf import store_shelf
-from keeplast.service.tombstone_dates import find_tombstones
-from keeplast.service.verifying import (
-    ChosenPartition,
-    VerifyAnswer,
-    VerifyTerms,
-    judge_each,
-    read_judged_rounds,
+from keeplast.service.cluster_loop import LookedCluster, attached_loop
+from keeplast.service.erasure.attached_erasing import (
+    LiveTier,
+    compare_attached,
+    find_attached_traces,
+    search_tier,
 )
-from keeplast.survey.kept_heads import read_kept_chain
+from keeplast.service.erasure.certificate import SearchedPlace
+from keeplast.service.erasure.certificate_check import PartitionStanding, given_receipts_behind
+from keeplast.service.erasure.directory_erasing import ROUNDS_OF_NOW, AskedErasure
+from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
+from keeplast.service.explained import KeyAnswer
+from keeplast.service.place_check import PlaceCheck, problem_of
+from keeplast.service.place_loop import LoopTerms, OpenLoop, PlaceView, ViewTerms
+from keeplast.service.place_settings import PlaceSettings
+from keeplast.service.read_place import ReadPlace, ReadTerms, checkpoint_topic, topics_read
+from keeplast.service.receipts import open_receipt, receipt_to
+from keeplast.service.status import PlaceStatus, StatusTerms
+from keeplast.service.store_shelf import store_shelf
+from keeplast.service.upkeep import Orphans, RepairTerms, UpkeepReport, UpkeepTerms
+from keeplast.service.verifying import VerifyAnswer, VerifyTerms, read_judged_rounds
 from keeplast.survey.receipt_book import read_receipts
 from keeplast.survey.report import CleanReport, PartitionReport, failures
-from keeplast.tier.metadata.database import is_missing, sqlite_path
+from keeplast.tier.metadata.database import is_missing
 from keeplast.tier.metadata.decisions import DecisionLog
 
 
@@ -112,6 +119,7 @@ class AttachedLogs(AskedPlace):
     settings: Layer | None = field(default=None, kw_only=True, repr=False)
     accepts_untested: bool = field(default=False, kw_only=True)
     broker_metrics: tuple[str, ...] = field(default=(), kw_only=True)
+    limits: LoopLimits = field(default=LoopLimits(), kw_only=True)
     events: PlaceEvents = field(default=UNHEARD, kw_only=True, repr=False)
 
     kind = PlaceKind.CLUSTER
@@ -140,17 +148,12 @@ class AttachedLogs(AskedPlace):
     def layout(self) -> RemoteLayout:
         """Return how the tier's objects are read; InvalidError for what is not known."""
         if not self.storage:
-            raise InvalidError(
-                f"name where brokers keep segments: storage=PLUGIN:PLACE. place={self.address}"
-            )
+            raise self._unstored()
         check_grace(self.grace_ms, is_object_store=self.is_object_store)
         return open_layout(self.storage, self.storage_options)
 
-    def settings_of(self, facts: ClusterFacts) -> Settings:
+    def wanted(self, topics: Sequence[TopicFacts]) -> Settings:
         """Return what the cluster's topics are meant to be."""
-        return self._wanted(facts.topics)
-
-    def _wanted(self, topics: Sequence[TopicFacts]) -> Settings:
         sources = SettingSources(
             flags=flag_texts(self.config), config_file=self.config_file, place=self.settings
         )
@@ -167,6 +170,11 @@ class AttachedLogs(AskedPlace):
                 raise self._undecided()
             yield log
 
+    def _unstored(self) -> InvalidError:
+        return InvalidError(
+            f"name where brokers keep segments: storage=PLUGIN:PLACE. place={self.address}"
+        )
+
     def _undecided(self) -> InvalidError:
         return InvalidError(f"name the decision log with --decisions URL. place={self.address}")
 
@@ -175,7 +183,10 @@ class AttachedLogs(AskedPlace):
     ) -> FoldedMetadata:
         """Return what brokers know of the topics; RefusedError where there is no remote tier."""
         if facts.metadata_topic is None:
-            raise RefusedError("nothing was ever copied to a remote tier here")
+            raise RefusedError(
+                f"nothing was ever copied to a remote tier here: there is no {METADATA_TOPIC}. "
+                f"place={self.address}"
+            )
         with self.events.folding() as progressed:
             found = fold_known(client, facts, facts.metadata_topic, log, progressed)
         found.require_sound()
@@ -189,8 +200,31 @@ class AttachedLogs(AskedPlace):
             client = self.connect()
             facts = client.read_facts(topics)
             yield LiveTier(
-                client, facts, self.folded(client, facts, log), log, layout, self.settings_of(facts)
+                client,
+                facts,
+                self.folded(client, facts, log),
+                log,
+                layout,
+                self.wanted(facts.topics),
             )
+
+    def status(self, scope: PartitionChoice, terms: StatusTerms) -> PlaceStatus:
+        """Look at what brokers serve and, where they are named, at decisions and storage."""
+        self.refuse_status_terms(terms)
+        if not self.storage and (terms.open_runner is not None or self.storage_options):
+            raise self._unstored()
+        layout = self.layout() if self.storage else None
+        with decision_log_at(self.store, SystemClock(), only_looks=True) as log:
+            client = self.connect()
+            facts = client.read_facts(scope.topics)
+            folded = self.folded(client, facts, log)
+            if scope.topics or scope.partitions or terms.open_runner is not None:
+                choose_attached(facts, scope.partitions)
+            return cluster_status(
+                client, facts, folded, log, layout, self.wanted(facts.topics), SystemClock(),
+                self.bootstrap_servers, numbers=scope.partitions, grace_ms=self.grace_ms,
+                open_runner=terms.open_runner, progressed=terms.progressed,
+            )  # fmt: skip
 
     def add_hold(
         self,
@@ -205,10 +239,10 @@ class AttachedLogs(AskedPlace):
         facts = client.read_facts(topics)
         with self.decisions(makes=True) as log:
             added = hold_topics(
-                client, facts, log, layout, self.settings_of(facts), SystemClock(), topics,
+                client, facts, log, layout, self.wanted(facts.topics), SystemClock(), topics,
                 numbers, name, point, age_ms, address=self.bootstrap_servers,
             )  # fmt: skip
-            return HoldBook(tuple(map(HeldTopic, added)), log.hold_rows.now_ms())
+            return HoldBook.of(added, log.hold_rows.now_ms())
 
     def holds(self) -> HoldBook:
         """Return every hold of the cluster's topics."""
@@ -221,7 +255,7 @@ class AttachedLogs(AskedPlace):
         cluster_id = self.connect().read_cluster_id()
         with self.decisions() as log:
             released = log.hold_rows.release_attached(cluster_id, name)
-            return HoldBook(tuple(map(HeldTopic, released)), log.hold_rows.now_ms())
+            return HoldBook.of(released, log.hold_rows.now_ms())
 
     def plan(
         self, scope: PartitionChoice, terms: AskedRounds, work: WorkTerms, *, exact: bool = False
@@ -229,24 +263,10 @@ class AttachedLogs(AskedPlace):
         """Plan, with what rounds would cost and when tombstones go; claims nothing."""
         with self._rounds(scope, terms, work, only_looks=True) as rounds, ExitStack() as stack:
             chosen = rounds.chosen(scope.partitions)
-            folded = self.folded(rounds.client, rounds.facts, rounds.log)
-            counting = None
-            if exact:
-                runner = stack.enter_context(work.open_runner())
-                counting = (lambda _: nullcontext(runner)), work.events.progressed
-            planned = [
-                (TopicPartition(topic.name, number), *rounds.plan(
-                    topic, number, folded.cache.partitions.get(name_of(topic, number)), counting))
-                for topic, number in chosen
-            ]  # fmt: skip
-            ranges = {
-                topic.name: rounds.client.read_ranges(topic)
-                for topic in {each.name: each for each, _ in chosen}.values()
-            }
-            tombstones = find_tombstones(
-                rounds.facts, ranges, folded.cache.partitions, rounds.log, rounds.settings,
-                self.grace_ms, chosen,
-            )  # fmt: skip
+            cache = self.folded(rounds.client, rounds.facts, rounds.log).cache
+            runner = stack.enter_context(work.open_runner()) if exact else None
+            planned = rounds.plan_each(chosen, cache, runner, work.events.progressed)
+            tombstones = rounds.find_tombstones(chosen, cache, self.grace_ms)
         return PlanReport(
             CleanReport(
                 tuple(PartitionReport(at.topic, at.partition, (each,)) for at, each, _ in planned)
@@ -260,7 +280,99 @@ class AttachedLogs(AskedPlace):
         """Do a round of each partition in the remote tier, under live brokers."""
         receipt = receipt_to(LocalFiles(), work.receipt)
         with self._rounds(scope, terms, work) as rounds:
-            return self._clean_each(rounds, rounds.chosen(scope.partitions), work, receipt)
+            return rounds.clean_each(
+                rounds.chosen(scope.partitions), work.open_runner, receipt, work.progressed,
+                work.events.finished,
+            )  # fmt: skip
+
+    @contextlib.contextmanager
+    def loop(self, scope: PartitionChoice, terms: LoopTerms, work: WorkTerms) -> Iterator[OpenLoop]:
+        """Open the decision log; each partition is claimed for its own rounds."""
+        self.refuse_host_terms(terms)
+        files = LocalFiles()
+        prove_receipt(files, work.receipt)
+        self.wanted(())
+        layout, client = self.layout(), self.connect()
+        settings = AttachedSettings(
+            address=self.bootstrap_servers, settings_of=self.wanted, topics=scope.topics,
+            partitions=scope.partitions, interval_ms=self.limits.interval_ms,
+            grace_ms=self.grace_ms, keep_sources_ms=terms.keep_sources_ms,
+            why_wait=self._why_wait(), caps=self.limits.day, keyless=terms.keyless,
+            takes_over=terms.takes_over, memory_bytes=work.memory_bytes,
+            task_memory_bytes=work.task_memory_bytes, shape=work.shape, receipt=work.receipt,
+        )  # fmt: skip
+        with self.decisions(makes=True) as log:
+            yield attached_loop(
+                client, log, layout, settings, self.limits.pace, partial(self._looked, scope)
+            )
+
+    def view(self, scope: PartitionChoice, terms: ViewTerms) -> PlaceView:
+        """Return what shows the topics; keys are found where the storage is known."""
+        return self._looked(scope, lambda: self.limits.pace).view(terms)
+
+    def _looked(self, scope: PartitionChoice, pace: Callable[[], PaceLimits]) -> LookedCluster:
+        name = self.bootstrap_servers
+        if self.store is not None:
+            name += f", decided in {shown_url(self.store)}"
+            if is_missing(self.store):
+                raise InvalidError(
+                    "there is no such decision log; correct --decisions, or leave it out to see "
+                    f"what brokers serve alone. decisions={shown_url(self.store)}"
+                )
+        return LookedCluster(
+            connect=self.connect, where=self.bootstrap_servers, name=name, scope=scope,
+            wanted=self.wanted, layout=self.layout() if self.storage else None, pace=pace,
+            decided=lambda: decision_log_at(self.store, SystemClock(), only_looks=True),
+            grace_ms=self.grace_ms,
+        )  # fmt: skip
+
+    def _why_wait(self) -> WhyWait | None:
+        """Return who is asked before a deletion; InvalidError for what is no URL."""
+        urls = metrics_urls(self.broker_metrics)
+        return BrokerMetrics(urls).why_wait if urls else None
+
+    @contextlib.contextmanager
+    def _upkeep(self, *, makes: bool = False) -> Iterator[AttachedUpkeep]:
+        layout = self.layout()
+        with self.decisions(makes=makes) as log:
+            yield AttachedUpkeep(
+                self.connect(),
+                log,
+                layout,
+                self.wanted,
+                self.bootstrap_servers,
+                self.grace_ms,
+                self._why_wait(),
+            )
+
+    def collect(
+        self,
+        scope: PartitionChoice,
+        terms: UpkeepTerms,
+        *,
+        orphans: Orphans | None = None,
+    ) -> UpkeepReport:
+        """Collect what brokers serve no more, once its replacement was read whole."""
+        receipt = open_receipt(terms.receipt, self.events.warned)
+        with self._upkeep() as upkeep:
+            return upkeep.collect(scope, terms, orphans, receipt)
+
+    def repair(self, scope: PartitionChoice, terms: RepairTerms) -> UpkeepReport:
+        """Publish what was decided, and take back what never was; or make the decisions again."""
+        self.refuse({"repair --truncate-to": terms.truncate_to is not None})
+        with self._upkeep(makes=terms.rebuilds) as upkeep:
+            return upkeep.repair(scope, terms)
+
+    def pause(self, scope: PartitionChoice, *, is_paused: bool = True) -> UpkeepReport:
+        """Note in the decision log that no host may go on, or that all may; needs no storage."""
+        with self.decisions() as log:
+            return set_paused(self.connect(), log, scope, is_paused=is_paused)
+
+    def detach(self, scope: PartitionChoice, terms: UpkeepTerms) -> UpkeepReport:
+        """End what is decided, collect, and leave the topics to the brokers."""
+        receipt = open_receipt(terms.receipt, self.events.warned)
+        with self._upkeep() as upkeep:
+            return upkeep.detach(scope, terms, receipt)
 
     @contextlib.contextmanager
     def _rounds(
@@ -283,61 +395,21 @@ class AttachedLogs(AskedPlace):
             client = self.connect()
             facts = client.read_facts(scope.topics)
             yield AttachedRounds(
-                client, facts, self.settings_of(facts), self.layout(), log,
+                client, facts, self.wanted(facts.topics), self.layout(), log,
                 self.bootstrap_servers, asked,
-            )  # fmt: skip
-
-    def _clean_each(
-        self,
-        rounds: AttachedRounds,
-        chosen: Sequence[tuple[TopicFacts, int]],
-        work: WorkTerms,
-        receipt: Receipt | None,
-        followed: Followed = nothing_follows,
-    ) -> CleanReport:
-        def progressed(read_bytes: int) -> None:
-            work.events.progressed(read_bytes)
-            work.switch.check()
-
-        with work.open_runner() as runner:
-            return CleanReport(
-                rounds.clean_each(
-                    chosen, runner, progressed=progressed, finished=work.events.finished,
-                    receipt=receipt, followed=followed,
-                )
             )  # fmt: skip
 
     def verify(self, scope: PartitionChoice, terms: VerifyTerms) -> VerifyAnswer:
         """Judge what consumers are given and what the tier's objects hold; claims nothing."""
         self.refuse_directory_terms(terms)
-        files = LocalFiles()
-        rounds, layout = read_judged_rounds(terms, files), self.layout()
+        judged, layout = read_judged_rounds(terms, LocalFiles()), self.layout()
         with self.decisions(only_looks=True) as log:
             client = self.connect()
             facts = client.read_facts(scope.topics)
-            settings = self.settings_of(facts)
-            chain = None
-            if terms.receipt is not None:
-                chain = read_kept_chain(terms.receipt, files, log.facts)
-            verifier = AttachedVerifier(client, log, layout, terms.progressed, terms.planned)
-
-            def judge(topic: TopicFacts, number: int) -> VerificationReport:
-                at = TopicPartition(topic.name, number)
-                wanted = AttachedVerifySettings(
-                    topic=settings.topic_config(topic.name), memory_bytes=terms.memory_bytes,
-                    receipts=tuple(each for each in rounds if each.partition == at),
-                )  # fmt: skip
-                report = verifier.verify(topic, number, wanted)
-                return report if chain is None else with_check(report, chain)
-
-            chosen = (
-                ChosenPartition(
-                    f"{topic.name}-{number}", TopicPartition(topic.name, number),
-                    partial(judge, topic, number),
-                )
-                for topic, number in choose_attached(facts, scope.partitions)
+            return verify_topics(
+                client, facts, self.wanted(facts.topics), layout, log, judged,
+                scope.partitions, terms,
             )  # fmt: skip
-            return judge_each(chosen, terms, files, chain, settings.warnings)
 
     def check(self, topics: Sequence[str] = ()) -> PlaceCheck:
         """Look at brokers, topics and records of the metadata, at storage and decisions if named.
@@ -348,45 +420,20 @@ class AttachedLogs(AskedPlace):
             raise InvalidError("options of a storage that is not named; give storage=PLUGIN:PLACE")
         layout = self.layout() if self.storage else None
         client = self.connect()
-        decided: list[PartCheck] = []
-        with ExitStack() as stack:
-            log = None
-            if self.store is not None:
-                log = self._decisions_there(stack, self.store, decided)
+        with decisions_there(self.store) as (log, decided):
             try:
                 found = check_attached(
-                    client, topics, log, layout, self.settings_of, address=self.bootstrap_servers,
+                    client, topics, log, layout, self.wanted, address=self.bootstrap_servers,
                     storage=self.storage, folding=self.events.folding,
                 )  # fmt: skip
             except (RefusedError, UnavailableError) as error:
                 return PlaceCheck((problem_of("cluster", error), *decided))
         return replace(found, checks=(*found.checks, *decided))
 
-    def _decisions_there(
-        self, stack: ExitStack, store: str, decided: list[PartCheck]
-    ) -> DecisionLog | None:
-        """Open the decision log to look at it; None and a row where it cannot be."""
-        shown = shown_url(store)
-        if is_missing(store):
-            words = f"there is none yet; the first round makes it: {shown}"
-            decided.append(PartCheck("decisions", CheckState.ABSENT, words))
-            return None
-        log = tried(
-            "decisions",
-            lambda: stack.enter_context(decision_log_at(store, SystemClock(), only_looks=True)),
-        )
-        if log is None or isinstance(log, PartCheck):
-            decided += [] if log is None else [log]
-            return None
-        decided.append(PartCheck("decisions", CheckState.OK, shown))
-        is_shared = sqlite_path(store) is None
-        decided.append(check_clock(log.hold_rows.now_ms, is_shared=is_shared))
-        return log
-
     def effective_settings(self, topic: str | None = None) -> PlaceSettings:
         """Read what keeplast is to do, and of a topic what brokers say of its sizes."""
         facts = () if topic is None else self.connect().read_facts((topic,)).topics
-        return PlaceSettings(self._wanted(facts))
+        return PlaceSettings(self.wanted(facts))
 
     def explain(self, asked: AskedKey, scope: PartitionChoice, terms: SearchTerms) -> KeyAnswer:
         """Explain a key in what brokers serve, and in what was replaced, as of now."""
@@ -403,7 +450,7 @@ class AttachedLogs(AskedPlace):
             asked.require_one(len(chosen))
             cache = self.folded(client, facts, log).cache
             return answer_from_cluster(
-                client, facts, cache, log, layout, self.settings_of(facts), chosen,
+                client, facts, cache, log, layout, self.wanted(facts.topics), chosen,
                 SystemClock(), asked, grace_ms=self.grace_ms, receipts=receipts,
                 planned=terms.planned, progressed=terms.progressed, runner=terms.runner,
             )  # fmt: skip
@@ -431,8 +478,7 @@ class AttachedLogs(AskedPlace):
         """Do rounds under live brokers, and collect after each; the report is the first with a
         failure, else the first.
         """
-        urls = metrics_urls(self.broker_metrics)
-        why_wait = BrokerMetrics(urls).why_wait if urls else None
+        why_wait = self._why_wait()
         grace_ms = check_grace(self.grace_ms, is_object_store=self.is_object_store)
         receipt = receipt_to(LocalFiles(), work.receipt)
         holding = frozenset(answer.partitions_with_traces())
@@ -451,7 +497,12 @@ class AttachedLogs(AskedPlace):
                     for topic, number in rounds.chosen(())
                     if TopicPartition(topic.name, number) in holding
                 ]
-                done.append(self._clean_each(rounds, chosen, work, receipt, collected))
+                done.append(
+                    rounds.clean_each(
+                        chosen, work.open_runner, receipt, work.progressed, work.events.finished,
+                        collected,
+                    )
+                )  # fmt: skip
         # Who asks to end before the first round gets the report of none.
         done = done or [CleanReport(())]
         return next((each for each in done if any(failures(each))), done[0])
@@ -478,12 +529,24 @@ class AttachedLogs(AskedPlace):
                 statement, tier, hasher, SystemClock(), behind=behind, progressed=terms.progressed
             )
 
-    def read_place(self, scope: PartitionChoice, checkpoint: str | None) -> ReadPlace:
+    def read_place(self, scope: PartitionChoice, terms: ReadTerms) -> ReadPlace:
         """Return what brokers serve, as it is now, to read states from."""
-        layout, topics = self.layout(), topics_read(scope.topics, checkpoint)
-        with decision_log_at(self.store, SystemClock()) as log:
+        self.refuse_more_directories(terms)
+        layout, topics = self.layout(), topics_read(scope.topics, terms.checkpoint)
+        with decision_log_at(self.store, SystemClock(), only_looks=True) as log:
             client = self.connect()
             facts = client.read_facts(topics)
-            return attached_read(
-                client, facts, log, layout, self.settings_of(facts), scope, checkpoint, self.where
-            )
+            marking = checkpoint_topic(terms.checkpoint)
+            with self.events.folding() as progressed:
+                found = find_shown_topics(
+                    client, facts, log, layout,
+                    lambda each: scope.includes(each) or each.topic == marking, self.where,
+                    progressed,
+                )  # fmt: skip
+            settings = self.wanted(facts.topics)
+        return ReadPlace(
+            {"path": str(ROOT)}, lambda _: settings.topic_config,
+            shows=lambda options: options.of(found), groups=BrokerGroups(client),
+            named=lambda: naming_segments(found),
+            notes=tuple(reading_notes(found, has_log=self.store is not None)),
+        )  # fmt: skip

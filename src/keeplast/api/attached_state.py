@@ -1,4 +1,9 @@
-"""``keeplast.attached_state``: the state of a live topic's partition, by its remote tier."""
+"""What programs ask a live cluster: a partition's state, and what groups have committed.
+
+``keeplast.attached_state``: the state of a live topic's partition, by its remote tier.
+
+Asks a live cluster what consumer groups have committed, for tombstones that wait for them.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +19,10 @@ from keeplast.cluster.layouts.open import open_layout
 from keeplast.errors import InvalidError
 from keeplast.format.record import Record
 from keeplast.model.partition import TopicPartition
-from keeplast.model.redaction import shown_url
+from keeplast.model.text import shown_url
 from keeplast.model.topic_config import TopicConfig
-from keeplast.read.elsewhere import require_here, require_later
-from keeplast.read.group_point import GroupPoint
 from keeplast.read.log_view import load_reader_checkpoints, look_at_log
-from keeplast.read.offset_of_time import first_offset_from
+from keeplast.read.points import GroupPoint, first_offset_from, require_here, require_later
 
 
 def attached_state(
@@ -55,7 +58,9 @@ def attached_state(
             client, facts, log, layout, lambda each: each == partition, where
         )
     if not recipe.logs:
-        raise InvalidError(f"no such partition in the cluster. partition={partition} {where}")
+        raise InvalidError(
+            f"no such partition in the cluster; correct its name. partition={partition} {where}"
+        )
     with naming_segments(recipe):
         files, behind = recipe.open(), recipe.behind(partition)
         view = look_at_log(partition, path, load_reader_checkpoints(files, ROOT), files, clock)
@@ -76,3 +81,13 @@ def attached_state(
             require_later(view, behind, "as_of_ms", as_of_ms, later)
         found = OpenLog(path, files=files)
         return found.state(topic or TopicConfig(), end_offset=end_offset, as_of_ms=as_of_ms)
+
+
+def ask_brokers(bootstrap_servers: str, settings: Mapping[str, str] | None = None) -> BrokerGroups:
+    """Return who tells rounds what groups have committed; it connects when it is first asked.
+
+    ``settings`` are the client's own (librdkafka's), such as ``security.protocol``. What brokers do
+    not tell counts as not committed, and no call fails for it. InvalidError when the client is not
+    installed or cannot use a setting.
+    """
+    return BrokerGroups(ClusterClient(bootstrap_servers, settings))

@@ -17,18 +17,18 @@ from keeplast.api.place import AskedPlace, SearchTerms
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
 from keeplast.model.erasure_request import ErasureRequest
-from keeplast.service.erasure.certificate import CERTIFICATE_BYTES_MAX
+from keeplast.service.erasure.certificate import (
+    CERTIFICATE_BYTES_MAX,
+    IssuedCertificate,
+    SearchedPlace,
+    issue_certificate,
+    require_new,
+)
 from keeplast.service.erasure.certificate_check import (
     IS_FINE,
     PartitionStanding,
     lines_within,
     read_certificate,
-)
-from keeplast.service.erasure.certificate_issue import (
-    IssuedCertificate,
-    SearchedPlace,
-    issue_certificate,
-    require_new,
 )
 from keeplast.service.erasure.erasure_answer import ErasureKeys
 from keeplast.service.search_tasks import SearchRunner
@@ -117,12 +117,12 @@ def verify_certificate(
     files, path = LocalFiles(), Path(file)
     lines = key_lines(keys)
     if lines and hash_key is None:
-        raise InvalidError("only the hash key tells whose hashes these are; give hash_key too.")
+        raise InvalidError("keys are compared by their hashes; give hash_key too")
     check = SignatureCheck(Path(public_key))
     try:
         data = files.read_bytes(path, CERTIFICATE_BYTES_MAX)
     except FileNotFoundError as error:
-        raise InvalidError(f"there is no such certificate. path={path}") from error
+        raise InvalidError(f"no such certificate; correct the path. path={path}") from error
     try:
         statement = read_certificate(data, check)
     except InvalidError as error:

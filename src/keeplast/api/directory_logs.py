@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +16,48 @@ from keeplast.api.place import (
     Shelves,
     UndoneRounds,
     UndoTerms,
-    undone_ms,
 )
 from keeplast.api.round_terms import AskedRounds, PlanReport, WorkTerms
 from keeplast.cleaner.selection import Order
 from keeplast.clock import SystemClock
-from keeplast.config.assumed import assumed_defaults, assumed_sentence
-from keeplast.config.choice import PartitionChoice, SettingSources
-from keeplast.config.layers import Layer, flag_texts
+from keeplast.config.layers import Layer, PartitionChoice, SettingSources, flag_texts
 from keeplast.config.place_properties import PlaceKind
-from keeplast.config.selection import select_partitions
-from keeplast.errors import CompactionError, RefusedError, error_text
+from keeplast.config.selection import Selection, choose_partition, select_partitions
+from keeplast.config.setting_rows import assumed_defaults, assumed_sentence
+from keeplast.errors import RefusedError, error_text
 from keeplast.inspect.explain import AskedKey
-from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
+from keeplast.inspect.status import TombstoneReading
+from keeplast.log.data_directory import (
+    DataDirectory,
+    PartitionEntry,
+    is_object_path,
+    open_data_directory,
+    place_path,
+    shown,
+)
 from keeplast.log.files import FilesRecipe, FileSystem, LocalFiles
-from keeplast.log.holds import read_holds
 from keeplast.log.lock import locked
-from keeplast.log.object_paths import is_object_path, place_path, shown
+from keeplast.log.root_files import read_holds
 from keeplast.log.undo_files import read_kept
-from keeplast.model.erasure_request import ErasureRequest
-from keeplast.model.hold import HeldTopic, Hold, HoldBook, HoldPoint
-from keeplast.model.keyed_hash import KeyHasher
+from keeplast.model.erasure_request import ErasureRequest, KeyHasher
+from keeplast.model.hold import HoldBook, HoldPoint
+from keeplast.model.partition import TopicPartition
+from keeplast.rewrite.task import Runner
 from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import Events
+from keeplast.run.expiry import DeleteRecordsReport, delete_records
+from keeplast.run.foresight import leave_receipt, prove_receipt
 from keeplast.run.holds import add_holds, choose_entries, release_holds
-from keeplast.run.readiness import leave_receipt
 from keeplast.run.target import check_places
 from keeplast.run.undo import choose_undo, drop_kept, find_undo, refuse_stores
 from keeplast.run.undoing import undo_each
 from keeplast.service.directory_answer import answer_from_directory
-from keeplast.service.directory_check import check_directory
+from keeplast.service.directory_loop import directory_view
+from keeplast.service.directory_work import DirectorySettings, DirectoryWork
+from keeplast.service.erasure.certificate import SearchedPlace, search_directory
 from keeplast.service.erasure.certificate_check import PartitionStanding, compare_directory
-from keeplast.service.erasure.certificate_issue import SearchedPlace, search_directory
 from keeplast.service.erasure.directory_erasing import (
+    AskedErasure,
     clean_traces,
     directory_shelves,
     require_on_disk,
@@ -56,9 +67,10 @@ from keeplast.service.erasure.directory_erasing import (
 )
 from keeplast.service.erasure.erasing import find_traces
 from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.erasure.erasure_call import AskedErasure
 from keeplast.service.explained import KeyAnswer
-from keeplast.service.place_check import PlaceCheck
+from keeplast.service.live import TierNarrator
+from keeplast.service.place_check import PlaceCheck, check_directory
+from keeplast.service.place_loop import LoopTerms, OpenLoop, PlaceView, ViewTerms
 from keeplast.service.place_settings import (
     ChangeTerms,
     ConfiguredPlace,
@@ -66,9 +78,16 @@ from keeplast.service.place_settings import (
     configure_directory,
     directory_settings,
 )
-from keeplast.service.read_place import ReadPlace, directory_read
+from keeplast.service.read_place import ReadPlace, ReadTerms, directory_read
 from keeplast.service.receipts import receipts_file
-from keeplast.service.status import read_kept_entries
+from keeplast.service.snapshot import look_at_directory
+from keeplast.service.status import (
+    PlaceStatus,
+    StatusTerms,
+    find_last_rounds,
+    read_kept_entries,
+)
+from keeplast.service.upkeep import DeletionTerms
 from keeplast.service.verifying import VerifyAnswer, VerifyTerms, verify_directories
 from keeplast.survey.report import CleanReport, failures
 from keeplast.survey.request import CleanRequest
@@ -120,6 +139,22 @@ class DirectoryLogs(AskedPlace):
         options = self.object_options if is_object_path(self.path) else {}
         return recipe_of((self.path,), options)
 
+    def status(self, scope: PartitionChoice, terms: StatusTerms) -> PlaceStatus:
+        """Look without the directory's lock; a broker or a loop may be at work."""
+        if terms.open_runner is not None:
+            raise self.refused("status --exact")
+        files = self.recipe().open()
+        selection = select_partitions(self.path, files, scope, self.sources)
+        look = look_at_directory(
+            selection, files, terms.at_ms, tombstones=terms.tombstones or TombstoneReading.HEADERS,
+            round_seconds=terms.round_seconds, planned=terms.planned,
+            progressed=terms.progressed, brokers=terms.brokers,
+        )  # fmt: skip
+        found = look.joined(
+            files, find_last_rounds(read_kept_entries(files, look.root, terms.receipt))
+        )
+        return replace(found, warnings=(*selection.warnings, *look.warnings))
+
     def add_hold(
         self,
         name: str,
@@ -132,36 +167,50 @@ class DirectoryLogs(AskedPlace):
         files, clock = LocalFiles(), SystemClock()
         directory = open_data_directory(self.path, files)
         entries = choose_entries(directory, topics, numbers)
-        return _book(add_holds(directory, entries, name, point, age_ms, files, clock))
+        added = add_holds(directory, entries, name, point, age_ms, files, clock)
+        return HoldBook.of(added, clock.now_ms())
 
     def holds(self) -> HoldBook:
         """Return every hold of the directory."""
         files = LocalFiles()
-        return _book(sorted(read_holds(files, open_data_directory(self.path, files).root)))
+        found = sorted(read_holds(files, open_data_directory(self.path, files).root))
+        return HoldBook.of(found, SystemClock().now_ms())
 
     def release_hold(self, name: str) -> HoldBook:
         """End a hold."""
         files = LocalFiles()
-        return _book(release_holds(open_data_directory(self.path, files), name, files))
+        released = release_holds(open_data_directory(self.path, files), name, files)
+        return HoldBook.of(released, SystemClock().now_ms())
 
     def plan(
         self, scope: PartitionChoice, terms: AskedRounds, work: WorkTerms, *, exact: bool = False
     ) -> PlanReport:
         """Plan without the directory's lock; a broker may be running."""
-
-        def act(coordinator: Coordinator, request: CleanRequest) -> CleanReport:
-            return coordinator.plan(request, exact=exact)
-
+        act = partial(Coordinator.plan, exact=exact)
         return PlanReport(self._rounds(scope, terms, work, act, writes=False))
 
     def clean(self, scope: PartitionChoice, terms: AskedRounds, work: WorkTerms) -> CleanReport:
         """Clean in place or to a target; RefusedError while a broker has the directory."""
+        return self._rounds(scope, terms, work, Coordinator.clean, writes=True)
 
-        def act(coordinator: Coordinator, request: CleanRequest) -> CleanReport:
-            with work.switch.heard(coordinator.stop):
-                return coordinator.clean(request)
+    def expire(self, scope: PartitionChoice, terms: AskedRounds, work: WorkTerms) -> CleanReport:
+        """Expire under the directory's lock; RefusedError while a broker has the directory."""
+        terms.require_no_rounds(self.address)
+        return self._rounds(scope, terms, work, Coordinator.expire, writes=True)
 
-        return self._rounds(scope, terms, work, act, writes=True)
+    def delete_records(
+        self, partition: TopicPartition, before_offset: int, terms: DeletionTerms
+    ) -> DeleteRecordsReport:
+        """Move the log start, under the directory's lock."""
+        files = LocalFiles()
+        request, warnings = choose_partition(self.path, files, partition, self.sources)
+        for warning in warnings:
+            terms.warned(warning)
+        return delete_records(
+            request, files, before_offset=before_offset, high_watermark=terms.high_watermark,
+            is_unsafe=terms.is_unsafe, removes=terms.removes, writes=terms.writes,
+            warned=terms.warned,
+        )  # fmt: skip
 
     def _rounds(
         self,
@@ -184,12 +233,7 @@ class DirectoryLogs(AskedPlace):
         )
         for warning in selection.warnings:
             work.events.warned(warning)
-        topics = {each.partition.topic: each.topic for each in selection.partitions}
-        assumed = assumed_defaults(
-            selection.settings, topics, is_forced=terms.force, expires=asked.retention
-        )
-        if assumed:
-            work.noted(assumed_sentence(assumed))
+        assumed = _assumed(selection, work, expires=asked.retention, is_forced=terms.force)
         report = CleanReport(())
         if selection.partitions:
             request = CleanRequest(
@@ -209,7 +253,8 @@ class DirectoryLogs(AskedPlace):
                 coordinator = Coordinator(
                     runner, SystemClock(), files, work.events, recipe, work.brokers
                 )
-                report = act(coordinator, request)
+                with work.switch.heard(coordinator.stop):
+                    report = act(coordinator, request)
             if writes and request.receipt is not None and not any(failures(report)):
                 leave_receipt(files, request.receipt, [each.path for each in request.partitions])
         together = sorted(
@@ -218,6 +263,44 @@ class DirectoryLogs(AskedPlace):
         return replace(
             report, partitions=tuple(together), warnings=selection.warnings, assumed=assumed
         )
+
+    @contextlib.contextmanager
+    def loop(self, scope: PartitionChoice, terms: LoopTerms, work: WorkTerms) -> Iterator[OpenLoop]:
+        """Read settings and partitions for the first time; the work takes the lock."""
+        self.refuse_host_terms(terms)
+        files = LocalFiles()
+
+        def select() -> Selection:
+            return select_partitions(
+                self.path, files, scope, self.sources, key_map_bytes=work.key_map_bytes
+            )
+
+        first = select()
+        root = first.directory.root
+        prove_receipt(files, work.receipt, [each.path for each in first.partitions])
+        request = CleanRequest(
+            (), memory_bytes=work.memory_bytes, task_memory_bytes=work.task_memory_bytes,
+            shape=work.shape, order=terms.order, rolls_idle=terms.order is Order.OVERDUE_FIRST,
+        )  # fmt: skip
+        settings = DirectorySettings(
+            root=root, select=select, request=request, retries=terms.retries,
+            is_watched=terms.is_watched, receipt=work.receipt,
+            untold=terms.untold,
+        )  # fmt: skip
+
+        def start(runner: Runner, narrator: TierNarrator, events: Events) -> DirectoryWork:
+            clock = SystemClock()
+            coordinator = Coordinator(runner, clock, files, events, brokers=work.brokers)
+            return DirectoryWork(coordinator, clock, files, settings, narrator=narrator)
+
+        yield OpenLoop(
+            name=str(root), start=start, view=lambda asked: self.view(scope, asked),
+            assumed=_assumed(first, work, expires=True),
+        )  # fmt: skip
+
+    def view(self, scope: PartitionChoice, terms: ViewTerms) -> PlaceView:
+        """Return what shows the directory; a broker, or a loop, may be running."""
+        return directory_view(self.path, self.recipe().open(), scope, self.sources, terms)
 
     def check(self, topics: Sequence[str] = ()) -> PlaceCheck:
         """Look at rights, lock, disk, clock and policies; a broker may be running."""
@@ -265,13 +348,13 @@ class DirectoryLogs(AskedPlace):
                 writes=terms.writes, told=terms.told, warned=terms.events.warned,
                 events=terms.events,
             )  # fmt: skip
-            before: Mapping[str, int] = {}
-            if report.missing:
+
+            def receipts() -> Iterable[object]:
                 given = terms.receipt
                 given = given if given is not None and files.exists(given) else None
-                with contextlib.suppress(CompactionError, OSError):
-                    before = undone_ms(read_kept_entries(files, directory.root, given))
-        return UndoneRounds(report, before)
+                return read_kept_entries(files, directory.root, given)
+
+            return UndoneRounds.of(report, receipts)
 
     def drop_kept(self, scope: PartitionChoice, *, takes_over: bool = False) -> Mapping[str, int]:
         """Remove the kept rounds, under the directory's lock."""
@@ -381,10 +464,17 @@ class DirectoryLogs(AskedPlace):
             progressed=terms.progressed,
         )  # fmt: skip
 
-    def read_place(self, scope: PartitionChoice, checkpoint: str | None) -> ReadPlace:
+    def read_place(self, scope: PartitionChoice, terms: ReadTerms) -> ReadPlace:
         """Return the directory to read states from; a broker may be running."""
-        return directory_read((self.path,), self.sources, self.object_options)
+        return directory_read(self.path, self.sources, self.object_options, terms)
 
 
-def _book(holds: Iterable[Hold]) -> HoldBook:
-    return HoldBook(tuple(map(HeldTopic, holds)), SystemClock().now_ms())
+def _assumed(
+    selection: Selection, work: WorkTerms, *, expires: bool, is_forced: bool = False
+) -> dict[str, str]:
+    """Say which defaults rounds rest on because no source gives them, and return them."""
+    topics = {each.partition.topic: each.topic for each in selection.partitions}
+    assumed = assumed_defaults(selection.settings, topics, is_forced=is_forced, expires=expires)
+    if assumed:
+        work.noted(assumed_sentence(assumed))
+    return assumed

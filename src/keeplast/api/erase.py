@@ -15,13 +15,17 @@ from keeplast.api.open_place import placed
 from keeplast.api.place import AskedPlace, SearchTerms, named
 from keeplast.api.round_terms import AskedRounds, WorkTerms
 from keeplast.errors import InvalidError
-from keeplast.model.erasure_request import ErasureRequest
-from keeplast.model.keyed_hash import KeyHasher
+from keeplast.model.erasure_request import ErasureRequest, KeyHasher
+from keeplast.model.hold import GroupReader
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader
+from keeplast.service.erasure.directory_erasing import (
+    AskedErasure,
+    ask_again,
+    ask_for_keys,
+    carry_out,
+)
 from keeplast.service.erasure.erasure_answer import ErasureAnswer
 from keeplast.service.erasure.erasure_book import RequestShelf, forget_request, name_in_own
-from keeplast.service.erasure.erasure_call import AskedErasure, ask_again, ask_for_keys, carry_out
 from keeplast.service.search_tasks import SearchRunner
 from keeplast.survey.report import CleanReport, failures
 

@@ -12,11 +12,11 @@ from keeplast.api.open_log import OpenLog
 from keeplast.api.open_place import placed
 from keeplast.api.place import AskedPlace, SearchTerms, named
 from keeplast.clock import SystemClock
-from keeplast.config.choice import PartitionChoice
+from keeplast.config.layers import PartitionChoice
 from keeplast.errors import InvalidError
 from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key
 from keeplast.inspect.explain import explain_keys as explain_many
-from keeplast.model.reader_wait import GroupReader
+from keeplast.model.hold import GroupReader
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.explained import KeyAnswer

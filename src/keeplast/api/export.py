@@ -7,18 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keeplast.api.directory_logs import DirectoryLogs
+from keeplast.api.open_place import placed
 from keeplast.api.place import AskedPlace, named
-from keeplast.config.choice import USUAL_SOURCES, PartitionChoice
+from keeplast.config.known_partitions import known_partitions
+from keeplast.config.layers import PartitionChoice
 from keeplast.errors import InvalidError
-from keeplast.log.object_paths import place_path
-from keeplast.pipeline.export import Export, ExportEvents, Workers
+from keeplast.log.files import LocalFiles
+from keeplast.pipeline.export import Export, ExportEvents, Workers, check_target, export_state
+from keeplast.pipeline.increment import KEPT_DEFAULT
 from keeplast.run.local_runner import LocalRunner
-from keeplast.service.exporting import ExportCall, ExportPoint, find_source, find_versions
-from keeplast.service.read_place import ReadPlace, directory_read
+from keeplast.service.exporting import (
+    LATEST,
+    ExportedPoint,
+    ExportPoint,
+    find_source,
+    find_versions,
+)
+from keeplast.service.read_place import PLAIN_READ, ReadTerms
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, TASK_MEMORY_BYTES_DEFAULT
 
 
@@ -35,8 +46,27 @@ class _Silent:
         """Say nothing."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportTerms:
+    """Where a state is written, as of which point, and by how much memory, in bytes.
+
+    With ``incremental`` it is the next version in ``to``, of which ``keep`` stay, None for two.
+    With ``tombstones`` what deletes a key is a row too; ``overwrite`` replaces an earlier export.
+    """
+
+    to: Path
+    point: ExportPoint = LATEST
+    overwrite: bool = False
+    incremental: bool = False
+    keep: int | None = None
+    tombstones: bool = False
+    read: ReadTerms = PLAIN_READ
+    memory_bytes: int = MEMORY_BYTES_DEFAULT
+    task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
+
+
 def export(
-    place: AskedPlace | str | Path | Sequence[str | Path],
+    place: AskedPlace | str | Path | Sequence[AskedPlace | str | Path],
     to: str | Path,
     *,
     topics: Collection[str] = (),
@@ -75,54 +105,78 @@ def export(
     (any more).
     """
     scope = PartitionChoice(topics=named(topics), partitions=tuple(partitions))
-    heard: ExportEvents = _Silent() if events is None else events
-    target = Path(to)
-    if keep is not None and keep < 1:
-        raise InvalidError(f"the new version stays; keep one at least. keep={keep}")
-    versions = find_versions(target, incremental=incremental, keep=keep, overwrite=overwrite)
-    point = ExportPoint(
-        ending_offsets=None if ending_offsets is None else _offsets_text(ending_offsets),
-        as_of_ms=as_of_ms, checkpoint=checkpoint, group=end_group,
+    several = [place] if isinstance(place, (AskedPlace, str, Path)) else list(place)
+    if not several:
+        raise InvalidError("no directory is given; name one")
+    done, _ = export_place(
+        placed(several[0]), scope,
+        ExportTerms(
+            to=Path(to),
+            point=ExportPoint(
+                ending_offsets=None if ending_offsets is None else _offsets_text(ending_offsets),
+                as_of_ms=as_of_ms, checkpoint=checkpoint, group=end_group,
+            ),
+            overwrite=overwrite, incremental=incremental, keep=keep, tombstones=tombstones,
+            read=ReadTerms(
+                also=tuple(map(directory_path, several[1:])),
+                takes_partial=partial_topics,
+            ),
+            memory_bytes=memory_bytes, task_memory_bytes=task_memory_bytes,
+        ),
+        lambda: LocalRunner(cores) if runner is None else contextlib.nullcontext(runner),
+        _Silent() if events is None else events,
     )  # fmt: skip
-    point.check()
-    read = _read_place(place, scope, checkpoint, takes_partial=partial_topics)
-    for note in read.notes:
-        heard.noted(note)
-    call = ExportCall(
-        source=find_source(read, scope, point, memory_bytes), to=target, versions=versions,
-        keep=keep, overwrite=overwrite, tombstones=tombstones,
-        task_memory_bytes=task_memory_bytes,
-    )  # fmt: skip
-    call.check()
-    workers = LocalRunner(cores) if runner is None else contextlib.nullcontext(runner)
-    with call.held(), workers as chosen:
-        return call.run(chosen, heard)
+    return done
 
 
-def _read_place(
-    place: AskedPlace | str | Path | Sequence[str | Path],
+def export_place(
+    place: AskedPlace,
     scope: PartitionChoice,
-    checkpoint: str | None,
-    *,
-    takes_partial: bool,
-) -> ReadPlace:
-    if isinstance(place, (str, Path)):
-        place = (place,)
-    if isinstance(place, DirectoryLogs):
-        return directory_read(
-            (place.path,), place.sources, place.object_options, takes_partial=takes_partial
-        )
-    if isinstance(place, Sequence):
-        if not place:
-            raise InvalidError("no directory is given; name one")
-        paths = [place_path(str(each)) for each in place]
-        return directory_read(paths, USUAL_SOURCES, {}, takes_partial=takes_partial)
-    if takes_partial:
+    terms: ExportTerms,
+    open_runner: Callable[[], AbstractContextManager[Workers]],
+    events: ExportEvents,
+) -> tuple[Export, ExportedPoint]:
+    """Write the state of a place, and return what was written with the point that it is of.
+
+    Mistakes are found before a runner is opened.
+    """
+    if terms.keep is not None and terms.keep < 1:
+        raise InvalidError(f"the new version stays; keep one at least. keep={terms.keep}")
+    versions = find_versions(
+        terms.to, incremental=terms.incremental, keep=terms.keep, overwrite=terms.overwrite
+    )
+    terms.point.check()
+    read = place.read_place(scope, replace(terms.read, checkpoint=terms.point.checkpoint))
+    for note in read.notes:
+        events.noted(note)
+    source = find_source(read, scope, terms.point, terms.memory_bytes)
+
+    def target() -> Path:
+        return terms.to.absolute() if versions is None else versions.next()
+
+    check_target(target(), LocalFiles(), source.options, overwrite=terms.overwrite)
+    held = contextlib.nullcontext() if versions is None else versions.held()
+    with held, source.named(), open_runner() as workers:
+        done = export_state(
+            source.options, target(), workers, events, topic_config=source.topic_config,
+            partitions=source.numbers, overwrite=terms.overwrite,
+            task_memory_bytes=terms.task_memory_bytes, names_all=source.names_all,
+            versions=versions, tombstones=terms.tombstones, known=known_partitions,
+        )  # fmt: skip
+        if versions is not None:
+            versions.settle(done.target, KEPT_DEFAULT if terms.keep is None else terms.keep)
+    return done, source.point
+
+
+def directory_path(place: AskedPlace | str | Path) -> Path:
+    """Return where a further data directory of an export is; InvalidError for another place."""
+    found = placed(place)
+    if not isinstance(found, DirectoryLogs):
         raise InvalidError(
-            "partial_topics is about directories; stores and clusters say which partitions they "
-            f"have. place={place!r}"
+            "only data directories of a cluster make up one place; export this one by itself. "
+            f"place={found.address}"
         )
-    return place.read_place(scope, checkpoint)
+    return found.path
 
 
 def _offsets_text(offsets: Mapping[str, Mapping[int, int]]) -> str:

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from keeplast.api.live_state import LiveRecord, LiveState
 from keeplast.errors import InvalidError, RefusedError
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
-from keeplast.pipeline.export_facts import ranked_by
+from keeplast.model.topic_config import Strategy, TopicConfig
+from keeplast.pipeline.export_files import ranked_by
 from keeplast.pipeline.exported_rows import ExportedRow, ExportedTopic, open_export
 
 
@@ -38,7 +37,7 @@ def exported_state(
     missing = sorted(set(partitions) - export.offsets.keys())
     if missing:
         raise InvalidError(
-            f"the export has no such partitions. topic={name} partitions={missing} "
+            f"the export has no such partitions; leave them out. topic={name} partitions={missing} "
             f"path={export.place}"
         )
     state = LiveState(topic)

@@ -15,10 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from keeplast.errors import InvalidError
-from keeplast.format.rank import header_version
-from keeplast.model.offsets import NO_TIMESTAMP
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.format.record import header_version
+from keeplast.model.partition import NO_TIMESTAMP
+from keeplast.model.topic_config import Strategy, TopicConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,16 @@
 
 Reading takes no lock and changes nothing. ``clean`` takes the lock of the data directory and is
 refused while a broker holds it. The policy is the caller's to state: a log does not carry it.
+
+Walks through a log that may be cleaned meanwhile: every batch once, every record as it is.
+
+What a reader must not break: offsets never change, so that whoever loses a file goes on behind the
+last batch that was given, and misses nothing that was final.
+
+``keeplast.open_log``: one log, with settings as every command reads them.
+
+Which record of a key is final is the topic's to say, so a log that is opened by its path looks for
+what its data directory says of the topic.
 """
 
 from __future__ import annotations
@@ -22,11 +32,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from keeplast.api.log_walk import LogWalk
 from keeplast.api.rounds import clean, coordinator_of, plan
-from keeplast.cleaner.internal_topics import pinned
+from keeplast.cleaner.settings import pinned
 from keeplast.clock import Clock, SystemClock
+from keeplast.config.sources import read_settings
 from keeplast.errors import (
+    CorruptError,
     InvalidError,
     InvariantError,
     RefusedError,
@@ -35,29 +46,131 @@ from keeplast.errors import (
 from keeplast.format.filename import parse_partition_directory
 from keeplast.format.message_set import Batch
 from keeplast.format.record import Record
+from keeplast.log.data_directory import is_object_path, place_path
 from keeplast.log.files import FileSystem
-from keeplast.log.log_start import noted_log_start
-from keeplast.log.object_paths import is_object_path, place_path
+from keeplast.log.log_end import noted_high_watermark, sound_tail
 from keeplast.log.partition_log import SegmentFiles, is_empty_log
-from keeplast.log.settled import settled_partition
+from keeplast.log.readers import settled_partition
+from keeplast.log.truncation import noted_log_start
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.read.group_point import GroupPoint
-from keeplast.read.log_ranges import segments_below
+from keeplast.read.log_reader import read_segment
 from keeplast.read.log_state import find_winners
-from keeplast.read.log_view import LogView
-from keeplast.read.state_end import (
-    end_of_state,
-    require_in_front_of_cleaner,
-    was_cleaned_past,
-)
-from keeplast.rewrite.runner import Runner
-from keeplast.run.delete_records import DeleteRecordsReport, delete_records
+from keeplast.read.log_view import LogView, segments_below
+from keeplast.read.points import GroupPoint
+from keeplast.read.state_end import end_of_state, require_in_front_of_cleaner, was_cleaned_past
+from keeplast.rewrite.task import Runner
 from keeplast.run.events import Events, NoEvents
+from keeplast.run.expiry import DeleteRecordsReport, delete_records
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import ExpiryReport, PartitionReport
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
+from keeplast.survey.survey import torn_tail
+from keeplast.survey.wording import note_words
 from keeplast.tier.objects.places import recipe_of
+
+RELISTS_MAX = 100
+"""A directory that changes so often before one batch is read is not a log that is being cleaned."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogWalk:
+    """The partition directory ``path`` as ``files`` show it."""
+
+    files: FileSystem
+    path: Path
+
+    def records(self, from_offset: int, key: bytes | None) -> Iterator[Record]:
+        """Yield the records at or above ``from_offset``, of ``key`` alone where there is one."""
+        for segment, batch in self.batches(from_offset):
+            _check_crc(segment, batch)
+            if batch.is_control:
+                continue
+            try:
+                for record in batch.records():
+                    is_wanted = key is None or record.key == key
+                    if is_wanted and record.offset >= from_offset:
+                        yield record
+            except CorruptError as error:
+                raise _locate_error(error, segment, batch) from error
+
+    def batches(self, from_offset: int) -> Iterator[tuple[SegmentFiles, Batch]]:
+        """Yield batches once each and in order, also when segments are replaced meanwhile.
+
+        A file that is open stays readable when a swap removes its name. One whose name is gone
+        before it was opened has a successor, found by listing again: offsets never change, so the
+        reader goes on behind the last one it gave.
+        """
+        replicated = noted_high_watermark(self.files, self.path)
+        following = from_offset
+        listed, at = self._list(following), 0
+        relists = 0
+        while at < len(listed):
+            segment = listed[at]
+            try:
+                for batch in self._read(segment, is_active=at == len(listed) - 1):
+                    # A file of that name may be a merged one by now, and reach further.
+                    if batch.last_offset >= following:
+                        following = batch.last_offset + 1
+                        relists = 0
+                        yield segment, batch
+                at += 1
+            except FileNotFoundError:
+                relists += 1
+                if relists > RELISTS_MAX:
+                    raise
+                listed, at = self._list(following), 0
+        last_base = listed[-1].base_offset if listed else 0
+        if replicated is not None and max(following, last_base) < replicated:
+            self._require_end(replicated)
+
+    def _list(self, from_offset: int) -> tuple[SegmentFiles, ...]:
+        """Return the segments that may hold ``from_offset`` and what follows."""
+        files, start = self.files, noted_log_start(self.files, self.path)
+        listed = settled_partition(self.path, files, SystemClock(), if_empty=start).segments
+        if len(listed) == 1 and not listed[0].size_bytes:
+            return ()  # the only segment of an empty log may have no file
+        first = [i for i, each in enumerate(listed) if each.base_offset <= from_offset]
+        return listed[first[-1] if first else 0 :]
+
+    def _read(self, segment: SegmentFiles, *, is_active: bool) -> Iterator[Batch]:
+        try:
+            yield from read_segment(self.files, segment.log_path)
+        except CorruptError:
+            if not is_active:
+                raise
+            self._require_end(noted_high_watermark(self.files, self.path))
+
+    def _require_end(self, replicated: int | None) -> None:
+        """Raise CorruptError unless the log ends where it was read to; a torn end is told."""
+        start, clock = noted_log_start(self.files, self.path), SystemClock()
+        listing = settled_partition(self.path, self.files, clock, if_empty=start)
+        torn = torn_tail(listing, sound_tail(listing, replicated, self.files, clock))
+        if torn is not None:
+            warnings.warn(f"{note_words(torn)}. path={self.path}", stacklevel=2)
+
+
+def _check_crc(segment: SegmentFiles, batch: Batch) -> None:
+    if not batch.is_valid:
+        raise CorruptError(
+            "crc mismatch",
+            path=str(segment.log_path),
+            position=batch.position,
+            expected=f"{batch.crc:#010x}",
+            found=f"{batch.computed_crc:#010x}",
+        )
+
+
+def _locate_error(error: CorruptError, segment: SegmentFiles, batch: Batch) -> CorruptError:
+    """Return ``error`` with the place of the batch in which it was found."""
+    return CorruptError(
+        error.problem,
+        path=str(segment.log_path),
+        position=batch.position,
+        expected=error.expected,
+        found=error.found,
+    )
+
 
 TopicConfigs = Callable[[Path, FileSystem], Callable[[str], TopicConfig]]
 """Gives what knows the settings of the topics of a data directory."""
@@ -401,7 +514,8 @@ class OpenLog:
     ) -> PartitionRequest:
         if self._mark is not None:
             raise RefusedError(
-                f"replica is marked {self._mark}, a broker disposes of it. path={self.path}"
+                f"the replica is marked {self._mark}, a broker disposes of it; choose one in "
+                f"service. path={self.path}"
             )
         return PartitionRequest(self.partition, self.path, topic, cleaner or CleanerConfig())
 
@@ -415,3 +529,18 @@ class OpenLog:
                 f"cleanup_policy={','.join(sorted(topic.cleanup_policy))} path={self.path}"
             )
         return (partition,)
+
+
+def open_log(directory: Path | str, *, object_options: Mapping[str, str] | None = None) -> OpenLog:
+    """Open one partition directory, such as ``/data/prices-0`` or ``s3://bucket/data/prices-0``.
+
+    ``object_options`` are those of the object store, such as its ``endpoint``. A log there is
+    cleaned ``to`` another place, never where it is.
+    InvalidError when its name is no ``<topic>-<number>`` or it is no directory. Nothing is read
+    yet.
+    """
+    return OpenLog(place_path(str(directory)), options=object_options, topic_configs=_topic_configs)
+
+
+def _topic_configs(root: Path, files: FileSystem) -> Callable[[str], TopicConfig]:
+    return read_settings(root, files).topic_config

@@ -16,7 +16,7 @@ from keeplast.config.places import FoundPlace, find_place
 from keeplast.errors import InvalidError, installing
 
 if TYPE_CHECKING:
-    from keeplast.model.reader_wait import GroupReader
+    from keeplast.cluster.group_offsets import BrokerGroups
 
 Value = str | int | bool | Path | Mapping[str, str]
 
@@ -77,11 +77,9 @@ def open_found(
 
 def _store(found: FoundPlace, config: Mapping[str, str], events: PlaceEvents) -> AskedPlace:
     from keeplast.api.stored_logs import StoredLogs
-    from keeplast.config.broker_config import read_broker_config
-    from keeplast.config.choice import SettingSources
-    from keeplast.config.layers import flag_texts
+    from keeplast.config.layers import SettingSources, flag_texts, read_broker_config
     from keeplast.log.files import LocalFiles
-    from keeplast.store.tiered_store import GRACE_MS_DEFAULT
+    from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT
 
     broker: Mapping[str, str] = {}
     path = found.path("broker-config")
@@ -90,15 +88,17 @@ def _store(found: FoundPlace, config: Mapping[str, str], events: PlaceEvents) ->
         for warning in read.warnings:
             events.warned(warning)
         broker = read.layer.cluster
-    grace_ms = found.milliseconds("grace-ms")
+    grace_ms, age_ms = found.milliseconds("grace-ms"), found.milliseconds("garbage-age-ms")
     return StoredLogs(
         found.address, object_options=found.options("object-option"), broker=broker,
-        owner=found.text("owner"), events=events,
+        owner=found.text("owner"), objects=found.text("objects"), events=events,
         sources=SettingSources(
             flags=flag_texts(config),
             config_file=found.path("config-file"), broker_config=path, place=found.settings,
         ),
         grace_ms=GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
+        data_dir=found.path("data-dir"),
+        garbage_age_ms=GARBAGE_AGE_MS_DEFAULT if age_ms is None else age_ms,
     )  # fmt: skip
 
 
@@ -106,8 +106,17 @@ def _cluster(found: FoundPlace, config: Mapping[str, str], events: PlaceEvents) 
     from keeplast.api.attached_logs import AttachedLogs
     from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT
     from keeplast.cluster.client_properties import read_client_properties
+    from keeplast.service.attached_sight import LoopLimits
 
     grace_ms = found.milliseconds("grace-ms")
+    limits = {
+        "interval_ms": found.milliseconds("interval"),
+        "requests_per_second": found.count("requests-per-second"),
+        "bytes_per_second": found.size("bytes-per-second"),
+        "back_off_ms": found.milliseconds("back-off-ms"),
+        "swaps_per_day": found.count("swaps-per-day"),
+        "records_per_day": found.count("records-per-day"),
+    }
     return AttachedLogs(
         found.bootstrap_servers,
         storage=found.text("storage") or "", storage_options=found.options("storage-option"),
@@ -116,11 +125,12 @@ def _cluster(found: FoundPlace, config: Mapping[str, str], events: PlaceEvents) 
         config=config, config_file=found.path("config-file"), settings=found.settings,
         accepts_untested=found.flag("accept-untested"), events=events,
         broker_metrics=found.texts("broker-metrics"),
+        limits=LoopLimits(**{key: value for key, value in limits.items() if value is not None}),
         grace_ms=GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
     )  # fmt: skip
 
 
-def brokers_of(found: FoundPlace) -> GroupReader | None:
+def brokers_of(found: FoundPlace) -> BrokerGroups | None:
     """Return who tells what consumer groups have committed, None where the place itself does."""
     servers = found.text("bootstrap-server")
     if servers is None:

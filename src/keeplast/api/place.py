@@ -17,32 +17,42 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from keeplast.api.refusals import refused
 from keeplast.api.round_terms import AskedRounds, PlanReport, WorkTerms
 from keeplast.clock import SystemClock
-from keeplast.config.choice import PartitionChoice
+from keeplast.config.layers import PartitionChoice
 from keeplast.config.place_properties import PlaceKind
-from keeplast.errors import InvalidError, RefusedError
+from keeplast.errors import CompactionError, InvalidError, RefusedError
 from keeplast.inspect.explain import AskedKey
-from keeplast.model.erasure_request import ErasureRequest
-from keeplast.model.hold import HoldBook, HoldPoint
-from keeplast.model.keyed_hash import KeyHasher
-from keeplast.model.reader_wait import GroupReader
+from keeplast.model.erasure_request import ErasureRequest, KeyHasher
+from keeplast.model.hold import GroupReader, HoldBook, HoldPoint
+from keeplast.model.partition import TopicPartition
 from keeplast.run.events import Events, NoEvents
+from keeplast.run.expiry import DeleteRecordsReport
 from keeplast.run.undo import UndoRound
 from keeplast.run.undoing import Told, UndoReport
+from keeplast.service.erasure.directory_erasing import AskedErasure
 from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.erasure.erasure_book import RequestShelf
-from keeplast.service.erasure.erasure_call import AskedErasure
 from keeplast.service.explained import KeyAnswer
 from keeplast.service.place_check import PlaceCheck
+from keeplast.service.place_loop import LoopTerms, OpenLoop, PlaceView, ViewTerms
 from keeplast.service.place_settings import ChangeTerms, ConfiguredPlace, PlaceSettings
-from keeplast.service.read_place import ReadPlace
+from keeplast.service.read_place import ReadPlace, ReadTerms
 from keeplast.service.search_tasks import SearchRunner
+from keeplast.service.status import PlaceStatus, StatusTerms
+from keeplast.service.upkeep import (
+    DeletionTerms,
+    Orphans,
+    RepairTerms,
+    UpkeepReport,
+    UpkeepTerms,
+)
 from keeplast.service.verifying import VerifyAnswer, VerifyTerms
 from keeplast.survey.receipt_book import UndoReceipt
 from keeplast.survey.report import CleanReport
 
 if TYPE_CHECKING:
+    from keeplast.service.copying import CopyAnswer, CopyTerms, WrittenLogs
+    from keeplast.service.erasure.certificate import SearchedPlace
     from keeplast.service.erasure.certificate_check import PartitionStanding
-    from keeplast.service.erasure.certificate_issue import SearchedPlace
 
 
 def named(topics: Collection[str]) -> tuple[str, ...]:
@@ -54,7 +64,7 @@ def named(topics: Collection[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTerms:
-    """As of when a place is searched, by whom, and who is told how far it is.
+    """As of when a place is searched, by which runner, and what hears how far it is.
 
     ``now_ms`` None is now, ``runner`` None this process. ``receipt`` is a file of receipts, None
     what the place keeps. ``brokers`` tell what consumer groups have committed, None where files do.
@@ -119,17 +129,22 @@ class KeptRounds:
     warnings: tuple[str, ...] = ()
 
 
-def undone_ms(entries: Iterable[object]) -> dict[str, int]:
-    """Return when rounds were undone, by name, as entries of receipts say; ms since 1970."""
-    return {each.attempt: each.now_ms for each in entries if isinstance(each, UndoReceipt)}
-
-
 @dataclass(frozen=True, slots=True)
 class UndoneRounds:
     """What an undo did; ``before_ms`` is when a round that is missing was undone, by its name."""
 
     report: UndoReport
     before_ms: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, report: UndoReport, entries: Callable[[], Iterable[object]]) -> UndoneRounds:
+        """Return a report with the times that ``entries`` of receipts give, if they can be read."""
+        before: dict[str, int] = {}
+        if report.missing:
+            with contextlib.suppress(CompactionError, OSError):
+                found = (each for each in entries() if isinstance(each, UndoReceipt))
+                before = {each.attempt: each.now_ms for each in found}
+        return cls(report, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +164,12 @@ class AskedPlace(ABC):
         """Return the refusal of a verb that this kind of place has not."""
         return refused(verb, self.kind, self.address)
 
+    def refuse(self, given: Mapping[str, bool]) -> None:
+        """Raise RefusedError for what was given and this kind of place has not."""
+        for verb, is_given in given.items():
+            if is_given:
+                raise self.refused(verb)
+
     @property
     @abstractmethod
     def address(self) -> str:
@@ -158,6 +179,22 @@ class AskedPlace(ABC):
     def head(self) -> dict[str, Any]:
         """Return how documents name the place."""
         return {"place": self.address, "kind": self.kind}
+
+    @abstractmethod
+    def status(self, scope: PartitionChoice, terms: StatusTerms) -> PlaceStatus:
+        """Return how the chosen partitions stand; one that cannot be read is among them with its
+        error. Takes no lock, claims nothing and writes nothing.
+        """
+
+    def refuse_status_terms(self, terms: StatusTerms) -> None:
+        """Raise RefusedError for what only a status of a data directory is made with."""
+        for verb, given in (
+            ("status --now-ms", terms.now_ms is not None),
+            ("status --tombstones", terms.tombstones is not None),
+            ("status --round-seconds", terms.round_seconds is not None),
+        ):
+            if given:
+                raise self.refused(verb)
 
     @abstractmethod
     def add_hold(
@@ -190,6 +227,62 @@ class AskedPlace(ABC):
 
         Work that ``work.switch`` ended early has a StoppedError in its report.
         """
+
+    def expire(self, scope: PartitionChoice, terms: AskedRounds, work: WorkTerms) -> CleanReport:
+        """Remove what retention and the log start let go, and clean nothing.
+
+        Of ``terms`` only ``takes_over`` and a directory's facts count.
+        """
+        raise self.refused("clean --only-expire")
+
+    def delete_records(
+        self, partition: TopicPartition, before_offset: int, terms: DeletionTerms
+    ) -> DeleteRecordsReport:
+        """Delete a partition's records below an offset, as DeleteRecords does; -1 is all of them.
+
+        Errors are those of :func:`keeplast.run.expiry.delete_records`.
+        """
+        raise self.refused("delete-records")
+
+    def collect(
+        self,
+        scope: PartitionChoice,
+        terms: UpkeepTerms,
+        *,
+        orphans: Orphans | None = None,
+    ) -> UpkeepReport:
+        """Remove replaced segments whose grace has passed.
+
+        ``orphans`` is about the objects of a live cluster; a store refuses it.
+        """
+        raise self.refused("collect")
+
+    def repair(self, scope: PartitionChoice, terms: RepairTerms) -> UpkeepReport:
+        """End what was left undone; of a store, say what restored metadata lack."""
+        raise self.refused("repair")
+
+    def pause(self, scope: PartitionChoice, *, is_paused: bool = True) -> UpkeepReport:
+        """Let no process decide or delete anything more in the partitions, or let all go on."""
+        raise self.refused("pause")
+
+    def detach(self, scope: PartitionChoice, terms: UpkeepTerms) -> UpkeepReport:
+        """Give partitions up: a cluster's go on without keeplast, a store's are lost."""
+        raise self.refused("detach")
+
+    @abstractmethod
+    def loop(
+        self, scope: PartitionChoice, terms: LoopTerms, work: WorkTerms
+    ) -> AbstractContextManager[OpenLoop]:
+        """Open the place to be looked after, round after round; changes no log yet."""
+
+    def refuse_host_terms(self, terms: LoopTerms) -> None:
+        """Raise RefusedError for what makes a process a host of a store's partitions."""
+        if terms.host_terms:
+            raise self.refused("run --host-dir")
+
+    @abstractmethod
+    def view(self, scope: PartitionChoice, terms: ViewTerms) -> PlaceView:
+        """Return what a console shows of the place; takes no lock and claims nothing."""
 
     @abstractmethod
     def check(self, topics: Sequence[str] = ()) -> PlaceCheck:
@@ -243,14 +336,14 @@ class AskedPlace(ABC):
 
     def refuse_directory_terms(self, terms: VerifyTerms) -> None:
         """Raise RefusedError for what only logs of a directory are judged by."""
-        for verb, given in (
-            ("verify AFTER", terms.after is not None),
-            ("verify --replicas", terms.replicas),
-            ("verify --receipt-head", terms.receipt_head is not None),
-            ("verify --now-ms", terms.now_ms is not None),
-        ):
-            if given:
-                raise self.refused(verb)
+        self.refuse(
+            {
+                "verify AFTER": terms.after is not None,
+                "verify --replicas": terms.replicas,
+                "verify --receipt-head": terms.receipt_head is not None,
+                "verify --now-ms": terms.now_ms is not None,
+            }
+        )
 
     @abstractmethod
     def explain(self, asked: AskedKey, scope: PartitionChoice, terms: SearchTerms) -> KeyAnswer:
@@ -289,5 +382,35 @@ class AskedPlace(ABC):
         """Say how what is here now stands to what a certificate says."""
 
     @abstractmethod
-    def read_place(self, scope: PartitionChoice, checkpoint: str | None) -> ReadPlace:
+    def read_place(self, scope: PartitionChoice, terms: ReadTerms) -> ReadPlace:
         """Return it to read states from: what is in ``scope``, and a checkpoint's topic."""
+
+    def refuse_more_directories(self, terms: ReadTerms) -> None:
+        """Raise RefusedError for what only a place of directories is read by."""
+        for verb, given in (
+            ("export PLACE PLACE", terms.also),
+            ("export --despite partial-topics", terms.takes_partial),
+        ):
+            if given:
+                raise self.refused(verb)
+
+    def export_logs(
+        self,
+        scope: PartitionChoice,
+        to: Path,
+        *,
+        planned: Callable[[int], None] = lambda count: None,
+        progressed: Callable[[int], None] = lambda count: None,
+    ) -> WrittenLogs:
+        """Write the chosen partitions below ``to`` as directories that a broker serves.
+
+        A fault of one partition is in the answer and keeps no other from it.
+        """
+        raise self.refused("export --as log")
+
+    def copy(self, source: AskedPlace, scope: PartitionChoice, terms: CopyTerms) -> CopyAnswer:
+        """Copy partitions of a data directory into it; the directory is only read.
+
+        A fault of one partition is in the answer and keeps no other from it.
+        """
+        raise self.refused("copy")

@@ -23,7 +23,7 @@ class Refusal:
 REFUSALS: dict[tuple[str, PlaceKind], Refusal] = {
     ("plan --compare", PlaceKind.STORE): Refusal(
         "two strategies are compared in a data directory alone",
-        "write the log into one with keeplast tier export, and compare there",
+        "write the log into one with keeplast export --as log, and compare there",
     ),
     ("plan --compare", PlaceKind.CLUSTER): Refusal(
         "two strategies are compared in a data directory alone",
@@ -31,14 +31,33 @@ REFUSALS: dict[tuple[str, PlaceKind], Refusal] = {
     ),
     ("clean --expired", PlaceKind.CLUSTER): Refusal(
         "a live cluster's topic is not due for what has expired alone",
-        "leave --expired out: such a round drops it too, and --force does one now",
+        "leave --expired out: such a round drops it too, and --despite dirty-ratio does one now",
     ),
+    **{
+        ("status --exact", kind): Refusal(
+            "what a round would save is counted by the status of a live cluster alone",
+            "use keeplast plan",
+        )
+        for kind in (PlaceKind.DIRECTORY, PlaceKind.STORE)
+    },
     **{
         (verb, kind): refusal
         for kind in (PlaceKind.STORE, PlaceKind.CLUSTER)
         for verb, refusal in {
+            "status --now-ms": Refusal(
+                f"a {kind} is looked at as it is now",
+                "leave --now-ms out",
+            ),
+            "status --tombstones": Refusal(
+                f"a status of a {kind} reads no batches",
+                "leave --tombstones out; keeplast explain reads them, of a key",
+            ),
+            "status --round-seconds": Refusal(
+                f"when old values of a {kind} are gone follows from its sizes",
+                "leave --round-seconds out",
+            ),
             "verify AFTER": Refusal(
-                f"a {kind} is judged by itself: its metadata tells what is live",
+                f"a {kind} is judged by itself: its metadata says what is live",
                 "leave AFTER out; logs that were exported are compared as directories",
             ),
             "verify --replicas": Refusal(
@@ -55,6 +74,102 @@ REFUSALS: dict[tuple[str, PlaceKind], Refusal] = {
             ),
         }.items()
     },
+    **{
+        ("run --host-dir", kind): Refusal(
+            f"hosts share the partitions of a store, and a {kind} has none",
+            "leave --host-dir, --role and --lease-ms out",
+        )
+        for kind in (PlaceKind.DIRECTORY, PlaceKind.CLUSTER)
+    },
+    ("clean --only-expire", PlaceKind.CLUSTER): Refusal(
+        "brokers themselves let go of what retention lets go of in a live cluster",
+        "set retention.ms and retention.bytes of the topic there, with kafka-configs.sh",
+    ),
+    ("delete-records", PlaceKind.CLUSTER): Refusal(
+        "the brokers of a live cluster keep the log start",
+        "use Kafka's own kafka-delete-records.sh; the next round follows it",
+    ),
+    **{
+        (verb, PlaceKind.STORE): refusal
+        for verb, refusal in {
+            "delete-records --remove": Refusal(
+                "replaced segments of a store stay until their grace has passed, for its readers",
+                "leave --remove out; keeplast collect removes them then",
+            ),
+            "delete-records --high-watermark": Refusal(
+                "all that a store has is replicated",
+                "leave --high-watermark out",
+            ),
+            "delete-records --despite log-bounds": Refusal(
+                "no limit of a store is lifted",
+                "leave --despite log-bounds out",
+            ),
+            "collect --orphans": Refusal(
+                "a store collects objects without a row in any case, once they are old enough",
+                "leave --orphans out; --garbage-age-ms says how old that is",
+            ),
+            "repair --rebuild": Refusal(
+                "the metadata of a store cannot be made again from its objects",
+                "restore the newest backup, then keeplast repair --accept-metadata",
+            ),
+            "pause": Refusal(
+                "hosts of a store have no common switch",
+                "end keeplast run on each of them, or keep rounds from a point with keeplast hold",
+            ),
+        }.items()
+    },
+    ("collect", PlaceKind.DIRECTORY): Refusal(
+        "a round of a data directory removes the segments that it replaces itself",
+        "leave those that undo keeps to their time, or let them go with keeplast undo --drop",
+    ),
+    ("repair", PlaceKind.DIRECTORY): Refusal(
+        "the next round of a data directory ends what an interrupted one has left",
+        "call keeplast clean or keeplast run again; a broker does it too when it starts",
+    ),
+    ("repair --truncate-to", PlaceKind.CLUSTER): Refusal(
+        "brokers say where the log of a live cluster ends",
+        "leave --truncate-to out; what a broker has truncated is followed by the next round",
+    ),
+    ("pause", PlaceKind.DIRECTORY): Refusal(
+        "one process at a time has a data directory",
+        "end keeplast run, or keep rounds from a point with keeplast hold",
+    ),
+    ("detach", PlaceKind.DIRECTORY): Refusal(
+        "nothing of a data directory is kept elsewhere, so there is nothing to give up",
+        "end keeplast run: the broker goes on with the directory as it is",
+    ),
+    **{
+        (verb, kind): refusal
+        for kind in (PlaceKind.STORE, PlaceKind.CLUSTER)
+        for verb, refusal in {
+            "export PLACE PLACE": Refusal(
+                "a store and a cluster are read one at a time: only data directories of a cluster "
+                "make up one place",
+                "export each by itself",
+            ),
+            "export --despite partial-topics": Refusal(
+                f"a {kind} says which partitions it has: no topic of it is partial",
+                "leave --despite partial-topics out",
+            ),
+        }.items()
+    },
+    ("export --as log", PlaceKind.DIRECTORY): Refusal(
+        "a data directory has its logs as a broker serves them",
+        "copy its files while no broker runs; keeplast clean PLACE --to DIR writes cleaned ones",
+    ),
+    ("export --as log", PlaceKind.CLUSTER): Refusal(
+        "what brokers have not copied to the remote tier yet would be missing in the log",
+        "leave --as log out for the state, or take brokers' directories into a store: keeplast "
+        "copy DATA_DIR STORE --new",
+    ),
+    ("copy", PlaceKind.DIRECTORY): Refusal(
+        "copies go into a store, which knows what it has of each partition",
+        "name a store: keeplast copy DATA_DIR sqlite:///FILE --new --objects URL",
+    ),
+    ("copy", PlaceKind.CLUSTER): Refusal(
+        "brokers copy a live cluster's topics to its remote tier themselves",
+        "name a store: keeplast copy DATA_DIR STORE",
+    ),
     ("configure", PlaceKind.CLUSTER): Refusal(
         "brokers keep the settings of a live cluster, and the place's table those of keeplast",
         'write the table of the topic, [place.NAME.topic."T"], into keeplast.toml',

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keeplast.cleaner.selection import Order
 from keeplast.errors import InvalidError
-from keeplast.model.keyless import Keyless
+from keeplast.model.hold import GroupReader
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader
-from keeplast.model.shape import Shape
-from keeplast.rewrite.runner import Runner
-from keeplast.run.events import Events, NoEvents
+from keeplast.model.topic_config import Keyless, Shape
+from keeplast.rewrite.task import Runner
+from keeplast.run.events import Events, NoEvents, StopSwitch
 from keeplast.run.local_runner import LocalRunner
-from keeplast.run.stop_switch import StopSwitch
 from keeplast.survey.report import CleanReport
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, TASK_MEMORY_BYTES_DEFAULT
 
 if TYPE_CHECKING:
     from keeplast.attach.rounds.round import RoundCosts
-    from keeplast.service.tombstone_dates import PartitionTombstones
+    from keeplast.service.attached_outlook import PartitionTombstones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +42,11 @@ class WorkTerms:
     shape: Shape | None = None
     receipt: Path | None = None
     brokers: GroupReader | None = None
+
+    def progressed(self, read_bytes: int) -> None:
+        """Hear of bytes that were read; StoppedError where the work was ended."""
+        self.events.progressed(read_bytes)
+        self.switch.check()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,17 @@ class AskedRounds:
     takes_over: bool = False
     keep_sources_ms: int = 0
     directory: DirectoryTerms = PLAIN
+
+    def require_no_rounds(self, where: str) -> None:
+        """Raise InvalidError for what only rounds take."""
+        rounds = replace(
+            self.directory, now_ms=None, high_watermark=None, log_start_offset=None, is_unsafe=False
+        )
+        if self.force or self.expired or rounds != PLAIN:
+            raise InvalidError(
+                "only what retention and the log start let go is removed; leave the options of "
+                f"rounds out. place={where}"
+            )
 
     def require_no_directory(self, where: str) -> None:
         """Raise InvalidError for what only a data directory takes."""

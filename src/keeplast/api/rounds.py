@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Mapping
 
 from keeplast.clock import Clock, SystemClock
-from keeplast.model.reader_wait import GroupReader
-from keeplast.rewrite.runner import Runner
+from keeplast.model.hold import GroupReader
+from keeplast.rewrite.task import Runner
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import Events, NoEvents
 from keeplast.run.local_runner import LocalRunner

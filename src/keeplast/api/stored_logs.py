@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from keeplast.api.directory_logs import DirectoryLogs
 from keeplast.api.open_store import open_store
 from keeplast.api.place import (
     UNHEARD,
@@ -22,65 +21,94 @@ from keeplast.api.place import (
     Shelves,
     UndoneRounds,
     UndoTerms,
-    undone_ms,
 )
 from keeplast.api.round_terms import AskedRounds, PlanReport, WorkTerms
 from keeplast.clock import SystemClock
-from keeplast.config.assumed import assumed_of_kept, assumed_sentence
-from keeplast.config.choice import PartitionChoice, SettingSources
+from keeplast.config.layers import PartitionChoice, SettingSources, flags_layer
 from keeplast.config.mapping import cleaner_config, topic_config
 from keeplast.config.place_properties import PlaceKind
+from keeplast.config.setting_rows import assumed_of_kept, assumed_sentence
 from keeplast.config.sources import read_cleaner_config, read_layers
-from keeplast.errors import CompactionError, InvalidError
+from keeplast.errors import InvalidError
 from keeplast.inspect.explain import AskedKey
-from keeplast.inspect.receipt_proof import with_check
-from keeplast.inspect.verdicts import VerificationReport
 from keeplast.log.files import LocalFiles
-from keeplast.model.erasure_request import ErasureRequest
-from keeplast.model.hold import HeldTopic, HoldBook, HoldPoint
-from keeplast.model.keyed_hash import KeyHasher
+from keeplast.model.erasure_request import ErasureRequest, KeyHasher
+from keeplast.model.hold import GroupReader, HoldBook, HoldPoint
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader
-from keeplast.model.redaction import shown_url
+from keeplast.model.text import shown_url
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.run.receipt import Receipt
+from keeplast.run.expiry import DeleteRecordsReport
+from keeplast.run.foresight import prove_receipt
 from keeplast.run.undoing import undo_partitions
+from keeplast.service.copying import (
+    CopyAnswer,
+    CopyTerms,
+    WrittenLogs,
+    copy_directory,
+    write_logs,
+)
+from keeplast.service.erasure.certificate import SearchedPlace
 from keeplast.service.erasure.certificate_check import PartitionStanding, given_receipts_behind
-from keeplast.service.erasure.certificate_issue import SearchedPlace
+from keeplast.service.erasure.directory_erasing import AskedErasure
 from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.erasure.erasure_call import AskedErasure
-from keeplast.service.erasure.store_certificate import compare_store, search_store
-from keeplast.service.erasure.store_erasing import clean_store_traces, find_store_traces
+from keeplast.service.erasure.store_erasing import (
+    clean_store_traces,
+    compare_store,
+    find_store_traces,
+    search_store,
+)
 from keeplast.service.explained import KeyAnswer
 from keeplast.service.place_check import PlaceCheck
+from keeplast.service.place_loop import LoopTerms, OpenLoop, PlaceView, ViewTerms
 from keeplast.service.place_settings import ChangeTerms, ConfiguredPlace, PlaceSettings
-from keeplast.service.read_place import ReadPlace, store_read
-from keeplast.service.receipts import receipt_to
+from keeplast.service.read_place import ReadPlace, ReadTerms, store_read
+from keeplast.service.receipts import open_receipt, receipt_to
+from keeplast.service.status import PlaceStatus, StatusTerms
 from keeplast.service.store_answer import answer_from_store
-from keeplast.service.store_check import check_store
-from keeplast.service.store_choice import choose_partitions, choose_topics
-from keeplast.service.store_shelf import store_shelf
-from keeplast.service.stored_settings import configure_store, store_settings
-from keeplast.service.tier_pace import share_of
-from keeplast.service.verifying import (
-    ChosenPartition,
-    VerifyAnswer,
-    VerifyTerms,
-    judge_each,
-    read_judged_rounds,
+from keeplast.service.store_check import check_store, verify_store
+from keeplast.service.store_choice import (
+    StoreSettings,
+    choose_partitions,
+    choose_topics,
 )
-from keeplast.store.tiered_store import GRACE_MS_DEFAULT, TieredStore
+from keeplast.service.store_facts import store_status
+from keeplast.service.store_loop import (
+    host_retention,
+    host_settings,
+    local_places,
+    store_view,
+    store_work,
+)
+from keeplast.service.store_shelf import store_shelf
+from keeplast.service.store_upkeep import (
+    clean_store,
+    collect_store,
+    expire_store,
+    forget_store,
+    plan_store,
+    restore_store,
+    truncate_store,
+)
+from keeplast.service.stored_settings import configure_store, store_settings
+from keeplast.service.upkeep import (
+    DeletionTerms,
+    Orphans,
+    RepairTerms,
+    UpkeepReport,
+    UpkeepTerms,
+)
+from keeplast.service.verifying import VerifyAnswer, VerifyTerms, read_judged_rounds
+from keeplast.store.tiered_store import (
+    GARBAGE_AGE_MS_DEFAULT,
+    GRACE_MS_DEFAULT,
+    TieredStore,
+)
 from keeplast.store.undo import UndoneStore
-from keeplast.store.verification import judge_partition
-from keeplast.survey.kept_heads import read_kept_chain
 from keeplast.survey.receipt_book import read_entries, read_receipts
-from keeplast.survey.receipt_clock import clock_notes
-from keeplast.survey.report import CleanReport, PartitionReport, RoundReport, describe_error
-from keeplast.survey.wording import sentences
+from keeplast.survey.report import CleanReport
 from keeplast.tier.metadata.database import exposed_mode
 
-ROUNDS_MAX = 32
-"""How many partitions of a store are worked on at once, however many cores a cluster has."""
+EMPTY = "the store has no partitions; keeplast copy --new takes some in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +119,10 @@ class StoredLogs(AskedPlace):
     (:func:`keeplast.broker_settings`). ``owner`` is the name under which erasure changes
     partitions, None the host's; with ``takes_over`` it takes them from another process.
     ``grace_ms`` is how long replaced segments stay for readers. ``sources`` are where the cleaner's
-    settings are looked for, None for ``broker`` alone.
+    settings are looked for, None for ``broker`` alone. ``objects`` is where a new store keeps its
+    objects. ``data_dir`` is a broker's directory on this host, from which a loop copies, and that
+    is shown next to the store;
+    ``garbage_age_ms`` is how old an object without a row must be.
     """
 
     store: str = field(repr=False)
@@ -102,6 +133,9 @@ class StoredLogs(AskedPlace):
     grace_ms: int = field(default=GRACE_MS_DEFAULT, kw_only=True)
     events: PlaceEvents = field(default=UNHEARD, kw_only=True, repr=False)
     sources: SettingSources | None = field(default=None, kw_only=True, repr=False)
+    data_dir: Path | None = field(default=None, kw_only=True)
+    garbage_age_ms: int = field(default=GARBAGE_AGE_MS_DEFAULT, kw_only=True)
+    objects: str | None = field(default=None, kw_only=True, repr=False)
 
     kind = PlaceKind.STORE
 
@@ -113,14 +147,33 @@ class StoredLogs(AskedPlace):
         return read_cleaner_config(LocalFiles(), self.sources)
 
     @property
+    def all_sources(self) -> SettingSources:
+        """Return where settings are looked for: in the environment where nothing is named."""
+        return self.sources or SettingSources()
+
+    @property
+    def unheeded(self) -> tuple[str, ...]:
+        """Name the topics' settings of ``--config``: rounds go by those kept with partitions."""
+        return tuple(
+            "a store keeps its topics' settings, and this one has no effect; change it with "
+            f"keeplast configure. --config={key}"
+            for key in flags_layer(self.all_sources.flags).every_topic
+        )
+
+    @property
     def address(self) -> str:
         """Return the URL of the metadata, without a password."""
         return shown_url(self.store)
 
+    @property
+    def owner_name(self) -> str:
+        """Return who owns what is changed: this host unless another name was given."""
+        return self.owner or socket.gethostname()
+
     def opened(
-        self, brokers: GroupReader | None = None, *, only_looks: bool = False
+        self, brokers: GroupReader | None = None, *, only_looks: bool = False, makes: bool = False
     ) -> TieredStore:
-        """Open the store; InvalidError when there is none."""
+        """Open the store; InvalidError when there is none and it is not to be made."""
         mode = exposed_mode(self.store)
         if mode is not None and not only_looks:
             self.events.warned(
@@ -129,10 +182,24 @@ class StoredLogs(AskedPlace):
                 f"store={shown_url(self.store)} mode={mode:04o}"
             )
         return open_store(
-            self.store, owner=self.owner or socket.gethostname(),
+            self.store, self.objects if makes else None, owner=self.owner_name,
             topic_of=partial(topic_config, cluster=self.broker), options=self.object_options,
             brokers=brokers, only_looks=only_looks,
         )  # fmt: skip
+
+    def status(self, scope: PartitionChoice, terms: StatusTerms) -> PlaceStatus:
+        """Look at rows, and with ``data_dir`` at a host's own logs; owns nothing."""
+        self.refuse_status_terms(terms)
+        if terms.open_runner is not None:
+            raise self.refused("status --exact")
+        places = local_places(self.data_dir)
+        with self.opened(terms.brokers, only_looks=True) as opened:
+            chosen = choose_partitions(opened, scope)
+            given_up = [each for each in opened.forgotten() if scope.includes(each)]
+            found = store_status(
+                opened, chosen, given_up, self.cleaner, places, wants_erased=terms.erased_by
+            )
+        return replace(found, warnings=() if chosen else (EMPTY,))
 
     def add_hold(
         self,
@@ -145,7 +212,7 @@ class StoredLogs(AskedPlace):
         """Hold partitions at a point, for the rounds of every host."""
         with self.opened() as opened:
             added = opened.holds.add(opened.holds.choose(topics, numbers), name, point, age_ms)
-            return HoldBook(tuple(map(HeldTopic, added)), opened.holds.now_ms())
+            return HoldBook.of(added, opened.holds.now_ms())
 
     def holds(self) -> HoldBook:
         """Return every hold of the store."""
@@ -156,7 +223,7 @@ class StoredLogs(AskedPlace):
         """End a hold."""
         with self.opened() as opened:
             released = opened.holds.release(name)
-            return HoldBook(tuple(map(HeldTopic, released)), opened.holds.now_ms())
+            return HoldBook.of(released, opened.holds.now_ms())
 
     def plan(
         self, scope: PartitionChoice, terms: AskedRounds, work: WorkTerms, *, exact: bool = False
@@ -170,55 +237,78 @@ class StoredLogs(AskedPlace):
             )
         with self.opened(work.brokers, only_looks=True) as opened:
             chosen = choose_partitions(opened, scope)
-            reports = tuple(
-                PartitionReport(
-                    each.topic, each.partition,
-                    (opened.plan(each, force=terms.force, expired=terms.expired),),
-                )
-                for each in chosen
-            )  # fmt: skip
+            reports = plan_store(opened, chosen, force=terms.force, expired=terms.expired)
             assumed = self._assumed(opened, chosen, work, is_forced=terms.force)
-            return PlanReport(CleanReport(reports, opened.hazards(chosen), assumed))
+            return PlanReport(CleanReport(reports, self._warned(opened, chosen, work), assumed))
 
     def clean(self, scope: PartitionChoice, terms: AskedRounds, work: WorkTerms) -> CleanReport:
         """Do a round of each partition, as its owner; several at once, as many as there is work."""
         terms.require_no_directory(self.address)
-        receipt = self._receipt_to(work)
+        receipt = open_receipt(work.receipt, work.events.warned)
         with self.opened(work.brokers) as opened:
             chosen = choose_partitions(opened, scope)
             assumed = self._assumed(opened, chosen, work, is_forced=terms.force)
-            warnings = opened.hazards(chosen)
-            for warning in warnings:
-                work.events.warned(warning)
+            warnings = self._warned(opened, chosen, work)
             with work.open_runner() as runner:
-                # A chosen shape cuts each round for all there is; else partitions go side by side.
-                width = 1 if work.shape is not None else min(len(chosen), runner.slots, ROUNDS_MAX)
-                cleaner = share_of(self.cleaner, runner, width)
+                settings = self._settings(scope, work, takes_over=terms.takes_over)
+                reports = clean_store(
+                    opened, chosen, runner, settings, receipt, force=terms.force,
+                    expired=terms.expired, progressed=work.progressed,
+                    finished=work.events.finished,
+                )  # fmt: skip
+        return CleanReport(reports, warnings, assumed)
 
-                def progressed(read_bytes: int) -> None:
-                    work.events.progressed(read_bytes)
-                    work.switch.check()
+    def _settings(
+        self, scope: PartitionChoice, work: WorkTerms, *, takes_over: bool
+    ) -> StoreSettings:
+        """Return what rounds of the store go by, by hand and in a loop."""
+        return StoreSettings(
+            name=self.address, owner=self.owner_name, is_about=scope.includes,
+            cleaner=lambda: self.cleaner, takes_over=self.takes_over or takes_over,
+            memory_bytes=work.memory_bytes, task_memory_bytes=work.task_memory_bytes,
+            shape=work.shape, grace_ms=self.grace_ms,
+        )  # fmt: skip
 
-                def do_round(each: TopicPartition) -> RoundReport:
-                    try:
-                        progressed(0)
-                        return opened.clean(
-                            each, lambda files: nullcontext(runner), progressed=progressed,
-                            cleaner=cleaner,
-                            takes_over=self.takes_over or terms.takes_over,
-                            grace_ms=self.grace_ms, receipt=receipt, force=terms.force,
-                            expired=terms.expired, memory_bytes=work.memory_bytes,
-                            task_memory_bytes=work.task_memory_bytes, shape=work.shape,
-                        )  # fmt: skip
-                    except (CompactionError, OSError) as error:
-                        return RoundReport(error=describe_error(error), failure=error)
+    @contextlib.contextmanager
+    def loop(self, scope: PartitionChoice, terms: LoopTerms, work: WorkTerms) -> Iterator[OpenLoop]:
+        """Open the store; partitions are claimed by the work, a partition at a time."""
+        files = LocalFiles()
+        prove_receipt(files, work.receipt)
+        host = host_settings(terms, self.data_dir, work.shape, files)
+        settings = replace(
+            self._settings(scope, work, takes_over=terms.takes_over), data_dir=self.data_dir,
+            retention=host_retention(self.data_dir, self.all_sources), retries=terms.retries,
+            garbage_age_ms=self.garbage_age_ms, receipt=work.receipt, untold=terms.untold,
+        )  # fmt: skip
+        settings.cleaner()
+        with self.opened(work.brokers) as opened:
+            chosen = choose_partitions(opened, scope)
+            for warning in (*(() if chosen else (EMPTY,)), *self.unheeded):
+                self.events.warned(warning)
 
-                reports: list[PartitionReport] = []
-                with ThreadPoolExecutor(max(width, 1), "keeplast-round") as pool:
-                    for each, report in zip(chosen, pool.map(do_round, chosen), strict=True):
-                        work.events.finished(each, report)
-                        reports.append(PartitionReport(each.topic, each.partition, (report,)))
-        return CleanReport(tuple(reports), warnings, assumed)
+            yield OpenLoop(
+                name=self.address, start=partial(store_work, opened, settings, host, files),
+                view=lambda asked: self._view(scope, asked, self.data_dir or terms.host_dir),
+                assumed=self._assumed(opened, chosen, work, is_forced=False, expires=True),
+            )  # fmt: skip
+
+    def view(self, scope: PartitionChoice, terms: ViewTerms) -> PlaceView:
+        """Return what shows the store, and next to it the logs in ``data_dir``."""
+        return self._view(scope, terms, self.data_dir)
+
+    def _view(self, scope: PartitionChoice, terms: ViewTerms, local: Path | None) -> PlaceView:
+        return store_view(
+            self.address, partial(self.opened, only_looks=True), scope, self.all_sources,
+            lambda: self.cleaner, local, terms,
+        )  # fmt: skip
+
+    def _warned(
+        self, opened: TieredStore, chosen: Sequence[TopicPartition], work: WorkTerms
+    ) -> tuple[str, ...]:
+        found = (*opened.hazards(chosen), *self.unheeded)
+        for warning in found:
+            work.events.warned(warning)
+        return found
 
     def _assumed(
         self,
@@ -226,25 +316,97 @@ class StoredLogs(AskedPlace):
         chosen: Sequence[TopicPartition],
         work: WorkTerms,
         *,
-        is_forced: bool,
+        is_forced: bool = False,
+        cleans: bool = True,
+        expires: bool = False,
     ) -> dict[str, str]:
-        """Say which defaults rounds rest on because no source gives them, and return them."""
+        """Say which defaults work rests on because no source gives them, and return them.
+
+        Rounds ``cleans``, by their settings; without, retention removes, by its own.
+        """
         if self.broker:
             return {}
         layers = () if self.sources is None else read_layers(LocalFiles(), self.sources)
         assumed = assumed_of_kept(
             (opened.state(each).settings for each in chosen), layers, is_forced=is_forced,
-            expires=False,
+            cleans=cleans, expires=expires,
         )  # fmt: skip
         if assumed:
             work.noted(assumed_sentence(assumed))
         return assumed
 
-    def _receipt_to(self, work: WorkTerms) -> Receipt | None:
-        files = LocalFiles()
-        for note in sentences(clock_notes(files, work.receipt, SystemClock().now_ms())):
-            work.events.warned(note)
-        return receipt_to(files, work.receipt)
+    def expire(self, scope: PartitionChoice, terms: AskedRounds, work: WorkTerms) -> CleanReport:
+        """Expire each partition in one transaction; a process of this owner goes on with it."""
+        terms.require_no_rounds(self.address)
+        terms.require_no_directory(self.address)
+        receipt = open_receipt(work.receipt, work.events.warned)
+        with self.opened() as opened:
+            chosen = choose_partitions(opened, scope)
+            assumed = self._assumed(opened, chosen, work, cleans=False, expires=True)
+            reports = expire_store(
+                opened, chosen, takes_over=self.takes_over or terms.takes_over,
+                grace_ms=self.grace_ms, receipt=receipt,
+            )  # fmt: skip
+        return CleanReport(reports, assumed=assumed)
+
+    def delete_records(
+        self, partition: TopicPartition, before_offset: int, terms: DeletionTerms
+    ) -> DeleteRecordsReport:
+        """Move the log start in one transaction; a process of this owner goes on with it."""
+        self.refuse(
+            {
+                "delete-records --remove": terms.removes,
+                "delete-records --high-watermark": terms.high_watermark is not None,
+                "delete-records --despite log-bounds": terms.is_unsafe,
+            }
+        )
+        receipt = open_receipt(terms.receipt, self.events.warned) if terms.writes else None
+        scope = PartitionChoice(topics=(partition.topic,), partitions=(partition.partition,))
+        with self.opened(only_looks=not terms.writes) as opened:
+            (at,) = choose_partitions(opened, scope)
+            return opened.removals.delete_records(
+                at, before_offset, writes=terms.writes,
+                takes_over=self.takes_over or terms.takes_over, grace_ms=self.grace_ms,
+                receipt=receipt,
+            )  # fmt: skip
+
+    def collect(
+        self,
+        scope: PartitionChoice,
+        terms: UpkeepTerms,
+        *,
+        orphans: Orphans | None = None,
+    ) -> UpkeepReport:
+        """Collect as the partitions' owner, those included that were given up."""
+        self.refuse({"collect --orphans": orphans is not None})
+        with self.opened() as opened:
+            return collect_store(opened, scope, self._owned(terms), self.garbage_age_ms)
+
+    def repair(self, scope: PartitionChoice, terms: RepairTerms) -> UpkeepReport:
+        """Cut logs, or say what restored metadata lack; what is not agreed to is only planned."""
+        self.refuse({"repair --rebuild": terms.rebuilds})
+        terms.require_one(scope, self.address)
+        if terms.truncate_to is not None:
+            receipt = open_receipt(terms.receipt, self.events.warned)
+            with self.opened() as opened:
+                return truncate_store(
+                    opened, scope, self._owned(terms), terms.truncate_to,
+                    grace_ms=self.grace_ms, receipt=receipt,
+                )  # fmt: skip
+        with self.opened() as opened:
+            accepts = terms.accepts_metadata and terms.is_agreed
+            return restore_store(opened, accepts_metadata=accepts)
+
+    def detach(self, scope: PartitionChoice, terms: UpkeepTerms) -> UpkeepReport:
+        """Give partitions up: what they hold is lost; without ``terms.is_agreed`` only planned."""
+        receipt = open_receipt(terms.receipt, self.events.warned)
+        with self.opened() as opened:
+            return forget_store(
+                opened, scope, self._owned(terms), grace_ms=self.grace_ms, receipt=receipt
+            )
+
+    def _owned(self, terms: UpkeepTerms) -> UpkeepTerms:
+        return replace(terms, takes_over=self.takes_over or terms.takes_over)
 
     def check(self, topics: Sequence[str] = ()) -> PlaceCheck:
         """Look at the database, rights and conditions of the objects, the clock and settings."""
@@ -256,9 +418,8 @@ class StoredLogs(AskedPlace):
 
     def effective_settings(self, topic: str | None = None) -> PlaceSettings:
         """Read what is kept with the partitions, and the cleaner's settings of every source."""
-        sources = SettingSources() if self.sources is None else self.sources
         with self.opened(only_looks=True) as opened:
-            return store_settings(opened, LocalFiles(), sources, topic)
+            return store_settings(opened, LocalFiles(), self.all_sources, topic)
 
     def configure(
         self,
@@ -268,10 +429,10 @@ class StoredLogs(AskedPlace):
         work: WorkTerms,
     ) -> ConfiguredPlace:
         """Change what is kept with each partition, as its owner; records are counted first."""
-        takes_over = self.takes_over or terms.takes_over
         with self.opened() as opened:
             return configure_store(
-                opened, changes, scope, replace(terms, takes_over=takes_over),
+                opened, changes, scope,
+                replace(terms, takes_over=self.takes_over or terms.takes_over),
                 open_runner=work.open_runner, memory_bytes=work.memory_bytes,
                 progressed=work.events.progressed,
             )  # fmt: skip
@@ -295,11 +456,9 @@ class StoredLogs(AskedPlace):
                 writer, terms.events.progressed,
             )  # fmt: skip
             report = undo_partitions(place, chosen, rounds=terms.rounds, told=terms.told)
-        before: Mapping[str, int] = {}
-        if report.missing and terms.receipt is not None:
-            with contextlib.suppress(CompactionError, OSError):
-                before = undone_ms(read_entries(terms.receipt, files))
-        return UndoneRounds(report, before)
+        if terms.receipt is None:
+            return UndoneRounds(report)
+        return UndoneRounds.of(report, partial(read_entries, terms.receipt, files))
 
     def drop_kept(self, scope: PartitionChoice, *, takes_over: bool = False) -> Mapping[str, int]:
         """Let kept rounds go; their objects go with a collection, when their grace has passed."""
@@ -312,25 +471,9 @@ class StoredLogs(AskedPlace):
     def verify(self, scope: PartitionChoice, terms: VerifyTerms) -> VerifyAnswer:
         """Judge rows, and what is live by reading all of it; owns nothing."""
         self.refuse_directory_terms(terms)
-        files = LocalFiles()
-        rounds = read_judged_rounds(terms, files)
+        judged = read_judged_rounds(terms, LocalFiles())
         with self.opened(only_looks=True) as opened:
-            chosen, parts = choose_partitions(opened, scope), opened.parts()
-            chain = None
-            if terms.receipt is not None:
-                chain = read_kept_chain(terms.receipt, files, parts.metadata.facts)
-
-            def judge(at: TopicPartition) -> VerificationReport:
-                judged = judge_partition(
-                    parts.metadata, parts.objects, at, terms.progressed, terms.planned
-                )
-                report = judged.report([each for each in rounds if each.partition == at])
-                return report if chain is None else with_check(report, chain)
-
-            return judge_each(
-                (ChosenPartition(str(at), at, partial(judge, at)) for at in chosen), terms, files,
-                chain,
-            )  # fmt: skip
+            return verify_store(opened, choose_partitions(opened, scope), judged, terms)
 
     def explain(self, asked: AskedKey, scope: PartitionChoice, terms: SearchTerms) -> KeyAnswer:
         """Explain a key in live segments and replaced ones."""
@@ -365,18 +508,11 @@ class StoredLogs(AskedPlace):
         self, asked: AskedErasure, answer: ErasureAnswer, terms: AskedRounds, work: WorkTerms
     ) -> CleanReport:
         """Do rounds as the partitions' owner, and collect what may go."""
-        faults = clean_store_traces(
-            lambda: self.opened(work.brokers), answer.partitions_with_traces(),
-            takes_over=self.takes_over or terms.takes_over, grace_ms=self.grace_ms,
-            receipt=self._receipt_to(work), cleaner=self.cleaner,
-        )  # fmt: skip
         return CleanReport(
-            tuple(
-                PartitionReport(
-                    at.topic, at.partition,
-                    (RoundReport(error=describe_error(error), failure=error),),
-                )
-                for at, error in faults
+            clean_store_traces(
+                lambda: self.opened(work.brokers), answer.partitions_with_traces(),
+                takes_over=self.takes_over or terms.takes_over, grace_ms=self.grace_ms,
+                receipt=open_receipt(work.receipt, work.events.warned), cleaner=self.cleaner,
             )
         )  # fmt: skip
 
@@ -401,6 +537,37 @@ class StoredLogs(AskedPlace):
                 statement, opened, hasher, behind=behind, progressed=terms.progressed
             )
 
-    def read_place(self, scope: PartitionChoice, checkpoint: str | None) -> ReadPlace:
+    def read_place(self, scope: PartitionChoice, terms: ReadTerms) -> ReadPlace:
         """Return the store to read states from; rounds may go on meanwhile."""
-        return store_read(self.store, self.broker, self.object_options)
+        self.refuse_more_directories(terms)
+        if self.sources is not None and self.sources.flags:
+            raise InvalidError(
+                "the settings of what is in a store are kept with it; leave --config out, or "
+                f"change them with keeplast configure. place={self.address}"
+            )
+        return store_read(self.store, self.broker, self.object_options, terms.brokers)
+
+    def export_logs(
+        self,
+        scope: PartitionChoice,
+        to: Path,
+        *,
+        planned: Callable[[int], None] = lambda count: None,
+        progressed: Callable[[int], None] = lambda count: None,
+    ) -> WrittenLogs:
+        """Write what is live as files; rounds may go on meanwhile."""
+        with self.opened(only_looks=True) as opened:
+            chosen = choose_partitions(opened, scope)
+            return write_logs(opened, chosen, to, planned=planned, progressed=progressed)
+
+    def copy(self, source: AskedPlace, scope: PartitionChoice, terms: CopyTerms) -> CopyAnswer:
+        """Copy as the partitions' owner; with ``terms.takes_new`` a missing store is made."""
+        if not isinstance(source, DirectoryLogs):
+            raise InvalidError(
+                f"a copy begins with a data directory; name one. place={source.address}"
+            )
+        return copy_directory(
+            source.path, source.sources, partial(self.opened, makes=terms.takes_new), scope,
+            replace(terms, takes_over=self.takes_over or terms.takes_over),
+            grace_ms=self.grace_ms, warned=self.events.warned,
+        )  # fmt: skip

@@ -35,8 +35,7 @@ from math import ceil
 
 from keeplast.cleaner.reasons import HoldLimit, Limit
 from keeplast.cleaner.selection import PASSED_OVER_MAX
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.segment import SegmentSummary
+from keeplast.model.partition import INT64_MAX, SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 
 

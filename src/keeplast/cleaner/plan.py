@@ -2,6 +2,19 @@
 
 Both are immutable and carry everything that comes from outside a group, so that an attempt is a
 function of the plan and the group's bytes and can run anywhere, twice, in any order.
+
+Puts neighbouring segments together, so that what remains of them becomes one.
+
+Greedy from the left, by sizes before cleaning. The head's base is the output's base, and every
+offset in the output must lie within 2^31-1 of it. Kafka: ``groupSegmentsBySize``; cleaning.md 3.2.
+
+Which segments a round need not read, from what is known of their batches beforehand.
+
+A segment of the clean section that no dirty key is in stays as it is, byte for byte, unless time
+alone changes it: a tombstone that expires or gets its horizon, a marker, an empty batch that
+nobody needs any more, a format that is converted. :func:`stays` says no whenever that is possible;
+skipping must never change what remains (I-22). KIP-1272 leaves these conditions out; tiering.md
+section 9.4.
 """
 
 from __future__ import annotations
@@ -13,15 +26,61 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.cleaner.eligibility import segments_between
-from keeplast.cleaner.grouping import group_segments
 from keeplast.errors import invariant
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.model.offsets import INT32_MAX, INT64_MAX, NO_HORIZON, delete_horizon
-from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import ReaderWait
-from keeplast.model.segment import SegmentSummary
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.hold import ReaderWait
+from keeplast.model.partition import (
+    INT32_MAX,
+    INT64_MAX,
+    NO_HORIZON,
+    RELATIVE_OFFSET_MAX,
+    SegmentSummary,
+    TopicPartition,
+    delete_horizon,
+)
+from keeplast.model.topic_config import Strategy, TopicConfig
+
+
+def group_segments(
+    segments: Sequence[SegmentSummary],
+    *,
+    bound: int,
+    segment_bytes: int,
+    segment_index_bytes: int,
+    sources_max: int = INT32_MAX,
+    begins_at: Container[int] = (),
+) -> tuple[tuple[SegmentSummary, ...], ...]:
+    """Return the groups in ascending order; each has at least one segment.
+
+    An empty segment joins at any distance, which lets runs of emptied segments collapse.
+    ``bound`` is the round's exclusive end, from which the last segment's reach follows.
+    ``sources_max`` is how many segments a group has at most, ``begins_at`` are base offsets with
+    which one has to begin; Kafka's cleaner has no such limits.
+    """
+    groups: list[tuple[SegmentSummary, ...]] = []
+    at = 0
+    while at < len(segments):
+        head = segments[at]
+        size, offsets, times = head.size_bytes, head.offset_index_bytes, head.time_index_bytes
+        end = at + 1
+        while end < len(segments) and end - at < sources_max:
+            candidate = segments[end]
+            if candidate.base_offset in begins_at:
+                break
+            size += candidate.size_bytes
+            offsets += candidate.offset_index_bytes
+            times += candidate.time_index_bytes
+            if size > segment_bytes or max(offsets, times) > segment_index_bytes:
+                break
+            following = segments[end + 1].base_offset if end + 1 < len(segments) else bound
+            reach = following - 1 - head.base_offset
+            if candidate.size_bytes and reach > RELATIVE_OFFSET_MAX:
+                break
+            end += 1
+        groups.append(tuple(segments[at:end]))
+        at = end
+    return tuple(groups)
+
 
 AbortedBySegment = tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]
 
@@ -144,7 +203,7 @@ class RoundPlan:
 
     def aborted_from(self, base_offset: int) -> tuple[AbortedTransaction, ...]:
         """Return the aborted transactions that a pass starting in this segment can meet."""
-        invariant(self.aborted is not None, "nobody has asked the markers who was aborted")
+        invariant(self.aborted is not None, "the markers were not asked for aborted transactions")
         return tuple(
             txn
             for base, entries in self.aborted or ()
@@ -235,3 +294,57 @@ def plan_groups(plan: RoundPlan, end_offset: int) -> tuple[GroupPlan, ...]:
         begins_at=plan.begins_at,
     )
     return tuple(GroupPlan(sources) for sources in groups)
+
+
+EMPTIES_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentContents:
+    """What of a segment's batches a round in which no key matches could change.
+
+    ``unstamped`` are batches with tombstones and without a delete horizon, ``horizon_ms`` the
+    earliest horizon, None without one. ``keyless`` are records, the others batches.
+    ``transactional`` counts markers too. ``empties`` are producer id and last offset of the batches
+    without records; ``more_empties`` says that there are more than could be noted.
+    """
+
+    keyless: int = 0
+    tombstones: int = 0
+    unstamped: int = 0
+    horizon_ms: int | None = None
+    transactional: int = 0
+    old_format: int = 0
+    empties: tuple[tuple[int, int], ...] = ()
+    more_empties: bool = False
+
+
+def stays(
+    contents: SegmentContents, *, now_ms: int, last_offset: int, last_records: NDArray[np.int64],
+    expires_nothing: bool = False,
+) -> bool:  # fmt: skip
+    """Say whether a round at ``now_ms`` leaves the segment as it is when no key of it is dirty.
+
+    ``last_offset`` is the segment's own, whose batch always stays. ``last_records`` are those of
+    :func:`~keeplast.cleaner.transactions.last_records`: an empty batch stays while its producer's
+    state rests on it. A round that ``expires_nothing`` sets no horizon and heeds none.
+    """
+    if contents.keyless or contents.transactional or contents.old_format:
+        return False
+    if not expires_nothing:
+        has_passed = contents.horizon_ms is not None and contents.horizon_ms <= now_ms
+        if contents.unstamped or has_passed:
+            return False
+    if contents.more_empties:
+        return False
+    needed = set(zip(last_records[:, 0].tolist(), last_records[:, 1].tolist(), strict=True))
+    return all(each[1] == last_offset or each in needed for each in contents.empties)
+
+
+def has_no_events(contents: SegmentContents) -> bool:
+    """Say whether no transaction runs through the segment.
+
+    Where versions rank, the clean section is read for its winners. A segment without a dirty key
+    has none, but what follows it must know of its markers.
+    """
+    return not contents.transactional

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.segment import SegmentSummary
+from keeplast.model.partition import INT64_MAX, SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 
 

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from keeplast.model.duration import precise_duration_text
 from keeplast.model.partition import TopicPartition
+from keeplast.model.text import precise_duration_text
 
 PASSED_OVER_MAX = 4
 
@@ -65,7 +65,7 @@ def choose(
     candidates: Sequence[Candidate], count: int, order: Order = Order.OVERDUE_FIRST
 ) -> tuple[Choice, ...]:
     """Return at most ``count`` of ``candidates``, the most urgent first."""
-    key = _kafka_key if order is Order.KAFKA else _key
+    key = (lambda each: -each.ratio) if order is Order.KAFKA else _key
     ranked = sorted(candidates, key=key)
     return tuple(Choice(each.partition, _why(each, order)) for each in ranked[:count])
 
@@ -79,10 +79,6 @@ def _key(candidate: Candidate) -> tuple[int, int, bool, float, TopicPartition]:
         -candidate.ratio,
         candidate.partition,
     )
-
-
-def _kafka_key(candidate: Candidate) -> float:
-    return -candidate.ratio
 
 
 def _why(candidate: Candidate, order: Order) -> str:

@@ -5,6 +5,12 @@ from group to group; in parallel it is computed from the *events* of the segment
 are what a fold can notice of them. Both folds give the same state.
 
 Kafka: ``CleanedTransactionMetadata``; cleaning.md section 3.5.
+
+Which batch of each producer a round must keep, at least empty.
+
+An active producer's last data batch holds the sequence number by which a broker recognises a
+duplicate; of a producer of whom only markers are known, every marker with its epoch does. Kafka:
+``ProducerStateManager``, ``Cleaner.cleanSegments`` (last records of active producers).
 """
 
 from __future__ import annotations
@@ -17,7 +23,25 @@ from numpy.typing import NDArray
 from keeplast.columns import transactions as kernels
 from keeplast.columns.kernel import OK
 from keeplast.errors import invariant
+from keeplast.format.producer_snapshot import ProducerEntry
 from keeplast.format.txn_index import AbortedTransaction
+
+
+def last_records(
+    entries: Iterable[ProducerEntry], *, now_ms: int, expiration_ms: int
+) -> NDArray[np.int64]:
+    """Return (producer id, last data offset or -1, epoch) of the active producers, ascending.
+
+    A producer expires after ``expiration_ms`` without a batch (equality expires), unless its
+    transaction is open.
+    """
+    rows = [
+        (entry.producer_id, max(entry.last_offset, -1), entry.epoch)
+        for entry in entries
+        if entry.current_txn_first_offset >= 0 or now_ms - entry.timestamp < expiration_ms
+    ]
+    return np.array(sorted(rows), np.int64).reshape(-1, 3)
+
 
 SLOTS_MIN = 256
 REPLAYED_AT_ONCE = 4096
@@ -49,7 +73,7 @@ class TransactionState:
 
     def tell(self, aborted: Iterable[AbortedTransaction]) -> None:
         """Take what was aborted; once, and before the first event."""
-        invariant(not self.is_told, "a pass is told twice who was aborted")
+        invariant(not self.is_told, "a pass is given aborted transactions twice")
         self.is_told = True
         self.aborted = tuple(sorted(set(aborted), key=lambda txn: txn.first_offset))
         self._keys = aborted_keys(self.aborted)

@@ -6,22 +6,23 @@ strategy's own keys are taken off the command line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from keeplast.api.directory_logs import DirectoryLogs
-from keeplast.cli.frame.command import Result
-from keeplast.cli.frame.exit_codes import DONE, error_exit_code
-from keeplast.cli.frame.guard import error_document
-from keeplast.cli.frame.options import memory_size
-from keeplast.cli.frame.parameters import MEMORY_DEFAULT
+from keeplast.cli.frame.command import (
+    DONE,
+    Result,
+    error_document,
+    error_exit_code,
+    report_errors,
+    report_exit_code,
+)
+from keeplast.cli.frame.options import MEMORY_DEFAULT, memory_size
 from keeplast.cli.frame.round_options import CleanOptions
-from keeplast.cli.frame.verdict import report_errors, report_exit_code
-from keeplast.cli.show.compare import render
-from keeplast.cli.show.fault import fault_text
-from keeplast.cli.show.output import print_result, say
+from keeplast.cli.show.output import fault_text, print_result, say
 from keeplast.cli.show.progress import ProgressEvents
+from keeplast.cli.show.verify import render_comparison
 from keeplast.config.selection import select_partitions
 from keeplast.config.sources import read_settings
 from keeplast.errors import CompactionError, InvalidError
@@ -51,7 +52,10 @@ def compare_strategies(options: CleanOptions, *, first: int, as_json: bool) -> R
     for warning in selection.warnings:
         say(warning, kind="warning")
     memory_bytes = memory_size(found.text("memory") or MEMORY_DEFAULT)
-    sources = replace(place.sources, flags=without_strategy(place.sources.flags))
+    # Today's strategy is what is in force without the one that is asked about.
+    given = place.sources.flags
+    flags = tuple(each for each in given if each.partition("=")[0].strip() not in STRATEGY_KEYS)
+    sources = replace(place.sources, flags=flags)
     settings = read_settings(selection.directory.root, files, sources)
     today = {
         request: settings.topic_config(request.partition.topic) for request in selection.partitions
@@ -79,14 +83,9 @@ def compare_strategies(options: CleanOptions, *, first: int, as_json: bool) -> R
                 continue
             documents.append({**head, "error": None, **preview_document(preview)})
             if not as_json:
-                print_result(*render(preview))
+                print_result(*render_comparison(preview))
     documents.sort(key=lambda each: (each["topic"], each["partition"]))
-    return code or DONE, {"partitions": documents}
-
-
-def without_strategy(flags: Sequence[str]) -> tuple[str, ...]:
-    """Return the ``KEY=VALUE`` texts that say nothing about the strategy."""
-    return tuple(flag for flag in flags if flag.partition("=")[0].strip() not in STRATEGY_KEYS)
+    return code or DONE, {**place.head, "partitions": documents}
 
 
 def _check_differs(request: PartitionRequest, today: TopicConfig) -> None:

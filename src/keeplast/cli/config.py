@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.parameters import Flags, Json
-from keeplast.cli.frame.place import Given, OptionalPlace, PlaceOptions
+from keeplast.cli.frame.options import Flags, Json
+from keeplast.cli.frame.round_options import Given, OptionalPlace, PlaceOptions
 from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
-    from keeplast.config.choice import SettingSources
     from keeplast.config.definition import Definition
-    from keeplast.config.effective import Effective as SettingValue
+    from keeplast.config.layers import SettingSources
+    from keeplast.config.settings import Effective as SettingValue
 
 Effective = Annotated[
     bool,
@@ -92,7 +92,7 @@ def config(
 def _settings_of_place(
     where: PlaceOptions, topic: str | None, *, is_whole: bool, as_json: bool
 ) -> Result:
-    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+    from keeplast.cli.frame.command import CHECK_FAILED, DONE
     from keeplast.cli.show.config import properties_table, values_table
     from keeplast.cli.show.output import print_result, say
     from keeplast.config.definitions import DEFINITIONS
@@ -119,7 +119,7 @@ def _settings_of_place(
 
 
 def _value_in_place(where: PlaceOptions, key: str, topic: str | None, *, as_json: bool) -> Result:
-    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.frame.command import DONE
     from keeplast.cli.show.output import say
     from keeplast.config.layers import find_definition
     from keeplast.config.setting_rows import definition_row, origin_text, value_row
@@ -139,7 +139,7 @@ def _value_in_place(where: PlaceOptions, key: str, topic: str | None, *, as_json
 def _print_value(definition: Definition, value: SettingValue, origin: str) -> None:
     """Print a value for scripts, and where it is from on stderr."""
     from keeplast.cli.show.output import print_result, say
-    from keeplast.config.values import value_text
+    from keeplast.config.definition import value_text
 
     print_result(value_text(value.value) if value.value is not None else "")
     say(f"{definition.key}: {origin}")
@@ -148,7 +148,7 @@ def _print_value(definition: Definition, value: SettingValue, origin: str) -> No
 def _value_without_place(
     key: str, topic: str | None, sources: SettingSources, *, as_json: bool
 ) -> Result:
-    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.frame.command import DONE
     from keeplast.config.layers import find_definition
     from keeplast.config.setting_rows import definition_row, origin_text, value_row
     from keeplast.config.sources import read_spoken_settings
@@ -165,11 +165,11 @@ def _value_without_place(
 def _all_there_are(
     sources: SettingSources, topic: str | None, *, effective: bool, as_json: bool
 ) -> Result:
-    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.frame.command import DONE
     from keeplast.cli.show.config import definitions_table
     from keeplast.cli.show.output import print_result
-    from keeplast.config.choice import USUAL_SOURCES
     from keeplast.config.definitions import DEFINITIONS
+    from keeplast.config.layers import USUAL_SOURCES
     from keeplast.config.setting_rows import definition_row
 
     if effective or topic is not None or sources != USUAL_SOURCES:
@@ -181,11 +181,10 @@ def _all_there_are(
 
 def _describe(key: str, broker_config: Path | None, *, as_json: bool) -> Result:
     """Show what a setting means, and what a broker's file says of it."""
-    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.frame.command import DONE
     from keeplast.cli.show.config import broker_text, definition_lines
     from keeplast.cli.show.output import print_result
-    from keeplast.config.broker_config import read_broker_config
-    from keeplast.config.layers import find_definition
+    from keeplast.config.layers import find_definition, read_broker_config
     from keeplast.config.setting_rows import definition_row, value_row
     from keeplast.config.settings import Settings
     from keeplast.log.files import LocalFiles
@@ -205,9 +204,9 @@ def _describe(key: str, broker_config: Path | None, *, as_json: bool) -> Result:
 
 
 def _check_file(file: Path, *, as_json: bool) -> Result:
-    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+    from keeplast.cli.frame.command import CHECK_FAILED, DONE
     from keeplast.cli.show.output import print_result
-    from keeplast.config.file_check import check_settings_file
+    from keeplast.config.setting_rows import check_settings_file
     from keeplast.log.files import LocalFiles
 
     found = check_settings_file(file, LocalFiles())

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.options import ScopeOptions
-from keeplast.cli.frame.parameters import MEMORY_DEFAULT, Json
-from keeplast.cli.frame.place import Given, PlaceName, PlaceOptions, runner_of
-from keeplast.cli.frame.round_options import TakeOver
-from keeplast.errors import InvalidError
+from keeplast.cli.frame.options import MEMORY_DEFAULT, Json, ScopeOptions, despite_option
+from keeplast.cli.frame.round_options import Given, PlaceName, PlaceOptions, TakeOver, runner_of
+from keeplast.errors import Despite, InvalidError
 
 if TYPE_CHECKING:
     from keeplast.service.place_settings import ConfiguredPartition, ConfiguredPlace
@@ -30,13 +28,7 @@ Unset = Annotated[
     ),
 ]  # fmt: skip
 Plan = Annotated[bool, typer.Option("--plan", help="Only say what would follow; change nothing.")]
-DropKeyless = Annotated[
-    bool,
-    typer.Option(
-        "--drop-keyless",
-        help="Confirm that records without a key go when a topic of a store becomes compacted.",
-    ),
-]
+Limits = Annotated[tuple[Despite, ...], despite_option(Despite.KEYLESS_RECORDS)]
 
 
 @command(
@@ -50,7 +42,7 @@ def configure(
     given: Given = (),
     unset: Unset = (),
     plan: Plan = False,
-    drop_keyless: DropKeyless = False,
+    despite: Limits = (),
     take_over: TakeOver = False,
     as_json: Json = False,
 ) -> Result:
@@ -59,8 +51,8 @@ def configure(
     The change is checked together with every other source, and nothing is written unless the result
     can be used. The rest of the file stays as it is, comments included. Running rounds take it from
     the next one on. A topic of a store that becomes compacted is read once first: records without a
-    key belong to no key and would go; they are counted, and the change is refused until
-    --drop-keyless confirms it.
+    key belong to no key and would go; they are counted, and the change is refused without
+    --despite keyless-records.
     """
     from keeplast.api.round_terms import WorkTerms
     from keeplast.cli.frame.options import memory_size
@@ -72,7 +64,7 @@ def configure(
     changes = _changes(place, settings, unset)
     found, asked = PlaceOptions(place=place, given=given).open()
     cores = runner_of(found).cores
-    terms = ChangeTerms(plans=plan, drops_keyless=drop_keyless, takes_over=take_over)
+    terms = ChangeTerms(plans=plan, drops_keyless=bool(despite), takes_over=take_over)
     with ProgressEvents("reading") as events:
         work = WorkTerms(
             # Counting is one walk through each log: not worth a start of Spark.
@@ -111,9 +103,8 @@ def _changes(place: str, settings: Sequence[str], unset: Sequence[str]) -> dict[
 
 def _report_failures(done: ConfiguredPlace) -> int:
     """Say why partitions failed; returns the greatest exit code."""
-    from keeplast.cli.frame.exit_codes import DONE, error_exit_code
-    from keeplast.cli.show.fault import fault_text
-    from keeplast.cli.show.output import say
+    from keeplast.cli.frame.command import DONE, error_exit_code
+    from keeplast.cli.show.output import fault_text, say
 
     code = DONE
     for each in done.partitions:
@@ -157,7 +148,7 @@ def _document(done: ConfiguredPlace, *, plans: bool) -> dict[str, Any]:
 
 
 def _partition_document(each: ConfiguredPartition, *, plans: bool) -> dict[str, Any]:
-    from keeplast.cli.frame.guard import error_document
+    from keeplast.cli.frame.command import error_document
 
     row: dict[str, Any] = {"topic": each.partition.topic, "partition": each.partition.partition}
     found = each.migration

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.options import SettingOptions
-from keeplast.cli.frame.parameters import (
+from keeplast.cli.frame.options import (
     SCOPE,
-    DataDir,
     HighWatermark,
     Json,
-    Unsafe,
+    despite_option,
     partition_number,
 )
+from keeplast.cli.frame.round_options import PlaceOptions, TakeOver
+from keeplast.errors import Despite
 from keeplast.model.partition import TopicPartition
 
 if TYPE_CHECKING:
-    from keeplast.run.delete_records import DeleteRecordsReport
+    from keeplast.run.expiry import DeleteRecordsReport
 
 Topic = Annotated[
     str, typer.Option("--topic", metavar="T", help="The topic.", rich_help_panel=SCOPE)
@@ -52,6 +52,7 @@ Remove = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would happen, and change nothing.")
 ]
+Limits = Annotated[tuple[Despite, ...], despite_option(Despite.LOG_BOUNDS)]
 
 
 @command(
@@ -59,55 +60,48 @@ DryRun = Annotated[
     example="keeplast delete-records DATA_DIR --topic orders --partition 0 --before-offset 100",
 )
 def delete_records(
-    data_dir: DataDir,
+    where: PlaceOptions,
     topic: Topic,
     partition: Partition,
     before_offset: BeforeOffset,
-    settings: SettingOptions,
     remove: Remove = False,
     dry_run: DryRun = False,
     high_watermark: HighWatermark = None,
-    unsafe: Unsafe = False,
+    despite: Limits = (),
+    take_over: TakeOver = False,
     as_json: Json = False,
 ) -> Result:
     """Delete a partition's records below an offset, whatever their keys, as DeleteRecords does.
 
-    They are gone for readers at once. Their bytes go when all of a segment is below the offset: now
-    with `--remove`, at a broker's next retention check, or behind the next round of `clean` or
-    `run`, which may join the segment with what follows first, so that it stays as long as that.
-    Refused for a topic whose policy lacks `delete`, and above the high watermark.
+    They are gone for readers at once. Their bytes go when all of a segment is below the offset. Of
+    a data directory: now with --remove, at a broker's next retention check, or after the next round
+    of clean or run, which may join the segment with what follows first, so that it stays as long as
+    that. Of a store: with keeplast collect, when the grace has passed. Refused for a topic whose
+    policy lacks delete, and above the high watermark.
     """
-    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.frame.command import DONE
     from keeplast.cli.show.output import print_result, say
-    from keeplast.config.selection import choose_partition
-    from keeplast.log.files import LocalFiles
-    from keeplast.run.delete_records import delete_records as delete
+    from keeplast.config.place_properties import PlaceKind
+    from keeplast.service.upkeep import DeletionTerms
 
-    files = LocalFiles()
-    request, warnings = choose_partition(
-        data_dir, files, TopicPartition(topic, partition), settings
-    )
-    for warning in warnings:
-        say(warning, kind="warning")
-    report = delete(
-        request,
-        files,
-        before_offset=before_offset,
-        high_watermark=high_watermark,
-        is_unsafe=unsafe,
-        removes=remove,
-        writes=not dry_run,
+    found, place = where.open()
+    terms = DeletionTerms(
+        high_watermark=high_watermark, is_unsafe=bool(despite), removes=remove, writes=not dry_run,
+        takes_over=take_over, receipt=found.path("receipt"),
         warned=lambda message: say(message, kind="warning"),
-    )
+    )  # fmt: skip
+    report = place.delete_records(TopicPartition(topic, partition), before_offset, terms)
     if not as_json:
-        print_result(*_lines(report, dry_run=dry_run, removes=remove))
-    return DONE, {**report.as_document(), "dry_run": dry_run}
+        is_store = found.kind is PlaceKind.STORE
+        print_result(*_lines(report, dry_run=dry_run, removes=remove, is_store=is_store))
+    return DONE, {**place.head, **report.as_document(), "dry_run": dry_run}
 
 
-def _lines(report: DeleteRecordsReport, *, dry_run: bool, removes: bool) -> list[str]:
+def _lines(
+    report: DeleteRecordsReport, *, dry_run: bool, removes: bool, is_store: bool
+) -> list[str]:
     """Return what happened, what it means, and what becomes of the bytes and when."""
-    from keeplast.model.escapes import printable
-    from keeplast.model.size import format_bytes
+    from keeplast.model.text import format_bytes, format_counted, printable
 
     name = printable(f"{report.topic}-{report.partition}")
     would = "would be " if dry_run else ""
@@ -121,12 +115,14 @@ def _lines(report: DeleteRecordsReport, *, dry_run: bool, removes: bool) -> list
     if report.below:
         size = format_bytes(sum(segment.bytes for segment in report.below))
         bases = _bases([segment.base for segment in report.below])
-        what = f"{_count(len(report.below), 'segment')} wholly below ({bases}, {size})"
+        what = f"{format_counted(len(report.below), 'segment')} wholly below ({bases}, {size})"
         if removes:
             lines.append(f"  {what}: {'would be removed' if dry_run else 'removed'}")
         else:
             after = "by --remove, or by a broker's next retention check"
-            if report.is_compacted:
+            if is_store:
+                after = "by keeplast collect, when their grace has passed"
+            elif report.is_compacted:
                 after = (
                     "now by --remove, later by a broker's next retention check, or by the next "
                     "clean or run, unless its round joins it with what follows"
@@ -148,7 +144,3 @@ def _lines(report: DeleteRecordsReport, *, dry_run: bool, removes: bool) -> list
 def _bases(bases: list[int]) -> str:
     shown = [str(base) for base in bases]
     return ", ".join(shown) if len(shown) <= 4 else f"{shown[0]}, {shown[1]} … {shown[-1]}"
-
-
-def _count(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -10,27 +10,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keeplast.cli.frame.certifying import CertificateOptions, sign_certificate
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.erasing import (
+    KEYS,
+    CertificateOptions,
     KeyOptions,
+    Keys,
+    Requests,
     asked_keys,
     check_call,
     say_answer,
     search_runner,
+    sign_certificate,
 )
-from keeplast.cli.frame.erasure_options import KEYS, Keys, Requests
-from keeplast.cli.frame.parameters import ROUND, SCOPE, Json, NowMs
-from keeplast.cli.frame.place import Given, PlaceOptions, runner_of, search_of, work_of
-from keeplast.cli.frame.place_command import PlaceCommand
-from keeplast.cli.frame.round_options import TakeOver
+from keeplast.cli.frame.lazy import PlaceCommand
+from keeplast.cli.frame.options import ROUND, SCOPE, Json, NowMs
+from keeplast.cli.frame.round_options import (
+    Given,
+    PlaceOptions,
+    TakeOver,
+    runner_of,
+    search_of,
+    work_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from keeplast.model.erasure_request import ErasureRequest
+    from keeplast.service.erasure.certificate import SearchedPlace
     from keeplast.service.erasure.certificate_check import PartitionStanding
-    from keeplast.service.erasure.certificate_issue import SearchedPlace
     from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
     from keeplast.survey.report import CleanReport
 
@@ -104,15 +113,14 @@ def keys(
     """
     from keeplast.api.open_place import brokers_of
     from keeplast.api.round_terms import AskedRounds
-    from keeplast.cli.frame.guard import StopSignals
-    from keeplast.cli.frame.verdict import report_errors, report_exit_code
-    from keeplast.cli.show.erase import render_answer
+    from keeplast.cli.frame.command import StopSignals, report_errors, report_exit_code
+    from keeplast.cli.show.keys import render_answer
     from keeplast.cli.show.output import print_result, say
     from keeplast.cli.show.progress import ProgressEvents
-    from keeplast.model.keyless import Keyless
-    from keeplast.run.stop_switch import StopSwitch
+    from keeplast.model.topic_config import Keyless
+    from keeplast.run.events import StopSwitch
+    from keeplast.service.erasure.directory_erasing import carry_out
     from keeplast.service.erasure.erasure_book import name_in_own
-    from keeplast.service.erasure.erasure_call import carry_out
 
     check_call(about, now=now, now_ms=now_ms)
     found, place = where.open()
@@ -181,8 +189,8 @@ def requests(
     as_json: Json = False,
 ) -> Result:  # fmt: skip
     """Show the requests that are kept in a place, or remove one."""
-    from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.show.erase import requests_table
+    from keeplast.cli.frame.command import DONE
+    from keeplast.cli.show.keys import requests_table
     from keeplast.cli.show.output import print_result
     from keeplast.service.erasure.erasure_book import forget_request
 
@@ -267,9 +275,8 @@ def check(
     --keys. What came back from a backup is shown as older, a key that was written again as later.
     """
     from keeplast.api.open_place import brokers_of
-    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+    from keeplast.cli.frame.command import CHECK_FAILED, DONE, check_signing
     from keeplast.cli.frame.key_files import read_hasher, read_keys
-    from keeplast.cli.frame.packages import check_signing
     from keeplast.cli.show.output import print_result, say
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.errors import InvalidError
@@ -285,7 +292,7 @@ def check(
     from keeplast.signing import SignatureCheck
 
     if keys is not None and hash_key is None:
-        raise InvalidError("only the hash key tells whose hashes these are; give --hash-key too.")
+        raise InvalidError("keys are compared by their hashes; give --hash-key too")
     if place is None and given:
         raise InvalidError(f"properties are those of a place; name it, too. --with={given[0]}")
     files, proof = LocalFiles(), SignatureCheck(public_key)
@@ -295,7 +302,7 @@ def check(
     try:
         statement = read_certificate(files.read_bytes(file, CERTIFICATE_BYTES_MAX), proof)
     except FileNotFoundError as error:
-        raise InvalidError(f"there is no such certificate. path={file}") from error
+        raise InvalidError(f"no such certificate; correct the path. path={file}") from error
     except InvalidError as error:
         say(f"{error} path={file}", kind="error")
         return CHECK_FAILED, {**document, "problem": str(error)}
@@ -333,7 +340,7 @@ def _verified_lines(
 ) -> list[str]:
     """Return what a person is told of a certificate that is as it was signed."""
     from keeplast.clock import time_text
-    from keeplast.model.escapes import printable
+    from keeplast.model.text import printable
     from keeplast.service.erasure.certificate import not_stated_in, unknown_paths_in
 
     lines = [

@@ -8,13 +8,12 @@ import typer
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.erasing import search_runner
-from keeplast.cli.frame.keys import KEY_WORDS, parse_key
-from keeplast.cli.frame.options import ScopeOptions
-from keeplast.cli.frame.parameters import Json, NowMs
-from keeplast.cli.frame.place import PlaceOptions, runner_of, search_of
+from keeplast.cli.frame.key_files import KEY_WORDS, parse_key
+from keeplast.cli.frame.options import Json, NowMs, ScopeOptions
+from keeplast.cli.frame.round_options import PlaceOptions, runner_of, search_of
 
 if TYPE_CHECKING:
-    from keeplast.inspect.explain import AskedKey
+    pass
 
 Key = Annotated[
     str | None,
@@ -59,13 +58,13 @@ def explain(
     must then be due. Reads each log once, takes no lock, claims nothing and writes nothing.
     """
     from keeplast.api.open_place import brokers_of
-    from keeplast.cli.frame.exit_codes import DONE, REFUSED, error_exit_code
-    from keeplast.cli.show.explain import render_explained
-    from keeplast.cli.show.fault import fault_text
-    from keeplast.cli.show.output import print_result, say
+    from keeplast.cli.frame.command import DONE, REFUSED, error_exit_code
+    from keeplast.cli.show.keys import render_explained
+    from keeplast.cli.show.output import fault_text, print_result, say
     from keeplast.cli.show.progress import ProgressEvents
+    from keeplast.inspect.explain import AskedKey
 
-    asked = asked_key(key, offset, header)
+    asked = AskedKey(None if key is None else parse_key(key), offset, header)
     found, place = where.open()
     with ProgressEvents("searching") as events, search_runner(runner_of(found)) as runner:
         terms = search_of(found, events, runner, brokers_of(found), now_ms)
@@ -83,10 +82,3 @@ def explain(
     if not as_json:
         print_result(*render_explained(answer, values=values, key_words=KEY_WORDS))
     return code, answer.document(values=values, fault_text=fault_text)
-
-
-def asked_key(key: str | None, offset: int | None, header: str | None) -> AskedKey:
-    """Return what is asked about; InvalidError unless it is a key or an offset."""
-    from keeplast.inspect.explain import AskedKey
-
-    return AskedKey(None if key is None else parse_key(key), offset, header)

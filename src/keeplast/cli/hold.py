@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.parameters import SCOPE, Json, partition_number
-from keeplast.cli.frame.place import PlaceOptions
-from keeplast.cli.frame.place_command import PlaceCommand
-from keeplast.cli.frame.spans import SPAN_WORDS, span_ms
-from keeplast.cli.frame.times import time_ms
+from keeplast.cli.frame.lazy import PlaceCommand
+from keeplast.cli.frame.options import SCOPE, Json, partition_number
+from keeplast.cli.frame.round_options import PlaceOptions
+from keeplast.cli.frame.values import SPAN_WORDS, span_ms, time_ms
 from keeplast.model.hold import HoldPoint
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +62,7 @@ def _point(text: str) -> HoldPoint:
         return HoldPoint()
     if stripped.isascii() and stripped.isdecimal():
         if len(stripped) > OFFSET_CHARS_MAX or int(stripped) > INT64_MAX:
-            raise typer.BadParameter(f"not an offset. value={text!r}")
+            raise typer.BadParameter(f"not an offset; give 0 to {INT64_MAX}. value={text!r}")
         return HoldPoint(offset=int(stripped))
     if not stripped[:1].isdecimal():
         raise typer.BadParameter(
@@ -78,7 +77,7 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="POINT",
-        help="The earliest point whose state is to be told: an offset (of one partition), a time "
+        help="The earliest point whose state stays readable: an offset (of one partition), a time "
         "such as 2026-05-31T22:00:00Z, or now.",
         show_default=False,
         parser=_point,
@@ -89,7 +88,7 @@ MaxAge = Annotated[
     typer.Option(
         "--max-age",
         metavar="SPAN",
-        help=f"After it the hold is over, also when nobody releases it: {SPAN_WORDS}.",
+        help=f"The hold ends after it, also when it is not released: {SPAN_WORDS}.",
         show_default=False,
         parser=span_ms,
     ),
@@ -149,7 +148,7 @@ def _shown(
     head: Mapping[str, Any], key: str, book: HoldBook, as_json: bool, words: str = ""
 ) -> Result:
     """Show holds, or ``words`` instead; the document has them under ``key``."""
-    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.frame.command import DONE
     from keeplast.cli.show.output import print_result
     from keeplast.service.documents import hold_document
 
@@ -170,10 +169,9 @@ def _shown(
 
 def holds_table(holds: Sequence[Hold], now_ms: int) -> Table | str:
     """Return a row each, or that there is none."""
-    from keeplast.cli.show.rows import new_table
+    from keeplast.cli.show.tables import new_table
     from keeplast.clock import time_text
-    from keeplast.model.duration import relative_text
-    from keeplast.model.escapes import printable
+    from keeplast.model.text import printable, relative_text
 
     if not holds:
         return "no holds"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.keys import KEY_WORDS, parse_key
-from keeplast.cli.frame.parameters import Json, ObjectOptions
-from keeplast.cli.frame.places import place, recipe_for
+from keeplast.cli.frame.key_files import KEY_WORDS, parse_key
+from keeplast.cli.frame.options import Json, ObjectOptions
+from keeplast.cli.frame.values import place, recipe_for
 
 if TYPE_CHECKING:
     from keeplast.log.files import FileSystem
@@ -70,7 +70,7 @@ def inspect(
     or removed are named (exit 1); only a head that was kept elsewhere (verify --receipt-head) tells
     whether some were cut off its end.
     """
-    from keeplast.cli.frame.exit_codes import CORRUPT, DONE
+    from keeplast.cli.frame.command import CORRUPT, DONE
     from keeplast.cli.show.log import METADATA_SNAPSHOT, view_partition, view_segment
     from keeplast.cli.show.output import print_result, screen_width
     from keeplast.errors import InvalidError
@@ -92,7 +92,7 @@ def inspect(
     elif key is not None:
         raise InvalidError(f"--key is about records; name a partition or a segment. path={path}")
     else:
-        from keeplast.cli.show.receipt import is_receipts
+        from keeplast.cli.show.file import is_receipts
 
         if is_receipts(path, files):
             return _receipts_inspected(path, files, limit, as_json=as_json)
@@ -105,7 +105,7 @@ def inspect(
 
 
 def _file_inspected(path: Path, files: FileSystem, limit: int, *, as_json: bool) -> Result:
-    from keeplast.cli.frame.exit_codes import CORRUPT, DONE
+    from keeplast.cli.frame.command import CORRUPT, DONE
     from keeplast.cli.show.file import view_file
     from keeplast.cli.show.output import print_result, say
 
@@ -130,9 +130,9 @@ def _file_inspected(path: Path, files: FileSystem, limit: int, *, as_json: bool)
 def _receipts_inspected(
     path: Path, files: FileSystem, limit: int | None, *, as_json: bool
 ) -> Result:
-    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+    from keeplast.cli.frame.command import CHECK_FAILED, DONE
+    from keeplast.cli.show.file import receipts_table
     from keeplast.cli.show.output import print_result, say
-    from keeplast.cli.show.receipt import receipts_table
     from keeplast.survey.receipt_book import read_chain, read_entries
 
     receipts, chain = read_entries(path, files), read_chain(path, files)

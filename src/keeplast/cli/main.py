@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,12 +11,10 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from keeplast import __version__
+from keeplast.cli.frame.command import INTERRUPTED, TERMINATED, Terminated, terminate_on_signal
 from keeplast.cli.frame.console import with_address
-from keeplast.cli.frame.exit_codes import INTERRUPTED, TERMINATED
-from keeplast.cli.frame.guard import Terminated, terminate_on_signal
-from keeplast.cli.frame.lazy import MARKUP, LazyGroup
-from keeplast.cli.show.output import claim_stdout
-from keeplast.cli.show.voice import Voice
+from keeplast.cli.frame.lazy import HELP_ALL, MARKUP, HelpGroup, LazyGroup
+from keeplast.cli.show.output import Voice, claim_stdout
 
 HOMES = {
     "inspect": "keeplast.cli.inspect:inspect",
@@ -26,10 +23,15 @@ HOMES = {
     "clean": "keeplast.cli.clean:clean",
     "run": "keeplast.cli.run:run",
     "console": "keeplast.cli.console:console",
+    "collect": "keeplast.cli.collect:collect",
+    "repair": "keeplast.cli.repair:repair",
+    "pause": "keeplast.cli.detach:pause",
+    "detach": "keeplast.cli.detach:detach",
     "delete-records": "keeplast.cli.delete_records:delete_records",
     "verify": "keeplast.cli.verify:verify",
     "explain": "keeplast.cli.explain:explain",
     "export": "keeplast.cli.export:export",
+    "copy": "keeplast.cli.copy:copy",
     "pack": "keeplast.cli.pack:pack",
     "demo": "keeplast.cli.demo.command:demo",
     "place": "keeplast.cli.place:place",
@@ -38,16 +40,59 @@ HOMES = {
     "undo": "keeplast.cli.undo:undo",
     "config": "keeplast.cli.config:config",
     "configure": "keeplast.cli.configure:configure",
-    "tier": "keeplast.cli.tier.main:tier",
-    "attach": "keeplast.cli.attach.main:attach",
 }
 """Where each command is, or the group that it begins."""
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "": {
+        "status": "Show where every log stands, and why it is cleaned or not.",
+        "plan": "Show what clean would do, and change nothing.",
+        "clean": "Drop superseded records, as Kafka's cleaner does.",
+        "run": "Clean whatever becomes worth it, again and again.",
+        "verify": "Judge what cleaning did, by a method of its own.",
+        "explain": "Show every record of one key, and what becomes of it.",
+    },
+    "Look": {
+        "inspect": "Show segments, batches and records, or rounds of receipts.",
+        "console": "Show logs in a browser.",
+    },
+    "Keys": {
+        "hold": "Keep rounds from cleaning past a point: add, list, release.",
+        "erase": "Find keys that must go: keys, requests, certify, check.",
+        "undo": "Put back the segments that a round replaced.",
+    },
+    "Read": {
+        "export": "Write the state of topics: of each key the value that wins.",
+    },
+    "Set up and repair": {
+        "place": "Give places names, and check them: list, add, check.",
+        "config": "Show settings, and where each comes from.",
+        "configure": "Change settings.",
+        "copy": "Copy the logs of a data directory into a store.",
+        "collect": "Delete replaced segments once their grace has passed.",
+        "repair": "Mend a place after a crash or a restore.",
+        "pause": "Keep rounds away from topics for a while, or resume them.",
+        "detach": "Stop compacting partitions, and forget them.",
+        "delete-records": "Move the start of a log, as Kafka's DeleteRecords does.",
+    },
+    "More": {
+        "pack": "Pack keeplast for the executors of a Spark cluster.",
+        "demo": "Compact a git history, and compare what remains.",
+    },
+}
+"""What the first screen shows: groups of commands by task, and of each command one line."""
+PLACES = (
+    "PLACE is a data directory (s3://, gs://, az:// too), a store (sqlite:///FILE, "
+    "postgresql://HOST/DATABASE), a live cluster (kafka://HOST:PORT), or a name from keeplast.toml."
+)
+MORE_HELP = (
+    "keeplast COMMAND --help shows what a command takes; keeplast --help-all shows all commands. "
+    "--quiet, --verbose and --log-file FILE may stand anywhere."
+)
 LOG_FILE = "--log-file"
 OBJECTS_PER_COLLECTION = 10_000
 """Python looks for garbage in cycles after so many new objects, not after 700. What a look at
 thousands of partitions keeps has none, and was walked through for a tenth of the command's time."""
-HELP_COLUMNS_MIN = 90
-"""Tables of options need so many columns; below, names of options would be cut."""
+NAME_WIDTH = 14
 VOICE_FLAGS = ("--quiet", "-q", "--verbose", "-v")
 
 
@@ -59,12 +104,33 @@ class CheckedGroup(LazyGroup):
 
     homes: ClassVar[Mapping[str, str]] = HOMES
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; on a narrow screen one whose help cuts no option's name."""
-        found = super().get_command(ctx, cmd_name)
-        if found is not None and shutil.get_terminal_size().columns < HELP_COLUMNS_MIN:
-            _make_plain(found)
-        return found
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the first screen; with ``--help-all`` also the options, and what groups have."""
+        formatter.write_usage(ctx.command_path, "COMMAND PLACE [OPTIONS]")
+        formatter.write(f"\n{self.help}\n\n")
+        for heading, commands in GROUPS.items():
+            if heading:
+                formatter.write(f"{heading}\n")
+            here = {name: about for name, about in commands.items() if name in self.homes}
+            rows = self._rows(ctx, here) if ctx.meta.get(HELP_ALL) else list(here.items())
+            formatter.indent()
+            formatter.write_dl([(name.ljust(NAME_WIDTH), about) for name, about in rows])
+            formatter.dedent()
+        if ctx.meta.get(HELP_ALL):
+            with formatter.section("Options"):
+                formatter.write_dl([each.get_help_record(ctx) for each in self.get_params(ctx)])
+        formatter.write_paragraph()
+        for text in (PLACES, MORE_HELP, self.epilog):
+            formatter.write_text(text)
+
+    def _rows(self, ctx: Any, here: Mapping[str, str]) -> list[tuple[str, str]]:
+        """Return commands and what they are for, those of groups one by one."""
+        rows: list[tuple[str, str]] = []
+        for name, about in here.items():
+            found = self.get_command(ctx, name)
+            below = found.rows(ctx) if isinstance(found, HelpGroup) else []
+            rows += [(f"{name} {each}", text) for each, text in below] or [(name, about)]
+        return rows
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Look at every argument of the command line before any command does."""
@@ -77,13 +143,6 @@ class CheckedGroup(LazyGroup):
                 )
         found: list[str] = super().parse_args(ctx, with_address(voice_first(args)))
         return found
-
-
-def _make_plain(command: Any) -> None:
-    """Have the help of a command, and of those below it, in plain lines that fold."""
-    command.rich_markup_mode = None
-    for below in getattr(command, "commands", {}).values():
-        _make_plain(below)
 
 
 def voice_first(args: Sequence[str]) -> list[str]:

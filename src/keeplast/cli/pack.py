@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.parameters import Json
+from keeplast.cli.frame.options import Json
 
 EXTRAS_DEFAULT = ("spark", "s3")
 
@@ -57,10 +57,10 @@ def pack(
     """
     import sys
 
-    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.frame.command import DONE
     from keeplast.cli.show.output import print_result
     from keeplast.cli.show.progress import ProgressEvents
-    from keeplast.model.size import format_bytes
+    from keeplast.model.text import format_bytes
     from keeplast.pipeline.pack import check_target, installed_extras, pack_environment
 
     check_target(to)

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.parameters import Flags, Json
-from keeplast.cli.frame.place import Given, OptionalPlace, PlaceOptions
-from keeplast.cli.frame.place_command import PlaceCommand
+from keeplast.cli.frame.lazy import PlaceCommand
+from keeplast.cli.frame.options import Flags, Json
+from keeplast.cli.frame.round_options import Given, OptionalPlace, PlaceOptions
 from keeplast.errors import InvalidError
 
 place = typer.Typer(
@@ -43,13 +43,12 @@ def list_places(
     as_json: Json = False,
 ) -> Result:
     """List the named places, and the file that names each."""
-    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.frame.command import DONE
     from keeplast.cli.show.output import print_result
-    from keeplast.cli.show.rows import new_table
+    from keeplast.cli.show.tables import new_table
     from keeplast.config.place_properties import PROPERTIES
     from keeplast.config.places import place_files, place_tables, read_table
-    from keeplast.model.escapes import printable
-    from keeplast.model.redaction import shown_url
+    from keeplast.model.text import printable, shown_url
 
     if properties:
         table = new_table("property", "of", "written as", "")
@@ -106,7 +105,7 @@ def add(
 
     Nothing is connected; keeplast place check NAME looks whether all that it needs is there.
     """
-    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.frame.command import DONE
     from keeplast.cli.show.output import print_result
     from keeplast.config.places import file_for_new, properties_of
     from keeplast.config.settings_file import add_place
@@ -143,12 +142,11 @@ def check(
     Without PLACE only the installation is checked.
     """
     from keeplast import __version__
-    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+    from keeplast.cli.frame.command import CHECK_FAILED, DONE
     from keeplast.cli.frame.wiring import RunnerName, open_runner
     from keeplast.cli.show.output import print_result
-    from keeplast.cli.show.place_check import check_parts
-    from keeplast.service.installation_check import check_installation
-    from keeplast.service.place_check import CheckState
+    from keeplast.cli.show.verify import check_parts
+    from keeplast.service.place_check import CheckState, check_installation
 
     def open_spark() -> object:
         return open_runner(RunnerName.SPARK, master=None, cores=None)

@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.parameters import ROUND, Json
-from keeplast.cli.frame.place import say_note, work_of
-from keeplast.cli.frame.round_options import CleanOptions
+from keeplast.cli.frame.options import ROUND, Json
+from keeplast.cli.frame.round_options import CleanOptions, say_note, work_of
 
 Exact = Annotated[
     bool,
@@ -41,7 +40,13 @@ First = Annotated[
 ]
 
 
-@command(first=("topics", "exact", "force"), example="keeplast plan DATA_DIR --topic orders")
+@command(
+    first=(
+        "topics", "partitions", "exact", "despite", "compare", "to", "until_done", "roll_active",
+        "expired", "given", "flags",
+    ),
+    example="keeplast plan DATA_DIR --topic orders",
+)  # fmt: skip
 def plan(
     options: CleanOptions,
     exact: Exact = False,
@@ -64,11 +69,11 @@ def plan(
 
 def say_plan(options: CleanOptions, *, exact: bool, as_json: bool) -> Result:
     """Say what a clean with these options would do; returns exit code and document."""
-    from keeplast.cli.frame.verdict import report_errors, report_exit_code
+    from keeplast.cli.frame.command import report_errors, report_exit_code
     from keeplast.cli.show.output import print_result, say
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.cli.show.rounds import large_note, plan_parts
-    from keeplast.run.stop_switch import StopSwitch
+    from keeplast.run.events import StopSwitch
 
     found, place = options.where.open()
     with ProgressEvents("planning") as events:
@@ -80,6 +85,7 @@ def say_plan(options: CleanOptions, *, exact: bool, as_json: bool) -> Result:
     for message in report_errors(plan.report):
         say(message, kind="error")
     document = {
+        **place.head,
         **plan.report.as_document(),
         "costs": [
             {"topic": at.topic, "partition": at.partition, "costs": cost} for at, cost in plan.costs

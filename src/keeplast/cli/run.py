@@ -1,145 +1,127 @@
-"""``keeplast run``: round after round, as a broker's cleaner threads would do them."""
+"""``keeplast run``: round after round, as a broker's cleaner threads would do them.
+
+The order is the rule: what an argument can be wrong about is found before anything is opened, and a
+place and a port before a Spark session is paid for.
+"""
 
 from __future__ import annotations
 
 import os
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.console import (
-    ConsoleOptions,
-    console_served,
-    directory_finder,
-    directory_scanner,
-    say_console,
-)
-from keeplast.cli.frame.options import (
-    LoopOptions,
-    MetricsOptions,
-    RunnerOptions,
-    ScopeOptions,
-    SettingOptions,
-    WorkOptions,
-)
-from keeplast.cli.frame.parameters import DataDir, Json, KeyMapBytes
-from keeplast.cli.frame.readers import ReaderOptions
+from keeplast.cli.frame.console import ConsoleOptions, console_served, say_console, search_limits
+from keeplast.cli.frame.options import HostOptions, Json, LoopOptions, MetricsOptions, ScopeOptions
+from keeplast.cli.frame.round_options import PlaceOptions, TakeOver, work_of
 
 
-@command(first=("once", "topics", "runner"), example="keeplast run DATA_DIR --once")
+@command(
+    first=(
+        "once", "topics", "partitions", "console", "metrics_port", "retry", "selection", "host_dir",
+        "take_over", "given", "flags",
+    ),
+    example="keeplast run DATA_DIR --once",
+)  # fmt: skip
 def run(
-    data_dir: DataDir,
+    where: PlaceOptions,
     scope: ScopeOptions,
     loop: LoopOptions,
-    workers: RunnerOptions,
-    work: WorkOptions,
-    settings: SettingOptions,
-    readers: ReaderOptions,
+    host: HostOptions,
     metrics: MetricsOptions,
     console: ConsoleOptions,
-    key_map_bytes: KeyMapBytes = None,
+    take_over: TakeOver = False,
     as_json: Json = False,
 ) -> Result:
     """Clean whatever becomes worth it, until SIGTERM or SIGINT, or with --once until nothing is.
 
-    The broker must be stopped, or the directory be a copy: its lock is taken and held. Settings are
-    read again before each turn. A damaged partition is skipped and stops no other. Each round
-    leaves a receipt in DATA_DIR/keeplast-receipts (see keeplast inspect).
+    Of a data directory the broker must be stopped, or the directory be a copy: its lock is taken
+    and held. Partitions of a store are copied, cleaned, expired and collected as their owner. Of a
+    live cluster the topics that the decision log has as attached are compacted and collected;
+    --topic attaches others. A damaged partition is skipped and stops no other. Settings are read
+    again before each turn. Rounds leave receipts: in DATA_DIR/keeplast-receipts, elsewhere with
+    --receipt.
     """
     from contextlib import ExitStack
 
-    from keeplast.cleaner.selection import Order
-    from keeplast.cli.frame import wiring
-    from keeplast.cli.frame.call import kernels_ahead, key_map_size, say_assumed
-    from keeplast.cli.frame.loop import metrics_served, run_until_signal, say_end
-    from keeplast.cli.show.output import say
-    from keeplast.cli.show.run import RunLines, run_sentences
+    from keeplast.api.open_place import brokers_of
+    from keeplast.cli.frame.command import DONE, StopSignals, error_exit_code
+    from keeplast.cli.show.output import print_result, say
+    from keeplast.cli.show.run import RunLines, run_document, run_sentences, run_table
     from keeplast.clock import SystemClock
-    from keeplast.config.selection import Selection, select_partitions
-    from keeplast.log.files import LocalFiles
-    from keeplast.service.control import Control
+    from keeplast.model.topic_config import Keyless
+    from keeplast.run.events import NoEvents, StopSwitch
     from keeplast.service.daemon import Daemon
-    from keeplast.service.directory_work import DirectorySettings, DirectoryWork
     from keeplast.service.gauges import GaugeObserver
-    from keeplast.service.live import Teller
+    from keeplast.service.live import Control, Teller
+    from keeplast.service.place_loop import LoopTerms, ViewTerms
     from keeplast.service.snapshot import Observer
-    from keeplast.survey.request import CleanRequest
 
-    request = CleanRequest(
-        (),
-        memory_bytes=work.memory_bytes,
-        task_memory_bytes=work.task_memory_bytes,
-        shape=work.shape,
-        order=loop.selection,
-        rolls_idle=loop.selection is Order.OVERDUE_FIRST,
-    )
-    wiring.check_runner(workers.chosen_runner, master=workers.master)
-    console_at, brokers = console.check(), readers.brokers()
-
-    def select() -> Selection:
-        bound = key_map_size(key_map_bytes)
-        return select_partitions(data_dir, LocalFiles(), scope, settings, key_map_bytes=bound)
-
-    first = select()
-    assumed = say_assumed(first, is_forced=False, expires=True)
-    asked = DirectorySettings(
-        root=first.directory.root,
-        select=select,
-        request=request,
-        retries=loop.retry,
-        is_watched=console_at is not None,
-        untold=tuple if brokers is None else brokers.problems,
-    )
-    clock = SystemClock()
+    found, place = where.open()
+    console_at, clock = console.check(found), SystemClock()
+    brokers = brokers_of(found)
+    work = work_of(found, NoEvents(), StopSwitch(), brokers=brokers)
+    terms = LoopTerms(
+        order=loop.selection, retries=loop.retry, takes_over=take_over,
+        keyless=Keyless(found.text("keyless") or Keyless.FAIL),
+        keep_sources_ms=found.milliseconds("keep-sources") or 0,
+        host_dir=host.host_dir, role=host.role, lease_ms=host.lease_ms,
+        is_watched=console_at is not None, untold=tuple if brokers is None else brokers.problems,
+    )  # fmt: skip
     control = Control(clock)
     gauges = GaugeObserver(control)
     observer: Observer = gauges
     with ExitStack() as stack:
-        # Before a Spark session is paid for: a port that is taken is a mistake in an argument.
-        served_at = stack.enter_context(
-            metrics_served(metrics.address, gauges, clock, str(asked.root))
-        )
-        lines = stack.enter_context(RunLines(clock))
+        opened = stack.enter_context(place.loop(scope, terms, work))
+        served_at: str | None = None
+        if metrics.metrics_port is not None:
+            from keeplast.service.metrics import CleanerCollector, MetricsServer
+
+            collector = CleanerCollector(gauges, clock, opened.name)
+            host_at, port = metrics.metrics_host, metrics.metrics_port
+            exporter = stack.enter_context(MetricsServer(collector, host=host_at, port=port))
+            served_at = exporter.address
+        lines = stack.enter_context(RunLines(clock, found.kind))
         teller: Teller = lines
         if console_at is not None:
+            from keeplast.log.files import LocalFiles
             from keeplast.service.console.view import LoopFeed, Observers
             from keeplast.service.live import LiveProgress
-            from keeplast.service.receipt_shelf import ReceiptShelf
 
             teller = live = LiveProgress(lines, clock, control)
-            shelf = ReceiptShelf.of_directory(LocalFiles(), asked.root)
-            feed = LoopFeed(live, control, gauges, LocalFiles(), shelf)
+            view = opened.view(
+                ViewTerms(clock=clock, receipt=work.receipt, brokers=brokers, endures=True)
+            )
+            beside = None if view.shows_itself else stack.enter_context(view.watcher)
+            shelf = view.watcher.shelf
+            feed = LoopFeed(live, control, gauges, LocalFiles(), shelf, store=beside)
             observer = Observers((gauges, feed))
             server = stack.enter_context(
                 console_served(
-                    feed, console_at, console.entrance, clock,
-                    allows_actions=console.allow_actions, search=console.search,
-                    find=directory_finder(data_dir, LocalFiles(), scope, settings, brokers),
-                    scan=directory_scanner(data_dir, LocalFiles()),
+                    feed,
+                    view,
+                    console_at,
+                    console.entrance,
+                    clock,
+                    limits=search_limits(found),
+                    allows_actions=console.allow_actions,
                 )
-            )  # fmt: skip
-            say_console(server, console.entrance)
-        wiring.say_start(workers.chosen_runner)
-        stack.enter_context(kernels_ahead(workers, is_wanted=True))
-        coordinator = stack.enter_context(
-            wiring.open_coordinator(
-                workers.chosen_runner,
-                master=workers.master,
-                cores=workers.cores,
-                events=teller,
-                brokers=brokers,
             )
-        )
-        lines.started(asked.root, coordinator.slots, process_id=os.getpid())
+            say_console(server, console.entrance)
+        working = opened.start(stack.enter_context(work.open_runner()), lines, teller)
+        lines.started(opened.name, working.slots, process_id=os.getpid())
         if served_at is not None:
             say(f"metrics at {served_at}")
-        cleaning = DirectoryWork(coordinator, clock, LocalFiles(), asked, narrator=teller)
         daemon = Daemon(
-            cleaning,
-            clock,
-            narrator=teller,
-            observer=observer,
-            order=loop.selection,
-            is_once=loop.once,
-            control=control,
-        )
-        ended = run_until_signal(daemon)
-    return say_end(ended, run_sentences(ended.report), assumed, as_json=as_json)
+            working, clock, narrator=teller, observer=observer, order=loop.selection,
+            is_once=loop.once, control=control,
+        )  # fmt: skip
+        with StopSignals(daemon.stop, ends_at_second=opened.ends_at_second) as signals:
+            report = daemon.run()
+    # What was served and drawn is closed before the end is said.
+    for sentence in run_sentences(report):
+        say(sentence)
+    if not as_json:
+        print_result(run_table(report))
+    worst = max((error_exit_code(error) for error in report.failures.values()), default=DONE)
+    code = worst if signals.exit_code is None else signals.exit_code
+    document = run_document(report, is_stopped=signals.exit_code is not None)
+    return code, {**place.head, **document, "assumed": dict(opened.assumed)}

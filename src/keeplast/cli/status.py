@@ -5,24 +5,23 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.options import ScopeOptions, SettingOptions
-from keeplast.cli.frame.parameters import FACTS, DataDir, Json, NowMs, ObjectOptions
-from keeplast.cli.frame.places import recipe_for
-from keeplast.cli.frame.readers import ReaderOptions
-from keeplast.cli.frame.spans import span_seconds
+from keeplast.cli.frame.options import FACTS, Json, NowMs, ScopeOptions
+from keeplast.cli.frame.round_options import PlaceOptions
+from keeplast.cli.frame.values import span_seconds
 from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keeplast.cluster.group_offsets import BrokerGroups
-    from keeplast.service.status import DirectoryStatus
+    from keeplast.api.place import AskedPlace
+    from keeplast.config.places import FoundPlace
+    from keeplast.model.hold import GroupReader
+    from keeplast.service.status import PlaceStatus
 
 LIMIT_DEFAULT = 20
 SHOW = "What is shown"
@@ -36,146 +35,165 @@ class TombstonesName(StrEnum):
     SKIP = "skip"
 
 
-Tombstones = Annotated[
-    TombstonesName,
-    typer.Option(
-        "--tombstones",
-        help="headers: count batches, reading every batch header. records: count tombstones, "
-        "reading everything. skip: neither, the fastest.",
-        rich_help_panel=SHOW,
-    ),
-]
-Limit = Annotated[
-    int,
-    typer.Option(
-        "--limit", metavar="N", min=1, help="Show the N most urgent.", rich_help_panel=SHOW
-    ),
-]
-All = Annotated[bool, typer.Option("--all", help="Show every partition.", rich_help_panel=SHOW)]
-Details = Annotated[
-    bool,
-    typer.Option(
-        "--details",
-        help="Tell everything of each. Default: of three at most.",
-        rich_help_panel=SHOW,
-    ),
-]
-Watch = Annotated[
-    int | None,
-    typer.Option(
-        "--watch",
-        metavar="SECONDS",
-        parser=span_seconds,
-        help="Look again every so many seconds, or after a span such as 5min, until Ctrl-C.",
-        rich_help_panel=SHOW,
-    ),
-]
-Receipts = Annotated[
-    Path | None,
-    typer.Option(
-        "--receipt",
-        metavar="FILE",
-        help="Where rounds wrote their receipts. Default: those that keeplast run keeps in "
-        "DATA_DIR.",
-        rich_help_panel=FACTS,
-    ),
-]
-RoundSeconds = Annotated[
-    float | None,
-    typer.Option(
-        "--round-seconds",
-        metavar="N",
-        min=0,
-        help="The longest that a round takes here, for 'erased by'. Default: from each log's size, "
-        "at a pace that a slow disk keeps.",
-        rich_help_panel=FACTS,
-    ),
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowOptions:
+    """How much of a status is shown, and how often."""
+
+    limit: Annotated[
+        int,
+        typer.Option(
+            "--limit", metavar="N", min=1, help="Show the N most urgent.", rich_help_panel=SHOW
+        ),
+    ] = LIMIT_DEFAULT
+    all_partitions: Annotated[
+        bool, typer.Option("--all", help="Show every partition.", rich_help_panel=SHOW)
+    ] = False
+    details: Annotated[
+        bool,
+        typer.Option(
+            "--details",
+            help="Tell everything of each. Default: of three at most.",
+            rich_help_panel=SHOW,
+        ),
+    ] = False
+    watch: Annotated[
+        int | None,
+        typer.Option(
+            "--watch",
+            metavar="SECONDS",
+            parser=span_seconds,
+            help="Look again every so many seconds, or after a span such as 5min, until Ctrl-C.",
+            rich_help_panel=SHOW,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusOptions:
-    """What ``status`` takes."""
+class LookOptions:
+    """What is read for a status, and what it rests on."""
 
-    data_dir: DataDir
-    scope: ScopeOptions
-    limit: Limit = LIMIT_DEFAULT
-    all_partitions: All = False
-    details: Details = False
-    tombstones: Tombstones = TombstonesName.HEADERS
-    watch: Watch = None
-    settings: SettingOptions
-    readers: ReaderOptions
+    tombstones: Annotated[
+        TombstonesName | None,
+        typer.Option(
+            "--tombstones",
+            show_default=False,
+            help="Of a directory. headers: count batches with tombstones, reading every batch "
+            "header. records: count tombstones, reading everything. skip: neither, the fastest. "
+            "Default: headers.",
+            rich_help_panel=SHOW,
+        ),
+    ] = None
+    erased_by: Annotated[
+        bool,
+        typer.Option(
+            "--erased-by",
+            help="Of a store: read objects too, and say by when old values are gone. Of other "
+            "places that is always said.",
+            rich_help_panel=SHOW,
+        ),
+    ] = False
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact",
+            help="Of a live cluster: read all that a round would, and count what it would save.",
+            rich_help_panel=SHOW,
+        ),
+    ] = False
+    round_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--round-seconds",
+            metavar="N",
+            min=0,
+            help="The longest that a round takes in a directory, for 'erased by'. Default: from "
+            "each log's size, at a pace that a slow disk keeps.",
+            rich_help_panel=FACTS,
+        ),
+    ] = None
     now_ms: NowMs = None
-    receipt: Receipts = None
-    round_seconds: RoundSeconds = None
-    object_options: ObjectOptions = ()
 
 
 @command(first=("topics", "watch", "details"), example="keeplast status DATA_DIR --topic orders")
-def status(options: StatusOptions, as_json: Json = False) -> Result:
+def status(
+    where: PlaceOptions,
+    scope: ScopeOptions,
+    show: ShowOptions,
+    look: LookOptions,
+    as_json: Json = False,
+) -> Result:
     """Say where every log stands, why it is cleaned or not, and by when old values are gone.
 
-    The most urgent partitions come first. Reads without the directory's lock and writes nothing; a
-    broker or keeplast run may be at work.
+    The most urgent partitions come first; one that cannot be read is among them with its error.
+    Takes no lock, claims nothing and writes nothing: a broker or keeplast run may be at work. Of a
+    store it shows what is in which tier, of a live cluster what brokers serve and hide; there the
+    decision log (--decisions) says what is clean, and the storage (--storage) when a round is due.
     """
-    from keeplast.cli.frame.exit_codes import DONE, error_exit_code
-    from keeplast.cli.show.output import print_result
+    from keeplast.api.open_place import brokers_of
+    from keeplast.cli.frame.command import DONE, error_exit_code
+    from keeplast.cli.show.output import clear_screen, print_result
     from keeplast.clock import SystemClock
     from keeplast.service.documents import status_document
 
-    if options.watch is not None:
-        return _watch(options, options.watch, as_json=as_json)
-    now_ms = SystemClock().now_ms() if options.now_ms is None else options.now_ms
-    found = _look(options, now_ms, options.readers.brokers())
-    if not as_json:
-        print_result(*_render(found, options))
-    codes = [error_exit_code(each.error) for each in found.partitions if each.error is not None]
-    return max(codes, default=DONE), status_document(found)
-
-
-def _watch(options: StatusOptions, watch: int, *, as_json: bool) -> Result:
-    """Show the status again and again; Ctrl-C is how that ends, not how it fails."""
-    from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.show.output import clear_screen, print_result
-    from keeplast.clock import SystemClock
-
-    if as_json or options.now_ms is not None:
+    if show.watch is not None and (as_json or look.now_ms is not None):
         raise InvalidError(
-            f"--watch goes on with the clock; leave out --json and --now-ms. --watch={watch}"
+            f"--watch goes on with the clock; leave out --json and --now-ms. --watch={show.watch}"
         )
-    clock, brokers = SystemClock(), options.readers.brokers()
-    with contextlib.suppress(KeyboardInterrupt):
-        while True:
-            parts = _render(_look(options, clock.now_ms(), brokers), options)
-            clear_screen()
-            print_result(*parts)
-            clock.sleep(watch)
-    return DONE, {}
+    found, place = where.open()
+    brokers = brokers_of(found)
+    if show.watch is not None:
+        # Ctrl-C is how that ends, not how it fails.
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                parts = _render(_look(found, place, scope, look, brokers), place, show)
+                clear_screen()
+                print_result(*parts)
+                SystemClock().sleep(show.watch)
+        return DONE, {}
+    answer = _look(found, place, scope, look, brokers)
+    if not as_json:
+        print_result(*_render(answer, place, show))
+    codes = [error_exit_code(each.error) for each in answer.partitions if each.error is not None]
+    return max(codes, default=DONE), {**place.head, **status_document(answer)}
 
 
-def _render(found: DirectoryStatus, options: StatusOptions) -> list[RenderableType]:
+def _look(
+    found: FoundPlace,
+    place: AskedPlace,
+    scope: ScopeOptions,
+    look: LookOptions,
+    brokers: GroupReader | None,
+) -> PlaceStatus:
+    from keeplast.cli.frame.round_options import work_of
+    from keeplast.cli.show.output import say
+    from keeplast.cli.show.progress import ProgressEvents
+    from keeplast.inspect.status import TombstoneReading
+    from keeplast.run.events import StopSwitch
+    from keeplast.service.status import StatusTerms
+
+    with ProgressEvents("looking") as events:
+        open_runner = None
+        if look.exact:
+            work = work_of(found, events, StopSwitch(), compiles=False, brokers=brokers)
+            open_runner = work.open_runner
+        terms = StatusTerms(
+            now_ms=look.now_ms,
+            tombstones=None if look.tombstones is None else TombstoneReading(look.tombstones.value),
+            round_seconds=look.round_seconds, erased_by=look.erased_by, open_runner=open_runner,
+            receipt=found.path("receipt"), brokers=brokers, planned=events.planned,
+            progressed=events.progressed,
+        )  # fmt: skip
+        answer = place.status(scope, terms)
+    for warning in answer.warnings:
+        say(warning, kind="warning")
+    return answer
+
+
+def _render(answer: PlaceStatus, place: AskedPlace, show: ShowOptions) -> list[RenderableType]:
     from keeplast.cli.show.output import screen_width
     from keeplast.cli.show.status import render_status
 
-    limit = None if options.all_partitions else options.limit
-    return render_status(found, limit=limit, has_details=options.details, width=screen_width())
-
-
-def _look(options: StatusOptions, now_ms: int, brokers: BrokerGroups | None) -> DirectoryStatus:
-    from keeplast.cli.frame.standing import find_standing
-    from keeplast.cli.show.output import say
-    from keeplast.cli.show.progress import ProgressEvents
-    from keeplast.config.selection import select_partitions
-    from keeplast.inspect.status import TombstoneReading
-
-    files = recipe_for((options.data_dir,), options.object_options).open()
-    selection = select_partitions(options.data_dir, files, options.scope, options.settings)
-    for warning in selection.warnings:
-        say(warning, kind="warning")
-    with ProgressEvents("looking") as events:
-        return find_standing(
-            selection, files, now_ms, tombstones=TombstoneReading(options.tombstones.value),
-            round_seconds=options.round_seconds, receipt=options.receipt, events=events,
-            brokers=brokers,
-        )  # fmt: skip
+    limit = None if show.all_partitions else show.limit
+    return render_status(
+        answer, place.address, limit=limit, has_details=show.details, width=screen_width()
+    )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.options import ScopeOptions
-from keeplast.cli.frame.parameters import Json
-from keeplast.cli.frame.place import PlaceOptions
-from keeplast.cli.frame.round_options import TakeOver
+from keeplast.cli.frame.options import Json, ScopeOptions
+from keeplast.cli.frame.round_options import PlaceOptions, TakeOver
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -74,9 +72,12 @@ def undo(
     code is 4. With --round a call that was cut off may be made again: what came back stays.
     """
     from keeplast.api.place import UndoTerms
-    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.frame.command import DONE
+    from keeplast.cli.show.output import print_result, say
     from keeplast.cli.show.progress import ProgressEvents
+    from keeplast.clock import SystemClock
     from keeplast.errors import InvalidError
+    from keeplast.model.text import format_counted
 
     if (listed or drop) and (dry_run or rounds or (listed and drop)):
         raise InvalidError(
@@ -87,14 +88,16 @@ def undo(
     if listed:
         kept = place.kept_rounds(scope)
         for warning in kept.warnings:
-            _warn(warning)
+            say(warning, kind="warning")
         if not as_json:
-            print_rounds(kept.rounds)
+            table = _table(kept.rounds, SystemClock().now_ms())
+            print_result(table if kept.rounds else f"{NOTHING_KEPT}: {WHEN_KEPT}")
         return DONE, {**place.head, "rounds": kept.rounds, "damaged": kept.damaged}
     if drop:
         dropped = place.drop_kept(scope, takes_over=take_over)
         if not as_json:
-            print_dropped(dropped.values())
+            counted = format_counted(sum(dropped.values()), "round")
+            print_result(f"dropped what {counted} had kept")
         return DONE, {**place.head, "rounds": dropped}
     named = names_given(rounds)
     with ProgressEvents("comparing") as events:
@@ -107,28 +110,6 @@ def undo(
     return end_of_undo(done, {**place.head, "dry_run": dry_run}, is_named=bool(named))
 
 
-def _warn(message: str) -> None:
-    from keeplast.cli.show.output import say
-
-    say(message, kind="warning")
-
-
-def print_rounds(found: Sequence[UndoRound]) -> None:
-    """Show rounds that have kept what they replaced."""
-    from keeplast.cli.show.output import print_result
-    from keeplast.clock import SystemClock
-
-    print_result(_table(found, SystemClock().now_ms()) if found else f"{NOTHING_KEPT}: {WHEN_KEPT}")
-
-
-def print_dropped(counts: Iterable[int]) -> None:
-    """Say how many rounds can no longer be undone."""
-    from keeplast.cli.show.output import print_result
-    from keeplast.model.size import format_counted
-
-    print_result(f"dropped what {format_counted(sum(counts), 'round')} had kept")
-
-
 def end_of_undo(
     undone: UndoneRounds, document: dict[str, object], *, is_named: bool
 ) -> tuple[int, dict[str, object]]:
@@ -137,7 +118,7 @@ def end_of_undo(
     Where no round was named and none was there, nothing was undone, and to go on as if something
     was would be wrong: that is refused.
     """
-    from keeplast.cli.frame.exit_codes import DONE, REFUSED, USAGE, error_exit_code
+    from keeplast.cli.frame.command import DONE, REFUSED, USAGE, error_exit_code
     from keeplast.cli.show.output import say
     from keeplast.survey.report import describe_error
 
@@ -175,7 +156,7 @@ def names_given(given: Sequence[str]) -> tuple[str, ...]:
         try:
             data = LocalFiles().read_bytes(path, NAMES_BYTES_MAX)
         except FileNotFoundError as error:
-            raise InvalidError(f"no such file. --round={each}") from error
+            raise InvalidError(f"no such file; correct the path. --round={each}") from error
         found = data.decode("utf-8", "replace").split()
         if not found:
             raise InvalidError(
@@ -188,7 +169,7 @@ def names_given(given: Sequence[str]) -> tuple[str, ...]:
 def teller(place: str, *, dry_run: bool, is_named: bool, as_json: bool) -> Told:
     """Return what says of each partition what became of it; ``place`` is as people type it."""
     from keeplast.cli.show.output import print_result, say
-    from keeplast.model.redaction import shown_url
+    from keeplast.model.text import shown_url
     from keeplast.survey.report import describe_error
 
     hold = f"keeplast hold add {shown_url(place)} NAME"
@@ -208,7 +189,7 @@ def _say_missing(name: str, undone_ms: int | None, *, usage: int) -> int:
     """Say of a round that nothing of it is kept; returns 0 where it was undone before."""
     from keeplast.cli.show.output import say
     from keeplast.clock import time_text
-    from keeplast.model.escapes import printable
+    from keeplast.model.text import printable
 
     if undone_ms is not None:
         say(f"round {printable(name)} was undone before, at {time_text(undone_ms)}", kind="note")
@@ -223,8 +204,7 @@ def _say_missing(name: str, undone_ms: int | None, *, usage: int) -> int:
 
 def _line(each: UndoRound, hold: str, *, dry_run: bool) -> str:
     """Return what was done with a round, and what keeps the next one from doing it again."""
-    from keeplast.model.escapes import printable
-    from keeplast.model.size import format_bytes, format_counted
+    from keeplast.model.text import format_bytes, format_counted, printable
 
     name = printable(f"{each.topic}-{each.partition}")
     would = "would be " if dry_run else ""
@@ -245,11 +225,9 @@ def _line(each: UndoRound, hold: str, *, dry_run: bool) -> str:
 
 
 def _table(found: Sequence[UndoRound], now_ms: int) -> Table:
-    from keeplast.cli.show.rows import new_table
+    from keeplast.cli.show.tables import new_table
     from keeplast.clock import time_text
-    from keeplast.model.duration import relative_text
-    from keeplast.model.escapes import printable
-    from keeplast.model.size import format_bytes
+    from keeplast.model.text import format_bytes, printable, relative_text
 
     table = new_table("partition", "round", "kept", ">offsets", ">bytes", "until", "")
     for each in found:

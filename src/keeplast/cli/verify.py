@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.options import ScopeOptions
-from keeplast.cli.frame.parameters import FACTS, MEMORY_DEFAULT, Json, Note, NowMs
-from keeplast.cli.frame.place import PlaceOptions
-from keeplast.cli.frame.places import place as place_argument
+from keeplast.cli.frame.options import FACTS, MEMORY_DEFAULT, Json, Note, NowMs, ScopeOptions
+from keeplast.cli.frame.round_options import PlaceOptions
+from keeplast.cli.frame.values import place as place_argument
 from keeplast.config.place_properties import WITH
 
 if TYPE_CHECKING:
@@ -88,13 +87,12 @@ def verify(options: VerifyOptions, as_json: Json = False) -> Result:
     a temporary directory (with --note, a line in the receipt), and no lock is taken: no other
     process may write to the logs of a directory meanwhile.
     """
-    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE, error_exit_code
+    from keeplast.cli.frame.command import CHECK_FAILED, DONE, error_exit_code
     from keeplast.cli.frame.options import memory_size
-    from keeplast.cli.show.fault import fault_text
-    from keeplast.cli.show.output import print_result, say
+    from keeplast.cli.show.output import fault_text, print_result, say
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.cli.show.verify import render
-    from keeplast.inspect.verdicts import VerificationReport
+    from keeplast.inspect.verified_log import VerificationReport
     from keeplast.service.verifying import VerifyTerms
 
     def heard(name: str, judged: Judgement) -> None:
@@ -130,9 +128,9 @@ def verify(options: VerifyOptions, as_json: Json = False) -> Result:
 
 def _closing_lines(answer: VerifyAnswer, *, is_strict: bool) -> list[str]:
     """Return what is said of all partitions, and of a receipt that no check is about."""
-    from keeplast.cli.show.outcome import checks_line
-    from keeplast.model.escapes import printable
-    from keeplast.model.verdict import Verdict
+    from keeplast.cli.show.rounds import checks_line
+    from keeplast.model.document import Verdict
+    from keeplast.model.text import printable
 
     lines: list[str] = []
     chain, reports = answer.chain, answer.reports

@@ -8,7 +8,7 @@ Kafka has no metric of its own for it. A broker reads the topic by an ordinary c
 gives it as ``kafka_consumer_consumer_fetch_manager_metrics_records_lag{partition="7",topic=..}``.
 
 The rule: **silence is not zero**. A broker that does not answer, or stopped to read, is behind; and
-a partition of which fewer brokers tell than have replicas is not read to its end, for all that is
+a partition of which fewer brokers answer than have replicas is not read to its end, for all that is
 known. A lag of zero says that a broker has read what was there when it asked last, a moment ago.
 """
 
@@ -24,10 +24,9 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from threading import Event, Timer
 from urllib.parse import urlsplit
 
-from keeplast.cluster.facts import METADATA_TOPIC
+from keeplast.cluster.live_cluster import METADATA_TOPIC
 from keeplast.errors import InvalidError, UnavailableError, error_text
-from keeplast.model.escapes import printable
-from keeplast.model.redaction import shown_url
+from keeplast.model.text import printable, shown_url
 
 LAG, LAST_POLL = "records_lag", "last_poll_seconds_ago"
 """How the names of two metrics end, whatever an exporter's rules put before them."""
@@ -79,7 +78,7 @@ class BrokerMetrics:
                 text = (self.read or read_metrics)(url)
                 _require_metrics(text, url)
             except UnavailableError as error:
-                return f"a broker does not tell how far it is: {error}"
+                return f"a broker does not say how far it is: {error}"
             lag = lag_of(text, partition)
             if lag is None:
                 lacks = lacks or _what_lacks(text, url)
@@ -89,9 +88,9 @@ class BrokerMetrics:
                 return f"a broker {_behind(lag)}. partition={partition} url={shown_url(url)}"
         if told < max(min(replicas, len(self.urls)), 1):
             return (
-                f"fewer brokers tell how far they are in {METADATA_TOPIC} than have a replica; "
+                f"fewer brokers say how far they are in {METADATA_TOPIC} than have a replica; "
                 f"{lacks or 'give the URL of every broker'}. partition={partition} "
-                f"replicas={replicas} tell={told} of {len(self.urls)}"
+                f"replicas={replicas} answers={told} of {len(self.urls)}"
             )
         return None
 

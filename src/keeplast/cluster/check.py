@@ -12,19 +12,18 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from keeplast.cluster.facts import (
+from keeplast.cluster.late_copies import closable_holes
+from keeplast.cluster.live_cluster import (
+    BATCH_BYTES_NEEDED,
     METADATA_TOPIC,
     BrokerFacts,
     ClusterFacts,
     MetadataFault,
     OffsetRange,
+    Right,
     TopicFacts,
 )
-from keeplast.cluster.late_copies import closable_holes
-from keeplast.cluster.live_cluster import BATCH_BYTES_NEEDED
-from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
-from keeplast.cluster.rights import Right
-from keeplast.cluster.status import is_compactors
+from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache, is_compactors
 from keeplast.cluster.tested_releases import TESTED_VERSIONS, find_untested
 
 METADATA_MANAGER = (
@@ -68,7 +67,7 @@ def check_cluster(facts: ClusterFacts, address: str) -> Iterator[AttachFinding]:
         yield AttachFinding(
             "patch-release", Severity.WARNS, None,
             f"tested are {' and '.join(TESTED_VERSIONS)}. By their settings brokers are of such a "
-            "release; which patch release of it, no broker tells a client",
+            "release; brokers do not tell clients which patch release it is",
             "look at each broker's package, or at version in its JMX bean kafka.server:"
             "type=app-info; of another patch release, read what it changed in tiered storage first",
         )  # fmt: skip
@@ -220,13 +219,13 @@ def check_topic(topic: TopicFacts, policy: frozenset[str], address: str) -> Iter
         yield _refuse(
             "segment-ms", name,
             "segment.ms is unbounded: the last segment of a quiet partition is never copied, and "
-            "an overwritten value in it never goes",
+            "a superseded value in it never goes",
             alter("segment.ms=604800000"),
         )  # fmt: skip
     if settings.get("unclean.leader.election.enable") == "true":
         yield _refuse(
             "unclean-election", name,
-            "unclean.leader.election.enable is true: a leader that lacks offsets writes them anew, "
+            "unclean.leader.election.enable is true: a leader that lacks offsets writes them again "
             "with other records than those that were compacted",
             alter("unclean.leader.election.enable=false"),
         )  # fmt: skip
@@ -254,8 +253,8 @@ def _check_retention(
     if policy == frozenset({"compact"}):
         yield _refuse(
             "retention-ms", topic.name,
-            f"retention.ms is {retention_ms}: brokers delete the last value of a key that nobody "
-            "wrote for so long; lift it, or ask keeplast for cleanup.policy=compact,delete",
+            f"retention.ms is {retention_ms}: brokers delete the last value of a key that is not "
+            "written for so long; lift it, or choose cleanup.policy=compact,delete",
             remedy,
         )  # fmt: skip
     else:
@@ -292,7 +291,7 @@ def _check_broker(broker: BrokerFacts, *, accepts_untested: bool) -> Iterator[At
             "broker-version", Severity.WARNS if accepts_untested else Severity.REFUSES, None,
             f"{who} {untested}; tested are {' and '.join(TESTED_VERSIONS)}. What it makes of a "
             "swap is not known: records may be lost for good",
-            "update the brokers, or take the risk with --accept-untested",
+            "update the brokers; to go past this: --accept-untested",
         )  # fmt: skip
 
 
@@ -365,7 +364,7 @@ def _hidden(topic: str, partition: int, first: int, last: int) -> AttachFinding:
         "late-copy", Severity.WARNS, topic,
         f"partition {partition}: offsets {first} to {last} are whole in the remote tier, and "
         "brokers serve nothing there: a leader that was overtaken has finished a copy late, which "
-        "hides them. Consumers are told OFFSET_OUT_OF_RANGE there; nothing is lost",
+        "hides them. Consumers get OFFSET_OUT_OF_RANGE there; nothing is lost",
         f"a round makes them served again: keeplast clean --topic {shlex.quote(topic)}, or attach "
         "run does one by itself, as soon as they lie below what stays raw at the end",
     )  # fmt: skip

@@ -17,18 +17,22 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from keeplast.cluster.facts import (
+from keeplast.cluster.live_cluster import (
     METADATA_TOPIC,
     BrokerFacts,
     ClusterFacts,
+    MetadataEnd,
+    MetadataValue,
     OffsetRange,
+    Right,
     Settings,
     TopicEnds,
     TopicFacts,
+    encode_batch,
+    is_refused,
     is_tiered,
+    missing,
 )
-from keeplast.cluster.live_cluster import MetadataEnd, MetadataValue, encode_batch
-from keeplast.cluster.rights import Right, is_refused, missing
 from keeplast.cluster.topic_records import ConsumedRecord, is_of_group, read_records
 from keeplast.errors import (
     CommitUnknownError,
@@ -38,7 +42,7 @@ from keeplast.errors import (
 )
 from keeplast.format.remote_log_metadata import RemoteLogEvent
 from keeplast.model.partition import TopicPartition as PartitionName
-from keeplast.model.redaction import shown_url
+from keeplast.model.text import shown_url
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -127,7 +131,8 @@ class ClusterClient:
         absent = [each for each in unlisted if self.find_topic_id(each) is None]
         if any(each in topics for each in absent):
             raise InvalidError(
-                f"no such topic in the cluster. topics={sorted({*absent} & {*topics})}"
+                "no such topic in the cluster; correct its name. "
+                f"topics={sorted({*absent} & {*topics})}"
             )
         cluster = self._future("the cluster", self._admin.describe_cluster())
         unset: dict[str, frozenset[str]] = {}
@@ -309,7 +314,7 @@ class ClusterClient:
                     error = message.error()
                     if error is not None and is_of_group(error):
                         continue
-                    if error is not None and not _is_end(error):
+                    if error is not None and error.name() != "_PARTITION_EOF":
                         self._raise(f"{METADATA_TOPIC}-{partition}", error, _METADATA)
                     offset = message.offset() or 0
                     if error is not None and offset < held.end:
@@ -515,10 +520,6 @@ class ClusterClient:
 def _id_bytes(found: Any) -> bytes:
     """Return the 16 bytes of the client's id, which tells its halves as signed numbers."""
     return _ID.pack(found.get_most_significant_bits(), found.get_least_significant_bits())
-
-
-def _is_end(error: KafkaError) -> bool:
-    return error.name() == "_PARTITION_EOF"
 
 
 def _code(error: Exception) -> str:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from keeplast.cluster.facts import TopicEnds
+from keeplast.cluster.live_cluster import TopicEnds
 from keeplast.errors import CompactionError, UnavailableError, error_text
+from keeplast.model.hold import Absence, WaitedGroup
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import Absence, WaitedGroup
 
 FRESH_MS = 10_000
 """What was told counts for so long: thousands of partitions may wait for the same groups."""
@@ -56,7 +56,7 @@ class _Answer(Generic[Told]):
 class BrokerGroups:
     """Asks brokers what groups have committed, and remembers it; shared by threads.
 
-    A :class:`~keeplast.model.reader_wait.GroupReader`.
+    A :class:`~keeplast.model.hold.GroupReader`.
     """
 
     def __init__(self, cluster: GroupCluster) -> None:

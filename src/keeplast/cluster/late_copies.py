@@ -29,9 +29,9 @@ from keeplast.cluster.metadata_cache import (
     PartitionCache,
     ServedRange,
     epoch_ranges,
+    is_compactors,
     is_in_one_piece,
 )
-from keeplast.cluster.status import is_compactors
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
     RemoteLogSegmentId,

@@ -2,17 +2,26 @@
 
 The rule: **what is appended went through** :func:`encode_batch`. Brokers have no defence against a
 record that they cannot read: one is enough to end the remote tier of every topic, for good.
+
+What was read of a live cluster, as values; nothing here talks to it.
+
+What a principal needs of a live cluster: operations on resources, as Kafka's ACLs name them.
+
+Pure. The rule: **a right is named where it is missing, and never more than that one**: who is told
+to grant too much grants it. Read and Write on a topic imply Describe.
+
+Answers to ``AclOperation`` and what ``KafkaApis`` asks for; tried on brokers of 3.9.1 and 4.3.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from keeplast.cluster.facts import METADATA_TOPIC, ClusterFacts, OffsetRange, TopicFacts
-from keeplast.errors import InvalidError, InvariantError
-from keeplast.format.murmur2 import metadata_partition
+from keeplast.errors import InvalidError, InvariantError, RefusedError
+from keeplast.format.identifier import metadata_partition
 from keeplast.format.remote_log_metadata import (
     RemoteLogEvent,
     RemoteLogSegment,
@@ -21,6 +30,131 @@ from keeplast.format.remote_log_metadata import (
     decode,
     encode,
 )
+
+METADATA_TOPIC = "__remote_log_metadata"
+
+Settings = Mapping[str, str | None]
+"""Values by name; one that is not said (a password) is None."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """A broker, and its settings; ``unset`` names those that nobody has set: its release's own."""
+
+    broker_id: int
+    settings: Settings
+    unset: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic; ``replicas`` is the least number of replicas of one of its partitions."""
+
+    name: str
+    topic_id: bytes
+    partition_count: int
+    replicas: int
+    settings: Settings
+
+    @property
+    def is_tiered(self) -> bool:
+        """Return whether its segments are copied to the remote tier."""
+        return is_tiered(self.settings)
+
+
+ASSUMED_OF_BROKERS = (
+    f"brokers are taken to have read of a swap in {METADATA_TOPIC} when its grace is over, and its "
+    "sources go then; keeplast collect and run ask them with --broker-metrics"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """What a partition's leader has: from ``start`` (inclusive) to ``end`` (exclusive)."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEnds:
+    """A topic's id, and where each of its partitions ends, exclusive, as readers see it."""
+
+    topic_id: bytes
+    ends: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """A cluster, its brokers and topics; ``metadata_topic`` is None where there is none.
+
+    ``accepts_untested`` says that who asked takes the risk of brokers of a release that was not
+    tested.
+    """
+
+    cluster_id: str
+    brokers: tuple[BrokerFacts, ...]
+    topics: tuple[TopicFacts, ...]
+    metadata_topic: TopicFacts | None
+    accepts_untested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataFault:
+    """Something in the metadata topic that stands in the way; ``offset`` is where it is."""
+
+    partition: int
+    offset: int
+    problem: str
+
+
+def is_tiered(settings: Settings) -> bool:
+    """Return whether segments of a topic with these settings are copied to the remote tier."""
+    return settings.get("remote.storage.enable") == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """``operation`` on a topic or a consumer group, or on the cluster when neither is named."""
+
+    operation: str
+    topic: str | None = None
+    group: str | None = None
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        if self.group is not None:
+            return f"{self.operation} on the consumer group {self.group}"
+        where = "the cluster" if self.topic is None else f"the topic {self.topic}"
+        return f"{self.operation} on {where}"
+
+    def line(self, address: str) -> str:
+        """Return the line that grants it, but for the principal's name."""
+        if self.group is not None:
+            what = f"--group {shlex.quote(self.group)}"
+        else:
+            what = "--cluster" if self.topic is None else f"--topic {shlex.quote(self.topic)}"
+        return (
+            f"kafka-acls.sh --bootstrap-server {shlex.quote(address)} --add "
+            f"--allow-principal User:NAME --operation {self.operation} {what}"
+        )
+
+
+def missing(right: Right, what: str) -> RefusedError:
+    """Return the error of who asked for ``what`` without ``right``."""
+    return RefusedError(
+        f"the principal may not do that; it needs {right} (kafka-acls --add). asked={what}"
+    )
+
+
+def is_refused(ask: Callable[[], object]) -> bool:
+    """Return whether ``ask`` is refused."""
+    try:
+        ask()
+    except RefusedError:
+        return True
+    return False
+
 
 BATCH_BYTES_MAX = 800_000
 """Of values in one batch; brokers take 1 MiB by default, the client is told 900,000."""

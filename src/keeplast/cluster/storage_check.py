@@ -24,8 +24,8 @@ from keeplast.errors import (
     UnavailableError,
 )
 from keeplast.format.remote_log_metadata import RemoteLogSegment
-from keeplast.model.redaction import shown_url
-from keeplast.tier.objects.store_rights import StoreAction, right_of
+from keeplast.model.text import shown_url
+from keeplast.tier.objects.object_store import StoreAction, right_of
 from keeplast.tier.objects.stores import is_forbidden, refused_actions
 
 NOT_STORED_REMEDY = "give --storage as the plugin is configured on the brokers"

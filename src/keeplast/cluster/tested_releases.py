@@ -2,7 +2,7 @@
 
 No broker tells its release. What it does tell is every setting that it has, and each release so far
 has some that the one before it did not. The rule: **a broker whose settings are not exactly those
-of a tested release is of one that was not tested**: an older or newer one, or somebody's own build.
+of a tested release is of one that was not tested**: an older or newer one, or a build of one's own.
 A patch release changes none, and cannot be told from its neighbours.
 
 Pure. The names are those that brokers of 3.9.1 and 4.3.0 tell (``DescribeConfigs``); those are held
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from keeplast.cluster.facts import BrokerFacts
+from keeplast.cluster.live_cluster import BrokerFacts
 
 PROTOCOL = "inter.broker.protocol.version"
 """Brokers before 4.0 have it: what they speak to each other, which an upgrade raises last."""
@@ -211,11 +211,11 @@ class UntestedRelease:
         if self.lacks:
             return (
                 f"lacks settings that {self.nearest} has ({_some(self.lacks)}): it is an older "
-                "release, or somebody's own build"
+                "release, or a build of one's own"
             )
         return (
             f"has settings that {self.nearest} has not ({_some(self.has_besides)}): it is a newer "
-            "release, or somebody's own build"
+            "release, or a build of one's own"
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from keeplast.cluster.facts import OffsetRange
+from keeplast.cluster.live_cluster import OffsetRange
 from keeplast.errors import CorruptError, UnavailableError
 
 if TYPE_CHECKING:

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.columns.kernel import BAD_COUNT, BAD_RECORD, OK, TOO_MANY, inline, kernel
-from keeplast.columns.machine import copy_bytes, load_be32
+from keeplast.columns.machine import copy_bytes, load_be32, read_varint
 from keeplast.columns.rows import parse_record
-from keeplast.columns.varints import read_varint
-from keeplast.model.offsets import INT64_MAX, NO_TIMESTAMP
+from keeplast.model.partition import INT64_MAX, NO_TIMESTAMP
 
 OFFSET = 0
 TIMESTAMP = 1

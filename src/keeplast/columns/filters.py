@@ -1,6 +1,6 @@
 """Bloom filters over the keys of a segment, and what else of its batches decides about skipping it.
 
-A key is known by the first half of its :func:`~keeplast.columns.hashing.siphash128` under a key of
+A key is known by the first half of its :func:`~keeplast.columns.rows.siphash128` under a key of
 the whole store, because a filter outlives the round that makes it. Bits are numbered as
 ``words[bit >> 6] >> (bit & 63)``. KIP-1272, "Bloom Filter Index on Skip Optimization"; tiering.md
 section 9.4.
@@ -13,11 +13,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.columns import batch_table as t
-from keeplast.columns.hashing import siphash128
+from keeplast.columns import batches as t
 from keeplast.columns.kernel import inline, kernel
-from keeplast.columns.rows import HAS_KEY
-from keeplast.columns.varints import read_varint, read_varlong
+from keeplast.columns.machine import read_varint, read_varlong
+from keeplast.columns.rows import HAS_KEY, siphash128
 from keeplast.columns.verdicts import horizon_of
 
 PROBES_MAX = 40

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.columns.kernel import BAD_COUNT, BAD_RECORD, OK, TOO_MANY, inline, kernel, outline
 from keeplast.columns.machine import load_le64
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE, parse_record

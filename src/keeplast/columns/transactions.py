@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
+from keeplast.columns.batches import has_right_crc
 from keeplast.columns.kernel import BAD_CONTROL, BAD_CRC, OK, inline, kernel, outline
 from keeplast.columns.machine import load_be16
 from keeplast.columns.rows import parse_record
-from keeplast.columns.scan import has_right_crc
 
 MARK_EMPTY = -1
 COMMITTED_OPEN = 1

@@ -1,4 +1,25 @@
-"""Applies the rules to the batches and rows of a window.
+"""What of the batches and rows of a window remains: the rules, one function a rule, and their use.
+
+The rules that decide what remains, one function a rule, called by the kernels.
+
+A record goes only for one of five reasons, tested in this order:
+
+1. its transaction was aborted, or it is a marker whose horizon has passed;
+2. it has no key and lies at or below the key map's last offset, unless such records are kept;
+3. a record with its key and a greater rank is in the key map: with the strategy ``offset``, one
+   with a greater offset;
+4. it is a tombstone whose delete horizon has passed (magic 2);
+5. it is a tombstone of a segment older than the old-format horizon (magic 0 and 1).
+
+Where readers are waited for, what has passed its horizon goes by (1), (4) and (5) below the offset
+that all of them have read to, and from there on once it has waited long enough: :func:`kept_from`.
+
+Everything above the key map's last offset stays, because nothing is known about it, unless (1).
+Where versions rank, (4) and (5) wait until nothing that the tombstone outranks can be left: see
+:func:`may_expire`. Answers to ``Cleaner.checkBatchRetention`` and ``shouldRetainRecord``;
+cleaning.md sections 3.4 and 9.3.
+
+Applies the rules to the batches and rows of a window.
 
 Order: :func:`judge_batches` before records are parsed (batches with DELETE never are), then
 :func:`mark_indexed` for the first pass, or :func:`judge_rows` for the second.
@@ -8,12 +29,126 @@ from __future__ import annotations
 
 import numpy as np
 
-from keeplast.columns import batch_table as t
-from keeplast.columns import rules
+from keeplast.columns import batches as t
 from keeplast.columns.kernel import inline, kernel
+from keeplast.columns.ranks import HAS_VERSION
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
-from keeplast.columns.winners import UNKNOWN
-from keeplast.model.offsets import NO_HORIZON
+from keeplast.columns.winners import LOSES, UNKNOWN
+from keeplast.model.partition import NO_HORIZON
+
+KEEP = 0
+SUPERSEDED = 1
+EXPIRED_TOMBSTONE = 2
+KEYLESS = 3
+ABORTED_DATA = 4
+EXPIRED_MARKER = 5
+REASONS = 6
+
+ANY_EXPIRES = 0
+UNCONTESTED_EXPIRES = 1
+UNVERSIONED_EXPIRES = 2
+"""Which tombstones past their horizon may go: all that win (strategy ``offset``); of those below
+``expires_below`` the ones whose key no dirty record has; of these the ones without a version."""
+
+
+@inline
+def kept_from(magic, horizon, now, late_now, passed_to, late_to, old_kept_from):
+    """Return the offset from which on the tombstones, or the marker, of a batch stay for now.
+
+    ``horizon`` is -1 when the batch carries none. Removal happens at ``now == horizon``, below the
+    offset ``passed_to`` that all readers who are waited for have read to, INT64_MAX when nobody is;
+    from there on at ``late_now``, which is ``now`` less the longest wait, and below ``late_to``,
+    which no wait ends. An old format goes by its segment: ``old_kept_from``.
+    """
+    if magic < 2:
+        return np.int64(old_kept_from)
+    if horizon < 0 or now < horizon:
+        return np.int64(0)
+    return np.int64(passed_to) if late_now < horizon else np.int64(late_to)
+
+
+@inline
+def discards_records(is_control, is_unneeded, is_aborted, offset, kept):
+    """Say whether every record of a batch goes: aborted data, or a marker that may expire.
+
+    ``offset`` is the batch's last, ``kept`` that of :func:`kept_from`.
+    """
+    if is_control:
+        return is_unneeded and offset < kept
+    return is_aborted
+
+
+@inline
+def batch_verdict(discards, is_last_of_producer, ends_at_bound):
+    """Return what happens to a batch of which no record stays.
+
+    Two kinds of batch are kept as an empty header: an active producer's last one, because its
+    sequence number is how the broker recognises a duplicate, and the one that ends at the bound,
+    because it holds the end offset of the round (KAFKA-17076).
+    """
+    if is_last_of_producer or ends_at_bound:
+        return t.RETAIN_EMPTY
+    if discards:
+        return t.DELETE
+    return t.DELETE_EMPTY
+
+
+@inline
+def may_expire(expiry, expires_below, offset, flags, standing):
+    """Say whether a winning tombstone may go once its time has come.
+
+    By offset a later record always wins, so that nothing comes back. By version a tombstone may be
+    all that holds down a record with a greater offset, one that
+
+    (a) is dirty too: a crash between two groups would take the one and leave the other;
+    (b) is dirty while the tombstone is clean: the same, so no dirty record may have its key;
+    (c) was not indexed because the map filled: then ``expires_below`` is 0, and none may go.
+    """
+    if expiry == ANY_EXPIRES:
+        return True
+    if expiry == UNVERSIONED_EXPIRES and flags & HAS_VERSION != 0:
+        return False
+    return offset < expires_below and standing == UNKNOWN
+
+
+@inline
+def record_verdict(
+    discards, is_control, offset, map_latest, flags, standing, kept, keeps_keyless, expiry,
+    expires_below,
+):  # fmt: skip
+    """Return KEEP or the reason for which one record goes.
+
+    ``standing`` is the record's in the key map; ``kept`` is :func:`kept_from` of its batch,
+    ``keeps_keyless`` says whether records without a key stay, as they do in a log that no broker
+    compacts. For the rest see :func:`may_expire`.
+    """
+    if discards:
+        return EXPIRED_MARKER if is_control else ABORTED_DATA
+    if is_control or offset > map_latest:
+        return KEEP
+    if flags & HAS_KEY == 0:
+        return KEEP if keeps_keyless else KEYLESS
+    if standing == LOSES:
+        return SUPERSEDED
+    if flags & HAS_VALUE != 0 or not may_expire(expiry, expires_below, offset, flags, standing):
+        return KEEP
+    return EXPIRED_TOMBSTONE if offset < kept else KEEP
+
+
+@inline
+def new_horizon(magic, has_horizon, kept, kept_tombstones, is_empty_transaction, now_plus):
+    """Return the delete horizon that a batch receives now, or -1.
+
+    Set once, the first time a batch with a retained tombstone, or a marker whose transaction has
+    no data left, is copied; an old-format batch receives it while it becomes magic 2 (F1).
+    ``now_plus`` is now + delete.retention.ms in 64-bit arithmetic; negative means never.
+    """
+    if has_horizon or kept == 0 or now_plus < 0:
+        return np.int64(-1)
+    if kept_tombstones > 0 or is_empty_transaction:
+        return now_plus
+    return np.int64(-1)
+
 
 MESSAGES_READ = 0
 MESSAGES_WRITTEN = 1
@@ -26,8 +161,8 @@ REBUILT = 7
 DROPPED = 8
 EMPTIED = 9
 REASON_RECORDS = 10
-REASON_BYTES = REASON_RECORDS + rules.REASONS
-BYTES_WRITTEN = REASON_BYTES + rules.REASONS
+REASON_BYTES = REASON_RECORDS + REASONS
+BYTES_WRITTEN = REASON_BYTES + REASONS
 COUNTERS = BYTES_WRITTEN + 1
 
 DISORDER = -2
@@ -77,7 +212,7 @@ def _is_empty_already(table, i):
 @inline
 def _discards(table, i, kept):
     state = table[i, t.STATE]
-    return rules.discards_records(
+    return discards_records(
         table[i, t.ATTRIBUTES] & t.CONTROL != 0,
         state & t.UNNEEDED != 0,
         state & t.ABORTED != 0,
@@ -95,17 +230,17 @@ def judge_batches(
 ):  # fmt: skip
     """Set VERDICT of batches ``[first, last)`` for the second pass.
 
-    ``now``, ``late_now``, ``passed_to`` and ``late_to`` are :func:`rules.kept_from`'s; ``bound`` is
+    ``now``, ``late_now``, ``passed_to`` and ``late_to`` are :func:`kept_from`'s; ``bound`` is
     the round's exclusive upper bound.
     """
     read = 0
     for i in range(first, last):
         # No batch of an old format is a control batch, so its segment's time plays no part.
-        kept = rules.kept_from(
+        kept = kept_from(
             table[i, t.MAGIC], horizon_of(table, i), now, late_now, passed_to, late_to, np.int64(0)
         )  # fmt: skip
         discards = _discards(table, i, kept)
-        verdict = rules.batch_verdict(
+        verdict = batch_verdict(
             discards,
             is_last_of_producer(table, i, last_records),
             table[i, t.LAST_OFFSET] + 1 == bound,
@@ -114,7 +249,7 @@ def judge_batches(
         read += table[i, t.SIZE]
         if verdict == t.DELETE:
             is_control = table[i, t.ATTRIBUTES] & t.CONTROL != 0
-            reason = rules.EXPIRED_MARKER if is_control else rules.ABORTED_DATA
+            reason = EXPIRED_MARKER if is_control else ABORTED_DATA
             counters[REASON_RECORDS + reason] += table[i, t.COUNT]
             counters[REASON_BYTES + reason] += table[i, t.SIZE]
     counters[BYTES_READ] += read
@@ -187,9 +322,9 @@ def judge_rows(
     """Set ``keep`` of every row and ACTION of every batch in ``[first, last)``.
 
     ``standings`` is only read for rows with a key at or below ``map_latest``. ``now``,
-    ``late_now``, ``passed_to``, ``late_to`` and ``old_kept_from`` are :func:`rules.kept_from`'s.
+    ``late_now``, ``passed_to``, ``late_to`` and ``old_kept_from`` are :func:`kept_from`'s.
     ``now_plus`` is now + delete.retention.ms, or NO_HORIZON; ``expiry`` and ``expires_below`` are
-    :func:`rules.may_expire`'s.
+    :func:`may_expire`'s.
     OUT_BASE_TIMESTAMP receives the horizon the output batch carries, or -1. Returns (batches that
     do not stay as they are, compressed batches to rebuild).
     """
@@ -208,7 +343,7 @@ def judge_rows(
         magic = table[i, t.MAGIC]
         is_control = table[i, t.ATTRIBUTES] & t.CONTROL != 0
         horizon = horizon_of(table, i)
-        expires_to = rules.kept_from(
+        expires_to = kept_from(
             magic, horizon, now, late_now, passed_to, late_to, old_kept_from
         )  # fmt: skip
         discards = _discards(table, i, expires_to)
@@ -216,30 +351,28 @@ def judge_rows(
         kept = 0
         tombstones = 0
         for r in range(table[i, t.FIRST_ROW], rows_end):
-            reason = rules.record_verdict(
+            reason = record_verdict(
                 discards, is_control, offsets[r], map_latest, flags[r], standings[r], expires_to,
                 keeps_keyless, expiry, expires_below,
             )  # fmt: skip
             is_tombstone = flags[r] & HAS_VALUE == 0
-            keep[r] = reason == rules.KEEP
-            kept += reason == rules.KEEP
+            keep[r] = reason == KEEP
+            kept += reason == KEEP
             if not is_control and is_tombstone:
                 counters[TOMBSTONES_READ] += 1
-                counters[TOMBSTONES_WRITTEN] += reason == rules.KEEP
+                counters[TOMBSTONES_WRITTEN] += reason == KEEP
             # Kafka asks "no value?" of retained marker records too, which all have one.
-            tombstones += is_tombstone and reason == rules.KEEP
-            if reason != rules.KEEP:
+            tombstones += is_tombstone and reason == KEEP
+            if reason != KEEP:
                 end = table[i, t.PAYLOAD_END] if r + 1 == rows_end else positions[r + 1]
                 counters[REASON_RECORDS + reason] += 1
                 counters[REASON_BYTES + reason] += end - positions[r]
-                counters[INVALID] += reason == rules.KEYLESS
+                counters[INVALID] += reason == KEYLESS
         counters[MESSAGES_READ] += table[i, t.ROWS]
         table[i, t.KEPT] = kept
         table[i, t.KEPT_TOMBSTONES] = tombstones
         is_empty_transaction = is_control and table[i, t.STATE] & t.UNNEEDED != 0
-        stamped = rules.new_horizon(
-            magic, horizon >= 0, kept, tombstones, is_empty_transaction, now_plus
-        )
+        stamped = new_horizon(magic, horizon >= 0, kept, tombstones, is_empty_transaction, now_plus)
         if kept > 0:
             needs_stamp = stamped >= 0 or (
                 # A negative horizon means "never", and rebuilds the batch all the same.

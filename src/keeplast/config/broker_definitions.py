@@ -15,7 +15,7 @@ from keeplast.config.definition import (
     ValueType,
     same_key,
 )
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 
 _APPEND = "nothing is appended here"
 _APPENDED_DATES = "nothing is appended here; keeplast status rests its bounds on it"
@@ -97,8 +97,8 @@ BROKER_TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "message.timestamp.type",
         ValueType.STRING,
         "CreateTime",
-        "Whose clock dates new records: CreateTime tells when something happened and may lie, "
-        "LogAppendTime does not and tells when it arrived.",
+        "Whose clock dates new records: CreateTime is when something happened and may be wrong, "
+        "LogAppendTime is when it arrived.",
         same_key("log.message.timestamp.type"),
         choices=("CreateTime", "LogAppendTime"),
         idle=_APPENDED_DATES,
@@ -154,7 +154,7 @@ BROKER_TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "min.insync.replicas",
         ValueType.INT,
         1,
-        "Replicas that must have a record before a producer is told so: durability against "
+        "Replicas that must have a record before a producer gets its answer: durability against "
         "availability.",
         same_key("min.insync.replicas"),
         minimum=1,
@@ -164,7 +164,7 @@ BROKER_TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "unclean.leader.election.enable",
         ValueType.BOOLEAN,
         False,
-        "Whether a replica that is behind may lead: availability against lost records.",
+        "Whether a replica that lacks records may lead: availability against lost records.",
         same_key("unclean.leader.election.enable"),
         idle=_REPLICAS,
     ),

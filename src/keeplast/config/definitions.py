@@ -27,7 +27,7 @@ from keeplast.config.definition import (
     topic_spellings,
 )
 from keeplast.model.hold import AGE_MS_MAX
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 
 _TIER = "what is in a store of `keeplast tier` is tiered, and nothing else is"
 
@@ -101,7 +101,7 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "How long `tombstones.wait.for.groups` keeps what has passed its horizon at most: longer "
         "waits for readers that are away for longer, shorter frees deleted keys for sure. The "
         "default is that of a broker's `offsets.retention.minutes`, after which a group that is "
-        "away begins anew. Not in Kafka.",
+        "away starts over. Not in Kafka.",
         minimum=0,
         maximum=AGE_MS_MAX,
         field="tombstones_wait_max_ms",
@@ -340,7 +340,7 @@ CLUSTER_DEFINITIONS: tuple[Definition, ...] = (
         True,
         "Whether a broker runs its cleaner: off saves its work and lets compacted logs grow.",
         scope=Scope.CLUSTER,
-        idle="whoever calls keeplast has decided",
+        idle="the caller of keeplast decides",
     ),
     Definition(
         "log.cleaner.threads",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from keeplast.config.metadata_log import read_partition_numbers
+from keeplast.config.sources import read_partition_numbers
 from keeplast.pipeline.log_parts import Logs
 from keeplast.tier.objects.log_directory import LogDirectoryRecipe
 

@@ -62,8 +62,9 @@ PROPERTIES: tuple[PlaceProperty, ...] = (
     ),
     PlaceProperty(
         "bootstrap-server", PropertyType.TEXT, _D | _S,
-        "Brokers that know what the groups of `tombstones.wait.for.groups` have committed: "
-        "`HOST:PORT`, separated by commas. Default: the directory's `__consumer_offsets`.",
+        "Brokers that know what consumer groups have committed, for `tombstones.wait.for.groups` "
+        "and `export --checkpoint-group`: `HOST:PORT`, separated by commas. Default: the place's "
+        "own `__consumer_offsets`.",
     ),
     PlaceProperty(
         "broker-config", PropertyType.FILE, _D | _S,
@@ -87,6 +88,16 @@ PROPERTIES: tuple[PlaceProperty, ...] = (
         "The name under which this host changes partitions. Default: the host's name.",
     ),
     PlaceProperty(
+        "data-dir", PropertyType.FILE, _S,
+        "A Kafka `log.dirs` directory of this host: `run` copies what partitions gain in it, and "
+        "`status` and `console` show it next to the store. Only read; its broker may be running.",
+    ),
+    PlaceProperty(
+        "garbage-age-ms", PropertyType.SPAN, _S,
+        "How old an object must be before it goes although no row of the metadata names it. "
+        "Default: a day.",
+    ),
+    PlaceProperty(
         "storage", PropertyType.URL, _C,
         "Where the brokers' plugin keeps segments: `local:PATH` for Kafka's LocalTieredStorage, "
         "`aiven:URL` for Aiven's.",
@@ -107,16 +118,46 @@ PROPERTIES: tuple[PlaceProperty, ...] = (
     ),
     PlaceProperty(
         "grace-ms", PropertyType.SPAN, _S | _C,
-        "How long replaced segments stay for readers that began before the round.",
+        "How long replaced segments stay for readers that began before the round, and for you to "
+        "look. Default: an hour; of a live cluster in an object store a minute at least.",
     ),
     PlaceProperty(
         "broker-metrics", PropertyType.LIST, _C,
-        "Each broker's JMX exporter (`http://HOST:PORT/metrics`): nothing is deleted while one is "
-        "behind in `__remote_log_metadata` or does not answer.",
+        "Each broker's JMX exporter (`http://HOST:PORT/metrics`): nothing is deleted while one "
+        "lags in `__remote_log_metadata` or does not answer.",
     ),
     PlaceProperty(
         "keep-sources", PropertyType.SPAN, _C,
         "Keep replaced segments for so long at least. Never shorter than the grace.",
+    ),
+    PlaceProperty(
+        "interval", PropertyType.SPAN, _C,
+        "How long `run` waits between two looks, and first after a failure; a second at least. "
+        "Default: a minute.",
+    ),
+    PlaceProperty(
+        "requests-per-second", PropertyType.COUNT, _C,
+        "Requests of `run` to the remote tier, counted as the most that there can be. Each Spark "
+        "slot has its share. Default: 200.",
+    ),
+    PlaceProperty(
+        "bytes-per-second", PropertyType.SIZE, _C,
+        "Bytes that `run` reads from the remote tier and writes to it, together; 1m at least. "
+        "Default: 128m.",
+    ),
+    PlaceProperty(
+        "back-off-ms", PropertyType.SPAN, _C,
+        "How long every request of `run` waits when a store answers 503, SlowDown or 429; twice "
+        "that the next time, a minute at most. Default: 1s.",
+    ),
+    PlaceProperty(
+        "swaps-per-day", PropertyType.COUNT, _C,
+        "Swaps of `run` on all hosts in any 24 hours, as the decision log has them. Default: 500.",
+    ),
+    PlaceProperty(
+        "records-per-day", PropertyType.COUNT, _C,
+        "Records of `__remote_log_metadata` in any 24 hours, likewise, with those by which "
+        "replaced segments are collected. They stay for good. Default: 20000.",
     ),
     PlaceProperty(
         "keyless", PropertyType.TEXT, _C,
@@ -152,13 +193,36 @@ PROPERTIES: tuple[PlaceProperty, ...] = (
     ),
     PlaceProperty("master", PropertyType.URL, _ALL, "Spark master."),
     PlaceProperty("cores", PropertyType.COUNT, _ALL, "Cores to use. Default: all."),
+    PlaceProperty(
+        "no-values", PropertyType.FLAG, _ALL,
+        "Never show values of records in the console. Default: hidden until asked for.",
+    ),
+    PlaceProperty(
+        "closed-topics", PropertyType.LIST, _ALL,
+        "Topics of which the console finds no key, as shell patterns; `*` closes all of them.",
+    ),
+    PlaceProperty(
+        "search-seconds", PropertyType.COUNT, _ALL,
+        "The longest that the search for a key from a page of the console may take; 50 at most. "
+        "Default: 20.",
+    ),
+    PlaceProperty(
+        "search-bytes", PropertyType.SIZE, _ALL,
+        "The most that the search for a key from a page of the console may read. Default: 8g.",
+    ),
 )  # fmt: skip
 BY_NAME = {each.name: each for each in PROPERTIES}
-VERB_TABLES = frozenset(
-    {
-        "status", "plan", "clean", "run", "verify", "explain", "export", "collect", "console",
-        "erase", "hold", "undo",
-    }
-)  # fmt: skip
-"""Tables of a place that hold defaults of a verb's options."""
+VERB_TABLES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        (
+            "status", "plan", "clean", "run", "verify", "explain", "inspect", "console", "undo",
+            "export", "config", "configure", "copy", "collect", "repair", "pause", "detach",
+            "delete-records",
+        ),
+        (),
+    ),
+    "hold": ("add", "list", "release"),
+    "erase": ("keys", "requests", "certify", "check"),
+}  # fmt: skip
+"""Tables of a place that hold defaults of a verb's options; a group of verbs has one for each."""
 SETTING_TABLES = frozenset({"cluster", "topic"})

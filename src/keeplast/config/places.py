@@ -21,8 +21,8 @@ from typing import Any
 
 import platformdirs
 
-from keeplast.config.choice import SettingSources
-from keeplast.config.layers import PLACE_TABLE, Layer, tables_layer, toml_document
+from keeplast.config.definition import value_text
+from keeplast.config.layers import PLACE_TABLE, Layer, SettingSources, tables_layer, toml_document
 from keeplast.config.place_properties import (
     AT,
     BY_NAME,
@@ -35,14 +35,20 @@ from keeplast.config.place_properties import (
     PropertyType,
 )
 from keeplast.config.sources import FILE_NAME, read_text
-from keeplast.config.values import value_text
 from keeplast.errors import InvalidError
+from keeplast.log.data_directory import place_path
 from keeplast.log.files import LocalFiles
-from keeplast.log.object_paths import place_path
-from keeplast.model.duration import SPAN_MS_MAX, find_span
-from keeplast.model.redaction import HIDDEN, has_userinfo, may_be_secret, secrets_of, shown_url
-from keeplast.model.size import find_size
-from keeplast.tier.objects.option_values import is_reference, read_option
+from keeplast.model.text import (
+    HIDDEN,
+    SPAN_MS_MAX,
+    find_size,
+    find_span,
+    has_userinfo,
+    may_be_secret,
+    secrets_of,
+    shown_url,
+)
+from keeplast.tier.objects.object_store import is_reference, read_option
 
 CONFIG_VARIABLE = "KEEPLAST_CONFIG"
 NAME_CHARS_MAX = 64
@@ -124,6 +130,11 @@ class FoundPlace:
         """Return a size in bytes."""
         found = self.text(name)
         return None if found is None else find_size(found)
+
+    def count(self, name: str) -> int | None:
+        """Return a whole number."""
+        found = self.text(name)
+        return None if found is None else int(found)
 
     def flag(self, name: str) -> bool:
         """Return whether a flag is set."""
@@ -232,6 +243,11 @@ def find_place(
             warnings = (
                 f"{text} is a path here and the name of a place in {tables[0].file}; the path "
                 f"counts. place={text}",
+            )
+        elif is_path and not is_there and shown_url(text) != text:
+            raise InvalidError(
+                "no such path; the address of a store has :// behind its kind, as in "
+                f"postgresql://HOST/DATABASE. url={shown_url(text)}"
             )
         elif is_path and not is_there and "/" not in text:
             raise InvalidError(
@@ -349,10 +365,7 @@ def _named(found: PlaceTable, spoken: Mapping[str, Given]) -> FoundPlace:
         elif isinstance(value, dict) and key in SETTING_TABLES:
             settings[key] = value
         elif isinstance(value, dict) and key in VERB_TABLES:
-            defaults[key] = {
-                name: tuple(map(value_text, text)) if isinstance(text, list) else value_text(text)
-                for name, text in value.items()
-            }
+            defaults |= _verb_defaults(key, value, where)
         else:
             raise InvalidError(f"unknown property; {_near_property(key)}. {where} property={key}")
     if AT not in given:
@@ -370,6 +383,29 @@ def _named(found: PlaceTable, spoken: Mapping[str, Given]) -> FoundPlace:
         merged[key] = each
     layer = tables_layer(settings, source) if settings else None
     return FoundPlace(address, kind, found.name, merged, layer, defaults)
+
+
+def _verb_defaults(
+    verb: str, table: Mapping[str, Any], where: str
+) -> dict[str, Mapping[str, str | tuple[str, ...]]]:
+    """Return options of a verb by its words, such as ``erase keys``, each as text."""
+    if below := VERB_TABLES[verb]:
+        for name, each in table.items():
+            if name not in below or not isinstance(each, dict):
+                raise InvalidError(
+                    f"{verb} has a table for each of its verbs: {', '.join(below)}; write "
+                    f"[place.NAME.{verb}.{below[0]}]. {where} table={verb} key={name}"
+                )
+        tables = {f"{verb} {name}": each for name, each in table.items()}
+    else:
+        tables = {verb: table}
+    return {
+        words: {
+            name: tuple(map(value_text, text)) if isinstance(text, list) else value_text(text)
+            for name, text in options.items()
+        }
+        for words, options in tables.items()
+    }
 
 
 def _table(given: Given) -> Mapping[str, str]:
@@ -393,7 +429,12 @@ def _spoken(texts: Sequence[str]) -> dict[str, Given]:
             raise InvalidError(f"unknown property; {_near_property(name)}. {WITH} {name}=…")
         if BY_NAME[name].type is PropertyType.OPTIONS:
             raise InvalidError(f"give {name}.KEY=VALUE. {WITH} {name}=…")
-        found[name] = Given(_checked(BY_NAME[name], value, f"{WITH}", None), WITH)
+        checked = _checked(BY_NAME[name], value, f"{WITH}", None)
+        before = found[name].value if name in found else ()
+        if isinstance(checked, tuple) and isinstance(before, tuple):
+            # A list that is given in parts is all of them.
+            checked = (*before, *checked)
+        found[name] = Given(checked, WITH)
     return found
 
 
@@ -411,12 +452,12 @@ def _checked(
         for key, text in found.items():
             if may_be_secret(key) and not is_reference(text) and folder is not None:
                 raise InvalidError(
-                    "a secret does not belong into this file; write @FILE or env:NAME. "
+                    "a secret does not belong in this file; write @FILE or env:NAME. "
                     f"{where} property={prop.name}.{key}"
                 )
         return found
     if isinstance(value, (dict, list)) and prop.type is not PropertyType.LIST:
-        raise InvalidError(f"not one value. {where} property={prop.name}")
+        raise InvalidError(f"not one value; write a text or a number. {where} property={prop.name}")
     if prop.type is PropertyType.LIST:
         parts = value if isinstance(value, list) else str(value).split(",")
         return tuple(value_text(each) for each in parts)
@@ -426,7 +467,7 @@ def _checked(
         raise InvalidError(f"{problem}. {where} property={prop.name} value={text!r}")
     if folder is not None and prop.type is PropertyType.URL and any(secrets_of(text)):
         raise InvalidError(
-            f"a password does not belong into this file; leave it to PGPASSWORD or ~/.pgpass. "
+            f"a password does not belong in this file; leave it to PGPASSWORD or ~/.pgpass. "
             f"{where} property={prop.name} value={shown_url(text)}"
         )
     if folder is None:

@@ -20,18 +20,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from keeplast.cleaner.internal_topics import check_internal
 from keeplast.cleaner.reasons import NotCompacted
-from keeplast.config.choice import (
+from keeplast.cleaner.settings import check_internal
+from keeplast.config.definition import value_text
+from keeplast.config.layers import (
     ALL_PARTITIONS,
+    FLAG_SOURCE,
     USUAL_SOURCES,
     PartitionChoice,
     SettingSources,
 )
-from keeplast.config.layers import FLAG_SOURCE
 from keeplast.config.settings import PolicyOrigin, Settings
 from keeplast.config.sources import FILE_NAME, read_settings
-from keeplast.config.values import value_text
 from keeplast.errors import CompactionError, InvalidError, RefusedError
 from keeplast.format.filename import parse_partition_directory
 from keeplast.log.data_directory import (
@@ -129,11 +129,12 @@ def select_directory(
     files: FileSystem,
     choice: PartitionChoice = ALL_PARTITIONS,
     sources: SettingSources = USUAL_SOURCES,
-) -> tuple[tuple[tuple[PartitionEntry, dict[str, str]], ...], tuple[str, ...]]:
+) -> tuple[tuple[tuple[PartitionEntry, dict[str, str] | RefusedError], ...], tuple[str, ...]]:
     """Return partitions whatever their policy is, each with what is set for it, and warnings.
 
-    What is set are Kafka's names and texts, without the defaults. Errors are those of
-    :func:`select_partitions`; RefusedError too when nobody says what a topic's policy is.
+    What is set are Kafka's names and texts, without the defaults; the refusal stands there of a
+    topic that must not be touched, or whose policy no source gives. Errors are those of
+    :func:`select_partitions`.
     """
     found = _find(data_directory, files, choice, sources)
     directory, settings = found.directory, found.settings
@@ -141,27 +142,33 @@ def select_directory(
     _check_policy_flag(choice, sources, names)
     is_named = bool(choice.topics)
     warnings = [*settings.warnings, *_find_left_alone(directory)]
+    given: dict[str, dict[str, str] | RefusedError] = {}
     for topic in dict.fromkeys(entry.partition.topic for entry in found.entries):
-        check_internal(topic, settings.topic_config(topic))
-        warnings += settings.hazards(topic)
-    selected = []
-    for entry in found.entries:
-        topic = entry.partition.topic
-        origin = settings.policy_origin(topic)
-        if origin is PolicyOrigin.UNKNOWN:
-            raise _unknown_policy(topic, directory.root)
-        if origin is PolicyOrigin.CLUSTER and not is_named:
-            # It would be kept as the topic's own: to compact it by, or to let it expire by.
-            raise _default_policy(topic, directory.root)
-        values = settings.topic_values(topic)
-        given = {
-            key: value_text(value.value)
-            for key, value in values.items()
-            if not value.is_default and value.value is not None
-        }
-        selected.append((entry, given))
-    warnings += _find_borrowed(settings, {entry.partition.topic for entry in found.entries})
-    return tuple(selected), tuple(warnings)
+        try:
+            given[topic] = _kept_settings(settings, topic, directory.root, is_named=is_named)
+        except RefusedError as error:
+            given[topic] = error
+        else:
+            warnings += settings.hazards(topic)
+    taken = {topic for topic, each in given.items() if not isinstance(each, RefusedError)}
+    warnings += _find_borrowed(settings, taken)
+    return tuple((entry, given[entry.partition.topic]) for entry in found.entries), tuple(warnings)
+
+
+def _kept_settings(settings: Settings, topic: str, root: Path, *, is_named: bool) -> dict[str, str]:
+    """Return what is kept with the partitions of a topic; RefusedError where that is unknown."""
+    check_internal(topic, settings.topic_config(topic))
+    origin = settings.policy_origin(topic)
+    if origin is PolicyOrigin.UNKNOWN:
+        raise _unknown_policy(topic, root)
+    if origin is PolicyOrigin.CLUSTER and not is_named:
+        # It would be kept as the topic's own: to compact it by, or to let it expire by.
+        raise _default_policy(topic, root)
+    return {
+        key: value_text(value.value)
+        for key, value in settings.topic_values(topic).items()
+        if not value.is_default and value.value is not None
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +246,7 @@ def _chosen(directory: DataDirectory, choice: PartitionChoice) -> list[Partition
 def _refuse(entry: PartitionEntry) -> None:
     if entry.mark is not None:
         raise RefusedError(
-            f"replica is marked {entry.mark}, a broker disposes of it; choose one in service. "
+            f"the replica is marked {entry.mark}, a broker disposes of it; choose one in service. "
             f"path={entry.path}"
         )
     raise RefusedError(f"the metadata log has its own snapshots; leave it alone. path={entry.path}")
@@ -267,7 +274,7 @@ def _find_borrowed(settings: Settings, topics: Iterable[str]) -> list[str]:
     """Return a warning for defaults of a broker's file that count for topics of unknown settings.
 
     Without a broker's file the defaults that are assumed are said elsewhere
-    (:mod:`~keeplast.config.assumed`).
+    (:mod:`~keeplast.config.setting_rows`).
     """
     found: dict[str, list[str]] = {}
     for topic in topics:

@@ -1,17 +1,52 @@
-"""What a setting is, its value and who said it, as documents and people are shown them."""
+"""What is said of settings: rows for documents and people, assumed defaults, mistakes in files.
+
+What a setting is, its value and who said it, as documents and people are shown them.
+
+Which of Kafka's defaults a call rests on because nobody says what the broker's are.
+
+A broker keeps its cluster's settings in ``server.properties``, which lies elsewhere. A default that
+is taken in its place can remove something early, or clean what should wait; so it is said, once a
+call and as short as can be.
+
+Every mistake in a settings file or a broker's ``server.properties``, and its hazards.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keeplast.config.definition import Definition, Value
-from keeplast.config.definitions import DEFINITIONS
-from keeplast.config.effective import Effective
-from keeplast.config.internal_topics import SOURCE as INTERNAL_SOURCE
-from keeplast.config.layers import ENVIRONMENT_SOURCE, FLAG_SOURCE, variable_of
-from keeplast.config.settings import Settings
-from keeplast.config.values import value_range, value_text, value_words
+from keeplast.config.definition import (
+    Definition,
+    Scope,
+    Value,
+    value_range,
+    value_text,
+    value_words,
+)
+from keeplast.config.definitions import BY_KEY, CLUSTER_KEYS, DEFINITIONS
+from keeplast.config.layers import (
+    ENVIRONMENT_SOURCE,
+    FLAG_SOURCE,
+    Layer,
+    broker_problems,
+    file_layer,
+    file_problems,
+    flags_layer,
+    read_broker_bytes,
+    read_broker_config,
+    variable_of,
+    warnings_of,
+)
+from keeplast.config.settings import EXPIRY_KEYS, Effective, Settings
+from keeplast.config.settings import SOURCE as INTERNAL_SOURCE
+from keeplast.config.sources import FILE_NAME, read_text
+from keeplast.errors import CompactionError
+from keeplast.log.files import FileSystem
+from keeplast.model.text import format_counted
+from keeplast.model.topic_config import TopicConfig
 
 _UNFILED = (FLAG_SOURCE, ENVIRONMENT_SOURCE, INTERNAL_SOURCE)
 
@@ -94,3 +129,140 @@ def shown_value(definition: Definition, value: Value | None) -> str:
     words = value_words(definition, value)
     text = value_text(value)
     return words if words == "no limit" else f"{text} ({words})" if words else text
+
+
+ROUND_KEYS = (
+    "compaction.strategy", "delete.retention.ms", "min.compaction.lag.ms",
+    "producer.id.expiration.ms",
+)  # fmt: skip
+"""What decides which record stays in a round, and when something may go or must stay."""
+RATIO_KEY = "min.cleanable.dirty.ratio"
+
+
+def assumed_defaults(
+    settings: Settings,
+    topics: Mapping[str, TopicConfig],
+    *,
+    is_forced: bool = False,
+    cleans: bool = True,
+    expires: bool = True,
+) -> dict[str, str]:
+    """Return the defaults, as Kafka's texts by key, that no source says of one of ``topics``.
+
+    ``cleans`` and ``expires`` are what the call does; ``is_forced`` says that it asks for no ratio.
+    """
+    compacted = [topic for topic, config in topics.items() if config.is_compacted] if cleans else []
+    expiring = [topic for topic, config in topics.items() if config.expires] if expires else []
+    keys = ROUND_KEYS if is_forced else (*ROUND_KEYS, RATIO_KEY)
+    return settings.assumed(compacted, keys) | settings.assumed(expiring, EXPIRY_KEYS)
+
+
+def assumed_of_kept(
+    kept: Iterable[Mapping[str, str]],
+    layers: Sequence[Layer] = (),
+    *,
+    is_forced: bool = False,
+    cleans: bool = True,
+    expires: bool = True,
+) -> dict[str, str]:
+    """Return the same of partitions by the settings that a store keeps with each of them.
+
+    ``layers`` are what else is said, the strongest first. Of them the cleaner's own settings count:
+    those of topics act by what is kept with a partition, and by a broker's file.
+    """
+    found: dict[str, str] = {}
+    beside = [of_the_cleaner(layer) for layer in layers]
+    for texts in {tuple(sorted(each.items())): None for each in kept}:
+        own = flags_layer(f"{key}={text}" for key, text in texts)
+        settings = Settings((own, *beside))
+        found |= assumed_defaults(
+            settings, {"": settings.topic_config("")},
+            is_forced=is_forced, cleans=cleans, expires=expires,
+        )  # fmt: skip
+    return found
+
+
+def of_the_cleaner(layer: Layer) -> Layer:
+    """Return what a layer says of settings that no topic has."""
+    cluster = {
+        key: text
+        for key, text in layer.cluster.items()
+        if CLUSTER_KEYS[key][0].scope is Scope.CLUSTER
+    }
+    return Layer(layer.source, cluster)
+
+
+def assumed_sentence(assumed: Mapping[str, str]) -> str:
+    """Return what people are told of defaults, which are at least one."""
+    values = []
+    for key, text in assumed.items():
+        words = value_words(BY_KEY[key], BY_KEY[key].default)
+        values.append(f"{key}={text} ({words})" if words else f"{key}={text}")
+    return (
+        f"Kafka's defaults are assumed, no source says otherwise: {', '.join(values)}; "
+        "--broker-config FILE reads the broker's"
+    )
+
+
+BROKER_SUFFIX = ".properties"
+
+
+@dataclass(frozen=True, slots=True)
+class FileCheck:
+    """What was found in a file; ``words`` count its settings where there is no mistake."""
+
+    path: Path
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    words: str = ""
+
+
+def check_settings_file(file: Path, files: FileSystem) -> FileCheck:
+    """Return all mistakes of a file; of a directory those of its ``keeplast.toml``.
+
+    A name with ``.properties`` is a broker's file. InvalidError for what is no file of text.
+    """
+    if file.is_dir():
+        file = file / FILE_NAME
+    if file.suffix == BROKER_SUFFIX:
+        return _check_broker_file(file, files)
+    text = read_text(file.resolve(), files)
+    problems = [str(problem) for problem in file_problems(text, str(file))]
+    if problems:
+        return FileCheck(file, tuple(problems))
+    layer = file_layer(text, str(file))
+    settings = Settings((layer,))
+    topics = sorted(layer.topics)
+    hazards: list[str] = []
+    for topic in (None, *topics):
+        problems += settings.problems(topic)
+        hazards += settings.hazards(topic)
+    problems += _cleaner_problems(settings)
+    count = len(layer.cluster) + sum(len(own) for own in layer.topics.values())
+    return FileCheck(
+        file, tuple(problems), (*warnings_of(layer), *dict.fromkeys(hazards)),
+        f"{format_counted(count, 'setting')}, {format_counted(len(topics), 'topic')}",
+    )  # fmt: skip
+
+
+def _check_broker_file(file: Path, files: FileSystem) -> FileCheck:
+    """Return all mistakes of a broker's file in the settings that keeplast knows."""
+    path = file.resolve()
+    problems = [str(each) for each in broker_problems(read_broker_bytes(path, files), str(path))]
+    if problems:
+        return FileCheck(file, tuple(problems))
+    broker = read_broker_config(file, files)
+    settings = Settings((), broker=broker)
+    problems = [*settings.problems(None), *_cleaner_problems(settings)]
+    return FileCheck(
+        file, tuple(problems), (*broker.warnings, *settings.hazards(None)),
+        f"{format_counted(len(broker.layer.cluster), 'setting')} that keeplast knows",
+    )  # fmt: skip
+
+
+def _cleaner_problems(settings: Settings) -> list[str]:
+    try:
+        settings.cleaner_config()
+    except CompactionError as error:
+        return [str(error)]
+    return []

@@ -17,7 +17,6 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import Comment, Table
 
-from keeplast.config.choice import USUAL_SOURCES, SettingSources
 from keeplast.config.definition import (
     Definition,
     Scope,
@@ -25,19 +24,21 @@ from keeplast.config.definition import (
     Value,
     cluster_spellings,
     topic_spellings,
+    value_text,
+    written_value,
 )
-from keeplast.config.effective import Effective
 from keeplast.config.layers import (
     PLACE_TABLE,
+    USUAL_SOURCES,
     Layer,
+    SettingSources,
     file_layer,
     find_definition,
     toml_document,
 )
 from keeplast.config.places import FoundPlace, PlaceTable, read_table
-from keeplast.config.settings import Settings
+from keeplast.config.settings import Effective, Settings
 from keeplast.config.sources import read_settings, read_text, settings_path
-from keeplast.config.values import value_text, written_value
 from keeplast.errors import ConflictError, InvalidError
 from keeplast.log.files import FileSystem
 from keeplast.log.lock import edited
@@ -113,7 +114,7 @@ def _write(path: Path, files: FileSystem, old: str | None, new: str) -> None:
     """Put the new text into the place of the old; ConflictError when that is another by now."""
     with edited(path):
         if _present_text(path, files) != old:
-            raise ConflictError(f"the file was changed by somebody else; run again. path={path}")
+            raise ConflictError(f"another process has changed the file; run again. path={path}")
         if new != (old or ""):
             files.write_durable(path, new.encode())
 

@@ -8,7 +8,7 @@ off  size  field
 12   4     partition leader epoch; outside the CRC
 16   1     magic, 2
 17   4     CRC-32C of bytes 21 to the end
-21   2     attributes (:mod:`keeplast.format.attributes`)
+21   2     attributes (:mod:`keeplast.format.batch`)
 23   4     last offset delta; kept even when the last record is gone
 27   8     base timestamp, or the delete horizon when attribute bit 6 is set
 35   8     max timestamp; with LogAppendTime the timestamp of every record
@@ -23,6 +23,23 @@ Offset deltas ascend but have holes, so the count is never derived from offsets.
 checks what is needed to stay inside the data, not the CRC: that is :attr:`RecordBatch.is_valid`.
 Answers to ``DefaultRecordBatch`` and ``MemoryRecordsBuilder``; formats.md section 1.2, and
 cleaning.md sections 3.7 and 3.8 for rebuilt and empty batches.
+
+The attribute bits of batches and legacy messages.
+
+Only the low byte of a v2 batch's 16-bit field means anything; Kafka loses bits 7 to 15 whenever it
+rewrites the header. Legacy messages have the same bits 0 to 3 in one byte.
+
+====  =====================================================================
+bits  meaning
+====  =====================================================================
+0-2   codec: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are an error
+3     timestamp type: 0 CreateTime, 1 LogAppendTime
+4     transactional
+5     control batch
+6     delete horizon set: the base timestamp holds the horizon
+====  =====================================================================
+
+Answers to ``DefaultRecordBatch`` and ``LegacyRecord``; formats.md section 1.2.
 """
 
 from __future__ import annotations
@@ -30,21 +47,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from keeplast.errors import CorruptError, InvalidError
-from keeplast.format.attributes import (
-    CODEC_MASK,
-    CONTROL_MASK,
-    DELETE_HORIZON_MASK,
-    TIMESTAMP_TYPE_MASK,
-    TRANSACTIONAL_MASK,
-    TimestampType,
-)
 from keeplast.format.checksum import Buffer, crc32c
 from keeplast.format.compression import Codec, compress, decompress
-from keeplast.format.payload import DECOMPRESSED_BYTES_MAX
+from keeplast.format.frames import DECOMPRESSED_BYTES_MAX
 from keeplast.format.record import Record, decode_record, encode_record
-from keeplast.model.offsets import (
+from keeplast.model.partition import (
     INT32_MAX,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
@@ -54,6 +64,21 @@ from keeplast.model.offsets import (
     increment_sequence,
     wrap_int64,
 )
+
+CODEC_MASK = 0x07
+TIMESTAMP_TYPE_MASK = 0x08
+TRANSACTIONAL_MASK = 0x10
+CONTROL_MASK = 0x20
+DELETE_HORIZON_MASK = 0x40
+
+
+class TimestampType(IntEnum):
+    """Who gave a record its timestamp; magic 0 has none."""
+
+    NO_TIMESTAMP = -1
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
 
 MAGIC = 2
 HEADER_BYTES = 61

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import Buffer
-from keeplast.model.offsets import INT32_MAX, INT64_MAX
-from keeplast.model.partition import TopicPartition
+from keeplast.model.partition import INT32_MAX, INT64_MAX, TopicPartition
 
 VERSION = 0
 

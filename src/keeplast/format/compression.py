@@ -32,9 +32,9 @@ import cramjam
 import zstandard
 
 from keeplast.errors import CorruptError
-from keeplast.format import gzip_members, lz4_frame, xerial, zstd_frame
+from keeplast.format import frames
 from keeplast.format.checksum import Buffer
-from keeplast.format.payload import DECOMPRESSED_BYTES_MAX, check_limit, cut, undecodable
+from keeplast.format.frames import DECOMPRESSED_BYTES_MAX, check_limit, cut, undecodable
 
 _ZSTD_LEVEL = 3
 _ZSTD_BOUND_BYTES_MAX = 4 << 20
@@ -103,7 +103,7 @@ class ZstdReader:
         None for anything but a single frame that is right and declares no size, for more than
         64 KiB, and for what may grow beyond 4 MiB; what 2 KiB can grow to is bearable.
         """
-        if len(data) > _READ_BYTES_MAX or not zstd_frame.is_plain(data):
+        if len(data) > _READ_BYTES_MAX or not frames.is_plain(data):
             return None
         if len(data) > _SMALL_BYTES_MAX and not _is_bounded(data):
             return None
@@ -165,7 +165,7 @@ def compress(codec: Codec, data: Buffer, *, magic: int = 2) -> bytes:
     ``magic`` matters to lz4 only: 0 writes the header checksum that old clients expect.
     """
     if codec == Codec.GZIP:
-        return gzip_members.compress(data)
+        return frames.compress(data)
     if codec == Codec.SNAPPY:
         return _compress_snappy(data)
     if codec == Codec.LZ4:
@@ -190,7 +190,7 @@ def decompress(
         return data
     view = memoryview(data)
     if codec == Codec.GZIP:
-        return gzip_members.decompress(view, limit)
+        return frames.decompress(view, limit)
     if codec == Codec.SNAPPY:
         return _decompress_snappy(view, limit)
     if codec == Codec.LZ4:
@@ -213,21 +213,23 @@ def decompress_into(codec: Codec, data: memoryview, target: memoryview) -> int |
         _fill_from_snappy(data, parts, target)
         return total
     if codec == Codec.LZ4:
-        blocks = lz4_frame.decode_blocks(data, is_checksum_checked=True)
+        blocks = frames.decode_blocks(data, is_checksum_checked=True)
         if sum(block.output_bytes_max for block in blocks) > room:
             return None
         return _fill_from_lz4(data, blocks, target, room)
-    if codec == Codec.ZSTD and len(data) > 0 and zstd_frame.output_bound(data) <= room:
+    if codec == Codec.ZSTD and len(data) > 0 and frames.output_bound(data) <= room:
         return _fill_from_zstd(data, target)
     return None
 
 
 def _compress_snappy(data: Buffer) -> bytes:
     view = memoryview(data)
-    parts: list[Buffer] = [xerial.HEADER]
-    for start in range(0, len(view), xerial.BLOCK_BYTES):
-        block = memoryview(cramjam.snappy.compress_raw(view[start : start + xerial.BLOCK_BYTES]))
-        parts += (xerial.encode_length(len(block)), block)
+    parts: list[Buffer] = [frames.XERIAL_HEADER]
+    for start in range(0, len(view), frames.XERIAL_BLOCK_BYTES):
+        block = memoryview(
+            cramjam.snappy.compress_raw(view[start : start + frames.XERIAL_BLOCK_BYTES])
+        )
+        parts += (frames.encode_length(len(block)), block)
     return b"".join(parts)
 
 
@@ -240,11 +242,11 @@ def _decompress_snappy(data: memoryview, limit: int) -> Buffer:
 
 def _snappy_blocks(data: memoryview, limit: int) -> tuple[list[tuple[int, int, int]], int]:
     """Return start, end and declared output of every block, and the sum of the latter."""
-    spans = xerial.find_blocks(data) if xerial.is_framed(data) else [(0, len(data))]
+    spans = frames.find_blocks(data) if frames.is_framed(data) else [(0, len(data))]
     blocks = []
     total = 0
     for start, end in spans:
-        size = xerial.declared_size(data, start, end, limit - total)
+        size = frames.declared_size(data, start, end, limit - total)
         total += size
         blocks.append((start, end, size))
     return blocks, total
@@ -264,20 +266,20 @@ def _fill_from_snappy(
 
 def _compress_lz4(data: Buffer, magic: int) -> bytes:
     view = memoryview(data)
-    parts: list[Buffer] = [lz4_frame.BROKEN_HEADER if magic == 0 else lz4_frame.HEADER]
-    for start in range(0, len(view), lz4_frame.BLOCK_BYTES):
-        raw = view[start : start + lz4_frame.BLOCK_BYTES]
+    parts: list[Buffer] = [frames.BROKEN_HEADER if magic == 0 else frames.LZ4_HEADER]
+    for start in range(0, len(view), frames.LZ4_BLOCK_BYTES):
+        raw = view[start : start + frames.LZ4_BLOCK_BYTES]
         block = memoryview(cramjam.lz4.compress_block(raw, store_size=False))
         is_stored = len(block) >= len(raw)
         if is_stored:
             block = raw
-        parts += (lz4_frame.encode_size(len(block), is_stored=is_stored), block)
-    parts.append(lz4_frame.END_MARK)
+        parts += (frames.encode_size(len(block), is_stored=is_stored), block)
+    parts.append(frames.END_MARK)
     return b"".join(parts)
 
 
 def _decompress_lz4(data: memoryview, limit: int, *, is_checksum_checked: bool) -> Buffer:
-    blocks = lz4_frame.decode_blocks(data, is_checksum_checked=is_checksum_checked)
+    blocks = frames.decode_blocks(data, is_checksum_checked=is_checksum_checked)
     # While a block is decoded it may need more room than it gives, so the greatest block is set
     # aside beyond the limit.
     sizes = [block.output_bytes_max for block in blocks]
@@ -286,7 +288,7 @@ def _decompress_lz4(data: memoryview, limit: int, *, is_checksum_checked: bool) 
 
 
 def _fill_from_lz4(
-    data: memoryview, blocks: list[lz4_frame.Block], target: memoryview, limit: int
+    data: memoryview, blocks: list[frames.Block], target: memoryview, limit: int
 ) -> int:
     filled = 0
     for start, end, is_stored, output_bytes_max in blocks:
@@ -311,7 +313,7 @@ def _trim(room: memoryview, filled: int) -> Buffer:
 def _is_bounded(data: memoryview) -> bool:
     """Say whether blocks give 4 MiB at most; False too where they are not blocks."""
     try:
-        return zstd_frame.output_bound(data) <= _ZSTD_BOUND_BYTES_MAX
+        return frames.output_bound(data) <= _ZSTD_BOUND_BYTES_MAX
     except CorruptError:
         return False
 
@@ -331,7 +333,7 @@ def _fill_from_zstd(data: memoryview, target: bytearray | memoryview) -> int:
 def _decompress_zstd(data: memoryview, limit: int) -> Buffer:
     if len(data) == 0:
         raise cut(0, "a zstd frame", 0)
-    bound = zstd_frame.output_bound(data)
+    bound = frames.output_bound(data)
     if bound <= limit and bound <= _ZSTD_BOUND_BYTES_MAX:
         # Into room for the most that the blocks can give: growing it costs two thirds of the time.
         output = bytearray(bound)

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.checksum import Buffer
+from keeplast.format.fields import FieldReader
 from keeplast.format.identifier import ID_BYTES
-from keeplast.format.message_fields import FieldReader
 
 TOPIC = "__consumer_offsets"
 PARTITIONS_DEFAULT = 50

@@ -21,8 +21,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from keeplast.model.offsets import INT32_MAX, INT64_MAX
-from keeplast.model.partition import TopicPartition, is_topic_name
+from keeplast.model.partition import INT32_MAX, INT64_MAX, TopicPartition, is_topic_name
 
 LOG: Final = ".log"
 INDEX: Final = ".index"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import Buffer
 from keeplast.format.properties import decode_properties
-from keeplast.model.offsets import INT32_MAX
+from keeplast.model.partition import INT32_MAX
 
 VERSIONS = (0, 1)
 

@@ -25,7 +25,7 @@ from enum import Enum, IntEnum
 
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import Buffer
-from keeplast.format.varint import decode_unsigned
+from keeplast.format.fields import decode_unsigned
 
 FRAME_VERSION = 1
 TOPIC_TYPE = 2

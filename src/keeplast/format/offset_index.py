@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from keeplast.errors import CorruptError, invariant
 from keeplast.format.checksum import Buffer
-from keeplast.model.offsets import INT32_MAX
+from keeplast.model.partition import INT32_MAX
 
 ENTRY_BYTES = 8
 

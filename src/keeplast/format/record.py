@@ -1,30 +1,30 @@
-"""One record of a v2 batch.
+"""One record of a v2 batch, what a control record says, and the version that ranks a record.
 
-=================  ==================================================================
-field              encoding
-=================  ==================================================================
-length             varint: bytes after this field
-attributes         one byte, written 0 and ignored
-timestamp delta    varlong, against the batch's base timestamp (or delete horizon)
-offset delta       varint, against the batch's base offset
-key, value         varint length and bytes; any negative length reads as null
-header count       varint, not negative
-headers            key: varint length, not negative, and bytes; value: as above
-=================  ==================================================================
+Control records: what a control batch says, and the markers that end transactions.
 
-A null key and an empty key differ, and a null value is a tombstone. Header keys are UTF-8 by
-contract but kept as bytes, so that nothing is lost. Sums wrap at 64 bits as in Java.
-Answers to ``DefaultRecord``; formats.md section 1.3.
+The key is int16 version, int16 type; longer keys and higher versions are read as version 0. The
+value of a marker is int16 version, int32 coordinator epoch, read likewise. Mind the numbers: ABORT
+is 0, COMMIT is 1. Types 2 to 6 occur only in the KRaft metadata log, which is never cleaned, so
+their values are not decoded; any other type is unknown and to be ignored.
+Answers to ``ControlRecordType`` and ``EndTransactionMarker``; formats.md section 1.4.
+
+The version of one record, by which the winner of a key is chosen (KIP-280).
+
+The value behind the columns of :mod:`keeplast.columns.ranks`, for readers that hold records; a
+test binds the two. Source: cleaning.md section 9.2, in words in :mod:`keeplast.model.topic_config`.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.checksum import Buffer
-from keeplast.format.varint import decode_varint, decode_varlong, encode_varint, encode_varlong
-from keeplast.model.offsets import INT32_MAX, wrap_int64
+from keeplast.format.fields import decode_varint, decode_varlong, encode_varint, encode_varlong
+from keeplast.model.partition import INT32_MAX, wrap_int64
 
 Header = tuple[bytes, bytes | None]
 
@@ -153,3 +153,94 @@ def _decode_nullable(body: memoryview, position: int, name: str) -> tuple[bytes 
             found=length,
         )
     return bytes(body[start:end]), end
+
+
+_KEY = struct.Struct(
+    ">h"  # version
+    "h"  # type
+)
+_VALUE = struct.Struct(
+    ">h"  # version
+    "i"  # coordinator epoch
+)
+_VERSION = 0
+
+
+class ControlType(IntEnum):
+    """What a control record is about, by the number in its key (``ControlRecordType``)."""
+
+    UNKNOWN = -1
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransactionMarker:
+    """The end of a transaction; ``control_type`` is ABORT or COMMIT."""
+
+    control_type: ControlType
+    coordinator_epoch: int
+
+
+def decode_control_type(key: Buffer | None) -> ControlType:
+    """Return the type that a control record's key names; UNKNOWN for numbers not in the list."""
+    _, number = _unpack(_KEY, key, "control record key")
+    return ControlType(number) if number in set(ControlType) else ControlType.UNKNOWN
+
+
+def encode_control_key(control_type: ControlType) -> bytes:
+    """Return the key of a control record."""
+    return _KEY.pack(_VERSION, control_type)
+
+
+def decode_end_transaction(key: Buffer | None, value: Buffer | None) -> EndTransactionMarker:
+    """Return the marker in a control record; other types are a :class:`CorruptError`."""
+    control_type = decode_control_type(key)
+    if control_type not in (ControlType.ABORT, ControlType.COMMIT):
+        raise CorruptError(
+            "not a transaction marker",
+            position=0,
+            expected="ABORT or COMMIT",
+            found=control_type.name,
+        )
+    _, coordinator_epoch = _unpack(_VALUE, value, "transaction marker")
+    return EndTransactionMarker(control_type, coordinator_epoch)
+
+
+def encode_end_transaction(marker: EndTransactionMarker) -> tuple[bytes, bytes]:
+    """Return key and value of the one record in a marker's control and transactional batch."""
+    value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
+    return encode_control_key(marker.control_type), value
+
+
+def _unpack(layout: struct.Struct, data: Buffer | None, name: str) -> tuple[int, int]:
+    if data is None or len(data) < layout.size:
+        raise CorruptError(
+            f"{name} too short",
+            position=0,
+            expected=f"at least {layout.size} bytes",
+            found="null" if data is None else f"{len(data)} bytes",
+        )
+    version, number = layout.unpack_from(data)
+    if version < 0:
+        raise CorruptError(
+            f"negative version of a {name}", position=0, expected="0 or more", found=version
+        )
+    return version, number
+
+
+_VERSION_HEADER = struct.Struct(">q")
+
+
+def header_version(headers: Sequence[Header], name: bytes) -> int | None:
+    """Return the version in the last header ``name``; None without one, or not of eight bytes."""
+    value = next((value for key, value in reversed(headers) if key == name), None)
+    if value is None or len(value) != _VERSION_HEADER.size:
+        return None
+    version: int = _VERSION_HEADER.unpack(value)[0]
+    return version

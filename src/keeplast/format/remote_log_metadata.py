@@ -29,9 +29,8 @@ from typing import TypeVar
 
 from keeplast.errors import CorruptError, invariant
 from keeplast.format.checksum import Buffer
+from keeplast.format.fields import NO_COUNT, FieldReader, decode_unsigned, encode_unsigned
 from keeplast.format.identifier import ID_BYTES
-from keeplast.format.message_fields import NO_COUNT, FieldReader
-from keeplast.format.varint import decode_unsigned, encode_unsigned
 
 FRAME_VERSION = 1
 MESSAGE_VERSION = 0

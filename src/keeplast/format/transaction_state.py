@@ -13,7 +13,7 @@ from enum import IntEnum
 
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import Buffer
-from keeplast.format.message_fields import NO_COUNT, FieldReader
+from keeplast.format.fields import NO_COUNT, FieldReader
 from keeplast.model.partition import TopicPartition
 
 TOPIC = "__transaction_state"

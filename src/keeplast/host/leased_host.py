@@ -5,18 +5,34 @@ watermark counts as replicated. What a reader must not break:
 
 1. A lease fences nobody; leader epoch and holder do, in every transaction. A host takes over what
    is free, what was given back, and what is led by a lease whose number has stayed the same for its
-   time. What is held without a lease is left alone, as in ``tier run``.
+   time. What is held without a lease is left alone, as in ``run`` without ``--host-dir``.
 2. No host leads with less of the log than the leader before has acknowledged: what was promised
    would be gone. Only ``takes_over`` does.
 3. A host cuts its log to its leader's, and never below its own high watermark: what lies below was
    promised, and is for a person to look at.
 
 KIP-405, KIP-1272; decisions 0015 and 0036.
+
+The directory in which one process keeps the logs of its hosts.
+
+What a reader must not break: a host writes its logs and removes what object storage has of them, so
+the directory is nobody else's. A broker's is refused, also one that is stopped: the broker would
+start on a log whose beginning has gone. The lock is a broker's own, and held for as long as hosts
+use the directory.
+
+Makes this process a host of a partition of a store.
+
+The thread that renews the leases of a process's hosts, however long a round takes.
+
+What a reader must not break: it renews and nothing else. A process that is stopped renews nothing,
+and neither does one that cannot reach the store; both are overtaken, and fenced.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, suppress
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,28 +47,95 @@ from keeplast.errors import (
     UnavailableError,
 )
 from keeplast.format import partition_metadata
-from keeplast.format.filename import PARTITION_METADATA, REPLICATION_CHECKPOINT, SNAPSHOT
+from keeplast.format.filename import (
+    PARTITION_METADATA,
+    REPLICATION_CHECKPOINT,
+    SNAPSHOT,
+    parse_partition_directory,
+)
 from keeplast.format.partition_metadata import PartitionMetadata
-from keeplast.host.host_directory import check_own_log
-from keeplast.host.local_retention import LocalRetention, plan_local_retention
-from keeplast.host.opening import open_host
+from keeplast.host.partition_host import LocalRetention, PartitionHost, plan_local_retention
 from keeplast.host.replica import Role
 from keeplast.log.checkpoints import read_checkpoint
+from keeplast.log.data_directory import METADATA_TOPIC, is_object_path
 from keeplast.log.files import FileSystem
+from keeplast.log.lock import locked
 from keeplast.log.truncation import find_divergence
-from keeplast.model.host_role import HostRole
 from keeplast.model.partition import TopicPartition
-from keeplast.model.topic_config import CleanerConfig
-from keeplast.rewrite.runner import Runner
+from keeplast.model.topic_config import CleanerConfig, HostRole, TopicConfig
+from keeplast.rewrite.task import Runner
 from keeplast.run.local_runner import LocalRunner
-from keeplast.run.place import RunnerFor
-from keeplast.store.collection_pace import is_collection_due
+from keeplast.run.round import RunnerFor
+from keeplast.store.removal import is_collection_due
 from keeplast.store.tiered_store import GRACE_MS_DEFAULT, TieredStore
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.copy.importing import read_topic_id
-from keeplast.tier.state.lease import LEASE_MS_MAX, LEASE_MS_MIN, Lease
+from keeplast.tier.state.holder import LEASE_MS_MAX, LEASE_MS_MIN, Lease
 from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
+
+META_PROPERTIES = "meta.properties"
+"""What a broker writes into each of its ``log.dirs``. Kafka: ``MetaPropertiesEnsemble``."""
+
+
+@contextmanager
+def host_directory(root: Path, files: FileSystem) -> Iterator[None]:
+    """Hold ``root`` for the hosts of this process; it is made where it is missing.
+
+    InvalidError for what is no directory of this machine; RefusedError for a broker's, and for one
+    that a broker or another process is using.
+    """
+    if is_object_path(root) or parse_partition_directory(root.name) is not None:
+        raise InvalidError(
+            "hosts keep a directory for each partition below a directory of this machine; name "
+            f"that. path={root}"
+        )
+    if not files.exists(root):
+        files.make_directory(root)
+    if not files.is_directory(root):
+        raise InvalidError(f"not a directory; name one for the logs of hosts. path={root}")
+    for name in (META_PROPERTIES, f"{METADATA_TOPIC}-0"):
+        if files.exists(root / name):
+            raise RefusedError(
+                "the directory is a broker's, which would start on logs whose beginning local "
+                "retention has removed; copy its partitions and checkpoints into a directory of "
+                f"their own. path={root / name}"
+            )
+    with locked(root):
+        yield
+
+
+def check_own_log(root: Path, partition: TopicPartition) -> None:
+    """RefusedError where the directory of a log is a link: what it leads to may be a broker's."""
+    path = root / str(partition)
+    if path.is_symlink():
+        raise RefusedError(
+            "the directory of a log is a link, which is not followed; put the log itself there. "
+            f"path={path}"
+        )
+
+
+def open_host(
+    store: TieredStore,
+    partition: TopicPartition,
+    root: Path,
+    topic: TopicConfig,
+    *,
+    recovers: bool = False,
+    is_locked: bool = False,
+) -> PartitionHost:
+    """Return this process as a host of a partition with its local log below ``root``.
+
+    ``recovers`` deals with what a crash left of the local log; see its ``recovered``. ``is_locked``
+    says that the caller holds the lock of ``root``.
+    """
+    parts = store.parts()
+    return PartitionHost(
+        parts.metadata, parts.objects, partition, root, topic=topic, owner=parts.owner,
+        files=parts.files, clock=parts.clock, recovers=recovers,
+        is_locked=is_locked,
+    )  # fmt: skip
+
 
 LEASE_MS_DEFAULT = 30_000
 
@@ -218,7 +301,7 @@ class LeasedHost:
         """Return why this host does not lead, None when the partition may be taken."""
         leader = f"follows {state.owner} at epoch {state.leader_epoch}"
         if self._role is HostRole.FOLLOWER:
-            return leader if state.owner else "follows: nobody leads"
+            return leader if state.owner else "follows: no host leads"
         holder, is_own = state.holder, state.owner == self._owner
         if takes_over or not state.owner:
             return None
@@ -388,3 +471,26 @@ class LeasedHost:
         """Let others take over at once what this process holds of the store."""
         with suppress(CompactionError):
             self._metadata.give_back()
+
+
+RENEWALS = 3
+"""A leader renews its lease so often within its time: two lost renewals end nothing."""
+
+
+@contextmanager
+def renewing(hosts: Callable[[], Iterable[LeasedHost]], lease_ms: int) -> Iterator[None]:
+    """Renew leases of ``lease_ms`` meanwhile; ``hosts`` returns those of that moment."""
+    ended = threading.Event()
+
+    def renew_all() -> None:
+        while not ended.wait(lease_ms / 1000 / RENEWALS):
+            for host in hosts():
+                host.renew()
+
+    thread = threading.Thread(target=renew_all, name="keeplast-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -5,45 +5,53 @@ who leads at which epoch. What it must never do is decided by the metadata store
 leader does late, it is fenced there. A leader appends, copies closed segments, and is the only one
 that cleans, expires or collects in object storage; a follower replicates and cleans what is local.
 KIP-405, KIP-1272; tiering.md section 9.7.
+
+Which local segments of a tiered log may leave this disk. Pure.
+
+The KIP has two readings. R-A, the default: a segment goes when it is older or the local part is
+larger than ``local.retention.*``, cleaned or not. R-B, with ``local.delete.requires.clean``: only
+what lies below the first dirty offset goes, until ``local.delete.max.extra.*`` beyond the limits,
+then R-A; a cleaner that fails must not fill the disk. A topic with ``compact,delete`` has R-A
+alone: its local log is that of an append-only topic. Both need that object storage has the segment
+and that every replica does. The active segment never goes, and neither does anything behind the
+first segment that stays. KIP-1272, "Change on Local Segment Retention" and
+"Deletion of local log segment"; tiering.md section 9.8.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keeplast.cleaner.eligibility import find_hold
+from keeplast.cleaner.eligibility import IdleRoll, find_hold
 from keeplast.cleaner.reasons import NothingCopied
-from keeplast.cleaner.rolling import IdleRoll
+from keeplast.cleaner.retention import ExpiryRule, plan_expiry
 from keeplast.clock import Clock
 from keeplast.errors import ConflictError, FencedError, InvalidError, RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT, SNAPSHOT
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.host.divergence import Divergence, find_divergent_batch
-from keeplast.host.local_retention import LocalRetention, plan_local_retention
 from keeplast.host.partition_reader import PartitionReader
-from keeplast.host.replica import Role
-from keeplast.log.checkpoints import update_checkpoint
-from keeplast.log.cleaned_for import cleaned_for, drop_note, note_round, said_end
-from keeplast.log.fetch import fetch
+from keeplast.host.replica import Divergence, Role, find_divergent_batch
+from keeplast.inspect.status import ErasedBy
+from keeplast.log.checkpoints import cleaned_for, drop_note, note_round, said_end, update_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import Tail, list_partition
+from keeplast.log.readers import fetch
 from keeplast.log.transactions import aborted_by_segment
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.hold import in_force
-from keeplast.model.offsets import INT64_MAX, NO_LEADER_EPOCH
-from keeplast.model.partition import TopicPartition
+from keeplast.model.partition import INT64_MAX, NO_LEADER_EPOCH, SegmentSummary, TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
-from keeplast.run.place import RunnerFor
 from keeplast.run.receipt import Receipt
-from keeplast.store.erasure import TierErasure, TierPace, find_tier_erasure
-from keeplast.store.expiry import expire_remote
-from keeplast.store.horizons import RemoteHorizons
-from keeplast.store.round import clean_remote
-from keeplast.store.store_place import StorePlace
+from keeplast.run.round import RunnerFor
+from keeplast.store.erasure import TierPace, find_tier_erasure
+from keeplast.store.look import RemoteHorizons
+from keeplast.store.removal import expire_remote
+from keeplast.store.store_place import StorePlace, clean_remote
 from keeplast.store.tiered_store import GRACE_MS_DEFAULT
 from keeplast.survey.report import ExpiryReport, RoundReport
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
@@ -53,6 +61,70 @@ from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore, object_key
 from keeplast.tier.objects.round_files import round_path
 from keeplast.tier.objects.transfer import copy_segment
 from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
+
+RULES = frozenset({ExpiryRule.SIZE, ExpiryRule.TIME})
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRetention:
+    """What leaves the disk: every closed segment below ``to``; ``kept`` says what keeps the next
+    one that is past its time, None when nothing is."""
+
+    to: int
+    segments: int
+    bytes: int
+    kept: str | None = None
+
+
+def plan_local_retention(
+    topic: TopicConfig,
+    segments: Sequence[SegmentSummary],
+    *,
+    log_end: int,
+    high_watermark: int,
+    remote_end: int,
+    first_dirty: int,
+    now_ms: int,
+) -> LocalRetention:
+    """Return what may go of ``segments``, all of the local log's, the last one active."""
+    active = segments[-1].base_offset
+    total = replace(
+        topic, cleanup_policy=frozenset({"delete"}), retention_ms=topic.local_age_max_ms,
+        retention_bytes=topic.local_bytes_max,
+    )  # fmt: skip
+
+    def count(config: TopicConfig, limit: int) -> int:
+        plan = plan_expiry(
+            config, segments, log_start=0, log_end=log_end, high_watermark=limit, now_ms=now_ms,
+            rules=RULES,
+        )  # fmt: skip
+        return len(plan.expired)
+
+    due = count(total, active)
+    goes = count(total, min(active, high_watermark, remote_end))
+    kept = "not in object storage yet" if remote_end < high_watermark else "not everywhere yet"
+    if topic.local_delete_requires_clean and topic.is_compacted and not topic.expires:
+        clean = count(total, min(active, high_watermark, remote_end, first_dirty))
+        forced = count(_with_extra(total, topic), min(active, high_watermark, remote_end))
+        if max(clean, forced) < goes:
+            goes, kept = max(clean, forced), "not cleaned yet"
+    return LocalRetention(
+        to=segments[goes].base_offset,
+        segments=goes,
+        bytes=sum(segment.size_bytes for segment in segments[:goes]),
+        kept=None if goes == due else f"segment {segments[goes].base_offset} stays: {kept}",
+    )
+
+
+def _with_extra(total: TopicConfig, topic: TopicConfig) -> TopicConfig:
+    """Return the limits behind which nothing waits to be cleaned; no limit has none behind it."""
+    age, size = total.retention_ms, total.retention_bytes
+    return replace(
+        total,
+        retention_ms=age if age < 0 else age + topic.local_delete_max_extra_ms,
+        retention_bytes=size if size < 0 else size + topic.local_delete_max_extra_bytes,
+    )
+
 
 CLAIMS_MAX = 5
 """How often it is compared anew with what another leader has changed meanwhile."""
@@ -217,7 +289,7 @@ class PartitionHost(PartitionReader):
             )
         if self.local_start > state.remote_end:
             raise ConflictError(
-                "the local log begins behind what object storage has, and what lies between is "
+                "the local log begins after what object storage has, and what lies between is "
                 "nowhere; elect a replica that has it. "
                 f"partition={self.partition} local_start={self.local_start} "
                 f"remote_end={state.remote_end}"
@@ -470,7 +542,7 @@ class PartitionHost(PartitionReader):
         self.follow_log_start(report.log_start or 0)
         return report
 
-    def erased_by(self, pace: TierPace, *, timestamp_ahead_max_ms: int = INT64_MAX) -> TierErasure:
+    def erased_by(self, pace: TierPace, *, timestamp_ahead_max_ms: int = INT64_MAX) -> ErasedBy:
         """Say by when what is overwritten or deleted now is gone from both tiers."""
         return find_tier_erasure(
             self._own_state(), self._objects, self._files, self.directory, self.topic, pace,

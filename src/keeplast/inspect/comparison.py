@@ -2,7 +2,7 @@
 
 Left is a log before cleaning and right the same log after it, or both are replicas. What can be
 said of a batch or a record on the spot becomes a finding; what takes all records of a key is a row
-for :mod:`keeplast.inspect.final_records`. Memory does not grow with the logs.
+for :mod:`keeplast.inspect.sorted_runs`. Memory does not grow with the logs.
 """
 
 from __future__ import annotations
@@ -12,33 +12,39 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
+from keeplast.columns.ranks import HAS_VERSION
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
-from keeplast.columns.versions import HAS_VERSION
 from keeplast.errors import InvariantError
 from keeplast.format.record import Record
-from keeplast.inspect.batch_fields import FieldComparison
-from keeplast.inspect.final_records import IS_OLD_FORMAT, IS_TOMBSTONE, ON_LEFT, ON_RIGHT
-from keeplast.inspect.hidden_records import HiddenRecords
-from keeplast.inspect.log_facts import ENDS_TRANSACTION, LogFacts, control_type
+from keeplast.inspect.log_facts import (
+    ENDS_TRANSACTION,
+    FieldComparison,
+    HiddenRecords,
+    LogFacts,
+    control_type,
+)
 from keeplast.inspect.sorted_runs import (
     COLUMNS,
     FLAGS,
     HORIZON,
+    IS_OLD_FORMAT,
+    IS_TOMBSTONE,
     KEY_HIGH,
     KEY_LOW,
     KEY_SHIFT,
     OFFSET,
+    ON_LEFT,
+    ON_RIGHT,
     VERSION,
     Rows,
     SortedRuns,
 )
-from keeplast.inspect.verdicts import Findings
-from keeplast.inspect.verified_log import VerifiedLog, VerifiedPart
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.reader_wait import ReaderWait
+from keeplast.inspect.verified_log import Findings, VerifiedLog, VerifiedPart
+from keeplast.model.hold import ReaderWait
+from keeplast.model.partition import INT64_MAX
 from keeplast.model.topic_config import TopicConfig
-from keeplast.read.transaction_outcomes import TransactionOutcome, is_transactional_data
+from keeplast.read.transactions import TransactionOutcome, is_transactional_data
 
 DECODED_MAX = 10_000
 """Records that are decoded one by one to see in what they differ; after that they count as

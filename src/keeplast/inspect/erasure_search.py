@@ -7,7 +7,7 @@ replaced, put aside) is read batch by batch, and so is a directory that a broker
 The rule that a reader must not break: what could not be read to its end is told as a place with a
 ``problem``, and what is not known as unknown. Neither ever counts as searched. Nor does a log in
 which a swap is under way, some of whose records are in no file of it: it is waited for, and one
-that was interrupted is refused (:mod:`keeplast.log.settled`).
+that was interrupted is refused (:mod:`keeplast.log.readers`).
 """
 
 from __future__ import annotations
@@ -38,23 +38,21 @@ from keeplast.inspect.key_search import (
     find_keys,
     find_records_of_keys,
 )
-from keeplast.log.child_path import child_path
-from keeplast.log.cleaned_for import UNFINISHED as UNFINISHED_NOTE
-from keeplast.log.data_directory import DataDirectory, PartitionEntry
+from keeplast.log.checkpoints import UNFINISHED as UNFINISHED_NOTE
+from keeplast.log.data_directory import DataDirectory, PartitionEntry, child_path, read_topic_id
 from keeplast.log.files import FileSystem, reading
-from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import (
     PartitionFiles,
     SegmentFiles,
     Tail,
     find_tail,
 )
-from keeplast.log.settled import settled_partition
-from keeplast.log.topic_id import read_topic_id
+from keeplast.log.readers import settled_partition
+from keeplast.log.truncation import noted_log_start
 from keeplast.log.windows import Window
 from keeplast.model.erasure_request import SegmentDigest
 from keeplast.model.partition import TopicPartition
-from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import Strategy
 from keeplast.read.log_reader import read_segment
 from keeplast.rewrite.ranking import Ranking
 from keeplast.rewrite.workspace import Workspace

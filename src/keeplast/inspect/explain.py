@@ -4,7 +4,7 @@ The log is looked at as ``keeplast status`` looks at it, and read once for the k
 and writes nothing; a log whose files are replaced meanwhile is looked at again. The rule that a
 reader must not break: between two renames of a swap records are in no file of the log, and a key
 that was searched for then is not known to be gone. A swap is waited for, and one that was
-interrupted is refused (:mod:`keeplast.log.settled`).
+interrupted is refused (:mod:`keeplast.log.readers`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from keeplast.format.record import Record
 from keeplast.inspect.fates import (
     Fate,
     FoundLog,
+    KeyRounds,
     Outlook,
     RoundReach,
     find_fates,
     find_reaches,
     untouched_fate,
 )
-from keeplast.inspect.key_rounds import KeyRounds
 from keeplast.inspect.key_search import (
     KeyRecord,
     Progressed,
@@ -40,16 +40,15 @@ from keeplast.inspect.key_search import (
 from keeplast.inspect.status import largest_timestamp, stable_limit
 from keeplast.log.files import FileSystem
 from keeplast.log.log_end import require_log_end
-from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import read_first_timestamp
-from keeplast.log.settled import settled_partition
+from keeplast.log.readers import settled_partition
+from keeplast.log.truncation import noted_log_start
 from keeplast.model.partition import TopicPartition
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Strategy, TopicConfig
 from keeplast.rewrite.ranking import Ranking, ranking_of
 from keeplast.rewrite.workspace import Workspace
+from keeplast.survey.bounds import Checkpoints, find_bounds, load_checkpoints
 from keeplast.survey.group_offsets import ReaderOffsets
-from keeplast.survey.log_bounds import Checkpoints, find_bounds, load_checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey, survey_partition
 

@@ -5,7 +5,7 @@ hashes occurs are looked into, byte for byte. How transactions ended is asked of
 headers only, and only where a record that was found is part of one.
 
 A record that is found is all that a round would know of it: the header of its batch as a row of the
-batch table, its flags and what it ranks by. :mod:`keeplast.inspect.key_rounds` gives that to the
+batch table, its flags and what it ranks by. :mod:`keeplast.inspect.fates` gives that to the
 cleaner's own kernels.
 """
 
@@ -19,27 +19,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns import arrow_columns, verdicts
-from keeplast.columns import batch_table as t
-from keeplast.columns.hashing import hash_of
-from keeplast.columns.rows import HAS_KEY
+from keeplast.columns import batches as t
+from keeplast.columns.rows import HAS_KEY, hash_of
 from keeplast.errors import InvalidError
-from keeplast.format.control import ControlType
 from keeplast.format.message_set import Batch, read_batches
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import SegmentFiles
 from keeplast.log.transactions import markers_of
 from keeplast.log.windows import Window, WindowBuffers, read_windows
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.strategy import Strategy
-from keeplast.read.log_ranges import ALL
+from keeplast.model.partition import INT64_MAX
+from keeplast.model.topic_config import Strategy
 from keeplast.read.log_reader import read_segment
-from keeplast.read.log_state import new_hash_key
-from keeplast.read.record_columns import ColumnCollector, RecordColumns
-from keeplast.read.transaction_outcomes import TransactionOutcome, is_transactional_data
-from keeplast.rewrite.decompressed_cache import DecompressedCache
+from keeplast.read.log_view import ALL
+from keeplast.read.record_source import ColumnCollector, RecordColumns
+from keeplast.read.transactions import TransactionOutcome, is_transactional_data
 from keeplast.rewrite.ranking import Ranking
-from keeplast.rewrite.workspace import Slice, Workspace
+from keeplast.rewrite.task import new_hash_key
+from keeplast.rewrite.workspace import DecompressedCache, Slice, Workspace
 
 Progressed = Callable[[int], None]
 RECORDS_MAX = 100_000

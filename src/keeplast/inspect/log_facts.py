@@ -1,7 +1,29 @@
-"""What one pass over the batch headers of a log tells ``verify``: no record is looked into.
+"""What ``verify`` holds against each other of a log: headers, indexes, batches, hidden records.
+
+Proves the indexes of a segment against its batches, by what they claim and not by a rule.
+
+An offset index entry must name a batch that begins at its position and ends at its offset; a time
+index entry a batch that is the first to reach its timestamp, and the last entry of a closed segment
+the segment's greatest. How dense an index is, is nobody's claim. What the batches say in place of
+an entry is :mod:`keeplast.log.indexes`'s.
+
+What one pass over the batch headers of a log tells ``verify``: no record is looked into.
 
 Every CRC is checked on the way. Order, transactions, producers, sizes and checksums of segments,
 and whether the indexes beside them lead to the batches that they name.
+
+The header of a batch after cleaning, against the header it came from.
+
+Cleaning keeps base and last offset, leader epoch, producer fields and all attributes; it may set a
+delete horizon once, take the codec off an emptied batch, and lower the greatest timestamp with the
+record that had it. A batch of an old format comes out as magic 2 without any of it (F1 of
+cleaning-findings). Answers to ``MemoryRecords.buildRetainedRecordsInto``; cleaning.md 3.7, 3.8.
+
+What a read-committed consumer does not see, by the transaction indexes that a broker sends it.
+
+The indexes of the right log must hide exactly the data of transactions that the markers of the
+left one say were aborted: an entry too few shows an aborted record, one too many hides a committed
+one. Answers to ``CompletedFetch`` of the consumer and ``TransactionIndex.collectAbortedTxns``.
 """
 
 from __future__ import annotations
@@ -11,16 +33,120 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.errors import CorruptError
+from keeplast.format import offset_index, time_index
 from keeplast.format.batch import decode_batch
 from keeplast.format.checksum import crc32c
-from keeplast.format.control import ControlType, decode_control_type
-from keeplast.inspect.index_proof import IndexProof
-from keeplast.inspect.verdicts import Findings
-from keeplast.inspect.verified_log import WINDOW_BYTES, VerifiedLog
+from keeplast.format.filename import INDEX, TIME_INDEX, TXN_INDEX, Kind, segment_file
+from keeplast.format.record import ControlType, decode_control_type
+from keeplast.inspect.verified_log import (
+    BASE_SEQUENCE,
+    LEADER_EPOCH,
+    WINDOW_BYTES,
+    Findings,
+    VerifiedLog,
+    VerifiedPart,
+)
+from keeplast.log.indexes import IndexWalk, filled_entries
+from keeplast.log.partition_log import INDEX_BYTES_MAX, SegmentFiles, load_aborted
 from keeplast.log.windows import Window, WindowBuffers
-from keeplast.read.transaction_outcomes import TransactionOutcomes
+from keeplast.model.partition import INT64_MAX
+from keeplast.read.transactions import (
+    TransactionOutcome,
+    TransactionOutcomes,
+    is_transactional_data,
+)
+
+_NO_BATCH = "no batch begins at position {}"
+
+
+class IndexProof:
+    """The indexes of one segment while its batches go by."""
+
+    def __init__(self, log: VerifiedLog, segment: SegmentFiles, findings: Findings) -> None:
+        """Load both indexes; what cannot be loaded is a finding."""
+        self._log, self._segment, self._findings = log, segment, findings
+        self._base = segment.base_offset
+        # The active segment's indexes may be cut, padded with zeros or not written yet.
+        self._is_active = segment is log.listing.active
+        self._is_unusable = False
+        self._offsets = self._load(INDEX)
+        self._times = self._load(TIME_INDEX)
+        self._walk = IndexWalk(self._base, self._offsets, self._times)
+        self._offset_answered = np.zeros(len(self._offsets), np.bool_)
+        self._time_answered = np.zeros(len(self._times), np.bool_)
+
+    def _load(self, kind: Kind) -> NDArray[np.int64]:
+        decode = offset_index.decode if kind == INDEX else time_index.decode
+        find_problem = offset_index.find_problem if kind == INDEX else time_index.find_problem
+        path = self._segment.path(kind)
+        self._is_unusable = True
+        empty = np.empty((0, 2), np.int64)
+        if not self._log.files.exists(path):
+            if not self._is_active:
+                self._findings.cannot_judge(f"there is no {path.name}; a broker rebuilds it")
+            return empty
+        try:
+            entries = decode(self._log.files.read_bytes(path, INDEX_BYTES_MAX))
+        except CorruptError as error:
+            self._say(kind, str(error), self._base)
+            return empty
+        size_bytes = self._segment.size_bytes
+        if self._is_active:
+            # What lies behind its last batch is told of there, entry by entry.
+            entries, size_bytes = filled_entries(entries), INT64_MAX
+        problem = find_problem(entries, size_bytes)
+        if problem is not None:
+            self._say(kind, problem, self._base)
+            return empty
+        self._is_unusable = False
+        return entries
+
+    def _say(self, kind: Kind, problem: str, offset: int) -> None:
+        name = segment_file(self._base, kind)
+        self._findings.add(f"{name}: {problem}", offset=offset)
+
+    def add(self, position: int, table: NDArray[np.int64]) -> None:
+        """Hold the batches of one window against the entries that fall into it."""
+        starts = table[:, t.POSITION] + position
+        offsets, times = self._walk.add(
+            starts, int(starts[-1] + table[-1, t.SIZE]), table[:, t.LAST_OFFSET],
+            table[:, t.MAX_TIMESTAMP],
+        )  # fmt: skip
+        self._offset_answered[offsets.numbers] = True
+        self._time_answered[times.numbers] = True
+        is_inside = offsets.starts != offsets.positions
+        for i in np.flatnonzero(is_inside | (offsets.lasts != offsets.offsets)).tolist():
+            at = offsets.positions[i]
+            problem = f"the batch at position {at} ends at {offsets.lasts[i]}"
+            if is_inside[i]:
+                problem = _NO_BATCH.format(at)
+            self._say(INDEX, problem, int(offsets.offsets[i]))
+        is_first = (times.owns == times.stamps) & (times.before < times.stamps)
+        for i in np.flatnonzero(~is_first).tolist():
+            self._say(
+                TIME_INDEX,
+                f"the batch is not the first to reach {times.stamps[i]}: its greatest timestamp is "
+                f"{times.owns[i]}, before it {times.before[i]}",
+                int(times.offsets[i]),
+            )
+
+    def finish(self) -> None:
+        """Account for entries that no batch has answered."""
+        for relative, at in self._offsets[~self._offset_answered].tolist():
+            self._say(INDEX, _NO_BATCH.format(at), self._base + relative)
+        for stamp, relative in self._times[~self._time_answered].tolist():
+            self._say(TIME_INDEX, f"no batch has timestamp {stamp}", self._base + relative)
+        last = int(self._times[-1, 0]) if len(self._times) else -1
+        is_told = self._is_active or self._is_unusable or not self._time_answered.all()
+        if not is_told and last != self._walk.greatest_ms:
+            self._say(
+                TIME_INDEX,
+                f"the last entry is of {last}, the segment's greatest is {self._walk.greatest_ms}",
+                self._base,
+            )
+
 
 ENDS_TRANSACTION = (ControlType.ABORT, ControlType.COMMIT)
 
@@ -152,3 +278,168 @@ def control_type(window: Window, number: int) -> ControlType | None:
         return None if record is None else decode_control_type(record.key)
     except CorruptError as error:
         raise window.corrupt(number, error.problem, error.expected, error.found) from error
+
+
+class FieldComparison:
+    """Compares matched batches and says what differs."""
+
+    def __init__(self, findings: Findings, *, are_replicas: bool) -> None:
+        """Report to ``findings``; of replicas either may be the cleaner one."""
+        self._findings = findings
+        self._are_replicas = are_replicas
+
+    def add(
+        self,
+        left: VerifiedPart,
+        found: NDArray[np.int64],
+        right: VerifiedPart,
+        numbers: NDArray[np.int64],
+    ) -> None:
+        """Compare left's batches ``found`` with right's ``numbers``, pair by pair."""
+        ours, theirs = left.table[found], right.table[numbers]
+        ours_extra, theirs_extra = left.extra[found], right.extra[numbers]
+        is_converted = (ours[:, t.MAGIC] < 2) & (theirs[:, t.MAGIC] == 2)
+        both = (ours[:, t.MAGIC] == 2) & (theirs[:, t.MAGIC] == 2)
+        is_back = (ours[:, t.MAGIC] == 2) & (theirs[:, t.MAGIC] < 2)
+        if not self._are_replicas:
+            self._say("the format went back to an old one", is_back, theirs)
+            self._say(
+                "a batch of an old format has a producer now",
+                is_converted & (theirs[:, t.PRODUCER_ID] != -1),
+                theirs,
+            )
+        for name, column in (
+            ("base offset", t.BASE_OFFSET),
+            ("last offset", t.LAST_OFFSET),
+            ("producer id", t.PRODUCER_ID),
+            ("producer epoch", t.PRODUCER_EPOCH),
+        ):
+            self._differ(name, both, ours[:, column], theirs[:, column], theirs)
+        for name, column in (("leader epoch", LEADER_EPOCH), ("base sequence", BASE_SEQUENCE)):
+            self._differ(name, both, ours_extra[:, column], theirs_extra[:, column], theirs)
+        for name, mask in (
+            ("timestamp type", t.LOG_APPEND_TIME),
+            ("transactional flag", t.TRANSACTIONAL),
+            ("control flag", t.CONTROL),
+        ):
+            self._differ(
+                name, both, ours[:, t.ATTRIBUTES] & mask, theirs[:, t.ATTRIBUTES] & mask, theirs
+            )
+        is_filled = (ours[:, t.COUNT] > 0) & (theirs[:, t.COUNT] > 0)
+        self._differ(
+            "codec",
+            both & is_filled,
+            ours[:, t.ATTRIBUTES] & t.CODEC_MASK,
+            theirs[:, t.ATTRIBUTES] & t.CODEC_MASK,
+            theirs,
+        )
+        if not self._are_replicas:
+            self._check_horizons(both & (theirs[:, t.COUNT] > 0), ours, theirs)
+            self._check_timestamps(both, ours, theirs)
+
+    def _check_horizons(
+        self, both: NDArray[np.bool_], ours: NDArray[np.int64], theirs: NDArray[np.int64]
+    ) -> None:
+        had = ours[:, t.ATTRIBUTES] & t.DELETE_HORIZON != 0
+        has = theirs[:, t.ATTRIBUTES] & t.DELETE_HORIZON != 0
+        moved = ours[:, t.BASE_TIMESTAMP] != theirs[:, t.BASE_TIMESTAMP]
+        self._say("the delete horizon moved", both & had & (~has | moved), theirs)
+
+    def _check_timestamps(
+        self, both: NDArray[np.bool_], ours: NDArray[np.int64], theirs: NDArray[np.int64]
+    ) -> None:
+        """The greatest timestamp stays, or is that of the records that are left."""
+        differs = ours[:, t.MAX_TIMESTAMP] != theirs[:, t.MAX_TIMESTAMP]
+        is_fixed = (theirs[:, t.ATTRIBUTES] & t.LOG_APPEND_TIME != 0) | (theirs[:, t.COUNT] == 0)
+        is_wrong = is_fixed | (theirs[:, t.MAX_TIMESTAMP] != theirs[:, t.OUT_MAX_TIMESTAMP])
+        self._say("greatest timestamp changed", both & differs & is_wrong, theirs)
+
+    def _differ(
+        self,
+        name: str,
+        both: NDArray[np.bool_],
+        ours: NDArray[np.int64],
+        theirs: NDArray[np.int64],
+        table: NDArray[np.int64],
+    ) -> None:
+        for i in np.flatnonzero(both & (ours != theirs)).tolist():
+            self._findings.add(
+                f"{name} of the batch changed from {ours[i]} to {theirs[i]}",
+                offset=int(table[i, t.BASE_OFFSET]),
+            )
+
+    def _say(self, problem: str, chosen: NDArray[np.bool_], table: NDArray[np.int64]) -> None:
+        for i in np.flatnonzero(chosen).tolist():
+            self._findings.add(problem, offset=int(table[i, t.BASE_OFFSET]))
+
+
+class HiddenRecords:
+    """A consumer that reads from the log start and knows aborted transactions from indexes."""
+
+    def __init__(self, log: VerifiedLog, outcomes: TransactionOutcomes, findings: Findings) -> None:
+        """Load the transaction indexes of ``log``; ``outcomes`` is what is true."""
+        self._outcomes = outcomes
+        self._findings = findings
+        self._entries: list[tuple[int, int]] = []
+        self._at = 0
+        self._hides: set[int] = set()
+        bases = [segment.base_offset for segment in log.segments]
+        for segment, end in zip(log.segments, [*bases[1:], 1 << 63], strict=True):
+            try:
+                entries = load_aborted(segment, log.files)
+            except CorruptError as error:
+                findings.add(str(error), offset=segment.base_offset)
+                continue
+            for entry in entries:
+                if entry.last_offset >= end:
+                    findings.add(
+                        f"transaction index of segment {segment.base_offset}: the entry of "
+                        f"producer {entry.producer_id} ends in another segment",
+                        offset=entry.last_offset,
+                    )
+                self._entries.append((entry.first_offset, entry.producer_id))
+        active = log.listing.active
+        rebuilt = outcomes.aborted_from(active.base_offset)
+        if rebuilt and not log.files.exists(active.path(TXN_INDEX)):
+            findings.cannot_judge(
+                "the active segment has no transaction index; a broker makes it at its start"
+            )
+            self._entries.extend(rebuilt)
+        self._entries.sort()
+
+    def add(self, part: VerifiedPart, first: int, last: int) -> None:
+        """Read batches ``[first, last)`` of a part."""
+        table = part.table[first:last]
+        chosen = (table[:, t.PRODUCER_ID] >= 0) & (
+            table[:, t.ATTRIBUTES] & (t.TRANSACTIONAL | t.CONTROL) != 0
+        )
+        if not chosen.any():
+            return
+        is_data = is_transactional_data(table)
+        truth = self._outcomes.of_batches(table)
+        for i in np.flatnonzero(chosen & (table[:, t.MAGIC] == 2)).tolist():
+            base, last_offset, producer_id, count = table[
+                i, [t.BASE_OFFSET, t.LAST_OFFSET, t.PRODUCER_ID, t.COUNT]
+            ].tolist()
+            while self._at < len(self._entries) and self._entries[self._at][0] <= last_offset:
+                self._hides.add(self._entries[self._at][1])
+                self._at += 1
+            if not is_data[i]:
+                if (
+                    producer_id in self._hides
+                    and control_type(part.window, part.first + first + i) is ControlType.ABORT
+                ):
+                    self._hides.discard(producer_id)
+                continue
+            is_hidden = producer_id in self._hides
+            if count == 0 or is_hidden == (truth[i] == TransactionOutcome.ABORTED):
+                continue
+            if truth[i] == TransactionOutcome.OPEN:
+                continue
+            problem = (
+                f"a committed record of producer {producer_id} is hidden by the transaction index"
+                if is_hidden
+                else f"an aborted record of producer {producer_id} is shown: the transaction index "
+                "has no entry for it"
+            )
+            self._findings.add(problem, offset=base)

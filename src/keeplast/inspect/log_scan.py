@@ -7,10 +7,24 @@ batches or records that were asked for. Three kinds of finding, by what follows 
   file.
 * ``torn``: the active segment ends in a batch that was never finished; the log ends before it.
 * ``note``: unusual and harmless.
+
+Compares, for ``inspect``, the transaction indexes of a log with its markers.
+
+Kept are the open transactions and those that aborted in one segment. A transaction whose data is
+gone may have an entry or none: it hides nothing. Only one that left records must have one, and an
+entry must end at an ABORT marker.
+
+Compares the leader epochs of batches with the checkpoint beside them.
+
+The epoch of a batch lies outside its checksum, so nothing else notices when it has changed. A batch
+is written under one leader: its epoch is the one that the checkpoint has under way at its last
+offset. In the active segment an epoch above all of the checkpoint's is only noted: a broker writes
+the checkpoint behind the batch. Answers to ``LeaderEpochFileCache``; formats.md section 2.8.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,19 +36,123 @@ from numpy.typing import NDArray
 
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.format import offset_index, time_index, txn_index
+from keeplast.format.batch import RecordBatch
 from keeplast.format.filename import INDEX, TIME_INDEX, TXN_INDEX, Kind, segment_file
-from keeplast.format.index_bounds import filled_entries
+from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import Batch
+from keeplast.format.record import ControlType, decode_control_type
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.inspect.aborted_scan import AbortedScan
-from keeplast.inspect.epoch_check import EpochCheck
 from keeplast.inspect.log_rows import Row, batch_row, record_row
 from keeplast.log.files import FileSystem
-from keeplast.log.index_files import read_index, read_index_start
-from keeplast.log.index_walk import IndexWalk
+from keeplast.log.indexes import IndexWalk, filled_entries, read_index, read_index_start
 from keeplast.model.document import shown_fields
-from keeplast.model.offsets import INT64_MAX, NO_TIMESTAMP, RELATIVE_OFFSET_MAX
+from keeplast.model.partition import INT64_MAX, NO_TIMESTAMP, RELATIVE_OFFSET_MAX
 from keeplast.read.log_reader import read_segment
+
+
+@dataclass(slots=True)
+class AbortedScan:
+    """What the batches say, fed in log order; a segment begins and ends with :meth:`compare`."""
+
+    _opened: dict[int, int] = field(default_factory=dict)
+    _ended: dict[tuple[int, int], int] = field(default_factory=dict)
+    _aborts: set[tuple[int, int]] = field(default_factory=set)
+
+    def take(self, batch: Batch) -> None:
+        """Account for a batch; one that cannot be read is for others to tell of."""
+        if not isinstance(batch, RecordBatch) or batch.producer_id < 0 or not batch.is_valid:
+            return
+        if not batch.is_control:
+            if batch.is_transactional and batch.count > 0:
+                self._opened.setdefault(batch.producer_id, batch.base_offset)
+            return
+        try:
+            kinds = {decode_control_type(record.key) for record in batch.records()}
+        except CorruptError:
+            return
+        if not kinds & {ControlType.ABORT, ControlType.COMMIT}:
+            return
+        first = self._opened.pop(batch.producer_id, None)
+        if ControlType.ABORT in kinds:
+            end = (batch.producer_id, batch.last_offset)
+            self._aborts.add(end)
+            if first is not None:
+                self._ended[end] = first
+
+    def compare(self, entries: Sequence[AbortedTransaction] | None) -> list[tuple[str, int]]:
+        """Return what is wrong with the index of the segment that was read, with offsets, and begin
+        the next; ``entries`` None is an index that there is nothing to say of.
+        """
+        ended, aborts = self._ended, self._aborts
+        self._ended, self._aborts = {}, set()
+        if entries is None:
+            return []
+        named = {(entry.producer_id, entry.last_offset): entry.first_offset for entry in entries}
+        found = [
+            (
+                f"no entry for the aborted transaction of producer {producer_id} from {first} on",
+                last,
+            )
+            for (producer_id, last), first in ended.items()
+            if named.get((producer_id, last), last) > first
+        ]
+        found += [
+            (f"the entry of producer {producer_id} ends at no abort marker", last)
+            for producer_id, last in named
+            if (producer_id, last) not in aborts
+        ]
+        return sorted(found, key=lambda each: each[1])
+
+
+EPOCH_MAGIC = 2
+"""Older batches have no leader epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrongEpoch:
+    """A batch whose epoch is not the checkpoint's; ``is_newer``: above all that it knows."""
+
+    expected: int
+    found: int
+    is_newer: bool
+
+
+class EpochCheck:
+    """Looks at batches in ascending order; says the first of a run that is wrong in the same way.
+
+    Without entries, and below the first of them, nothing is known and nothing is wrong.
+    """
+
+    def __init__(self, entries: Sequence[LeaderEpoch] = ()) -> None:
+        """Take the entries as the file has them; a later one removes what it contradicts."""
+        known: list[LeaderEpoch] = []
+        for entry in entries:
+            while known and (
+                known[-1].epoch >= entry.epoch or known[-1].start_offset >= entry.start_offset
+            ):
+                known.pop()
+            known.append(entry)
+        self._known = known
+        self._starts = [entry.start_offset for entry in known]
+        self._last: WrongEpoch | None = None
+
+    def take(self, batch: Batch) -> WrongEpoch | None:
+        """Return what is wrong with the epoch of ``batch``, once for a run of such batches."""
+        wrong = self._compare(batch)
+        is_told = wrong is not None and wrong == self._last
+        self._last = wrong
+        return None if is_told else wrong
+
+    def _compare(self, batch: Batch) -> WrongEpoch | None:
+        place = bisect_right(self._starts, batch.last_offset)
+        if batch.magic < EPOCH_MAGIC or batch.leader_epoch < 0 or place == 0:
+            return None
+        expected = self._known[place - 1].epoch
+        if batch.leader_epoch == expected:
+            return None
+        is_newer = batch.leader_epoch > self._known[-1].epoch
+        return WrongEpoch(expected, batch.leader_epoch, is_newer)
+
 
 PROBLEMS_MAX = 1000
 """Findings kept of one path; the rest is counted."""

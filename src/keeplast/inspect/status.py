@@ -14,11 +14,25 @@ from enum import StrEnum
 from pathlib import Path
 
 from keeplast.cleaner.eligibility import limit_of
-from keeplast.cleaner.erasure import DirtyLog, Eligibility, find_deadline, find_eligibility
-from keeplast.cleaner.reasons import Decision, HoldLimit, TransactionLimit, WatermarkLimit
+from keeplast.cleaner.erasure import (
+    DirtyLog,
+    Eligibility,
+    ErasureBasis,
+    find_deadline,
+    find_eligibility,
+)
+from keeplast.cleaner.reasons import (
+    BoundNote,
+    Decision,
+    HoldLimit,
+    LagLimit,
+    NothingBelow,
+    TransactionLimit,
+    WatermarkLimit,
+)
 from keeplast.cleaner.section import LogFigures
 from keeplast.clock import SystemClock
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.errors import CompactionError, InterruptedSwapError
 from keeplast.inspect.stages import (
     Progressed,
@@ -27,22 +41,20 @@ from keeplast.inspect.stages import (
     stages_by_records,
 )
 from keeplast.inspect.verified_log import VerifiedLog
-from keeplast.log.cleaned_for import cleaned_for
+from keeplast.log.checkpoints import cleaned_for
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, Tail, read_first_timestamp
-from keeplast.log.settled import settled_partition
+from keeplast.log.readers import settled_partition
 from keeplast.log.undo_files import kept_until_ms
 from keeplast.log.windows import WindowBuffers, read_windows
-from keeplast.model.hold import Hold
-from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader, ReaderWait
-from keeplast.model.segment import SegmentSummary
+from keeplast.model.hold import GroupReader, Hold, ReaderWait
+from keeplast.model.partition import LogRegion, SegmentSummary, TopicPartition
+from keeplast.survey.bounds import Checkpoints, load_checkpoints
 from keeplast.survey.group_offsets import GroupOffsets, ReaderOffsets
-from keeplast.survey.key_bound import key_capacity
-from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.notes import Note
-from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.request import CleanRequest, PartitionRequest, key_capacity
 from keeplast.survey.survey import Survey, survey_partition
+from keeplast.survey.wording import basis_words
 
 LOOKS_MAX = 3
 """A log whose files vanish while it is looked at is looked at so many times."""
@@ -98,9 +110,63 @@ class LogStatus:
         return max(self.log_start, self.figures.first_dirty, self.cleaned_for or 0)
 
     @property
+    def ends(self) -> tuple[int, ...]:
+        """Return the offset behind the last one of each segment."""
+        return (*(each.base_offset for each in self.segments[1:]), self.log_end)
+
+    @property
+    def regions(self) -> tuple[LogRegion, ...]:
+        """Return what each segment is to the next round; one is taken whole, as in Kafka."""
+        bound, first_dirty = self.figures.cleanable.bound, self.figures.first_dirty
+        held = _held_region(self)
+        found = []
+        for index, (segment, end) in enumerate(zip(self.segments, self.ends, strict=True)):
+            if segment.base_offset < first_dirty and end <= first_dirty:
+                region = LogRegion.CLEAN
+            elif segment.base_offset < bound:
+                region = LogRegion.DIRTY
+            else:
+                region = LogRegion.ACTIVE if index == len(self.segments) - 1 else held
+            found.append(region)
+        return tuple(found)
+
+    @property
     def size_bytes(self) -> int:
         """Return the bytes of all segments."""
         return sum(segment.size_bytes for segment in self.segments)
+
+
+def _held_region(log: LogStatus) -> LogRegion:
+    """Return what lies at and above the bound, below the active segment."""
+    notes = (note.limit for note in log.notes if isinstance(note, BoundNote))
+    limit = log.decision.limit if isinstance(log.decision, NothingBelow) else next(notes, None)
+    if isinstance(limit, TransactionLimit | WatermarkLimit):
+        return LogRegion.UNSTABLE
+    return LogRegion.UNCLEANABLE if isinstance(limit, LagLimit | HoldLimit) else LogRegion.ACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedBy:
+    """By when every value that is overwritten or deleted in the log now is gone, of a store from
+    both tiers.
+
+    It assumes that rounds succeed from now on; ``is_unknown`` while they fail. ``by_ms`` None means
+    that there is no bound, ``is_gone`` that there is nothing left to go; ``basis`` is what says
+    so, or what the bound rests on. ``eligible_by_ms`` is when the round is due, ``undo_ms`` how
+    long what it replaces is kept, and the rest of the time is what it may have to wait and take.
+    """
+
+    by_ms: int | None
+    eligible_by_ms: int | None
+    basis: ErasureBasis
+    is_gone: bool = False
+    is_unknown: bool = False
+    undo_ms: int = 0
+
+    @property
+    def why(self) -> str:
+        """Return the basis in words."""
+        return basis_words(self.basis)
 
 
 def find_statuses(

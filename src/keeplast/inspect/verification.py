@@ -32,25 +32,27 @@ from keeplast.errors import CorruptError, InterruptedSwapError, RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT, parse_partition_directory
 from keeplast.format.record import Record
 from keeplast.inspect.comparison import Compared, ComparedGround, Comparison, Horizons
-from keeplast.inspect.final_records import (
+from keeplast.inspect.log_facts import LogFacts, find_facts
+from keeplast.inspect.receipt_proof import check_receipt, choose_rounds, interruption, prints_of
+from keeplast.inspect.sorted_runs import (
+    FLAGS,
+    HORIZON,
     IS_OLD_FORMAT,
     IS_TOMBSTONE,
+    OFFSET,
     OLDER_LEFT,
     OLDER_RIGHT,
     ON_LEFT,
     ON_RIGHT,
+    Rows,
+    SortedRuns,
     final_records,
 )
-from keeplast.inspect.log_facts import LogFacts, find_facts
-from keeplast.inspect.receipt_groups import choose_rounds
-from keeplast.inspect.receipt_proof import check_receipt, interruption, prints_of
-from keeplast.inspect.sorted_runs import FLAGS, HORIZON, OFFSET, Rows, SortedRuns
-from keeplast.inspect.verdicts import Check, Finding, Findings, VerificationReport
-from keeplast.inspect.verified_log import VerifiedLog
+from keeplast.inspect.verified_log import Check, Finding, Findings, VerificationReport, VerifiedLog
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
-from keeplast.log.log_start import noted_log_start
-from keeplast.model.offsets import INT64_MAX, delete_horizon
+from keeplast.log.truncation import noted_log_start
+from keeplast.model.partition import INT64_MAX, delete_horizon
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT

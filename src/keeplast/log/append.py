@@ -21,14 +21,8 @@ from keeplast.clock import Clock, SystemClock
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format import leader_epoch as leader_epochs
 from keeplast.format import partition_metadata, producer_snapshot
-from keeplast.format.attributes import TimestampType
-from keeplast.format.batch import RecordBatch, decode_batch, encode_batch
+from keeplast.format.batch import RecordBatch, TimestampType, decode_batch, encode_batch
 from keeplast.format.compression import Codec
-from keeplast.format.control import (
-    ControlType,
-    EndTransactionMarker,
-    encode_end_transaction,
-)
 from keeplast.format.filename import (
     LEADER_EPOCH_CHECKPOINT,
     LOG,
@@ -40,9 +34,14 @@ from keeplast.format.filename import (
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import read_batches
 from keeplast.format.partition_metadata import PartitionMetadata
-from keeplast.format.record import Record
+from keeplast.format.record import (
+    ControlType,
+    EndTransactionMarker,
+    Record,
+    encode_end_transaction,
+)
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.active_segment import ActiveSegment, write_like
+from keeplast.log.active_segment import ActiveSegment, ProducerState, write_like
 from keeplast.log.checkpoints import BYTES_MAX as CHECKPOINT_BYTES_MAX
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import (
@@ -53,10 +52,9 @@ from keeplast.log.partition_log import (
     find_tail,
     list_partition,
 )
-from keeplast.log.producer_state import ProducerState
 from keeplast.log.transactions import aborted_between
 from keeplast.log.windows import WindowBuffers, read_windows
-from keeplast.model.offsets import (
+from keeplast.model.partition import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -117,7 +115,8 @@ class LogAppender:
                 "a newer leader has written to the log; use its epoch or a later one. "
                 f"leader_epoch={leader_epoch} found={newest}"
             )
-        if _has_segment(files.listdir(directory)):
+        parsed = map(parse_segment_file, files.listdir(directory))
+        if any(file is not None and file.kind == LOG and not file.stage for file in parsed):
             self._resume(list_partition(directory, files))
         else:
             self._log_end = 0
@@ -429,8 +428,3 @@ class LogAppender:
                 for batch in read_batches(window.data[: window.length].data):
                     if isinstance(batch, RecordBatch) and batch.base_offset >= since:
                         state.add(batch)
-
-
-def _has_segment(names: Sequence[str]) -> bool:
-    parsed = [parse_segment_file(name) for name in names]
-    return any(file is not None and file.kind == LOG and not file.stage for file in parsed)

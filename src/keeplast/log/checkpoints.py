@@ -6,21 +6,40 @@ put its other directories' partitions nowhere else. Source: cleaning.md section 
 A call asks for the same files once a partition, and writes one of them as often. The bytes are read
 each time, since they are what counts; parsed they are once: ten thousand partitions would otherwise
 parse ten thousand lines ten thousand times.
+
+How far a round has looked that puts something in place: a small file beside the log.
+
+The cleaner's checkpoint moves when a round is over. From its first swap until then records are gone
+for others behind the checkpoint, and where those others stay nothing in the log tells of it. So who
+replaces segments writes down where the round ends, durably, *before* the first of them goes. It is
+removed when the checkpoint says as much; a crash leaves it there.
+
+Written is not yet done: the file names a witness, a segment that is not what it was once anything
+of the round is in place. While the witness is there unchanged, what counted before still counts.
+
+Readers take no lock. They list the log, read this file and only then the checkpoint, as it goes
+when that is written. Brokers ignore its name, and remove it with the partition. Their own cleaner
+leaves no such file.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.errors import CorruptError
 from keeplast.format.checkpoint import decode_offsets, encode_lines, offset_line
-from keeplast.log.child_path import child_path
-from keeplast.log.files import FileSystem
-from keeplast.model.partition import TopicPartition
+from keeplast.format.filename import CLEANED_FOR, CLEANER_CHECKPOINT, LOG
+from keeplast.format.filename import segment_file as segment_name
+from keeplast.log.data_directory import child_path
+from keeplast.log.files import FileSystem, write_durable_like
+from keeplast.log.partition_log import PartitionFiles
+from keeplast.model.partition import INT64_MAX, TopicPartition
 
 BYTES_MAX = 64 << 20
 """A checkpoint line is some 280 bytes at most; this is room for a quarter of a million."""
@@ -109,3 +128,181 @@ def _keep(data: bytes, content: _Content) -> None:
 
 def _lines_of(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, str]:
     return {partition: offset_line(partition, offset) for partition, offset in offsets.items()}
+
+
+VERSION = 1
+CLEANED_FOR_BYTES_MAX = 1 << 16
+UNFINISHED = f"{CLEANED_FOR}.tmp"
+"""What a crash may leave of a note that was being written: nothing counts by it."""
+
+Witness = tuple[int, int]
+"""Base offset and bytes of the ``.log`` of a segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundNote:
+    """A round decides by the records below ``end_offset``, exclusive, what is left of the log.
+
+    None of it counts while ``witness`` is a segment of the log; without one it counts. ``before``
+    is what counts else, None where no round of which the checkpoint says nothing was there.
+    """
+
+    end_offset: int
+    witness: Witness | None
+    before: int | None
+
+
+def cleaned_for(listing: PartitionFiles, files: FileSystem) -> int | None:
+    """Return below which offset records may have gone for others, as noted; None without a note.
+
+    Never beyond the base of the active segment, which no cleaner touches. CorruptError when the
+    note is damaged.
+    """
+    # The names were listed first: a log without a note then is as its checkpoint says, or a round
+    # has begun since.
+    note = read_note(listing, files)
+    if note is None:
+        return None
+    end = note.before if _is_there(note.witness, listing) else note.end_offset
+    return None if end is None else min(end, listing.active.base_offset)
+
+
+def said_end(partition: TopicPartition, listing: PartitionFiles, files: FileSystem) -> int | None:
+    """Return below which offset records may have gone for others, by the note and the checkpoint.
+
+    None when neither says anything. A checkpoint beyond the base of the active segment, which no
+    cleaner touches, is another log's. CorruptError when either is damaged.
+    """
+    # In this order: the note goes when the checkpoint is written.
+    noted = cleaned_for(listing, files)
+    line = read_checkpoint(files, listing.path.parent, CLEANER_CHECKPOINT).get(partition)
+    if line is None or line > listing.active.base_offset:
+        return noted
+    return line if noted is None else max(line, noted)
+
+
+def note_round(
+    listing: PartitionFiles,
+    files: FileSystem,
+    end_offset: int,
+    *,
+    witness: Witness | None,
+    checkpoint: int | None,
+    flushes_name: bool = True,
+) -> int | None:
+    """Write down, durably, that a round which ends at ``end_offset`` is about to replace segments.
+
+    ``flushes_name`` False is for a caller that swaps now: the names that a swap announces are
+    flushed before the first of them decides anything (:mod:`keeplast.log.swap`), and the note's
+    with them.
+    ``checkpoint`` is the cleaner's line of now, which makes a note of less needless. ``witness`` is
+    a segment as listed; None where something of the round is in place already. Returns the end that
+    was written, None where no note was needed.
+    """
+    known = read_note(listing, files)
+    if known is None and checkpoint is not None and end_offset <= checkpoint:
+        return None
+    before = cleaned_for(listing, files)
+    noted = max(end_offset, before or 0)
+    write_note(listing.path, files, RoundNote(noted, witness, before),
+               like=listing.segments[0].base_offset, flushes_name=flushes_name)  # fmt: skip
+    return noted
+
+
+def drop_note(
+    directory: Path, files: FileSystem, checkpoint: int | None, *, noted: int | None = None
+) -> None:
+    """Remove the note when the cleaner's ``checkpoint`` says as much or more; None keeps it.
+
+    ``noted`` is the end in it where the caller has written it; None has it read. Not durably: one
+    that comes back says nothing new.
+    """
+    path = child_path(directory, CLEANED_FOR)
+    if checkpoint is None or (noted is None and not files.exists(path)):
+        return
+    if noted is None:
+        noted = _decoded(files.read_bytes(path, CLEANED_FOR_BYTES_MAX), path).end_offset
+    if noted <= checkpoint:
+        files.unlink(path)
+
+
+def settle_note(listing: PartitionFiles, files: FileSystem) -> None:
+    """Remove a note of which nothing counts, as when what it was about has been put back."""
+    names = [UNFINISHED] if UNFINISHED in listing.unknown else []
+    if CLEANED_FOR in listing.unknown and cleaned_for(listing, files) is None:
+        names.append(CLEANED_FOR)
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(listing.path / name)
+
+
+def read_note(listing: PartitionFiles, files: FileSystem) -> RoundNote | None:
+    """Return the note beside a log, None where there is none; CorruptError when it is damaged."""
+    if CLEANED_FOR not in listing.unknown:
+        return None
+    path = child_path(listing.path, CLEANED_FOR)
+    try:
+        data = files.read_bytes(path, CLEANED_FOR_BYTES_MAX)
+    except FileNotFoundError:
+        return None  # the checkpoint has just been written
+    return _decoded(data, path)
+
+
+def write_note(
+    directory: Path, files: FileSystem, note: RoundNote, *, like: int, flushes_name: bool = True
+) -> None:
+    """Replace the note, durably; the ``.log`` at ``like`` has the owner that it gets.
+
+    ``flushes_name`` is as in :func:`~keeplast.log.files.write_durable_like`.
+    """
+    document = {
+        "version": VERSION,
+        "end": note.end_offset,
+        "witness": note.witness,
+        "before": note.before,
+    }
+    data = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+    path, owner = child_path(directory, CLEANED_FOR), child_path(directory, segment_name(like, LOG))
+    write_durable_like(files, path, data, owner, flushes_name=flushes_name)
+
+
+def find_witness(before: Sequence[Witness], after: Sequence[Witness]) -> Witness | None:
+    """Return the first segment of ``before`` that is none ``after``, both ascending; else None.
+
+    Segments are replaced in that order, so that it goes with the first that loses anything.
+    """
+    kept = set(after)
+    return next((each for each in before if each not in kept), None)
+
+
+def _is_there(witness: Witness | None, listing: PartitionFiles) -> bool:
+    return witness is not None and any(
+        witness == (each.base_offset, each.size_bytes) for each in listing.segments
+    )
+
+
+def _decoded(data: bytes, path: Path) -> RoundNote:
+    try:
+        document = json.loads(data)
+        if document["version"] != VERSION:
+            raise ValueError(f"version {document['version']!r}")
+        witness, before = document["witness"], document["before"]
+        if witness is not None:
+            base, size = witness
+            witness = (_number(base), _number(size))
+        return RoundNote(
+            _number(document["end"]), witness, None if before is None else _number(before)
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptError(
+            "the note of how far a round has looked is damaged; restore it, or remove it, and a "
+            "state as of an earlier offset may lack keys until the log is cleaned again",
+            path=str(path), position=0, expected="the JSON that a round writes",
+            found=f"{type(error).__name__}: {error}",
+        ) from error  # fmt: skip
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= INT64_MAX:
+        raise TypeError("no number from 0 on")
+    return value

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from keeplast.errors import ConflictError, RefusedError
 from keeplast.format.filename import LOCK
-from keeplast.log.object_paths import is_object_path
+from keeplast.log.data_directory import is_object_path
 
 _guard = threading.Lock()
 _held: set[tuple[int, int]] = set()
@@ -42,7 +42,9 @@ def locked(root: Path, *, writes: bool = True) -> Iterator[None]:
     with _claimed(root):
         existed = path.exists()
         if path.is_symlink():
-            raise RefusedError(f"the lock file is a link, which is not followed. path={path}")
+            raise RefusedError(
+                f"the lock file is a link, which is not followed; remove the link. path={path}"
+            )
         kind, flags = fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT
         if not writes and _is_read_only(root):
             if not existed:
@@ -111,7 +113,7 @@ def edited(path: Path) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConflictError(
-                f"the file is being changed by somebody else; run again. path={path}"
+                f"another process is changing the file; run again. path={path}"
             ) from error
         except OSError:
             pass

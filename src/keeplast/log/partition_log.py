@@ -2,7 +2,7 @@
 
 Nothing here writes. While segments are being swapped, and where a crash has cut that off, some
 offsets are in no ``.log`` file: such a directory is not listed at all, so that nobody takes a part
-for the log. :mod:`keeplast.log.settled` waits for the end of a swap. A torn tail of the *active*
+for the log. :mod:`keeplast.log.readers` waits for the end of a swap. A torn tail of the *active*
 segment ends the log there and is reported; damage anywhere else surfaces when a reader reaches it.
 Indexes that are missing or cannot be right are rebuilt in memory by the rule that recovery uses.
 Answers to Kafka's ``LogLoader`` without its truncation; formats.md sections 2 and 3.2.
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.errors import (
     CorruptError,
     InterruptedSwapError,
@@ -38,17 +38,13 @@ from keeplast.format.filename import (
     parse_segment_file,
     segment_file,
 )
-from keeplast.format.index_bounds import filled_entries
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.child_path import child_path
+from keeplast.log.data_directory import child_path, is_object_path, url_of
 from keeplast.log.files import FileSystem, ReadHandle, reading
-from keeplast.log.index_builder import IndexBuilder
-from keeplast.log.index_files import read_index, read_index_start
+from keeplast.log.indexes import IndexBuilder, filled_entries, read_index, read_index_start
 from keeplast.log.lock import is_locked
-from keeplast.log.object_paths import is_object_path, url_of
 from keeplast.log.windows import WindowBuffers, read_from, read_windows
-from keeplast.model.offsets import INT32_MAX
-from keeplast.model.segment import SegmentSummary
+from keeplast.model.partition import INT32_MAX, SegmentSummary
 
 INDEX_BYTES_MAX = 1 << 30
 SNAPSHOT_BYTES_MAX = 1 << 30
@@ -142,8 +138,8 @@ def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None
         parsed = parse_segment_file(name)
         if name == INCOMPLETE:
             raise RefusedError(
-                "a clean --to or tier export that ended early has left this; run it again, which "
-                f"begins anew, or remove the directory. path={path / name}"
+                "a clean --to or export --as log that ended early has left this; run it again, "
+                f"which starts over, or remove the directory. path={path / name}"
             )
         if parsed is None:
             unknown.append(name)
@@ -168,7 +164,9 @@ def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None
     if not segments and if_empty is not None and _is_empty(names):
         segments.append(SegmentFiles(path, if_empty, 0, 0))
     if not segments:
-        raise RefusedError(f"no segment in the partition directory. path={path}")
+        raise RefusedError(
+            f"no segment in the partition directory; choose another one. path={path}"
+        )
     segments.sort(key=lambda segment: segment.base_offset)
     return PartitionFiles(
         path, tuple(segments), tuple(sorted(snapshots)), tuple(leftovers), tuple(unknown),

@@ -21,7 +21,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.format.filename import (
     CLEANED,
     DELETED,

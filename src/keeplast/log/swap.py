@@ -43,7 +43,7 @@ from keeplast.format.filename import (
     parse_segment_file,
     segment_file,
 )
-from keeplast.log.child_path import child_path
+from keeplast.log.data_directory import child_path
 from keeplast.log.files import FileSystem
 
 KINDS: tuple[Kind, ...] = (LOG, INDEX, TIME_INDEX, TXN_INDEX)

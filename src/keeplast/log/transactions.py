@@ -6,7 +6,7 @@ asks here, and an index only where something vouches for it (a store, which deri
 the segment in). What is derived names a transaction where it left data, or a header of it, or
 where a snapshot says that it had begun: an entry without data hides nothing.
 
-The value-level twin, one batch at a time, is :class:`keeplast.log.producer_state.ProducerState`.
+The value-level twin, one batch at a time, is :class:`keeplast.log.active_segment.ProducerState`.
 Answers to ``LogSegment.recover`` and ``ProducerStateManager.completeTxn``.
 """
 
@@ -18,20 +18,20 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.columns import transactions as kernels
+from keeplast.columns.batches import HAS_EVENTS, HAS_HIDDEN_CONTROL
 from keeplast.columns.kernel import BAD_CRC, OK, PROBLEMS
-from keeplast.columns.scan import HAS_EVENTS, HAS_HIDDEN_CONTROL
 from keeplast.errors import CorruptError
 from keeplast.format import producer_snapshot
 from keeplast.format.batch import decode_batch
-from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.filename import SNAPSHOT, segment_file
+from keeplast.format.record import ControlType, decode_control_type
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import SNAPSHOT_BYTES_MAX, PartitionFiles, SegmentFiles, Tail
 from keeplast.log.windows import Window, WindowBuffers, read_windows
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 
 SLOTS_MIN = 256
 

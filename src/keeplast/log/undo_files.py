@@ -112,15 +112,13 @@ def keep_wave(files: FileSystem, directory: Path, wave: KeptWave) -> None:
                 source = directory / segment_file(base, kind)
                 if files.exists(source):
                     _link(files, source, directory / UndoFile(wave.attempt, base, kind).name)
-        _write_list(files, directory, wave, like=directory / segment_file(_any_base(wave), LOG))
+        _write_list(
+            files, directory, wave, like=directory / segment_file(wave.groups[0].base_offset, LOG)
+        )
     except BaseException:
         with contextlib.suppress(OSError):
             drop_rounds(files, directory, {wave.attempt}, from_number=wave.number)
         raise
-
-
-def _any_base(wave: KeptWave) -> int:
-    return wave.groups[0].base_offset
 
 
 def _link(files: FileSystem, source: Path, target: Path) -> None:

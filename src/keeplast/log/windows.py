@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
+from keeplast.columns.batches import CRC_IN_KERNEL_BYTES_MAX, find_bad_crc, scan_batches
 from keeplast.columns.kernel import BAD_CRC, OK, PROBLEMS
-from keeplast.columns.scan import CRC_IN_KERNEL_BYTES_MAX, find_bad_crc, scan_batches
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import crc32c
 from keeplast.log.files import ReadHandle

@@ -4,13 +4,15 @@ A dataclass is an object of its fields, by their names and in their order; a tup
 enum its value, a path its text, bytes are hexadecimal. A class whose fields are not what a document
 shows says so in ``as_document``, whose values are encoded in turn. Who composes a document puts
 values into it and leaves their encoding to this module.
+
+What a check answers: shared by who judges a log and who tells of it again from a receipt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from enum import Enum
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum, StrEnum
 from typing import Any, Protocol, cast, runtime_checkable
 
 JSON_VERSION = 1
@@ -76,3 +78,27 @@ def encode(value: object) -> Any:
 def shown_fields(value: Any, *left_out: str) -> dict[str, object]:
     """Return the fields of a dataclass as they are, by name, without those left out."""
     return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in left_out}
+
+
+class Verdict(StrEnum):
+    """The answer of one check."""
+
+    HOLDS = "holds"
+    BROKEN = "broken"
+    UNJUDGED = "cannot be judged"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedBy:
+    """What judged a log that has an owner, and as of what: the owner's epoch, and how far the log
+    was clean. ``clean_to`` is the first offset that was not. Earlier versions named a command.
+    """
+
+    by: str
+    epoch: int
+    clean_to: int
+
+    @property
+    def words(self) -> str:
+        """Return all of it, as every list shows it."""
+        return f"{self.by}, epoch {self.epoch}, clean to {self.clean_to}"

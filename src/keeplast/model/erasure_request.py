@@ -1,12 +1,99 @@
-"""A request that keys be gone, as it is kept: it names keys by their keyed hashes alone. Pure."""
+"""Keys that must go: as they are written, hashed, requested, and named in signed statements. Pure.
+
+A key of a record as a person writes it: text, hexadecimal digits or base64. Pure.
+
+What a reader must not break: no error has the key in it.
+
+The keyed hash by which requests and certificates name keys of records. Pure.
+
+HMAC-SHA-256 with the operator's hash key: whoever has it can tell whether a key is meant, and
+nobody else can, not even by trying every key that there may be.
+
+The rule that a reader must not break: a hash key, and a key of a record, stand in no ``repr``,
+error or document.
+
+A request that keys be gone, as it is kept: it names keys by their keyed hashes alone. Pure.
+
+The one form in which a signed statement is written, so that every change to it shows. Pure.
+
+JSON with sorted names, one space of indent, ASCII alone, and a newline at the end. Whoever reads
+one compares the bytes with those that he would have written: a name that stands twice, another
+order, a space more are found like any other edit.
+"""
 
 from __future__ import annotations
 
+import base64
+import hmac
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
 
 from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
+
+
+class KeyForm(StrEnum):
+    """How a key is written."""
+
+    TEXT = "text"
+    HEX = "hex"
+    BASE64 = "base64"
+
+
+def decode_key(text: str, form: KeyForm) -> bytes:
+    """Return the bytes of a key; InvalidError for what is none in that form."""
+    if form is KeyForm.HEX:
+        try:
+            return bytes.fromhex(text)
+        except ValueError:
+            raise InvalidError(
+                "a key in hex is pairs of hexadecimal digits; write hex:0a1b"
+            ) from None
+    if form is KeyForm.BASE64:
+        try:
+            return base64.b64decode(text, validate=True)
+        except ValueError as error:
+            raise InvalidError(
+                f"a key in base64 cannot be read; correct it. error={error}"
+            ) from None
+    return text.encode("utf-8", "surrogateescape")
+
+
+ALGORITHM = "HMAC-SHA-256"
+HASH_HEX = 64
+HASH_KEY_BYTES_MIN = 32
+HASH_KEY_BYTES_MAX = 4096
+_OF_KEY = b"keeplast erasure key\n"
+_OF_CHECK = b"keeplast erasure check\n"
+_CHECK_HEX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHasher:
+    """Hashes keys with ``hash_key``; InvalidError for one that is too short to keep anything."""
+
+    hash_key: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what could be guessed."""
+        if not HASH_KEY_BYTES_MIN <= len(self.hash_key) <= HASH_KEY_BYTES_MAX:
+            raise InvalidError(
+                f"a hash key has {HASH_KEY_BYTES_MIN} to {HASH_KEY_BYTES_MAX} bytes; make one with "
+                f"openssl rand -hex 32. bytes={len(self.hash_key)}"
+            )
+
+    def hash_of(self, key: bytes) -> str:
+        """Return the hash of a record's key, 64 hexadecimal digits."""
+        return hmac.digest(self.hash_key, _OF_KEY + key, "sha256").hex()
+
+    @property
+    def check(self) -> str:
+        """Return by what this hash key is told from another one; says nothing else about it."""
+        return hmac.digest(self.hash_key, _OF_CHECK, "sha256").hex()[:_CHECK_HEX]
+
 
 KEYS_MAX = 10_000
 """Keys of one request; the records of all of them are in memory while one log is told of."""
@@ -73,3 +160,23 @@ class RequestBook:
         """Return the id of a request by which keys of ``topic`` are to be gone, None without."""
         every: Sequence[ErasureRequest | KeptElsewhere] = (*self.requests, *self.elsewhere)
         return next((e.request_id for e in every if not e.topics or topic in e.topics), None)
+
+
+def statement_bytes(statement: dict[str, Any]) -> bytes:
+    """Return the bytes of a statement; what is signed, and what lies in a file."""
+    return json.dumps(statement, sort_keys=True, indent=1, ensure_ascii=True).encode() + b"\n"
+
+
+def read_statement(data: bytes) -> dict[str, Any]:
+    """Return the statement in ``data``; InvalidError unless it is written as it would be here."""
+    try:
+        found = json.loads(data)
+        is_ours = isinstance(found, dict) and statement_bytes(found) == data
+    except (ValueError, RecursionError) as error:
+        raise InvalidError(f"not a statement of keeplast. problem={error}") from None
+    if not is_ours:
+        raise InvalidError(
+            "it is not as it was written: something in it was edited, added, doubled or put in "
+            "another order"
+        )
+    return dict(found)

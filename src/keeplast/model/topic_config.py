@@ -1,15 +1,52 @@
-"""The effective settings of one topic and of the cleaner, as plain typed values.
+"""Settings of one topic and of the cleaner, and what a call chooses by name, as typed values.
 
-Kafka's spelling (``min.compaction.lag.ms``) is translated to these fields in one place, the
-definitions of :mod:`keeplast.config`; every other room reads fields. Units are in the names.
+What decides which record of a key is the one that stays (KIP-280), and what it costs to know.
+
+The record of the greatest rank wins; a rank is (has a version, version, offset), where
+
+* ``offset`` gives every record the same version, so that the last one in the log wins;
+* ``timestamp`` takes the record's timestamp, the batch's maximum with LogAppendTime; a record
+  without one has no version;
+* ``header`` takes the last header of the configured name when its value is eight bytes, a signed
+  big-endian number. Any other record has no version and ranks below all that have one.
+
+Source: cleaning.md section 9.2.
+
+The shapes of a round: how the work of one partition is cut into tasks.
+
+The bytes that are written are the same in every shape. What each costs, and which one is chosen:
+:mod:`keeplast.cleaner.shapes`.
+
+What becomes of records without a key, which a topic that no broker compacts may hold.
+
+What a host of a partition may become, as its user says.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.strategy import Strategy
+from keeplast.model.partition import INT64_MAX
+
+SLOT_BYTES = 24
+"""A slot of the key map: 128 bits of hash and an offset."""
+VERSIONED_SLOT_BYTES = 32
+"""A slot of a key map that ranks by version too."""
+
+
+class Strategy(StrEnum):
+    """A topic's ``compaction.strategy`` (KIP-280): which record of a key stays."""
+
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+    HEADER = "header"
+
+    @property
+    def slot_bytes(self) -> int:
+        """Return what a key takes in the key map."""
+        return SLOT_BYTES if self is Strategy.OFFSET else VERSIONED_SLOT_BYTES
+
 
 AS_TOTAL = -2
 """A local retention that follows the total one."""
@@ -130,3 +167,30 @@ class CleanerConfig:
     def io_limit(self) -> float | None:
         """Return how many bytes a second may be read and written, None without a limit."""
         return None if self.io_bytes_per_second >= UNLIMITED else self.io_bytes_per_second
+
+
+class Shape(StrEnum):
+    """How a round is cut into tasks."""
+
+    PARTITION = "partition"
+    BROADCAST = "broadcast"
+    BUCKET = "bucket"
+
+
+class Keyless(StrEnum):
+    """Kafka's cleaner drops them, and its brokers refuse them in a compacted topic."""
+
+    FAIL = "fail"
+    DROP = "drop"
+    RETAIN = "retain"
+
+
+class HostRole(StrEnum):
+    """Which of leading and following a host does."""
+
+    AUTO = "auto"
+    """Leads what no other host leads, follows the rest."""
+    LEADER = "leader"
+    """Leads what no other host leads, leaves the rest alone."""
+    FOLLOWER = "follower"
+    """Follows, whatever becomes of the leader."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from keeplast.columns import arrow_columns as a
 from keeplast.model.partition import TopicPartition
-from keeplast.read.record_columns import RecordColumns
+from keeplast.read.record_source import RecordColumns
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 ARROW_TYPES: dict[str, pa.DataType] = {

@@ -32,23 +32,27 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from keeplast.cleaner.internal_topics import check_internal
+from keeplast.cleaner.settings import check_internal
 from keeplast.errors import CompactionError, InvalidError, RefusedError
 from keeplast.log.files import FilesRecipe
-from keeplast.model.reader_wait import GroupReader
-from keeplast.model.redaction import shown_url
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.hold import GroupReader
+from keeplast.model.text import shown_url
+from keeplast.model.topic_config import Strategy, TopicConfig
 from keeplast.pipeline.arrow_batches import COLUMN_NAMES
-from keeplast.pipeline.checkpoint_group import at_group
-from keeplast.pipeline.cluster_options import BOOTSTRAP
-from keeplast.pipeline.foreign_options import PROVIDER
-from keeplast.pipeline.log_parts import LogPart, Logs, read_parts, share_out
+from keeplast.pipeline.checkpoints import at_group
+from keeplast.pipeline.log_parts import (
+    KnownPartitions,
+    LogPart,
+    Logs,
+    nothing_known,
+    read_parts,
+    require_whole_topics,
+    share_out,
+)
+from keeplast.pipeline.query_options import BOOTSTRAP, PROVIDER
 from keeplast.pipeline.source_options import SourceContent, SourceOptions, read_options
 from keeplast.pipeline.stream_reader import LogStreamReader
-from keeplast.pipeline.whole_topics import KnownPartitions, nothing_known, require_whole_topics
-from keeplast.read.log_ranges import Split, Wanted, plan_splits, segments_below
-from keeplast.read.log_view import LogView
+from keeplast.read.log_view import LogView, Split, Wanted, plan_splits, segments_below
 
 Session = SparkSession
 """The type of what :func:`register_source` takes, for rooms that do not know pyspark."""

@@ -2,28 +2,43 @@
 
 A key map is sent to every task; keys in buckets lie in a shuffle, at places of their own, which
 further keys join.
+
+One job of Spark at a time as the driver waits for it: its progress, its name, its failure.
+
+A job that nobody waits for any more is cancelled by its tag, so that one call never ends another's.
+
+One Spark job for a whole round in tasks that meet: a barrier stage, so that all run at once.
+
+What a reader must not break: a barrier stage waits for a slot for each of its tasks, so it gets no
+more than are there, and none where executors come and go or other work of the call has the slots.
+Whenever it cannot be, fails as a whole or has tasks that give up, the round is as before, and goes
+through its stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from py4j.protocol import Py4JNetworkError
 from pyspark import RDD, Broadcast, SparkContext
 
-from keeplast.cleaner.stage_costs import NOTED_OFFSETS_MAX
-from keeplast.columns.ledger import new_ledger
+from keeplast.cleaner.shapes import NOTED_OFFSETS_MAX
+from keeplast.clock import Clock, SystemClock
 from keeplast.columns.ranks import RankedKeyMap
-from keeplast.columns.winners import KeyMap
-from keeplast.errors import invariant
-from keeplast.model.shape import Shape
-from keeplast.rewrite.joint_run import JointRun
+from keeplast.columns.winners import KeyMap, new_ledger
+from keeplast.errors import UnavailableError, invariant
+from keeplast.model.topic_config import Shape
+from keeplast.pipeline.stages import Worker
+from keeplast.rewrite.joint_run import JointRun, Run, cut_runs, is_joint
 from keeplast.rewrite.ranking import ranking_of
 from keeplast.rewrite.stage_work import end_of
 from keeplast.rewrite.staged_round import Stage, StagedRound
 from keeplast.rewrite.standings import ledger_of, notes_of
-from keeplast.rewrite.task import PartitionTask
+from keeplast.rewrite.task import PartitionTask, Progressed
 from keeplast.rewrite.units import (
     AskUnit,
     Failed,
@@ -33,6 +48,132 @@ from keeplast.rewrite.units import (
     Unit,
     UnitResult,
 )
+
+POLL_SECONDS = 0.2
+CANCEL_SECONDS_MAX = 30
+STAGES_POOL, WAVES_POOL = "keeplast-stages", "keeplast-waves"
+POOL_PROPERTY = "spark.scheduler.pool"
+"""Pools of a fair scheduler; one that is not fair takes jobs in the order of their coming."""
+
+NAMES_MAX = 3
+"""So many partitions are named in the description of a job."""
+
+DRIVER_GONE = (Py4JNetworkError, ConnectionError)
+"""What a JVM that has died answers."""
+
+R = TypeVar("R")
+
+
+class TaskNews:
+    """Progress of the jobs of a call, told while the driver waits for them.
+
+    Several calls may be under way in one session: each tags its jobs, and ends only those.
+    """
+
+    def __init__(self, context: SparkContext, progressed: Progressed) -> None:
+        self._context = context
+        self._progressed = progressed
+        self._read = context.accumulator(0)
+        self._tag = f"keeplast-{secrets.token_hex(8)}"
+        self._told = 0
+
+    @property
+    def add(self) -> Callable[[int], None]:
+        """Return what tasks call with bytes that they have read."""
+        return self._read.add
+
+    def during(self, act: Callable[[], list[R]], told: str) -> list[R]:
+        """Act in a thread, so that progress can be told meanwhile; ``told`` is what Spark shows.
+
+        UnavailableError when the job fails as a whole.
+        """
+        job = self.begin(act, STAGES_POOL, told)
+        try:
+            return self.wait(job)
+        finally:
+            self.end(job)
+
+    def begin(self, act: Callable[[], list[R]], pool: str, told: str) -> SparkJob[R]:
+        """Act in a thread, in a pool of Spark's scheduler; :meth:`end` must follow."""
+
+        def tagged() -> list[R]:
+            self._context.addJobTag(self._tag)
+            self._context.setLocalProperty(POOL_PROPERTY, pool)
+            self._context.setJobDescription(f"keeplast: {told}")
+            return act()
+
+        return SparkJob(tagged)
+
+    def wait(self, job: SparkJob[R], is_hopeless: Callable[[], bool] = lambda: False) -> list[R]:
+        """Return what a job gave, and tell progress until then; errors as for :meth:`during`.
+
+        Also UnavailableError when ``is_hopeless``, which is asked from time to time, says so.
+        """
+        while True:
+            job.join(POLL_SECONDS)
+            now = int(self._read.value)
+            # Nothing new is told, too: whoever listens may want the job to end.
+            self._progressed(now - self._told)
+            self._told = now
+            if not job.is_alive:
+                return job.results()
+            if is_hopeless():
+                raise UnavailableError("the cluster has not the slots that a Spark job waits for")
+
+    def end(self, job: SparkJob[R]) -> None:
+        """Cancel every job of the call when this one still runs, and wait for its end."""
+        if job.is_alive:
+            self._context.cancelJobsWithTag(self._tag)
+            job.join(CANCEL_SECONDS_MAX)
+
+
+def job_failed(error: Exception) -> UnavailableError:
+    """Return what a job that failed as a whole is told as."""
+    if isinstance(error, DRIVER_GONE):
+        return UnavailableError(
+            "Spark's driver process has ended, most likely for lack of memory; give it more, as by "
+            f"SPARK_DRIVER_MEMORY=4g, or cut the work with --shape bucket. error={error}"
+        )
+    return UnavailableError(f"the Spark job failed. error={error}")
+
+
+class SparkJob(Generic[R]):
+    """A Spark job that a thread of the driver waits for."""
+
+    def __init__(self, act: Callable[[], list[R]]) -> None:
+        self._act = act
+        self._results: list[R] = []
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="keeplast-spark", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Say whether it has not ended."""
+        return self._thread.is_alive()
+
+    def join(self, seconds: float) -> None:
+        """Wait for its end, at most so long."""
+        self._thread.join(seconds)
+
+    def results(self) -> list[R]:
+        """Return what it gave; it has ended. UnavailableError when it failed as a whole."""
+        if self._failure is not None:
+            raise job_failed(self._failure) from self._failure
+        return self._results
+
+    def _run(self) -> None:
+        try:
+            self._results = self._act()
+        except Exception as error:  # noqa: BLE001 - handed to the thread that asks for results
+            self._failure = error
+
+
+def describe_job(act: str, names: Sequence[object]) -> str:
+    """Return what Spark's own pages say of a job: what it does, and of what."""
+    shown = ", ".join(str(name) for name in names[:NAMES_MAX])
+    more = len(names) - NAMES_MAX
+    return f"{act} {shown} and {more} more" if more > 0 else f"{act} {shown}"
 
 
 class Keys:
@@ -184,3 +325,109 @@ def in_one_shuffle(rounds: Iterable[DrivenRound]) -> list[dict[int, DrivenRound]
         if each.keys is not None:
             together.setdefault(each.keys.shuffled.id(), {})[each.task.number] = each
     return list(together.values())
+
+
+ASK_SECONDS, HOPELESS_SECONDS = 5.0, 60.0
+"""How often slots are counted while a job runs, and how long a cluster may have too few: one that
+replaces a lost executor has done so by then."""
+ARRIVAL_SECONDS, ARRIVAL_ASK_SECONDS = 2.0, 0.1
+NEW_SESSION_MS = 60_000
+"""How long executors of a session are waited for that is no older than this: stages without them
+take longer by more. In an older one, who is not there does not come."""
+
+
+def run_jointly(
+    context: SparkContext, rounds: Sequence[DrivenRound], slots: int, worker: Worker, told: TaskNews
+) -> None:
+    """Do those of ``rounds`` that may be done so, each by as many tasks as there are slots.
+
+    One after another, so each must keep the slots busy by itself.
+    """
+    fitting = [each for each in rounds if each.round.stage is Stage.INDEX and is_joint(each.task)]
+    if len(rounds) > 1:
+        fitting = [each for each in fitting if len(each.round.groups) >= slots]
+    free = min(slots, arrived_slots(context, slots, SystemClock())) if fitting else 0
+    for each in fitting:
+        runs = runs_of_groups(each.round, free)
+        if len(runs) > 1:
+            _run(context, each, runs, worker, told)
+
+
+def slots_at_once(context: SparkContext) -> int:
+    """Return how many tasks of a barrier stage fit now; 0 where there can be none."""
+    # Not getConf(), which asks the JVM for every setting.
+    if context._conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        return 0
+    session: Any = context._jsc
+    profile = session.sc().resourceProfileManager().defaultResourceProfile()
+    return int(session.sc().maxNumConcurrentTasks(profile))
+
+
+def arrived_slots(context: SparkContext, wanted: int, clock: Clock) -> int:
+    """Return how many tasks fit; of a new session when ``wanted`` do, or none came for a while."""
+    is_new = clock.now_ms() - int(context.startTime) < NEW_SESSION_MS
+    until = clock.seconds() + (ARRIVAL_SECONDS if is_new else 0.0)
+    while 0 < (found := slots_at_once(context)) < wanted and clock.seconds() < until:
+        clock.sleep(ARRIVAL_ASK_SECONDS)
+    return found
+
+
+def runs_of_groups(round_: StagedRound, tasks: int) -> list[Run]:
+    """Return the groups of a round as at most so many runs, each with the extents it indexes."""
+    shape = round_.task.shape
+    cut = cut_runs(round_.groups, lambda group: group.size_bytes, max(tasks, 1))
+    extents = {unit.extent.base_offset: unit for unit in round_.index_units()}
+    buckets = max(shape.buckets if shape.shape is Shape.BUCKET else 0, len(cut))
+    return [
+        Run(
+            number, len(cut), buckets,
+            tuple(extents[source.base_offset] for group in groups for source in group.sources),
+            tuple(RewriteUnit(round_.task.number, group, None) for group in groups),
+        )
+        for number, groups in enumerate(cut)
+    ]  # fmt: skip
+
+
+def _run(
+    context: SparkContext, each: DrivenRound, runs: list[Run], worker: Worker, told: TaskNews
+) -> None:
+    task = each.task
+
+    def work(own: Iterable[Run]) -> Iterator[JointRun | None]:
+        for run in own:
+            yield worker.join(task, run)
+
+    job = context.parallelize(runs, len(runs)).barrier().mapPartitions(work)
+    name = describe_job("index and rewrite", [task.plan.partition])
+    watch = SlotWatch(len(runs), lambda: slots_at_once(context), SystemClock())
+    begun = told.begin(job.collect, STAGES_POOL, name)
+    try:
+        each.take_joint(told.wait(begun, watch.is_hopeless))
+    except UnavailableError as error:
+        if isinstance(error.__cause__, DRIVER_GONE):
+            raise
+    finally:
+        told.end(begun)
+
+
+class SlotWatch:
+    """Notices that a barrier stage waits for slots that its cluster has lost.
+
+    A barrier stage begins anew when a task of it is lost, and never with fewer tasks.
+    """
+
+    def __init__(self, needed: int, slots: Callable[[], int], clock: Clock) -> None:
+        """Begin; ``slots`` says how many there are, whether they are free or not."""
+        self._needed = needed
+        self._slots = slots
+        self._clock = clock
+        self._asked_at = self._enough_at = clock.seconds()
+
+    def is_hopeless(self) -> bool:
+        """Say whether there have been too few for long; asks no more often than it must."""
+        now = self._clock.seconds()
+        if now - self._asked_at >= ASK_SECONDS:
+            self._asked_at = now
+            if self._slots() >= self._needed:
+                self._enough_at = now
+        return self._asked_at - self._enough_at >= HOPELESS_SECONDS

@@ -13,7 +13,7 @@ The rules:
 
 1. Everything is written to a directory beside the target and gets the target's name when it is
    whole and on disk; a run that fails or is stopped leaves neither, and what a killed one has left
-   goes with the next run (:mod:`keeplast.pipeline.export_place`).
+   goes with the next run (:mod:`keeplast.pipeline.export_files`).
 2. What is in the way is replaced only on request, and only when it is an export itself.
 3. The offsets are those from which to read on: who reads the Parquet files and then the log from
    there on misses nothing. What retention or a cleaner takes meanwhile is no matter for that; a log
@@ -22,7 +22,7 @@ The rules:
    is not in the state, so that reading goes on where it begins.
 
 The files are written by tasks, and hold the same rows whatever runs them; a partition that was cut
-has one for each part with rows (:mod:`keeplast.pipeline.export_plan`).
+has one for each part with rows (:mod:`keeplast.pipeline.export_tasks`).
 """
 
 from __future__ import annotations
@@ -36,24 +36,31 @@ from typing import Protocol
 
 from keeplast.cleaner.shapes import Ground, ShapeChoice
 from keeplast.clock import SystemClock
-from keeplast.errors import ConflictError, InvalidError, RefusedError
+from keeplast.errors import ConflictError, Despite, InvalidError, RefusedError
 from keeplast.format.filename import META_PROPERTIES
+from keeplast.log.data_directory import is_object_path
 from keeplast.log.files import FileSystem, LocalFiles
-from keeplast.log.object_paths import is_object_path
 from keeplast.log.partition_log import find_tail
-from keeplast.log.settled import settled_partition
+from keeplast.log.readers import settled_partition
 from keeplast.model.partition import TopicPartition
-from keeplast.model.shape import Shape
-from keeplast.model.topic_config import TopicConfig
-from keeplast.pipeline.export_facts import (
+from keeplast.model.topic_config import Shape, TopicConfig
+from keeplast.pipeline.export_files import (
     ENDS_FILE,
     OFFSETS_FILE,
     STATE_FILE,
+    ExportPlace,
     encode_facts,
+    sweep_killed,
 )
-from keeplast.pipeline.export_place import ExportPlace, sweep_killed
-from keeplast.pipeline.export_plan import ExportedState, choose_cuts, parts_of_state
-from keeplast.pipeline.export_tasks import ExportedFile, ExportTask, export_part, export_partition
+from keeplast.pipeline.export_tasks import (
+    ExportedFile,
+    ExportedState,
+    ExportTask,
+    choose_cuts,
+    export_part,
+    export_partition,
+    parts_of_state,
+)
 from keeplast.pipeline.increment import (
     BASE_FILE,
     BasePartition,
@@ -62,15 +69,12 @@ from keeplast.pipeline.increment import (
     base_of,
     write_bases,
 )
-from keeplast.pipeline.log_parts import Logs
+from keeplast.pipeline.log_parts import KnownPartitions, Logs, nothing_known, require_whole_topics
 from keeplast.pipeline.source_options import SourceOptions
-from keeplast.pipeline.whole_topics import KnownPartitions, nothing_known, require_whole_topics
-from keeplast.read.log_ranges import Split, Wanted, segments_below
-from keeplast.read.log_state import Winners
-from keeplast.read.log_view import was_made_anew
+from keeplast.read.log_state import StatePart, Winners
+from keeplast.read.log_view import Split, Wanted, segments_below, was_made_anew
 from keeplast.read.state_end import require_uncleaned
-from keeplast.read.state_parts import StatePart
-from keeplast.rewrite.runner import Progressed
+from keeplast.rewrite.task import Progressed
 from keeplast.survey.request import TASK_MEMORY_BYTES_DEFAULT
 
 
@@ -288,8 +292,8 @@ def check_target(
         return
     if not overwrite:
         raise RefusedError(
-            f"something is there already; choose another place, or replace it with --overwrite. "
-            f"--to={target}"
+            "something is there already; choose another place, or replace an earlier export; "
+            f"{Despite.EXISTING_TARGET.remedy}. --to={target}"
         )
     if not files.is_directory(place) or not files.exists(place / OFFSETS_FILE):
         raise RefusedError(

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from keeplast.columns.arrow_columns import MICROS_MAX
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.log.files import LocalFiles
-from keeplast.model.offsets import NO_TIMESTAMP
-from keeplast.pipeline.export_facts import (
+from keeplast.model.partition import NO_TIMESTAMP
+from keeplast.pipeline.export_files import (
     FACTS_BYTES_MAX,
     OFFSETS_FILE,
     STATE_FILE,

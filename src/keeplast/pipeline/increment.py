@@ -38,11 +38,10 @@ from keeplast.clock import Clock
 from keeplast.errors import CorruptError, RefusedError
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.lock import has_name
-from keeplast.log.log_start import read_leader_epochs
+from keeplast.log.truncation import read_leader_epochs
 from keeplast.model.partition import TopicPartition
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
-from keeplast.pipeline.export_place import sweep_killed
+from keeplast.model.topic_config import Strategy, TopicConfig
+from keeplast.pipeline.export_files import sweep_killed
 from keeplast.read.log_view import LogView
 from keeplast.read.state_end import first_missing
 

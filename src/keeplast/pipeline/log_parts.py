@@ -3,13 +3,23 @@
 A task costs some 60 ms before it reads anything, so that what is small is read by one together.
 
 Used by the driver to plan and by tasks to read. Nothing is written and no lock is taken.
+
+Whether a topic that is read is there as a whole: every partition that the metadata log knows.
+
+A directory is one of a broker's several ``log.dirs``, or one broker's share of a cluster, more
+often than not. The rule: **a part of a topic never passes for the topic.** Who names partitions
+gets those; who names topics, or nothing, gets all partitions of each topic of which one is there,
+or an error that names the others, unless told to take what is there.
+
+Without a metadata log nobody knows how many there are. A store, and what is shown of a live
+cluster, say themselves which partitions they have.
 """
 
 from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,24 +27,26 @@ from pathlib import Path
 from pyarrow import RecordBatch
 
 from keeplast.clock import Clock, SystemClock
-from keeplast.errors import InvalidError, RefusedError
+from keeplast.errors import Despite, InvalidError, RefusedError
 from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directories
 from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.arrow_batches import record_batch
 from keeplast.pipeline.source_options import SourceOptions
-from keeplast.read.elsewhere import require_here, require_later
-from keeplast.read.log_ranges import ALL, Split, Wanted, plan_splits
 from keeplast.read.log_state import read_state
 from keeplast.read.log_view import (
+    ALL,
     LogView,
     ReaderCheckpoints,
+    Split,
+    Wanted,
     last_epoch,
     load_reader_checkpoints,
     look_at_log,
+    plan_splits,
 )
-from keeplast.read.offset_of_time import first_offset_from
+from keeplast.read.points import first_offset_from, require_here, require_later
 from keeplast.read.record_source import read_records
 from keeplast.read.state_end import require_state_at, require_time_told
 from keeplast.rewrite.workspace import Workspace
@@ -281,3 +293,41 @@ def _read_part(
         )  # fmt: skip
     for columns in found:
         yield record_batch(columns, part.split.partition, names)
+
+
+KnownPartitions = Callable[[Logs], Mapping[str, frozenset[int]]]
+"""Which partitions a topic has, as far as the place of some logs says; none of other topics."""
+NAMES_SHOWN_MAX = 20
+
+
+def nothing_known(logs: Logs) -> Mapping[str, frozenset[int]]:
+    """Know of no topic how many partitions it has."""
+    return {}
+
+
+def require_whole_topics(
+    logs: Logs, options: SourceOptions, entries: Sequence[PartitionEntry], known: KnownPartitions
+) -> None:
+    """Raise RefusedError when a topic of ``entries``, which are read, has more partitions.
+
+    Not for who names partitions, or accepts a part of a topic.
+    """
+    if options.takes_partial or options.choice.assigned or logs.directory.is_single:
+        return
+    here = {entry.partition for entry in entries}
+    numbers = known(logs)
+    missing = [
+        TopicPartition(topic, number)
+        for topic in sorted({partition.topic for partition in here})
+        for number in sorted(numbers.get(topic, frozenset()))
+        if TopicPartition(topic, number) not in here
+    ]
+    if missing:
+        more = len(missing) - NAMES_SHOWN_MAX
+        shown = ",".join(map(str, missing[:NAMES_SHOWN_MAX])) + (f" and {more} more" * (more > 0))
+        raise RefusedError(
+            "partitions of the topic are not here, by the directory's metadata log; give all "
+            "directories of the broker, or of several brokers, as one place, or take what is here: "
+            f"partialTopics=true in a query; {Despite.PARTIAL_TOPICS.remedy}. missing={shown} "
+            f"{options.where()}"
+        )

@@ -231,7 +231,7 @@ def _own_entries(package: importlib.metadata.Distribution) -> Iterator[tuple[str
 def _installed_entries(package: importlib.metadata.Distribution) -> Iterator[tuple[str, Path]]:
     if not package.files:
         raise RefusedError(
-            f"nobody knows which files it has; install it with pip. package={package.name}"
+            f"which files it has is not known; install it with pip. package={package.name}"
         )
     for file in package.files:
         if file.name.startswith("__editable__"):

@@ -15,24 +15,26 @@ from enum import StrEnum
 from pathlib import Path
 
 from keeplast.errors import InvalidError, InvariantError, installing
-from keeplast.log.data_directory import DataDirectory, PartitionEntry
+from keeplast.log.data_directory import SCHEMES, DataDirectory, PartitionEntry, place_path
 from keeplast.log.files import FilesRecipe
-from keeplast.log.object_paths import SCHEMES, place_path
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.partition import TopicPartition
-from keeplast.model.redaction import shown_url
-from keeplast.model.strategy import Strategy
+from keeplast.model.partition import INT64_MAX, TopicPartition
+from keeplast.model.text import shown_url
+from keeplast.model.topic_config import Strategy
 from keeplast.pipeline.arrow_batches import COLUMN_NAMES
-from keeplast.pipeline.cluster_options import (
+from keeplast.pipeline.query_options import (
     CLUSTER_NAMES,
+    EARLIEST,
+    LATEST,
     STORAGE_PREFIX,
     ClusterPlace,
+    Offsets,
+    OptionTexts,
+    ReadPartitions,
+    read_choice,
     read_cluster,
+    read_offsets,
 )
-from keeplast.pipeline.offset_options import EARLIEST, LATEST, Offsets, read_offsets
-from keeplast.pipeline.option_texts import OptionTexts
-from keeplast.pipeline.partition_choice import ReadPartitions, read_choice
-from keeplast.read.log_ranges import Wanted
+from keeplast.read.log_view import Wanted
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.survey.request import TASK_MEMORY_BYTES_MIN
 from keeplast.tier.objects.log_directory import LogDirectoryRecipe
@@ -161,7 +163,7 @@ class SourceOptions:
         if self.given is not None:
             return self.given
         if self.cluster is not None:
-            raise InvariantError(f"nobody has looked at the cluster. {self.cluster.where()}")
+            raise InvariantError(f"the cluster was not looked at. {self.cluster.where()}")
         try:
             from keeplast.tier.metadata.stored_logs import open_stored_logs
         except ModuleNotFoundError as error:

@@ -24,10 +24,7 @@ from keeplast.columns.winners import KeyMap
 from keeplast.errors import CompactionError, RefusedError, invariant
 from keeplast.log.files import FileSystem
 from keeplast.log.throttle import Throttle, ThrottledFiles
-from keeplast.rewrite.decompressed_cache import DecompressedCache
-from keeplast.rewrite.joint_run import JointRun, Run, do_run
-from keeplast.rewrite.marked_plan import MarkersNeededError
-from keeplast.rewrite.meeting import Meeting
+from keeplast.rewrite.joint_run import JointRun, Meeting, Run, do_run
 from keeplast.rewrite.stage_work import (
     Tools,
     ask_in_steps,
@@ -42,6 +39,7 @@ from keeplast.rewrite.stage_work import (
 from keeplast.rewrite.staged_round import place_of
 from keeplast.rewrite.standings import MapStandings, Standings, ledger_of
 from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.transactions import MarkersNeededError
 from keeplast.rewrite.units import (
     NO_HASHES,
     AskUnit,
@@ -59,8 +57,8 @@ from keeplast.rewrite.units import (
     Unmarked,
 )
 from keeplast.rewrite.wave import failed_result, run_wave
-from keeplast.rewrite.workspace import Workspace
-from keeplast.run.opened_files import OpenedFiles
+from keeplast.rewrite.workspace import DecompressedCache, Workspace
+from keeplast.run.local_runner import OpenedFiles
 
 ATTEMPT_MARK = "x"
 """Stands in a staged name between the attempt of a round and that of a Spark task."""
@@ -218,7 +216,7 @@ class Worker:
 
 
 def _require_map(key_map: KeyMap | None) -> KeyMap:
-    invariant(key_map is not None, "a unit needs a key map that nobody has sent")
+    invariant(key_map is not None, "a unit needs a key map that was not sent")
     return cast(KeyMap, key_map)
 
 

@@ -17,15 +17,16 @@ from __future__ import annotations
 
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
-from keeplast.log.cleaned_for import said_end
+from keeplast.log.checkpoints import said_end
 from keeplast.log.files import FileSystem
-from keeplast.log.settled import settled_partition
+from keeplast.log.readers import settled_partition
 from keeplast.model.hold import HoldPoint, KeptPoint
 from keeplast.model.partition import TopicPartition
-from keeplast.read.in_flight import InFlight, find_in_flight
 from keeplast.read.log_view import LogView
-from keeplast.read.offset_of_time import first_offset_from
+from keeplast.read.points import first_offset_from
 from keeplast.read.state_end import (
+    InFlight,
+    find_in_flight,
     is_being_cleaned,
     require_disbelieved,
     require_in_front_of_cleaner,

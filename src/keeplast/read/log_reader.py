@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keeplast.errors import CorruptError
-from keeplast.format.legacy import SIZE_MIN
-from keeplast.format.message_set import Batch, read_batches
+from keeplast.format.message_set import SIZE_MIN, Batch, read_batches
 from keeplast.log.files import FileSystem, ReadHandle, reading
 
 WINDOW_BYTES = 4 << 20

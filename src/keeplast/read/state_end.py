@@ -6,7 +6,7 @@ records that were final then may be gone, while what replaced them lies behind t
 
 How far a log was cleaned is said by the cleaner's checkpoint, which is written at a round's end.
 Until then, and behind a crash, it is said by what our rounds write down before they replace
-anything (:mod:`keeplast.log.cleaned_for`). A copy without these files, and a broker that crashed in
+anything (:mod:`keeplast.log.checkpoints`). A copy without these files, and a broker that crashed in
 between, leave a log that was cleaned further than anybody says. Then, as a rule, offsets are
 missing: brokers assign every one, and nobody but a cleaner takes one away. So unless the end is
 where a reader may read to, which no cleaner passes, nothing may be missing from what is said to be
@@ -14,34 +14,191 @@ clean on, no batch may have a delete horizon there, and no round may be half don
 broker's crash between swap and checkpoint whose round took nothing but from the clean section.
 
 Transactions count as they were decided at the offset. A cleaner goes by how they ended, so one that
-was in flight there may have cost what was final without it: :mod:`keeplast.read.in_flight`.
+was in flight there may have cost what was final without it: :mod:`keeplast.read.state_end`.
+
+Which transactions are in flight at an offset: begun in front of it, their marker behind it.
+
+A state as of that offset does not have them. Two things follow:
+
+* Who goes on from the state reads again from where the first of them begins, or its records in
+  front of the offset would be in nobody's hands.
+* A cleaner believed a transaction that is committed by now, also where its data lies in what was
+  cleaned and its marker behind the offset: what was final without it is gone, and so is the state.
+
+The second can only happen to a transaction that began below where the log was cleaned to. Who had
+one open there is told by a producer snapshot from between there and the offset; brokers write one
+where a segment begins. Without one a producer may have had one until its first marker behind there,
+unless its sequence begins behind there: data in front of it may have been superseded, or deleted,
+and leave no trace.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from keeplast.clock import Clock
-from keeplast.columns import batch_table as t
-from keeplast.errors import ConflictError, InvalidError, RefusedError
-from keeplast.format.filename import CLEANED, parse_segment_file
-from keeplast.log.cleaned_for import said_end
+from keeplast.columns import batches as t
+from keeplast.columns.batches import HAS_EVENTS
+from keeplast.errors import ConflictError, CorruptError, InvalidError, RefusedError
+from keeplast.format import producer_snapshot
+from keeplast.format.batch import decode_batch
+from keeplast.format.filename import CLEANED, SNAPSHOT, parse_segment_file, segment_file
+from keeplast.format.producer_snapshot import ProducerEntry
+from keeplast.format.record import ControlType
+from keeplast.log.checkpoints import said_end
+from keeplast.log.data_directory import is_object_path
 from keeplast.log.files import FileSystem
 from keeplast.log.lock import is_locked
-from keeplast.log.log_start import noted_log_start
-from keeplast.log.object_paths import is_object_path
-from keeplast.log.partition_log import PartitionFiles
-from keeplast.log.settled import settled_partition
-from keeplast.log.windows import WindowBuffers
-from keeplast.model.partition import TopicPartition
-from keeplast.read.in_flight import InFlight, find_in_flight
-from keeplast.read.log_ranges import SegmentsSeen, Split, Wanted
-from keeplast.read.log_view import LogView
-from keeplast.read.offset_of_time import first_offset_from, first_record
+from keeplast.log.partition_log import SNAPSHOT_BYTES_MAX, PartitionFiles
+from keeplast.log.readers import settled_partition
+from keeplast.log.transactions import TransactionFold, markers_of
+from keeplast.log.truncation import noted_log_start
+from keeplast.log.windows import Window, WindowBuffers
+from keeplast.model.partition import INT64_MAX, TopicPartition
+from keeplast.read.log_view import LogView, SegmentsSeen, Split, Wanted
+from keeplast.read.points import first_offset_from, first_record
 from keeplast.read.record_source import read_wanted
+from keeplast.read.transactions import is_transactional_data
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """The transactions that are in flight at an offset.
+
+    ``first_offset`` is where the earliest of them begins, as far as it has left data; None without
+    one. ``believed_to`` is behind the last marker of those that a cleaner may have believed though
+    they are undecided at the offset; None without one, and then the state can be told.
+    ``snapshot`` is the offset of the producer snapshot from which on they were followed; None where
+    there was none, so that it was from the log start. ``has_producers`` says that there was one at
+    all, in the snapshot or behind it.
+    """
+
+    first_offset: int | None
+    believed_to: int | None
+    snapshot: int | None
+    has_producers: bool
+
+
+def find_in_flight(
+    view: LogView, end_offset: int, cleaned_to: int | None, files: FileSystem, clock: Clock
+) -> InFlight:
+    """Return what is in flight at ``end_offset`` of a log that was cleaned to ``cleaned_to``.
+
+    None was never cleaned, as far as anybody says; otherwise it is at most ``end_offset``. Reads
+    headers: up to there from the newest snapshot behind what was cleaned, without one from the log
+    start; to the log end where that may matter. CorruptError as for a round.
+    """
+    first = max(view.log_start, cleaned_to or 0)
+    snapshot, entries = _newest_snapshot(view, first, end_offset, files)
+    start = view.log_start if snapshot is None else snapshot
+    fold = TransactionFold(_opened(entries))
+    has_producers = bool(entries)
+    for window in _headers(view, start, end_offset, files, clock):
+        fold.add(window)
+        has_producers |= bool(window.marks & HAS_EVENTS)
+    open_from = dict(fold.opened())
+    is_cleaned = first > view.log_start
+    is_known = snapshot is not None
+    suspects = {producer for producer, offset in open_from.items() if offset < first}
+    believed_to = None
+    if is_cleaned and not is_known:
+        believed_to = _believed_to(view, first, end_offset, None, files, clock)
+    elif is_cleaned and suspects:
+        believed_to = _believed_to(view, end_offset, end_offset, suspects, files, clock)
+    first_offset = min(open_from.values(), default=None)
+    return InFlight(first_offset, believed_to, snapshot, has_producers)
+
+
+def _believed_to(
+    view: LogView,
+    start: int,
+    end_offset: int,
+    suspects: set[int] | None,
+    files: FileSystem,
+    clock: Clock,
+) -> int | None:
+    """Return the offset behind the last COMMIT, from ``end_offset`` on, that is the first marker of
+    a suspect from ``start`` on; None without one.
+
+    ``suspects`` None are all producers whose transaction does not begin behind ``start`` for sure.
+    """
+    seen: set[int] = set()
+    found = None
+    for window in _headers(view, start, INT64_MAX, files, clock):
+        began = _began_here(window, seen) if suspects is None else {}
+        for producer, offset, kind in markers_of(window).tolist():
+            if producer in seen or (suspects is not None and producer not in suspects):
+                continue
+            seen.add(producer)
+            is_behind = began.get(producer, offset) < offset
+            if kind == ControlType.COMMIT and offset >= end_offset and not is_behind:
+                found = offset + 1
+        seen.update(began)
+    return found
+
+
+def _began_here(window: Window, seen: Collection[int]) -> dict[int, int]:
+    """Return producers, not ``seen``, whose first data of the window begins their sequence, and
+    where that lies: nothing of their transaction is in front of it.
+    """
+    rows = window.table[: window.batches]
+    first: dict[int, int] = {}
+    for row in np.flatnonzero(is_transactional_data(rows)).tolist():
+        first.setdefault(int(rows[row, t.PRODUCER_ID]), row)
+    began = {}
+    for producer, row in first.items():
+        if producer not in seen:
+            at = int(rows[row, t.POSITION])
+            raw = window.data[at : at + int(rows[row, t.SIZE])].tobytes()
+            if decode_batch(raw).base_sequence == 0:
+                began[producer] = int(rows[row, t.BASE_OFFSET])
+    return began
+
+
+def _newest_snapshot(
+    view: LogView, first: int, end_offset: int, files: FileSystem
+) -> tuple[int | None, Sequence[ProducerEntry]]:
+    """Return from where in [first, end] to follow the producers, and who they are there.
+
+    None, and nobody, without a snapshot in that range.
+    """
+    for segment in reversed(view.segments):
+        at = segment.base_offset
+        if not (first <= at <= end_offset and view.log_start < at):
+            continue
+        path = view.path / segment_file(at, SNAPSHOT)
+        try:
+            entries = producer_snapshot.decode(files.read_bytes(path, SNAPSHOT_BYTES_MAX))
+        except (CorruptError, FileNotFoundError):
+            continue
+        return at, entries
+    return None, []
+
+
+def _opened(entries: Iterable[ProducerEntry]) -> list[tuple[int, int]]:
+    opened = [(each.producer_id, each.current_txn_first_offset) for each in entries]
+    return [each for each in opened if each[1] >= 0]
+
+
+def _headers(
+    view: LogView, first: int, end: int, files: FileSystem, clock: Clock
+) -> Iterator[Window]:
+    """Yield windows with the batches that begin below ``end`` and reach to ``first``."""
+    split = Split(view.partition, view.path, Wanted(first, end), 0)
+    at = first
+    for _, window, _, _ in read_wanted(split, files, clock, WindowBuffers(), checks_crc=False):
+        rows = window.table[: window.batches]
+        lasts = rows[:, t.LAST_OFFSET]
+        chosen = (lasts >= at) & (rows[:, t.BASE_OFFSET] < end)
+        if not chosen.any():
+            continue
+        at = int(lasts[chosen].max()) + 1
+        table = np.ascontiguousarray(rows[chosen])
+        yield replace(window, table=table, batches=len(table))
 
 
 def end_of_state(

@@ -15,31 +15,31 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan
 from keeplast.cleaner.transactions import TransactionState
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.columns import rebuild, verdicts
+from keeplast.columns.batches import CRC_IN_KERNEL_BYTES_MAX, HAS_EVENTS, HAS_GAPS, HAS_HIDDEN
 from keeplast.columns.kernel import OK, PROBLEMS
-from keeplast.columns.scan import CRC_IN_KERNEL_BYTES_MAX, HAS_EVENTS, HAS_GAPS, HAS_HIDDEN
-from keeplast.columns.skim import skim_batches
+from keeplast.columns.shortcuts import skim_batches
 from keeplast.errors import CorruptError
 from keeplast.format.batch import BatchHeader, encode_empty_batch
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import LOG, segment_file
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.child_path import child_path
+from keeplast.log.data_directory import child_path
 from keeplast.log.files import ReadHandle, reading
 from keeplast.log.windows import Window, read_windows
-from keeplast.model.offsets import (
+from keeplast.model.partition import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
     RELATIVE_OFFSET_MAX,
+    SegmentSummary,
 )
-from keeplast.model.segment import SegmentSummary
 from keeplast.rewrite.output import GroupOutput, PassContext
 from keeplast.rewrite.skipping import ContentsBuilder
 from keeplast.rewrite.task import StagedGroup
-from keeplast.rewrite.transaction_windows import follow_window
+from keeplast.rewrite.transactions import follow_window
 from keeplast.rewrite.workspace import CODECS, Slice, Workspace
 
 

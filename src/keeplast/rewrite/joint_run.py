@@ -2,12 +2,35 @@
 
 Each has a run of groups and keeps what it learned of them from the first pass to the second: the
 notes of its records, and what it decompressed. Keys travel through files
-(:mod:`keeplast.rewrite.exchange`); at a meeting every task says where its file is.
+(:mod:`keeplast.rewrite.joint_run`); at a meeting every task says where its file is.
 
 What a reader must not break: nothing is staged before all have met twice, so a task that gives up
 makes all of them give up, and whoever drives the round takes it through its stages instead, which
 say what is wrong. What the others staged beside one that has given up is not used. Only rounds
 that :func:`is_joint` allows may be done so.
+
+Tasks of one round that find the winners together, through files beside the log.
+
+    keys of a run  ->  a file a run, by bucket  ->  a file a task: which offsets lose, by run
+
+Each task indexes a *run*, groups that follow one another, into a map of its own, whose ledger notes
+the best record of each key as winning. Of these every task then reads, for its share of the
+buckets, what all runs wrote, and writes back the offsets of those that lose to another run. With
+these the ledger of a run says all that its second pass asks, and no record is hashed twice.
+
+What a reader must not break: a file is read only when every task has said that its own is whole,
+and offsets must name records (they ascend, nothing was aborted), or a ledger would lie. Files have
+staged names, so that whoever collects what an attempt left finds them.
+
+Where the tasks of one round meet: each leaves a word, and goes on when all words are there.
+
+Words are small files beside the log, which everybody sees. Spark's own barrier would do, but who
+is not the last to come to it sleeps a second.
+
+What a reader must not break: a word appears whole, by its rename, and says what depends on nothing
+but the log. So it does no harm that one is heard that an earlier attempt of a task has said; what
+it names may be gone. Whoever has waited too long leaves, so that nobody waits for ever; it must
+then not stage anything, nor may what others staged be used.
 """
 
 from __future__ import annotations
@@ -17,31 +40,269 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.clock import Clock
-from keeplast.columns.ledger import ReasonLedger, new_ledger
+from keeplast.columns.ranks import PartKeyMap, RivalKeyMap
+from keeplast.columns.winners import LOSES, SHARDS, KeyMap, ReasonLedger, new_ledger
 from keeplast.errors import CompactionError, UnavailableError
 from keeplast.format.filename import LOG
-from keeplast.rewrite.exchange import (
-    MAP_BYTES_MIN,
-    KeyFile,
-    KeyWriter,
-    buckets_of_task,
-    find_losers,
-    note_losers,
-    write_losers,
-)
-from keeplast.rewrite.marked_plan import MarkersNeededError
-from keeplast.rewrite.meeting import Meeting
+from keeplast.log.files import FileSystem, ReadHandle, WriteHandle, reading
 from keeplast.rewrite.output import staged_name
 from keeplast.rewrite.stage_work import Tools, end_of, index, rewrite
 from keeplast.rewrite.staged_round import place_of
-from keeplast.rewrite.standings import MapStandings
+from keeplast.rewrite.standings import MapStandings, cells_of, parts_of
 from keeplast.rewrite.task import PartitionTask
+from keeplast.rewrite.transactions import MarkersNeededError
 from keeplast.rewrite.units import Failed, IndexedUnit, IndexUnit, RewriteUnit, Rewritten
+
+WORD = 8
+ROW_WORDS = KeyMap.WORDS
+MAP_BYTES_MIN = 16 << 20
+"""A map that is bounded is written out at this size at the least; small ones find few doubles."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """Where the keys of a run lie: ``blocks`` are the positions of its blocks in the file.
+
+    A block is (cells + 1) numbers, where each cell's rows begin, and then the rows, cell by cell.
+    """
+
+    path: Path
+    blocks: tuple[int, ...]
+
+
+class KeyWriter:
+    """A sink of the first pass: a key map that is written out when it is full, and at the end."""
+
+    def __init__(
+        self, ledger: ReasonLedger, handle: WriteHandle, *, buckets: int, map_bytes_max: int | None
+    ) -> None:
+        """Begin with an empty map; ``map_bytes_max`` None lets it grow without bound."""
+        self._ledger = ledger
+        self._handle = handle
+        self._parts = parts_of(buckets)
+        self._map_bytes_max = map_bytes_max
+        self._key_map = PartKeyMap(ledger)
+        self._size_bytes = 0
+        self._blocks: list[int] = []
+
+    def put(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
+        """Raise keys to every row of a block."""
+        self._key_map.put(block, starts)
+        if self._map_bytes_max is not None and self._key_map.size_bytes > self._map_bytes_max:
+            self._write()
+
+    def end(self) -> tuple[int, ...]:
+        """Write what is left, and return where the blocks lie; nothing may be put any more."""
+        if len(self._key_map):
+            self._write()
+        return tuple(self._blocks)
+
+    def _write(self) -> None:
+        block, starts = self._key_map.to_block()
+        self._key_map = PartKeyMap(self._ledger)
+        rows, cell_starts = by_cell(block, starts, self._parts)
+        self._blocks.append(self._size_bytes)
+        for data in (cell_starts.view(np.uint8).data, rows.reshape(-1).view(np.uint8).data):
+            self._handle.write(data)
+            self._size_bytes += data.nbytes
+
+
+def by_cell(
+    block: NDArray[np.uint64], starts: NDArray[np.int64], parts: int
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the rows of a block ordered by cell, and where each of all the cells begins."""
+    if parts == 1:
+        return block, starts
+    counts = np.zeros(SHARDS * parts + 1, np.int64)
+    chosen = list[NDArray[np.uint64]]()
+    for cell, rows in cells_of(block, starts, parts):
+        chosen.append(block[rows])
+        counts[cell + 1] = len(chosen[-1])
+    return np.concatenate(chosen), np.cumsum(counts)
+
+
+def cells_of_bucket(bucket: int, buckets: int) -> tuple[int, int]:
+    """Return the cells ``[first, last)`` of a bucket."""
+    cells = SHARDS * parts_of(buckets)
+    return -(-bucket * cells // buckets), -(-(bucket + 1) * cells // buckets)
+
+
+def find_losers(
+    key_files: Sequence[KeyFile], bucket: int, buckets: int, files: FileSystem
+) -> tuple[list[NDArray[np.int64]], int]:
+    """Return the offsets that lose in each run's rows of a bucket, and how many keys there are."""
+    parts = parts_of(buckets)
+    first, last = cells_of_bucket(bucket, buckets)
+    key_map = RivalKeyMap()
+    found: list[list[tuple[NDArray[np.uint64], NDArray[np.int64]]]] = []
+    for key_file in key_files:
+        with reading(files, key_file.path) as handle:
+            read = [
+                _read_rows(handle, key_file.path, at, first, last, SHARDS * parts)
+                for at in key_file.blocks
+            ]
+        # A bucket begins and ends inside a shard when shards have several cells.
+        edges = np.clip(np.arange(SHARDS + 1) * parts, first, last) - first
+        found.append([(rows, starts[edges]) for rows, starts in read])
+        for rows, starts in found[-1]:
+            key_map.merge(rows, starts)
+    losers = [
+        np.concatenate([_NO_OFFSETS, *(key_map.losers(rows, starts) for rows, starts in run)])
+        for run in found
+    ]
+    return losers, len(key_map)
+
+
+_NO_OFFSETS: NDArray[np.int64] = np.empty(0, np.int64)
+
+
+def write_losers(
+    buckets: Sequence[Sequence[NDArray[np.int64]]], runs: int, handle: WriteHandle
+) -> None:
+    """Write what :func:`find_losers` found in some buckets, run by run.
+
+    First where the offsets of each run begin, counted in offsets, and the end; then all of them.
+    """
+    by_run = [[bucket[run] for bucket in buckets] for run in range(runs)]
+    starts = np.zeros(runs + 1, np.int64)
+    np.cumsum([sum(map(len, parts)) for parts in by_run], out=starts[1:])
+    for part in (starts, *(part for parts in by_run for part in parts)):
+        handle.write(part.view(np.uint8).data)
+
+
+def note_losers(
+    ledger: ReasonLedger, paths: Sequence[Path], run: int, runs: int, files: FileSystem
+) -> None:
+    """Note in the ledger of a run what the tasks found to lose."""
+    for path in paths:
+        with reading(files, path) as handle:
+            first, last = _read(handle, path, run * WORD, 2).tolist()
+            offsets = _read(handle, path, (runs + 1 + first) * WORD, last - first)
+        ledger.standings[offsets - ledger.first_offset] = LOSES
+
+
+def _read_rows(
+    handle: ReadHandle, path: Path, at: int, first: int, last: int, cells: int
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the rows of cells ``[first, last)`` of the block at ``at``, and each one's start."""
+    starts = _read(handle, path, at + first * WORD, last - first + 1)
+    rows_at = at + (cells + 1) * WORD + int(starts[0]) * ROW_WORDS * WORD
+    words = _read(handle, path, rows_at, int(starts[-1] - starts[0]) * ROW_WORDS)
+    return words.view(np.uint64).reshape(-1, ROW_WORDS), starts - starts[0]
+
+
+def _read(handle: ReadHandle, path: Path, position: int, words: int) -> NDArray[np.int64]:
+    found = np.empty(words, np.int64)
+    count = handle.pread_into(found.view(np.uint8).data, position) if words else 0
+    if count < words * WORD:
+        raise UnavailableError(
+            f"a file of keys is shorter here than where it was written; clean again. path={path} "
+            f"position={position} expected_bytes={words * WORD} found_bytes={count}"
+        )
+    return found
+
+
+def cut_runs(items: Sequence[T], cost: Callable[[T], int], runs: int) -> list[list[T]]:
+    """Return items in their order as at most ``runs`` runs of about the same cost."""
+    whole = max(sum(map(cost, items)), 1)
+    found: dict[int, list[T]] = {}
+    before = 0
+    for item in items:
+        # An item goes where its middle lies.
+        number = min((2 * before + cost(item)) * runs // (2 * whole), runs - 1)
+        found.setdefault(number, []).append(item)
+        before += cost(item)
+    return list(found.values())
+
+
+WORD_BYTES_MAX = 1 << 20
+NAP_SECONDS_MIN, NAP_SECONDS_MAX = 0.001, 0.25
+NAP_SHARE = 64
+"""A nap is this part of the time waited so far, so that little of it is lost."""
+
+PATIENCE_SECONDS, PATIENCE_TIMES = 120.0, 20
+"""Others may take so long, or so many times what this task has worked until it came."""
+
+
+class Meeting:
+    """The meetings of one task of a round, one after another.
+
+    ``name`` is what the names of their files have in common, ``own`` that of this attempt alone;
+    ``number`` is one of ``tasks``.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        own: str,
+        number: int,
+        tasks: int,
+        files: FileSystem,
+        clock: Clock,
+        waiting: Callable[[], None],
+    ) -> None:
+        """Begin; ``waiting`` is called before each nap, and may raise to end it."""
+        self._directory = directory
+        self._name = name
+        self._own = own
+        self._number = number
+        self._tasks = tasks
+        self._files = files
+        self._clock = clock
+        self._waiting = waiting
+        self._begun = clock.seconds()
+        self._held = 0
+
+    def meet(self, word: str) -> Sequence[str]:
+        """Say ``word`` and return everybody's, in the order of their numbers.
+
+        UnavailableError when somebody does not come; OSError when the disk refuses.
+        """
+        self._say(word)
+        held, self._held = self._held, self._held + 1
+        names = [self._file(held, number) for number in range(self._tasks)]
+        self._wait_for(set(names))
+        return [
+            self._files.read_bytes(self._directory / name, WORD_BYTES_MAX).decode()
+            for name in names
+        ]
+
+    def _say(self, word: str) -> None:
+        name = self._file(self._held, self._number)
+        unsaid = self._directory / staged_name(0, LOG, f"{self._own}u")
+        handle = self._files.open_write(unsaid, append=True)
+        try:
+            handle.write(word.encode())
+        finally:
+            handle.close()
+        self._files.rename(unsaid, self._directory / name)
+
+    def _wait_for(self, names: set[str]) -> None:
+        came = self._clock.seconds()
+        patience = max(PATIENCE_SECONDS, PATIENCE_TIMES * (came - self._begun))
+        # A listing, and not a question for each: hosts remember what was not there.
+        while not names.issubset(self._files.listdir(self._directory)):
+            waited = self._clock.seconds() - came
+            if waited > patience:
+                raise UnavailableError(
+                    "a task of this round did not come to where the others wait. "
+                    f"path={self._directory} waited_seconds={waited:.0f}"
+                )
+            self._waiting()
+            self._clock.sleep(min(max(waited / NAP_SHARE, NAP_SECONDS_MIN), NAP_SECONDS_MAX))
+
+    def _file(self, held: int, number: int) -> str:
+        return staged_name(0, LOG, f"{self._name}m{held}r{number}")
+
 
 KEYS_MARK, LOSERS_MARK = "k", "l"
 """Stand at the end of an attempt in the name of a file through which tasks exchange keys."""
@@ -178,7 +439,7 @@ class _JointTask:
         handle = files.open_write(self._path(LOSERS_MARK), append=True)
         try:
             found = list[Sequence[NDArray[np.int64]]]()
-            for bucket in buckets_of_task(run.number, run.runs, run.buckets):
+            for bucket in range(run.number, run.buckets, run.runs):
                 losers, keys = find_losers(key_files, bucket, run.buckets, files)
                 found.append(losers)
                 self._distinct_keys += keys

@@ -19,22 +19,21 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan
 from keeplast.columns import verdicts
-from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
+from keeplast.columns.winners import NO_LEDGER, ReasonLedger
 from keeplast.errors import UnavailableError, invariant
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.child_path import child_path
+from keeplast.log.data_directory import child_path
 from keeplast.log.files import FileSystem, LocalWriteHandle, ReadHandle, WriteHandle, reading
-from keeplast.log.index_builder import IndexBuilder
+from keeplast.log.indexes import IndexBuilder
 from keeplast.log.windows import Window
-from keeplast.rewrite.decompressed_cache import DecompressedCache
 from keeplast.rewrite.ranking import Ranking
 from keeplast.rewrite.skipping import ContentsBuilder
 from keeplast.rewrite.standings import Standings
 from keeplast.rewrite.task import PartitionTask, StagedFile, StagedGroup
-from keeplast.rewrite.transaction_windows import AskMarkers
-from keeplast.rewrite.workspace import Slice, Workspace
+from keeplast.rewrite.transactions import AskMarkers
+from keeplast.rewrite.workspace import DecompressedCache, Slice, Workspace
 
 Progressed = Callable[[int], None]
 

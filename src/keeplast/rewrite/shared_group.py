@@ -21,21 +21,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.columns.ledger import ReasonLedger
+from keeplast.columns.winners import ReasonLedger
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import ReadHandle
 from keeplast.log.windows import Window
-from keeplast.model.offsets import RELATIVE_OFFSET_MAX
-from keeplast.rewrite.check import GroupCheck
+from keeplast.model.partition import RELATIVE_OFFSET_MAX
 from keeplast.rewrite.group import EntryNeededError, SourceReader
 from keeplast.rewrite.output import GroupOutput, IndexFullError, PassContext
-from keeplast.rewrite.payloads import NO_PAYLOADS
-from keeplast.rewrite.second_pass import SecondPass, discard
 from keeplast.rewrite.stage_work import Tools, pass_context, rewrite, rewritten_by
 from keeplast.rewrite.standings import Standings
-from keeplast.rewrite.task import PartitionTask, second_pass_start
+from keeplast.rewrite.task import NO_PAYLOADS, PartitionTask, second_pass_start
 from keeplast.rewrite.units import RewriteUnit, Rewritten
+from keeplast.rewrite.wave import GroupCheck, SecondPass, discard
 from keeplast.rewrite.workspace import Slice, Workspace
 
 

@@ -21,19 +21,23 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.cleaner.plan import GroupPlan, RoundPlan
-from keeplast.cleaner.skipping import EMPTIES_MAX, SegmentContents, has_no_events, stays
+from keeplast.cleaner.plan import (
+    EMPTIES_MAX,
+    GroupPlan,
+    RoundPlan,
+    SegmentContents,
+    has_no_events,
+    stays,
+)
 from keeplast.columns import filters
 from keeplast.columns.filters import KeyHashes
 from keeplast.errors import CorruptError, invariant
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.windows import Window
-from keeplast.model.segment import SegmentSummary
-from keeplast.model.shape import Shape
-from keeplast.model.strategy import Strategy
-from keeplast.rewrite.filter_spec import Asked, FilterSpec, Skips
+from keeplast.model.partition import SegmentSummary
+from keeplast.model.topic_config import Shape, Strategy
 from keeplast.rewrite.stats import FilterStats
-from keeplast.rewrite.task import PartitionTask
+from keeplast.rewrite.task import Asked, FilterSpec, PartitionTask, Skips
 from keeplast.rewrite.workspace import Slice, Workspace
 from keeplast.tier.objects.filters import (
     FILTER_BYTES_MAX,

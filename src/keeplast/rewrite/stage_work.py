@@ -21,30 +21,30 @@ from numpy.typing import NDArray
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.transactions import EventLister, aborted_keys
 from keeplast.columns import verdicts, winners
+from keeplast.columns.batches import HAS_EVENTS
 from keeplast.columns.filters import KeyHashes
-from keeplast.columns.ledger import NO_LEDGER, ReasonLedger, new_ledger
 from keeplast.columns.ranks import RankedKeyMap
-from keeplast.columns.scan import HAS_EVENTS
-from keeplast.columns.winners import SHARDS, KeyMap
+from keeplast.columns.winners import NO_LEDGER, SHARDS, KeyMap, ReasonLedger, new_ledger
 from keeplast.errors import CorruptError, invariant
 from keeplast.format.filename import LOG, segment_file
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.windows import Window, read_windows
-from keeplast.rewrite.decompressed_cache import DecompressedCache
-from keeplast.rewrite.filter_spec import FilterSpec
 from keeplast.rewrite.group import EntryNeededError
 from keeplast.rewrite.index import Indexing, KeySink
-from keeplast.rewrite.marked_plan import MarkedPlan, MarkersNeededError
 from keeplast.rewrite.output import PassContext
-from keeplast.rewrite.payloads import Payloads
-from keeplast.rewrite.ranking import VersionCounts, ranking_of
-from keeplast.rewrite.resolve import RaiseKnown, raise_over_extent
-from keeplast.rewrite.second_pass import SecondPass, discard
+from keeplast.rewrite.ranking import RaiseKnown, VersionCounts, raise_over_extent, ranking_of
 from keeplast.rewrite.skipping import ask_filters, hashes_max, note_dirty, ranks_apart
-from keeplast.rewrite.standings import Standings, notes_of, pack_bits, parts_of
+from keeplast.rewrite.standings import Standings, WaitingRows, notes_of, pack_bits, parts_of
 from keeplast.rewrite.stats import FilterStats
-from keeplast.rewrite.task import IndexStats, PartitionTask, StagedGroup, second_pass_start
-from keeplast.rewrite.transaction_windows import follow_window, list_window
+from keeplast.rewrite.task import (
+    FilterSpec,
+    IndexStats,
+    PartitionTask,
+    Payloads,
+    StagedGroup,
+    second_pass_start,
+)
+from keeplast.rewrite.transactions import MarkedPlan, MarkersNeededError, follow_window, list_window
 from keeplast.rewrite.units import (
     Answer,
     AskUnit,
@@ -64,9 +64,8 @@ from keeplast.rewrite.units import (
     Scanned,
     ScanUnit,
 )
-from keeplast.rewrite.waiting_rows import WaitingRows
-from keeplast.rewrite.wave import peak_rss_bytes
-from keeplast.rewrite.workspace import Workspace
+from keeplast.rewrite.wave import SecondPass, discard, peak_rss_bytes
+from keeplast.rewrite.workspace import DecompressedCache, Workspace
 
 Progressed = Callable[[int], None]
 Emit = Callable[[KeyChunk], None]

@@ -31,13 +31,14 @@ from keeplast.cleaner.transactions import TransactionState, no_events
 from keeplast.clock import Clock
 from keeplast.columns import verdicts
 from keeplast.errors import invariant
-from keeplast.model.shape import Shape
-from keeplast.rewrite.filter_spec import NO_SKIPS, Asked
+from keeplast.model.topic_config import Shape
 from keeplast.rewrite.index import first_pass_position
-from keeplast.rewrite.payloads import NO_PAYLOADS
 from keeplast.rewrite.skipping import ranks_apart, segments_to_ask, skips_of
 from keeplast.rewrite.standings import bucket_of
 from keeplast.rewrite.task import (
+    NO_PAYLOADS,
+    NO_SKIPS,
+    Asked,
     IndexStats,
     PartitionTask,
     TaskResult,

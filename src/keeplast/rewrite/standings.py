@@ -3,6 +3,8 @@
 The hash space has *cells*: a shard of the key map, cut into as many parts as it takes for a cell to
 fit one task. Rows of one cell keep the order of the log on their way to a bucket and back, so an
 answer needs no key, only its turn. :class:`RowStandings` is right for the very rows asked about.
+
+Rows on their way to hash buckets: they wait by cell until there are enough of them.
 """
 
 from __future__ import annotations
@@ -14,8 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
-from keeplast.columns.winners import LOSES, SHARDS, UNKNOWN, WINS, KeyMap
+from keeplast.columns.winners import LOSES, NO_LEDGER, SHARDS, UNKNOWN, WINS, KeyMap, ReasonLedger
 from keeplast.errors import invariant
 from keeplast.rewrite.units import Answer, Notes
 
@@ -167,3 +168,36 @@ def unpack_standings(answer: Answer | Notes) -> NDArray[np.uint8]:
 def pack_bits(is_set: NDArray[np.bool_] | NDArray[np.uint8]) -> bytes:
     """Return a bit a row, the first in the highest bit, padded with zeros to a byte."""
     return np.packbits(is_set).tobytes()
+
+
+ROWS_MIN = 1 << 16
+ROW_BYTES = 32
+
+
+class WaitingRows:
+    """The rows of an extent that have not been sent yet, in their order within each cell."""
+
+    def __init__(self, buckets: int, memory_bytes: int) -> None:
+        """Begin with none, in the memory of a worker that has ``memory_bytes``."""
+        self._parts = parts_of(buckets)
+        self._cells: dict[int, list[NDArray[np.uint64]]] = {}
+        self._count = 0
+        # Rows wait in a quarter of the worker's memory; reducing them takes about as much again.
+        self._count_max = max(memory_bytes // 4 // ROW_BYTES, ROWS_MIN)
+
+    @property
+    def is_full(self) -> bool:
+        """Say whether the rows should be taken."""
+        return self._count >= self._count_max
+
+    def add(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
+        """Take copies of the rows of a block."""
+        for cell, chosen in cells_of(block, starts, self._parts):
+            self._cells.setdefault(cell, []).append(block[chosen].copy())
+        self._count += int(starts[-1])
+
+    def take(self) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+        """Yield each cell with its rows, which wait no longer."""
+        cells, self._cells, self._count = self._cells, {}, 0
+        for cell, waiting in sorted(cells.items()):
+            yield cell, np.concatenate(waiting)

@@ -1,14 +1,38 @@
-"""What a worker is given, and what it gives back: one wave of one partition's round.
+"""What a worker is given and gives back, and the port of whatever executes tasks.
+
+Values only: a task travels to threads and to Spark's executors alike.
+
+How often the records of compressed batches were decompressed, and how often that was saved.
+
+Every pass needs the records of a batch. What the first one has decompressed is kept for those that
+follow while there is room (:class:`keeplast.rewrite.workspace.DecompressedCache`); these numbers
+say whether there was.
+
+How a round on the tier uses filters, what they say, and what they let it leave out.
+
+Values that travel: a task carries the first, a round in stages gathers the second from wherever
+filters were asked, and the third is handed from wave to wave.
+
+What a worker is given, and what it gives back: one wave of one partition's round.
 
 Both travel between processes, so they hold values only. A worker commits nothing: it leaves staged
 files, named by attempt, and says what they are; whatever no commit names is collected.
+
+The port of whatever executes tasks: threads here, Spark in ``pipeline``.
+
+A task is one wave, or a whole round in stages (:mod:`keeplast.rewrite.staged_round`).
+A runner commits nothing and decides nothing. It may run a task on any host and more than once;
+only the result that it yields counts, and it yields exactly one for every task, in any order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +40,115 @@ from numpy.typing import NDArray
 from keeplast.cleaner.plan import GroupPlan, RoundPlan
 from keeplast.cleaner.shapes import WHOLE, ShapeChoice
 from keeplast.cleaner.transactions import TransactionState
-from keeplast.columns import rules, verdicts
+from keeplast.columns import verdicts
 from keeplast.columns.winners import KeyMap
 from keeplast.format.filename import Kind
 from keeplast.log.files import FilesRecipe, LocalRecipe
-from keeplast.model.shape import Shape
-from keeplast.rewrite.filter_spec import NO_SKIPS, FilterSpec, Skips
-from keeplast.rewrite.payloads import NO_PAYLOADS, Payloads
+from keeplast.model.topic_config import Shape
 from keeplast.rewrite.stats import FilterStats, Reasons
+from keeplast.tier.objects.filters import FILTER_BYTES_MAX, FilterKey, SegmentBytes
+
+
+@dataclass(frozen=True, slots=True)
+class Payloads:
+    """Compressed batches whose records were needed, by where these came from.
+
+    A batch counts once each time that it was decompressed, and once each time that a later pass
+    found it decompressed in memory. Bytes are those of the records, uncompressed.
+    """
+
+    decompressed: int = 0
+    decompressed_bytes: int = 0
+    reused: int = 0
+    reused_bytes: int = 0
+
+    def __add__(self, other: Payloads) -> Payloads:
+        """Return the sum of two parts of a round."""
+        return Payloads(
+            self.decompressed + other.decompressed,
+            self.decompressed_bytes + other.decompressed_bytes,
+            self.reused + other.reused,
+            self.reused_bytes + other.reused_bytes,
+        )
+
+
+NO_PAYLOADS = Payloads()
+"""Nothing compressed was met."""
+
+
+SMALL_BYTES = 4 << 10
+"""A request costs more than reading so many bytes with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilterSpec:
+    """How a round uses filters: the store's key, the rate, and what the log consists of.
+
+    ``segments`` are the very bytes of each segment, by base offset. A filter that is larger than
+    ``bytes_max``, or than the share ``share_max`` of its segment's bytes, is not written; one of
+    up to :data:`SMALL_BYTES` is in any case.
+    """
+
+    key: FilterKey
+    fpp: float
+    segments: Mapping[int, SegmentBytes]
+    bytes_max: int = FILTER_BYTES_MAX
+    share_max: float = math.inf
+
+    def takes(self, size_bytes: int, segment: SegmentBytes) -> bool:
+        """Say whether a filter of this size is written for ``segment``."""
+        return size_bytes <= min(
+            self.bytes_max, max(self.share_max * segment.size_bytes, SMALL_BYTES)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the filter of the clean segment at ``base_offset`` says of some of the dirty keys.
+
+    ``size_bytes`` is the filter's own, 0 without a good one. ``stays`` and ``needs_no_ranking`` say
+    that neither these keys nor time change the segment, and that it cannot hold a winner.
+    """
+
+    base_offset: int
+    size_bytes: int = 0
+    stays: bool = False
+    needs_no_ranking: bool = False
+    bytes_read: int = 0
+    is_damaged: bool = False
+
+    def __and__(self, other: Asked) -> Asked:
+        """Return what the same filter says of the keys that either was asked for."""
+        return Asked(
+            self.base_offset,
+            min(self.size_bytes, other.size_bytes),
+            self.stays and other.stays,
+            self.needs_no_ranking and other.needs_no_ranking,
+            self.bytes_read + other.bytes_read,
+            self.is_damaged or other.is_damaged,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Skips:
+    """Base offsets of the segments that stay as they are, of those that need no ranking, and of
+    those whose filter is good."""
+
+    staying: frozenset[int] = frozenset()
+    unranked: frozenset[int] = frozenset()
+    known: frozenset[int] = frozenset()
+    stats: FilterStats = field(default_factory=FilterStats)
+
+    def rest(self, groups: Sequence[GroupPlan]) -> tuple[GroupPlan, ...]:
+        """Return the groups that must be read."""
+        return tuple(
+            group
+            for group in groups
+            if len(group.sources) > 1 or group.base_offset not in self.staying
+        )
+
+
+NO_SKIPS = Skips()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +275,11 @@ class TaskResult:
     filters: FilterStats = field(default_factory=FilterStats)
 
 
+def new_hash_key() -> tuple[int, int]:
+    """Return a key to hash keys with; all parts of one pass have the same."""
+    return secrets.randbits(64), secrets.randbits(64)
+
+
 def first_pass_start(plan: RoundPlan) -> TransactionState:
     """Return the transactions before the first batch that the first pass reads."""
     dirty = plan.dirty_segments()
@@ -169,17 +299,49 @@ def pass_start(plan: RoundPlan, base_offset: int) -> TransactionState:
 
 def reasons_of(counters: NDArray[np.int64]) -> Reasons:
     """Return what went and why, from the counters of the second pass."""
-    records = counters[verdicts.REASON_RECORDS : verdicts.REASON_RECORDS + rules.REASONS].tolist()
-    sizes = counters[verdicts.REASON_BYTES : verdicts.REASON_BYTES + rules.REASONS].tolist()
+    records = counters[
+        verdicts.REASON_RECORDS : verdicts.REASON_RECORDS + verdicts.REASONS
+    ].tolist()
+    sizes = counters[verdicts.REASON_BYTES : verdicts.REASON_BYTES + verdicts.REASONS].tolist()
     return Reasons(
-        superseded_records=records[rules.SUPERSEDED],
-        superseded_bytes=sizes[rules.SUPERSEDED],
-        tombstone_records=records[rules.EXPIRED_TOMBSTONE],
-        tombstone_bytes=sizes[rules.EXPIRED_TOMBSTONE],
-        aborted_records=records[rules.ABORTED_DATA],
-        aborted_bytes=sizes[rules.ABORTED_DATA],
-        keyless_records=records[rules.KEYLESS],
-        keyless_bytes=sizes[rules.KEYLESS],
-        marker_records=records[rules.EXPIRED_MARKER],
-        marker_bytes=sizes[rules.EXPIRED_MARKER],
+        superseded_records=records[verdicts.SUPERSEDED],
+        superseded_bytes=sizes[verdicts.SUPERSEDED],
+        tombstone_records=records[verdicts.EXPIRED_TOMBSTONE],
+        tombstone_bytes=sizes[verdicts.EXPIRED_TOMBSTONE],
+        aborted_records=records[verdicts.ABORTED_DATA],
+        aborted_bytes=sizes[verdicts.ABORTED_DATA],
+        keyless_records=records[verdicts.KEYLESS],
+        keyless_bytes=sizes[verdicts.KEYLESS],
+        marker_records=records[verdicts.EXPIRED_MARKER],
+        marker_bytes=sizes[verdicts.EXPIRED_MARKER],
     )
+
+
+Progressed = Callable[[int], None]
+
+
+class Runner(Protocol):
+    """Executes tasks. A context manager: leaving it stops what was started."""
+
+    @property
+    def slots(self) -> int:
+        """Return how many tasks run at once; memory is shared out by it."""
+        ...
+
+    @property
+    def shares_memory(self) -> bool:
+        """Say whether all tasks share one memory, so that a key map is made once for all."""
+        ...
+
+    @property
+    def is_cold(self) -> bool:
+        """Say whether workers are processes that have done nothing yet: then stages cost more."""
+        ...
+
+    def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
+        """Yield one result a task, as they end; ``progressed`` hears bytes read meanwhile."""
+        ...
+
+    def __enter__(self) -> Runner: ...
+
+    def __exit__(self, *_: object) -> None: ...

@@ -22,10 +22,8 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import AbortedBySegment, GroupPlan
 from keeplast.cleaner.transactions import TransactionState
-from keeplast.rewrite.filter_spec import Asked
-from keeplast.rewrite.payloads import NO_PAYLOADS, Payloads
 from keeplast.rewrite.stats import FilterStats
-from keeplast.rewrite.task import IndexStats, StagedGroup
+from keeplast.rewrite.task import NO_PAYLOADS, Asked, IndexStats, Payloads, StagedGroup
 
 NO_HASHES: NDArray[np.uint64] = np.empty(0, np.uint64)
 

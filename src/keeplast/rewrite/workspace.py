@@ -3,24 +3,29 @@
 ``memory_bytes`` is shared out once: windows and tables, scratch for decompressed and converted
 payloads, rows, output; what is left keeps decompressed batches from the first pass to the second.
 An array grows only for a single batch that does not fit, and stays grown.
+
+What the first pass has decompressed and the second one will want again, as far as there is room.
+
+Nothing depends on what is found here: whoever does not find a payload decompresses it.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.columns import batch_table as t
-from keeplast.columns import legacy, ranks, rows, unpack, winners
+from keeplast.columns import batches as t
+from keeplast.columns import ranks, rows, unpack, winners
+from keeplast.columns.batches import HAS_HIDDEN
 from keeplast.columns.kernel import OK, PROBLEMS, TOO_MANY
-from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
-from keeplast.columns.scan import HAS_HIDDEN
+from keeplast.columns.winners import NO_LEDGER, ReasonLedger
 from keeplast.errors import CorruptError, InvalidError
-from keeplast.format import zstd_frame
+from keeplast.format import frames
 from keeplast.format.compression import (
     Codec,
     ZstdReader,
@@ -30,8 +35,76 @@ from keeplast.format.compression import (
     decompress_into,
 )
 from keeplast.log.windows import WINDOW_BYTES_DEFAULT, Window, WindowBuffers
-from keeplast.rewrite.decompressed_cache import DecompressedCache
-from keeplast.rewrite.payloads import Payloads
+from keeplast.rewrite.task import Payloads
+
+
+class DecompressedCache:
+    """Payloads of compressed batches, kept from the first pass for the second, up to a limit.
+
+    The threads that share a round share it.
+    """
+
+    __slots__ = ("_bytes_max", "_bytes_used", "_lock", "_payloads")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes_used = 0
+        self._payloads: dict[tuple[int, int], NDArray[np.uint8]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def is_empty(self) -> bool:
+        """Say whether nothing is kept now."""
+        return not self._payloads
+
+    def give_up(self, size: int) -> None:
+        """Leave ``size`` bytes of this room to something else, for the rest of the task."""
+        self._bytes_max -= size
+
+    def keep(self, base_offset: int, position: int, payload: NDArray[np.uint8]) -> None:
+        """Remember the payload of the batch at ``position`` of a segment, if there is room."""
+        with self._lock:
+            if self._bytes_used + payload.nbytes <= self._bytes_max:
+                self._payloads[base_offset, position] = payload
+                self._bytes_used += payload.nbytes
+
+    def keep_copy(
+        self, base_offset: int, position: int, data: NDArray[np.uint8], start: int, end: int
+    ) -> bool:
+        """Remember a copy of ``data[start:end]``, made only when there is room; say whether."""
+        has_room = self._bytes_used + end - start <= self._bytes_max
+        if has_room:
+            self.keep(base_offset, position, data[start:end].copy())
+        return has_room
+
+    def take_row(
+        self, base_offset: int, positions: Sequence[int], bytes_max: int
+    ) -> list[NDArray[np.uint8]]:
+        """Return and forget the payloads at the first ``positions``, while there are any.
+
+        Together they have ``bytes_max`` at most; what goes beyond stays.
+        """
+        row: list[NDArray[np.uint8]] = []
+        size = 0
+        with self._lock:
+            for position in positions:
+                payload = self._payloads.get((base_offset, position))
+                if payload is None or size + payload.nbytes > bytes_max:
+                    break
+                size += payload.nbytes
+                row.append(payload)
+                del self._payloads[base_offset, position]
+            self._bytes_used -= size
+        return row
+
+    def take(self, base_offset: int, position: int) -> NDArray[np.uint8] | None:
+        """Return a remembered payload and forget it."""
+        with self._lock:
+            payload = self._payloads.pop((base_offset, position), None)
+            if payload is not None:
+                self._bytes_used -= payload.nbytes
+        return payload
+
 
 NOT_HERE = (-1, -1)
 """Stands for a span that the conversion kernel has written to the table itself."""
@@ -113,7 +186,7 @@ class Workspace:
         self._zstd = ZstdWriter()
         self._zstd_reader = ZstdReader()
         mark = secrets.token_bytes(unpack.MARK_BYTES)
-        self._mark_frame = zstd_frame.raw_frame(mark)
+        self._mark_frame = frames.raw_frame(mark)
         self._marks = (
             np.uint64(int.from_bytes(mark[:8], "little")),
             np.uint64(int.from_bytes(mark[8:], "little")),
@@ -419,16 +492,16 @@ class Workspace:
         table = window.table
         if int(table[i, t.ATTRIBUTES]) & t.CODEC_MASK == 0:
             # A converted message is a little larger than its entry.
-            if not self._has_room(at, int(table[i, t.SIZE]) + legacy.MESSAGE_GROWTH_MAX):
+            if not self._has_room(at, int(table[i, t.SIZE]) + unpack.MESSAGE_GROWTH_MAX):
                 return None
-            end, code = legacy.convert_message(window.data, table, i, self.scratch, at)
+            end, code = unpack.convert_message(window.data, table, i, self.scratch, at)
         else:
             position = window.position + int(table[i, t.POSITION])
             inner = None if keeps else cache.take(base_offset, position)
             is_reused = inner is not None
             if inner is None:
                 inner = self._decompress_set(window, i)
-            room = len(inner) + legacy.MESSAGE_GROWTH_MAX * (len(inner) // 26 + 1)
+            room = len(inner) + unpack.MESSAGE_GROWTH_MAX * (len(inner) // 26 + 1)
             if not self._has_room(at, room):
                 cache.keep(base_offset, position, inner)
                 return None
@@ -436,7 +509,7 @@ class Workspace:
                 cache.keep(base_offset, position, inner)
             size = len(inner)
             self._payloads += Payloads(0, 0, 1, size) if is_reused else Payloads(1, size)
-            end, code = legacy.convert_set(table, i, inner, len(inner), self.scratch, at)
+            end, code = unpack.convert_set(table, i, inner, len(inner), self.scratch, at)
         if code != OK:
             raise window.corrupt(i, PROBLEMS[code], "messages that fill their set", "others")
         return int(end)

@@ -4,15 +4,27 @@ In place: nothing is renamed before the partition has been found as it was surve
 that was left alone never lies between two outputs of one swap. To a new place: what is not
 replaced is copied beside the staged files, and the checkpoint is written last. An earlier log goes
 when nothing is left to be read.
+
+Holds signals back while something is done that must not be left half done.
+
+A signal whose handler raises would end a swap between two renames. That loses nothing, but leaves
+the partition for the next start-up to finish. Handlers run in the main thread only, so that is
+where they are put aside; what arrived is delivered when the block ends.
+
+Removes files that nobody needs any more; a disk that refuses is no reason to give anything up.
+
+They have staged names: the next call here, or a broker's start, removes what is left.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from keeplast.errors import CompactionError, ConflictError
+from keeplast.errors import CompactionError, ConflictError, UnavailableError
 from keeplast.format.filename import (
     DELETED,
     INDEX,
@@ -27,6 +39,44 @@ from keeplast.log.recovery import recover_swap
 from keeplast.log.swap import KINDS, Replacement, commit_wave
 from keeplast.rewrite.task import StagedGroup
 from keeplast.run.round_state import Site
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def shielded() -> Iterator[None]:
+    """Let neither SIGINT nor SIGTERM interrupt the block; they take effect at its end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    # A handler that was not set from Python cannot be put back, and raises nothing either.
+    numbers = [number for number in SIGNALS if signal.getsignal(number) is not None]
+    previous = {
+        number: signal.signal(number, lambda got, _: arrived.append(got)) for number in numbers
+    }
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        for got in dict.fromkeys(arrived):
+            signal.raise_signal(got)
+
+
+def remove_files(files: FileSystem, paths: Iterable[Path], warned: Callable[[str], None]) -> None:
+    """Remove ``paths``; ``warned`` hears of each that stays."""
+    for path in paths:
+        try:
+            files.unlink(path)
+        except FileNotFoundError:
+            continue  # an attempt that nobody waits for any more has removed its own
+        except (OSError, UnavailableError) as error:
+            warned(
+                "a file could not be removed; the next clean, or a broker's start, does. "
+                f"path={path} error={error}"
+            )
+
 
 GiveUp = Callable[[Collection[str]], None]
 """Removes the earlier log at a target, all but what is staged there under these names."""

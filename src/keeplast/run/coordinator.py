@@ -15,22 +15,19 @@ from pathlib import Path
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError, StoppedError
 from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
-from keeplast.log.format_guard import check_understood
 from keeplast.log.lock import is_locked, locked
+from keeplast.log.log_end import check_understood
 from keeplast.log.recovery import is_settled, recover_swap
-from keeplast.model.reader_wait import GroupReader
-from keeplast.rewrite.runner import Runner
+from keeplast.model.hold import GroupReader
+from keeplast.rewrite.task import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
+from keeplast.run.commit import shielded
 from keeplast.run.directory_place import DirectoryPlace
 from keeplast.run.events import Events
 from keeplast.run.expiry import expire_partition, failed_expiry
-from keeplast.run.foresight import cut, foreseen
-from keeplast.run.keeping import sweep_kept
-from keeplast.run.readiness import prove_receipt, unready_roots
+from keeplast.run.foresight import cut, foreseen, prove_receipt, unready_roots
 from keeplast.run.round import Rounds
-from keeplast.run.round_reports import clean_report, failed_report
-from keeplast.run.round_state import PartitionRun
-from keeplast.run.shield import shielded
+from keeplast.run.round_state import PartitionRun, clean_report, failed_report
 from keeplast.run.target import (
     check_places,
     check_target_root,
@@ -39,11 +36,11 @@ from keeplast.run.target import (
     places_of,
     target_of,
 )
-from keeplast.survey.given import check_given
+from keeplast.run.undoing import sweep_kept
+from keeplast.survey.bounds import Checkpoints, check_given
 from keeplast.survey.group_offsets import GroupOffsets
 from keeplast.survey.horizons import HorizonBook
-from keeplast.survey.log_bounds import Checkpoints
-from keeplast.survey.receipt_clock import clock_notes
+from keeplast.survey.receipt_book import clock_notes
 from keeplast.survey.report import CleanReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey

@@ -24,20 +24,21 @@ from keeplast.format.filename import (
     DELETED,
     parse_segment_file,
 )
-from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
-from keeplast.log.child_path import child_path
-from keeplast.log.cleaned_for import (
+from keeplast.log.checkpoints import (
     RoundNote,
     cleaned_for,
     drop_note,
     find_witness,
     note_round,
+    read_checkpoint,
     settle_note,
+    update_checkpoint,
     write_note,
 )
+from keeplast.log.data_directory import child_path
 from keeplast.log.files import FilesRecipe, FileSystem
-from keeplast.log.holds import holds_by_partition, read_holds
 from keeplast.log.partition_log import list_partition
+from keeplast.log.root_files import holds_by_partition, read_holds
 from keeplast.log.undo_files import drop_rounds
 from keeplast.model.partition import TopicPartition
 from keeplast.model.undo import KeptWave
@@ -49,16 +50,14 @@ from keeplast.run.commit import (
     commit_to_target,
     complete_active,
     copy_partition,
+    remove_files,
     settled,
+    shielded,
 )
 from keeplast.run.events import Events
-from keeplast.run.keeping import keep_sources
+from keeplast.run.foresight import check_room
 from keeplast.run.receipt import append_receipt, receipt_line, withdraw_receipt
-from keeplast.run.removal import remove_files
-from keeplast.run.room import check_room
-from keeplast.run.round_reports import base_report
-from keeplast.run.round_state import PartitionRun, Round, Site
-from keeplast.run.shield import shielded
+from keeplast.run.round_state import PartitionRun, Round, Site, base_report
 from keeplast.run.target import (
     check_target,
     complete_target,
@@ -66,10 +65,10 @@ from keeplast.run.target import (
     replace_target,
     target_of,
 )
-from keeplast.survey.given import check_lifts, lift_notes
+from keeplast.run.undoing import keep_sources
+from keeplast.survey.bounds import Checkpoints, check_lifts, lift_notes, load_checkpoints
 from keeplast.survey.group_offsets import ReaderOffsets
 from keeplast.survey.horizons import HorizonBook, examination_of
-from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.notes import Lift
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
@@ -431,9 +430,16 @@ class DirectoryPlace:
             except (CompactionError, OSError) as error:
                 return error
         if round_.has_reached_bound:
-            self._horizons.examined(round_.site.path, examination_of(round_.plan))
+            self._note_examined(round_)
         round_.run.request = replace(round_.run.request, path=round_.site.target)
         return None
+
+    def _note_examined(self, round_: Round) -> None:
+        """Remember what the round has left; where that cannot be listed, the next one looks."""
+        with contextlib.suppress(CompactionError, OSError):
+            listed = list_partition(round_.site.path, self._files).segments
+            left = [each for each in listed if each.base_offset < round_.plan.bound]
+            self._horizons.examined(round_.site.path, examination_of(round_.plan), left)
 
 
 def _may_roll(survey: Survey, request: CleanRequest) -> bool:

@@ -1,4 +1,6 @@
-"""What a run tells while it runs. Calls come from worker threads; receivers must not block.
+"""What a run tells while it runs, and how it is asked to end.
+
+What a run tells while it runs. Calls come from worker threads; receivers must not block.
 
 Progress is counted in bytes read by both passes, so that a bar moves evenly. Whose bytes they are
 is told where the runner knows it.
@@ -6,12 +8,49 @@ is told where the runner knows it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from keeplast.errors import StoppedError
 from keeplast.model.partition import TopicPartition
 from keeplast.survey.report import RoundReport
+
+
+class StopSwitch:
+    """One call's request to end. Workers ask :meth:`check`, or hear of it by :meth:`heard`."""
+
+    def __init__(self) -> None:
+        self._is_stopped = False
+        self._hear: Callable[[], None] | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Say whether the end was asked for."""
+        return self._is_stopped
+
+    def stop(self) -> None:
+        """Ask for the end."""
+        self._is_stopped = True
+        if self._hear is not None:
+            self._hear()
+
+    def check(self) -> None:
+        """Raise StoppedError once the end was asked for."""
+        if self._is_stopped:
+            raise StoppedError("stopped on request; what is published stays, run again")
+
+    @contextlib.contextmanager
+    def heard(self, hear: Callable[[], None]) -> Iterator[None]:
+        """Call ``hear`` when the end is asked for, also when it was before."""
+        self._hear = hear
+        if self._is_stopped:
+            hear()
+        try:
+            yield
+        finally:
+            self._hear = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,10 @@ from collections.abc import Collection, Sequence
 
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
-from keeplast.log.data_directory import DataDirectory, PartitionEntry
+from keeplast.log.data_directory import DataDirectory, PartitionEntry, is_object_path
 from keeplast.log.files import FileSystem
-from keeplast.log.holds import HOLDS_NAME, read_holds, write_holds
 from keeplast.log.lock import appended, is_locked
-from keeplast.log.object_paths import is_object_path
+from keeplast.log.root_files import HOLDS_NAME, read_holds, write_holds
 from keeplast.model.hold import (
     Hold,
     HoldPoint,
@@ -68,11 +67,12 @@ def choose_partitions(
         for number in partitions:
             if TopicPartition(topic, number) not in its:
                 raise InvalidError(
-                    f"no such partition in {where}. partition={topic}-{number}{place}"
+                    f"no such partition in {where}; choose one that is there. "
+                    f"partition={topic}-{number}{place}"
                 )
         if not its:
             close = difflib.get_close_matches(topic, {each.topic for each in there}, n=1)
-            hint = f"; did you mean {close[0]}" if close else ""
+            hint = f"; did you mean {close[0]}" if close else "; correct its name"
             raise InvalidError(f"no such topic in {where}{hint}. topic={topic}{place}")
         chosen += [each for each in its if not partitions or each.partition in partitions]
     return tuple(sorted(set(chosen)))

@@ -1,4 +1,6 @@
-"""Whether small pieces of work are done one after the other by the thread that hands them out.
+"""What is done side by side and what one after the other: small work, and commits of partitions.
+
+Whether small pieces of work are done one after the other by the thread that hands them out.
 
 Threads gain where others wait for a disk, or in kernels. A log of a few kilobytes is neither: it
 takes a hundred short calls, and threads that make such calls side by side spend as much again on
@@ -7,15 +9,29 @@ holds it, as long as that is quick by the clock: where a flush takes long, threa
 one piece in so many is tried again, as disks change.
 
 It is about processor time alone. What is done, and in what order for one partition, is the same.
+
+Commits of several partitions side by side: each waits for the disk, and disks take many at once.
+
+A commit is some ten flushes that must follow one another; a journal that is asked by several at
+once writes them together. Partitions share nothing but the checkpoint file, which is not written
+here. Waves of one partition never meet: the next one is not run before this one has ended.
+Small
+ones are committed by the calling thread as long as the disk is quick (:mod:`keeplast.run.pace`).
+
+Leaving waits for every commit that has begun, whatever the reason: nothing that belongs to one may
+be removed under its hands.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from keeplast.clock import Clock
-from keeplast.rewrite.task import PartitionTask
+from keeplast.errors import CompactionError
+from keeplast.rewrite.task import PartitionTask, TaskResult
 
 SMALL_BYTES_MAX = 256 << 10
 """A round that reads no more in both passes is small: its kernels take a millisecond at most."""
@@ -61,3 +77,63 @@ class Quickness:
             is_quick = self._clock.seconds() - started <= QUICK_SECONDS_MAX
             self._slow = 0 if is_quick else self._slow + 1
             self._left = 0
+
+
+COMMITS_MAX = 8
+"""How many commits run at once; more gained nothing on the disks that were measured."""
+
+Ended = tuple[TaskResult, CompactionError | OSError | None]
+"""A wave, and why it is not in place, if it is not."""
+
+
+class Publishing:
+    """Publishes waves, in threads; a failed commit is a result, any other error ends the call."""
+
+    def __init__(self, commit: Callable[[TaskResult], None], clock: Clock) -> None:
+        """Take what commits one wave; no thread is there before it is needed."""
+        self._commit = commit
+        self._pace = Quickness(clock)
+        self._pool = ThreadPoolExecutor(COMMITS_MAX, "keeplast-commit")
+        self._running: set[Future[Ended]] = set()
+
+    def __enter__(self) -> Publishing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def take(self, result: TaskResult, *, among: int, is_small: bool = False) -> list[Ended]:
+        """Begin the commit of a wave that ``among`` so many may come; returns what has ended.
+
+        The only one is committed in the calling thread, and so is a small one while that is quick.
+        Otherwise this waits only while as many run as may.
+        """
+        if among == 1:
+            return [self._do(result)]
+        if is_small and self._pace.takes_next():
+            with self._pace.measured():
+                ended = self._do(result)
+            return [ended, *self._take(_wait(self._running, 0))] if self._running else [ended]
+        self._running.add(self._pool.submit(self._do, result))
+        return self._take(_wait(self._running, 0 if len(self._running) < COMMITS_MAX else None))
+
+    def _do(self, result: TaskResult) -> Ended:
+        try:
+            self._commit(result)
+        except (CompactionError, OSError) as error:
+            return result, error
+        return result, None
+
+    def rest(self) -> Iterator[list[Ended]]:
+        """Yield everything else as it ends, what ended together together."""
+        while self._running:
+            yield self._take(_wait(self._running))
+
+    def _take(self, done: set[Future[Ended]]) -> list[Ended]:
+        self._running -= done
+        return [future.result() for future in done]
+
+
+def _wait(running: set[Future[Ended]], seconds: float | None = None) -> set[Future[Ended]]:
+    """Return what has ended, at least one of them unless ``seconds`` have passed."""
+    return futures.wait(running, seconds, futures.FIRST_COMPLETED).done

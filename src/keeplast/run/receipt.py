@@ -3,7 +3,7 @@
 Appended and made durable before the wave is put in place, in a directory as in a store: what cannot
 be written down is not done, and nothing is in place that no line tells of. So a line is an intent.
 A crash behind it leaves all of its groups in place, none, or the first of them, and which of it the
-files (a store's metadata) tell: :mod:`keeplast.inspect.receipt_groups`. The first line of a round
+files (a store's metadata) tell: :mod:`keeplast.inspect.receipt_proof`. The first line of a round
 has all that the round found and decided; the others, with the same ``attempt`` and the next
 ``wave``, what they add. ``is_last`` says that no wave follows. ``clean_to`` is the cleaner
 checkpoint, or what counts for it, that the round found; it moves behind the last wave. The
@@ -28,13 +28,11 @@ from pathlib import Path
 from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.lock import appended
-from keeplast.model.document import encode
+from keeplast.model.document import JudgedBy, Verdict, encode
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.model.undo import KeptGroup
-from keeplast.model.verdict import JudgedBy, Verdict
-from keeplast.run.round_reports import group_reports, round_report
-from keeplast.run.round_state import Round
+from keeplast.run.round_state import Round, group_reports, round_report
 from keeplast.survey.notes import Lift
 from keeplast.survey.receipt_book import BYTES_MAX, last_line
 from keeplast.survey.receipt_chain import chained, next_link
@@ -73,7 +71,8 @@ def _last_line(files: FileSystem, path: Path) -> bytes | None:
                 found = last_line(files, each)
             except ValueError as error:
                 raise InvalidError(
-                    f"the last line of the receipt is too long for one. path={each}"
+                    "the last line of the file is too long for a receipt; name another file. "
+                    f"path={each}"
                 ) from error
             if found is not None:
                 return found

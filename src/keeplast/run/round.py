@@ -10,29 +10,92 @@
     commit    wave by wave, the oldest offsets first            Rounds._commit: place.publish
               and when all of it is in place, small logs together  Rounds._settle: place.checkpoint
 
-Where logs lie is behind :class:`~keeplast.run.place.LogPlace`. A failure ends the round of one
+Where logs lie is behind :class:`~keeplast.run.round.LogPlace`. A failure ends the round of one
 partition: what its wave has staged is removed, the checkpoint stays. Kafka: ``Cleaner.doClean``.
+
+The port of wherever logs lie: directories (:mod:`keeplast.run.directory_place`), or a store.
+
+A place holds what a call asks for, finds out what a log is, and alone changes it. Nothing it does
+may leave a log that readers see half changed, and what it cannot say it does not do. Which round
+of a call it is, a place knows by ``run.rounds``: those that have ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 from keeplast.clock import Clock
 from keeplast.errors import CommitUnknownError, CompactionError, UnavailableError
-from keeplast.rewrite.runner import Runner
-from keeplast.rewrite.task import TaskResult
+from keeplast.log.files import FileSystem
+from keeplast.rewrite.task import Runner, TaskResult
 from keeplast.run.events import Events, RoundsProgress, RoundWork
-from keeplast.run.foresight import cut
-from keeplast.run.pace import is_small
-from keeplast.run.place import LogPlace, RunnerFor
-from keeplast.run.publishing import Ended, Publishing
-from keeplast.run.room import next_together
-from keeplast.run.round_reports import failed_report, in_order, round_report
-from keeplast.run.round_state import PartitionRun, Round
+from keeplast.run.foresight import cut, next_together
+from keeplast.run.pace import Ended, Publishing, is_small
+from keeplast.run.round_state import (
+    PartitionRun,
+    Round,
+    Site,
+    failed_report,
+    in_order,
+    round_report,
+)
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest
+from keeplast.survey.survey import Survey
+
+RunnerFor = Callable[[FileSystem], AbstractContextManager[Runner]]
+"""Gives the runner of rounds on some files; one that serves several is not closed by leaving it."""
+
+
+class LogPlace(Protocol):
+    """Where the logs of one call lie.
+
+    Its errors are those of a partition when they are CompactionError or OSError; others end a call.
+    """
+
+    @property
+    def files(self) -> FileSystem:
+        """Return what shows the logs as they were surveyed last."""
+        ...
+
+    def survey(self, run: PartitionRun) -> Survey:
+        """Find out what a log is, and what a round may touch of it; changes nothing."""
+        ...
+
+    def announce(self, run: PartitionRun, survey: Survey) -> Survey:
+        """Say, prove and reserve what must be before the first byte; returns what then stands.
+
+        RefusedError when there may be no round.
+        """
+        ...
+
+    def skip(self, run: PartitionRun, survey: Survey) -> RoundReport | None:
+        """Do what a partition without a round needs; None when there is nothing to tell of it."""
+        ...
+
+    def site(self, run: PartitionRun) -> Site:
+        """Return where a round that was announced is worked on."""
+        ...
+
+    def publish(self, round_: Round, result: TaskResult) -> None:
+        """Make a wave live, the last of ``round_.results``; several partitions' side by side.
+
+        CommitUnknownError when it may be live, and nobody can say; any other error says that what
+        is not in ``round_.committed`` is not, or will be made so by whoever opens the log next.
+        """
+        ...
+
+    def abandon(self, round_: Round) -> None:
+        """Remove what attempts at the present wave staged and no commit has named or will name."""
+        ...
+
+    def checkpoint(self, rounds: Sequence[Round]) -> list[Exception | None]:
+        """Write rounds down that are in place, many at once; returns why each could not be."""
+        ...
+
 
 SETTLED_BYTES_MAX = 64 << 20
 """A checkpoint is written when so many bytes would be read again without it. It is one file for all

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from keeplast.errors import ConflictError, CorruptError, RefusedError
+from keeplast.errors import ConflictError, CorruptError, Despite, RefusedError
 from keeplast.format.filename import (
     CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
@@ -24,17 +24,15 @@ from keeplast.format.filename import (
 )
 from keeplast.format.identifier import encode_id
 from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
-from keeplast.log.child_path import child_path
+from keeplast.log.data_directory import child_path, is_object_path, read_topic_id
 from keeplast.log.files import FileSystem
-from keeplast.log.holds import read_holds, write_holds
-from keeplast.log.log_start import noted_log_start
-from keeplast.log.object_paths import is_object_path
 from keeplast.log.partition_log import find_tail, list_partition
 from keeplast.log.recovery import is_settled
-from keeplast.log.topic_id import read_topic_id
+from keeplast.log.root_files import read_holds, write_holds
+from keeplast.log.truncation import noted_log_start
 from keeplast.model.partition import TopicPartition
 from keeplast.run.commit import copy_file
-from keeplast.run.readiness import PROBE
+from keeplast.run.foresight import PROBE
 from keeplast.survey.request import CleanRequest, PartitionRequest
 
 NAMES_SHOWN_MAX = 10
@@ -137,7 +135,7 @@ def check_target_root(files: FileSystem, request: CleanRequest) -> None:
         shown = ", ".join(repr(name) for name in names[:NAMES_SHOWN_MAX])
         raise RefusedError(
             "other things lie at --to, and would be mixed with the log; choose an empty or a new "
-            f"directory, or give --overwrite. --to={root} there={shown}"
+            f"directory; {Despite.EXISTING_TARGET.remedy}. --to={root} there={shown}"
         )
 
 
@@ -183,7 +181,7 @@ def make_target(
 def _require_earlier(files: FileSystem, source: Path, place: Path) -> None:
     """Raise RefusedError unless the log at ``place`` may be an earlier one of ``source``.
 
-    ``--overwrite`` replaces what an earlier call wrote. A topic of the same name that is another
+    ``overwrites`` replaces what an earlier call wrote. A topic of the same name that is another
     one, and a log that goes further than the source, are what somebody else wrote: a broker, in a
     data directory that was named by mistake. What cannot be read is nobody's reason to stay.
     """
@@ -194,14 +192,14 @@ def _require_earlier(files: FileSystem, source: Path, place: Path) -> None:
         return
     if None not in ids and ids[0] != ids[1]:
         raise RefusedError(
-            "another topic of the same name lies at --to, and --overwrite replaces an earlier copy "
-            "alone; choose another place, or remove it if nobody needs it. "
+            "another topic of the same name lies at --to, and only an earlier copy of the same "
+            "topic is replaced; choose another directory, or remove that one if it is not needed. "
             f"path={place} topic_id={encode_id(ids[1] or b'')} source={encode_id(ids[0] or b'')}"
         )
     if ends[1] > ends[0]:
         raise RefusedError(
-            "the log at --to goes further than the source, and --overwrite would lose what it has "
-            "behind; choose another place, or remove it if nobody needs it. "
+            "the log at --to goes further than the source, and what it has after the source's end "
+            "would be lost; choose another directory, or remove that one if it is not needed. "
             f"path={place} log_end={ends[1]} source_log_end={ends[0]}"
         )
 
@@ -291,7 +289,7 @@ def check_target(files: FileSystem, place: Path, *, run: str) -> None:
     try:
         found = files.read_bytes(place / INCOMPLETE, MARK_BYTES_MAX).decode(errors="replace")
     except FileNotFoundError:
-        found = "nobody"
+        found = "none"
     if found != run:
         raise ConflictError(
             "another clean --to has begun at the target meanwhile, and goes on alone; let only one "

@@ -13,6 +13,10 @@ cleaned since is lost; what was appended behind the round stays. The order is th
 5. producer snapshots; then what was kept goes, its list first.
 
 Any step may be interrupted, and the next call goes on. Who calls holds the directory's lock.
+
+Bars undos of topics of which keys are to be gone: what a round has kept may have them.
+
+Requests have keyed hashes alone, so that nobody here can tell which records are meant. Pure.
 """
 
 from __future__ import annotations
@@ -38,23 +42,25 @@ from keeplast.format.filename import (
     parse_undo_file,
     segment_file,
 )
-from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
-from keeplast.log.cleaned_for import (
+from keeplast.log.checkpoints import (
     RoundNote,
     cleaned_for,
+    drop_from_checkpoint,
     find_witness,
+    read_checkpoint,
     settle_note,
+    update_checkpoint,
     write_note,
 )
-from keeplast.log.data_directory import DataDirectory, PartitionEntry
-from keeplast.log.erasure_requests import REQUESTS_NAME, read_book
+from keeplast.log.data_directory import DataDirectory, PartitionEntry, is_object_path, url_of
 from keeplast.log.files import FileSystem, reading
-from keeplast.log.format_guard import check_understood
-from keeplast.log.object_paths import is_object_path, url_of
+from keeplast.log.log_end import check_understood
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, list_partition
 from keeplast.log.recovery import is_settled, recover_swap
+from keeplast.log.root_files import REQUESTS_NAME, read_book
 from keeplast.log.swap import Replacement, commit_wave
 from keeplast.log.undo_files import KeptFiles, drop_rounds, is_plain, kept_paths, read_kept
+from keeplast.model.erasure_request import RequestBook
 from keeplast.model.partition import TopicPartition
 from keeplast.model.undo import (
     KeptGroup,
@@ -64,14 +70,29 @@ from keeplast.model.undo import (
     UndoRefusal,
     above_log_start,
 )
-from keeplast.run.commit import settled
+from keeplast.run.commit import remove_files, settled, shielded
 from keeplast.run.events import Events, NoEvents
 from keeplast.run.receipt import append_receipt, undo_line, withdraw_receipt
-from keeplast.run.removal import remove_files
-from keeplast.run.shield import shielded
-from keeplast.run.undo_bar import erasure_bar, erasure_refusal
-from keeplast.survey.log_bounds import actual_log_start, load_checkpoints
+from keeplast.survey.bounds import actual_log_start, load_checkpoints
 from keeplast.survey.wording import undo_words
+
+
+def erasure_refusal(book: RequestBook, topic: str) -> str | None:
+    """Return why a round of ``topic`` cannot be undone, None where no request names the topic."""
+    wanted = book.wants(topic)
+    return None if wanted is None else f"keys of the topic are to be erased: request {wanted}"
+
+
+def erasure_bar(book: RequestBook, topic: str, where: str) -> None:
+    """Raise RefusedError where keys of ``topic`` are to be gone; ``where`` the requests count."""
+    wanted = book.wants(topic)
+    if wanted is not None:
+        raise RefusedError(
+            "keys of the topic are to be erased, and what the round replaced may have them; forget "
+            "the request when it has its certificate (keeplast erase requests --forget), or leave "
+            f"what is gone where it is. request={wanted} path={where}"
+        )
+
 
 READ_BYTES = 1 << 20
 TOKEN_BYTES = 8

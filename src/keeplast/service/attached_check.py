@@ -6,12 +6,15 @@ missing is named. Brokers that do not answer, and a storage that fails, are rows
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 
-from keeplast.attach.held.kept_folds import fold_known
+from keeplast.attach.answers.shown_logs import decision_log_at
+from keeplast.attach.held.metadata_view import fold_known
 from keeplast.attach.held.publication import known_ids
+from keeplast.clock import SystemClock
 from keeplast.cluster.check import (
     AttachFinding,
     Severity,
@@ -24,19 +27,18 @@ from keeplast.cluster.check import (
     check_topic,
 )
 from keeplast.cluster.client import ClusterClient
-from keeplast.cluster.facts import ClusterFacts
 from keeplast.cluster.layouts.layout import RemoteLayout
-from keeplast.cluster.metadata_cache import PartitionCache
-from keeplast.cluster.rights import Right, is_refused
-from keeplast.cluster.status import name_of
+from keeplast.cluster.live_cluster import ClusterFacts, Right, TopicFacts, is_refused
+from keeplast.cluster.metadata_cache import PartitionCache, name_of
 from keeplast.cluster.storage_check import check_storage, newest_served
 from keeplast.config.settings import Settings
 from keeplast.errors import RefusedError
 from keeplast.format.remote_log_metadata import RemoteLogSegment
-from keeplast.model.redaction import shown_url
-from keeplast.model.size import format_counted
+from keeplast.model.text import format_counted, shown_url
 from keeplast.model.topic_config import TopicConfig
 from keeplast.service.place_check import CheckState, PartCheck, PlaceCheck, tried
+from keeplast.service.store_check import check_clock
+from keeplast.tier.metadata.database import is_missing, sqlite_path
 from keeplast.tier.metadata.decisions import DecisionLog
 
 Folding = Callable[[], AbstractContextManager[Callable[[int], object]]]
@@ -48,7 +50,7 @@ def check_attached(
     topics: Sequence[str],
     log: DecisionLog | None,
     layout: RemoteLayout | None,
-    settings_of: Callable[[ClusterFacts], Settings],
+    settings_of: Callable[[Sequence[TopicFacts]], Settings],
     *,
     address: str,
     storage: str,
@@ -74,7 +76,7 @@ def check_attached(
         checks += map(_as_check, check_rights(missing, address))
     if layout is not None:
         checks += _storage_checks(layout, storage, served)
-    checks += _topic_checks(client, facts, settings_of(facts), address)
+    checks += _topic_checks(client, facts, settings_of(facts.topics), address)
     words = f"{format_counted(len(facts.brokers), 'broker')}" if facts.brokers else "not looked at"
     head = PartCheck("cluster", CheckState.OK, f"{facts.cluster_id}: {words}")
     verdicts = topic_verdicts(facts, checks)
@@ -82,6 +84,26 @@ def check_attached(
         (head, *verdicts, *checks), tuple(each.name for each in facts.topics), facts.cluster_id,
         tuple(each.broker_id for each in facts.brokers),
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def decisions_there(store: str | None) -> Iterator[tuple[DecisionLog | None, Sequence[PartCheck]]]:
+    """Open the decision log at a URL to look at it; None where it cannot be, and why."""
+    if store is None:
+        yield None, ()
+        return
+    if is_missing(store):
+        words = f"there is none yet; the first round makes it: {shown_url(store)}"
+        yield None, (PartCheck("decisions", CheckState.ABSENT, words),)
+        return
+    with ExitStack() as stack:
+        opened = decision_log_at(store, SystemClock(), only_looks=True)
+        log = tried("decisions", lambda: stack.enter_context(opened))
+        if log is None or isinstance(log, PartCheck):
+            yield None, () if log is None else (log,)
+            return
+        clock = check_clock(log.hold_rows.now_ms, is_shared=sqlite_path(store) is None)
+        yield log, (PartCheck("decisions", CheckState.OK, shown_url(store)), clock)
 
 
 def _as_check(found: AttachFinding) -> PartCheck:
@@ -153,7 +175,7 @@ def _own_ids(log: DecisionLog, cluster_id: str) -> set[bytes]:
 
 
 def _unknown(client: ClusterClient, config: TopicConfig) -> list[Right]:
-    """Return what the principal lacks to be told of the groups that tombstones wait for."""
+    """Return the rights that the principal lacks to read the groups that tombstones wait for."""
     groups = config.tombstones_wait_for_groups if config.is_compacted else ()
     return [
         Right("Describe", group=each)

@@ -3,36 +3,111 @@
 The rule: **who loses a race says so once, and leaves the partition alone for a pause that grows**.
 Two that fought would fence each other for ever. A partition is taken from somebody who may still
 run only when that was asked for, and once.
+
+What is published of an attached partition: its place in the loop, and what brokers have of it.
+
+A look says how the partition stands, its history what the loop has done with it; nothing is read
+here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
-from keeplast.attach.held.kept_folds import KeptFolds
-from keeplast.attach.held.metadata_view import AttachTerms
+from keeplast.attach.answers.look import AttachedOutlook
+from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds
 from keeplast.attach.held.ownership import Owner, OwnerObject
 from keeplast.attach.held.publication import Publisher, claim, is_free
-from keeplast.attach.upkeep.repair import repair
+from keeplast.attach.rounds.attached_files import attached_path
+from keeplast.attach.upkeep.collection import repaired
 from keeplast.clock import Clock
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import LiveCluster
-from keeplast.errors import (
-    CompactionError,
-    ConflictError,
-    CorruptError,
-    FencedError,
-    RefusedError,
-    UnavailableError,
-)
+from keeplast.cluster.metadata_cache import partition_status
+from keeplast.errors import ConflictError, CorruptError, FencedError, RefusedError, UnavailableError
 from keeplast.model.partition import TopicPartition
-from keeplast.service.attached_settings import AttachedSettings
-from keeplast.service.attached_sight import SeenPartition
-from keeplast.service.narrator import TierNarrator
-from keeplast.service.schedule import RETRY_MS_MAX, retry_ms
+from keeplast.model.topic_config import TopicConfig
+from keeplast.service.attached_sight import AttachedSettings, SeenPartition
+from keeplast.service.live import TierNarrator
+from keeplast.service.schedule import RETRY_MS_MAX, TurnHistory, retry_ms
+from keeplast.service.snapshot import PartitionFacts, TierFacts
+from keeplast.service.status import State
+from keeplast.survey.request import PartitionRequest
+from keeplast.survey.wording import decision_words
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Attached
+
+
+def request_of(seen: SeenPartition) -> PartitionRequest:
+    """Return what stands for a partition where a loop asks for a request."""
+    return PartitionRequest(seen.partition, attached_path(seen.name.partition), TopicConfig())
+
+
+def left_facts(
+    seen: SeenPartition,
+    history: TurnHistory,
+    state: State,
+    reason: str,
+    attached: Attached | None = None,
+    *,
+    retry_at_ms: int | None = None,
+) -> PartitionFacts:
+    """Return what is published of a partition that is left alone, for ``reason``."""
+    request = request_of(seen)
+    facts = PartitionFacts(
+        request.partition, request.path, state, reason,
+        rounds=history.rounds, last_round=history.last_round,
+        last_round_ms=history.last_round_ms, retry_at_ms=retry_at_ms,
+    )  # fmt: skip
+    return with_brokers(facts, seen, attached)
+
+
+def worked_facts(
+    seen: SeenPartition,
+    history: TurnHistory,
+    look: AttachedOutlook,
+    attached: Attached | None,
+    declined: str | None,
+    *,
+    looked_ms: int,
+) -> PartitionFacts:
+    """Return what is published of a partition that is worked on here.
+
+    ``declined`` is why a round that looked worth it was not done, None where none was.
+    """
+    is_eligible = look.is_eligible and declined is None
+    request = request_of(seen)
+    facts = PartitionFacts(
+        request.partition, request.path,
+        State.ELIGIBLE if is_eligible else State.NOT_DUE,
+        decision_words(look.decision, names_options=False) if declined is None else declined,
+        rounds=history.rounds, last_round=history.last_round,
+        last_round_ms=history.last_round_ms,
+        failures=history.failures, retry_at_ms=history.retry_at_ms,
+    )  # fmt: skip
+    return replace(with_brokers(facts, seen, attached), figures=look.figures, surveyed_ms=looked_ms)
+
+
+def with_brokers(
+    facts: PartitionFacts, seen: SeenPartition, attached: Attached | None
+) -> PartitionFacts:
+    """Return ``facts`` with what brokers serve, and what waits for its objects to go."""
+    if seen.topic is None or seen.log is None:
+        return facts
+    found = partition_status(seen.topic, seen.partition.partition, seen.log, seen.cache)
+    is_held = attached is not None and attached.held_since_ms is not None
+    return replace(
+        facts, log_start=seen.log.start, log_end=seen.log.end,
+        tier=TierFacts(
+            str(attached.holder) if attached is not None and is_held else "",
+            0 if attached is None else attached.epoch,
+            found.served.bytes, found.deleting.count, found.deleting.bytes,
+            sum(last - first + 1 for first, last in found.holes),
+        ),
+    )  # fmt: skip
+
 
 OWNERS_PROBED = 5
 
@@ -78,15 +153,13 @@ class AttachedClaims:
             return
         self._claimed.add(seen.partition)
         self._lost.pop(seen.partition, None)
-        try:
-            repair(publisher)
+
+        def kept(error: Exception) -> None:
+            # This process may claim it again, and another one learns when this one is over.
+            self._narrator.warned(f"{seen.partition} could not be given back: {error}")
+
+        with repaired(publisher, kept):
             yield publisher
-        finally:
-            try:
-                publisher.close()
-            except (CompactionError, OSError) as error:
-                # This process may claim it again, and another one learns when this one is over.
-                self._narrator.warned(f"{seen.partition} could not be given back: {error}")
 
     def lose(self, partition: TopicPartition, reason: str) -> None:
         """Leave a partition to who was faster; told unless it was told the time before."""

@@ -1,29 +1,39 @@
 """What comes next of attached partitions: regions, dirty ratio, the next round, and old values.
 
-The ratio and the reasons are those that ``attach run`` goes by
+The ratio and the reasons are those that the loop goes by
 (:mod:`keeplast.attach.answers.look`). The rule that a reader must not break: **no date told here is
 earlier than what may happen**: when brokers roll and copy nobody knows, so that of what is
 overwritten now there is no date, but a span behind the round that takes it.
+
+By when tombstones of attached partitions go: what ``attach`` tells, of whatever it looked at.
+
+Put together of a topic's settings, what brokers know, and the decision log; no object is read. The
+rule is :mod:`keeplast.attach.rules.removal`, and nobody tells a date by another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
+from keeplast.attach.answers.explain import RemoteLog
 from keeplast.attach.answers.look import AttachedLooks, AttachedOutlook
 from keeplast.attach.rounds.missing_aborts import MissingAbort
 from keeplast.attach.rounds.round import RoundWish, clean_to, margin_of
 from keeplast.attach.rules.removal import (
     REMEMBERED_MS,
+    PartitionRemoval,
+    RemovalDates,
+    RemovalPace,
     RemovalTerms,
     exposures,
     find_local_ms,
+    find_removal_dates,
+    find_terms,
     settled_from,
+    swap_settled_ms,
 )
-from keeplast.attach.rules.removal_dates import RemovalPace, swap_settled_ms
 from keeplast.cleaner.reasons import (
     DueReason,
     NotCompacted,
@@ -34,44 +44,154 @@ from keeplast.cleaner.reasons import (
 from keeplast.cleaner.section import LogFigures
 from keeplast.clock import utc_text
 from keeplast.cluster.check import check_cluster, check_topic
-from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.layouts.layout import RemoteLayout
-from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
-from keeplast.cluster.status import name_of
+from keeplast.cluster.live_cluster import ClusterFacts, OffsetRange, TopicFacts
+from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache, name_of
 from keeplast.config.settings import Settings
-from keeplast.errors import CompactionError, error_text
-from keeplast.model.duration import precise_duration_text
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.partition import TopicPartition
-from keeplast.model.size import format_bytes
-from keeplast.model.topic_config import TopicConfig
-from keeplast.service.attached_sight import refusal_words
+from keeplast.errors import CompactionError
+from keeplast.format.remote_log_metadata import TopicIdPartition
+from keeplast.model.partition import INT64_MAX, LogRegion, TopicPartition
+from keeplast.model.text import format_bytes, precise_duration_text
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.service.attached_savings import Saving
+from keeplast.service.attached_sight import INTERVAL_MS_DEFAULT, refusal_words
 from keeplast.service.attached_status import AttachedStatus
-from keeplast.service.documents import figures_document
-from keeplast.service.tombstone_dates import removal_pace
+from keeplast.service.schedule import daemon_pace
 from keeplast.survey.wording import due_briefly, removal_words, skip_words
 from keeplast.tier.metadata.decisions import DecisionLog
-from keeplast.tier.state.attached import Attached, Decision
+from keeplast.tier.state.attached import Attached, AttachedName, Decision
 
 
-class LogZone(StrEnum):
-    """What a part of the log is to a round; ``margin`` is what stays as brokers copied it."""
+def removal_pace(
+    cleaner: CleanerConfig, caches: Iterable[PartitionCache], grace_ms: int
+) -> RemovalPace:
+    """Return how fast ``run`` is taken to go through these partitions, on a slow disk.
 
-    CLEAN = "clean"
-    DIRTY = "dirty"
-    UNCLEANABLE = "uncleanable"
-    MARGIN = "margin"
-    BROKERS_ONLY = "brokers_only"
+    A pass begins within an interval, and another one may be under way.
+    """
+    pace = daemon_pace(cleaner, None)
+    served = [sum(each.size_bytes for each in cache.served_segments().values()) for cache in caches]
+    passes_ms = 2 * sum(pace.duration_ms(size) for size in served if size)
+    return RemovalPace(grace_ms, INTERVAL_MS_DEFAULT + passes_ms)
+
+
+def removal_dates(
+    facts: ClusterFacts, topic: TopicFacts, config: TopicConfig, cache: PartitionCache,
+    decisions: Sequence[Decision] | None, pace: RemovalPace, *, log_start: int, now_ms: int,
+) -> RemovalDates:  # fmt: skip
+    """Return what dates of one partition are made of; ``decisions`` None: nobody was asked."""
+    terms = find_terms(config, topic.settings, [each.settings for each in facts.brokers])
+    return find_removal_dates(
+        terms, cache, decisions, pace, log_start=log_start, now_ms=now_ms,
+        readers_ms=config.readers_wait_ms,
+    )  # fmt: skip
+
+
+def dated(
+    remote: RemoteLog, facts: ClusterFacts, config: TopicConfig, pace: RemovalPace, now_ms: int,
+    *, has_log: bool,
+) -> RemoteLog:  # fmt: skip
+    """Return a partition with what dates of its tombstones are made of."""
+    (topic,) = [each for each in facts.topics if each.name == remote.partition.topic]
+    found = removal_dates(
+        facts, topic, config, remote.cache, remote.decisions if has_log else None, pace,
+        log_start=remote.ends.start, now_ms=now_ms,
+    )  # fmt: skip
+    return replace(remote, removal=found)
 
 
 @dataclass(frozen=True, slots=True)
-class ZonedSegment:
+class PartitionTombstones:
+    """A partition, and with which rounds its tombstones and markers go."""
+
+    partition: TopicPartition
+    removal: PartitionRemoval
+
+    @property
+    def words(self) -> str:
+        """Say it in a sentence."""
+        found = self.removal
+        if found.next.stays is not None:
+            return removal_words(found.next)
+        after = precise_duration_text(found.next.after_round_ms or 0)
+        parts = [
+            "what the next round gives a delete horizon goes with the first one that begins "
+            f"{after} or more after it"
+        ]
+        if found.clean is not None:
+            clean = removal_words(found.clean)
+            below = f"what rounds have given one below offset {found.clean_below}"
+            parts.append(f"{below}, {clean}")
+        if found.hidden_from is not None:
+            parts.append(
+                f"from {found.hidden_from} on they stay: brokers have a copy that they do not serve"
+            )
+        return "; ".join(parts)
+
+    def as_document(self) -> dict[str, Any]:
+        """Return what the document shows."""
+        found = self.removal
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
+            "stays": found.next.stays,
+            "clean_below": found.clean_below,
+            "clean_from_ms": None if found.clean is None else found.clean.from_ms,
+            "after_next_round_ms": found.next.after_round_ms,
+            "hidden_from": found.hidden_from,
+            "why": self.words,
+        }
+
+
+def find_tombstones(
+    facts: ClusterFacts, ranges: Mapping[str, Sequence[OffsetRange]],
+    caches: Mapping[TopicIdPartition, PartitionCache], log: DecisionLog, settings: Settings,
+    grace_ms: int, chosen: Iterable[tuple[TopicFacts, int]],
+) -> list[PartitionTombstones]:  # fmt: skip
+    """Return what is to be said of each of ``chosen`` of which something is served."""
+    here = [
+        (topic, number, cache)
+        for topic, number in chosen
+        if (cache := caches.get(name_of(topic, number))) is not None and cache.served()
+    ]
+    pace = removal_pace(settings.cleaner_config(), (cache for _, _, cache in here), grace_ms)
+    found = []
+    for topic, number, cache in here:
+        start = ranges[topic.name][number].start
+        held = log.find(AttachedName(facts.cluster_id, name_of(topic, number)))
+        dates = removal_dates(
+            facts, topic, settings.topic_config(topic.name), cache,
+            () if held is None else log.decisions(held), pace, log_start=start,
+            now_ms=log.clock.now_ms(),
+        )  # fmt: skip
+        cleaned_to = start if held is None else clean_to(log, held, cache, start)
+        found.append(
+            PartitionTombstones(
+                TopicPartition(topic.name, number), dates.of_partition(cache, cleaned_to)
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSegment:
     """A segment that brokers serve from the remote tier: offsets ``[base_offset, end_offset)``."""
 
     base_offset: int
     end_offset: int
     size_bytes: int
-    zone: LogZone
+    region: LogRegion
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedRegion:
+    """The segments of one region: offsets ``[base_offset, end_offset)``."""
+
+    name: LogRegion
+    base_offset: int
+    end_offset: int
+    segments: int | None = None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +219,7 @@ class PartitionOutlook:
 
     partition: TopicPartition
     log: OffsetRange
-    segments: tuple[ZonedSegment, ...] = ()
+    segments: tuple[RegionSegment, ...] = ()
     brokers_from: int | None = None
     """The first offset that only brokers have, up to the log end; None where there is none."""
     first_dirty: int = 0
@@ -109,52 +229,36 @@ class PartitionOutlook:
     old: OldValues | None = None
     missing_aborts: tuple[MissingAbort, ...] = ()
     """What the transaction indexes lack that brokers serve, as far as a look goes."""
-    error: str | None = None
+    told_from: int | None = None
+    """As of which offset earlier states can be told, None without a decision log."""
+    tombstones: PartitionTombstones | None = None
+    """When they go; None where nothing is served, or no decision log was asked."""
+    saving: Saving | None = None
+    """What a round would save now, None where nobody counted."""
+    error: Exception | None = None
 
     @property
     def deadline_ms(self) -> int | None:
         """Return when a round is due at the latest, None when nobody knows."""
         return None if self.figures is None else self.figures.overdue_from_ms
 
-    def bytes_of(self, *zones: LogZone) -> int:
-        """Return the bytes of the segments in these ``zones``."""
-        return sum(each.size_bytes for each in self.segments if each.zone in zones)
+    def bytes_of(self, *regions: LogRegion) -> int:
+        """Return the bytes of the segments in these ``regions``."""
+        return sum(each.size_bytes for each in self.segments if each.region in regions)
 
-    def as_document(self) -> dict[str, Any]:
-        """Return what the document shows."""
-        return {
-            "topic": self.partition.topic,
-            "partition": self.partition.partition,
-            "regions": self._regions(),
-            **figures_document(self.figures),
-            "first_dirty": self.first_dirty,
-            "deadline_ms": self.deadline_ms,
-            "is_due": self.is_due,
-            "why": self.why,
-            "erased_by": self.old,
-            "missing_aborts": self.missing_aborts,
-            "error": self.error,
-        }
-
-    def _regions(self) -> list[dict[str, Any]]:
+    def regions(self) -> list[AttachedRegion]:
+        """Return the parts of the log, ascending; nobody knows how much brokers alone have."""
         found = []
-        for zone in LogZone:
-            its = [each for each in self.segments if each.zone is zone]
+        for region in LogRegion:
+            its = [each for each in self.segments if each.region is region]
             if its:
-                found.append(_region(
-                    zone, its[0].base_offset, max(each.end_offset for each in its), len(its),
-                    self.bytes_of(zone),
-                ))  # fmt: skip
+                end = max(each.end_offset for each in its)
+                found.append(
+                    AttachedRegion(region, its[0].base_offset, end, len(its), self.bytes_of(region))
+                )
         if self.brokers_from is not None:
-            found.append(_region(LogZone.BROKERS_ONLY, self.brokers_from, self.log.end, None, None))
+            found.append(AttachedRegion(LogRegion.BROKERS_ONLY, self.brokers_from, self.log.end))
         return found
-
-
-def _region(
-    zone: LogZone, base: int, end: int, segments: int | None, size: int | None
-) -> dict[str, Any]:
-    return {"name": zone.value, "base_offset": base, "end_offset": end, "segments": segments,
-            "bytes": size}  # fmt: skip
 
 
 def find_outlooks(
@@ -188,7 +292,7 @@ def find_outlooks(
                 holds=() if attached is None else attached.holds,
             )  # fmt: skip
         except (CompactionError, OSError) as error:
-            found.append(PartitionOutlook(partition=partition, log=ends, error=error_text(error)))
+            found.append(PartitionOutlook(partition=partition, log=ends, error=error))
             continue
         own = check_topic(topic, config.cleanup_policy, address)
         refusal = refusal_words([*everywhere, *own])
@@ -206,7 +310,7 @@ def find_outlooks(
         is_due = None if log is None else look.is_eligible
         found.append(
             replace(
-                _zoned(status, look),
+                _by_region(status, look),
                 is_due=is_due if barred is None else False,
                 why=why if barred is None else barred,
                 old=_old_values(
@@ -229,33 +333,33 @@ def _barred(
     if refusal is not None:
         return f"place check refuses it: {refusal}"
     if attached is not None and attached.paused_ms is not None:
-        return "paused on every host; attach resume goes on"
+        return "paused on every host; keeplast pause --resume goes on"
     if attached is not None and attached.epoch and attached.detached_ms is not None:
-        return "given up by attach detach; keeplast clean takes it again"
+        return "given up by keeplast detach; keeplast clean takes it again"
     if has_log and (attached is None or not attached.epoch):
-        return "nobody compacts it by this decision log; keeplast clean begins"
+        return "no process compacts it by this decision log; keeplast clean begins"
     return None
 
 
-def _zoned(status: AttachedStatus, look: AttachedOutlook) -> PartitionOutlook:
+def _by_region(status: AttachedStatus, look: AttachedOutlook) -> PartitionOutlook:
     figures, limit = look.figures, look.sources.limit
     first_dirty = look.cleaned_to if figures is None else figures.first_dirty
     bound = look.sources.end if figures is None else figures.cleanable.bound
 
-    def zone_of(start: int) -> LogZone:
+    def region_of(start: int) -> LogRegion:
         if start < first_dirty:
-            return LogZone.CLEAN
+            return LogRegion.CLEAN
         if start < bound:
-            return LogZone.DIRTY
+            return LogRegion.DIRTY
         is_margin = limit.why is SourcesEnd.MARGIN and start >= limit.offset
-        return LogZone.MARGIN if is_margin else LogZone.UNCLEANABLE
+        return LogRegion.MARGIN if is_margin else LogRegion.UNCLEANABLE
 
     log, remote_end = status.remote.log, status.remote.remote_end
     brokers_from = log.start if remote_end is None else max(remote_end + 1, log.start)
     return PartitionOutlook(
         partition=status.partition, log=log,
         segments=tuple(
-            ZonedSegment(each.start, each.end, each.size_bytes, zone_of(each.start))
+            RegionSegment(each.start, each.end, each.size_bytes, region_of(each.start))
             for each in status.served
         ),
         brokers_from=brokers_from if brokers_from < log.end else None,
@@ -298,4 +402,4 @@ def _old_values(
     )
     if by_ms is not None:
         words = f"{words}, what rounds have replaced by {utc_text(by_ms)}"
-    return OldValues(after_ms, by_ms, f"{words}, if attach run goes on (default grace)")
+    return OldValues(after_ms, by_ms, f"{words}, if keeplast run goes on (default grace)")

@@ -4,31 +4,186 @@ The rule: **nothing is done here, and nothing seen here is a reason to delete**:
 partition looks at the cluster again, by himself. A topic that refuses is asked again after a pause
 that doubles up to :data:`~keeplast.service.schedule.RETRY_MS_MAX`, and keeps no other from its
 turn.
+
+How a live cluster's topics are looked after, as values; a place's properties make them.
+
+The folds of one loop's sights of the metadata topic, in memory: each goes on from the last one.
+
+The rule: **they choose what is worth a claim, and nothing else**. Whoever acts reads the topic by
+:mod:`keeplast.attach.held.metadata_view`, and holds it against what was seen before; a topic that
+does not go on from here is only read from its beginning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
-from keeplast.attach.held.kept_folds import KeptFolds
-from keeplast.attach.held.metadata_view import AttachTerms
+from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds
+from keeplast.attach.rounds.attached_place import DaySum
+from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT, WhyWait
 from keeplast.cluster.check import AttachFinding, Severity, check_cluster, check_faults, check_topic
-from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.group_offsets import GroupCluster
-from keeplast.cluster.live_cluster import LiveCluster
-from keeplast.cluster.metadata_cache import PartitionCache
-from keeplast.cluster.status import name_of
+from keeplast.cluster.layouts.paced import PAUSE_MS_MAX, PaceLimits
+from keeplast.cluster.live_cluster import (
+    ClusterFacts,
+    LiveCluster,
+    MetadataReader,
+    MetadataValue,
+    OffsetRange,
+    TopicFacts,
+)
+from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache, name_of
+from keeplast.cluster.metadata_log import (
+    FoldCheckpoint,
+    FoldedMetadata,
+    FoldPoint,
+    digest_of,
+    fold_metadata,
+)
 from keeplast.config.settings import Settings
 from keeplast.errors import CompactionError, InvalidError, RefusedError, error_text
-from keeplast.format.murmur2 import metadata_partition
+from keeplast.format.identifier import metadata_partition
 from keeplast.model.partition import TopicPartition
-from keeplast.service.attached_settings import AttachedSettings
-from keeplast.service.schedule import retry_ms
-from keeplast.service.sight_folds import SightFolds
+from keeplast.model.topic_config import Keyless, Shape
+from keeplast.service.schedule import LOOK_MS_MIN, retry_ms
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT, TASK_MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Attached, AttachedName
+
+INTERVAL_MS_DEFAULT = 60_000
+SWAPS_A_DAY, RECORDS_A_DAY = 500, 20_000
+CAPS_DEFAULT = DaySum(SWAPS_A_DAY, RECORDS_A_DAY)
+RATE_MIN = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopLimits:
+    """How often the loop looks, what it may ask of the remote tier a second, and announce a day.
+
+    InvalidError for a limit that cannot be used. ``back_off_ms`` is the first pause after a store
+    has refused.
+    """
+
+    interval_ms: int = INTERVAL_MS_DEFAULT
+    requests_per_second: int = 200
+    bytes_per_second: int = 128 << 20
+    back_off_ms: int = 1000
+    swaps_per_day: int = SWAPS_A_DAY
+    records_per_day: int = RECORDS_A_DAY
+
+    def __post_init__(self) -> None:
+        if self.interval_ms < LOOK_MS_MIN:
+            raise InvalidError(f"give {LOOK_MS_MIN} ms at least. --interval={self.interval_ms}")
+        if self.bytes_per_second < RATE_MIN:
+            raise InvalidError(f"give 1m at least. --bytes-per-second={self.bytes_per_second}")
+        if not 0 < self.back_off_ms <= PAUSE_MS_MAX:
+            raise InvalidError(
+                f"give 1 to {PAUSE_MS_MAX} ms; longer pauses are made between rounds. "
+                f"--back-off-ms={self.back_off_ms}"
+            )
+
+    @property
+    def pace(self) -> PaceLimits:
+        """Return the limits of this process."""
+        return PaceLimits(
+            requests_per_second=self.requests_per_second, bytes_per_second=self.bytes_per_second,
+            pause_ms=self.back_off_ms,
+        )  # fmt: skip
+
+    @property
+    def day(self) -> DaySum:
+        """Return what all hosts may announce in 24 hours."""
+        return DaySum(self.swaps_per_day, self.records_per_day)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachedSettings:
+    """What stays the same from start to end.
+
+    ``address`` is the cluster's, as people type it. Without ``topics`` the loop is about what the
+    decision log has as attached; with them about all partitions of those, or those of
+    ``partitions``. ``settings_of`` reads anew what is wanted of topics. ``keep_sources_ms`` is
+    written down with each swap, for whoever collects it. ``why_wait`` is asked whether brokers have
+    heard of a swap before its sources go. ``takes_over`` takes partitions from other
+    processes at the first claim of each. ``receipt`` is a file that takes a line of every wave and
+    collection.
+    """
+
+    address: str
+    settings_of: Callable[[Sequence[TopicFacts]], Settings]
+    topics: tuple[str, ...] = ()
+    partitions: tuple[int, ...] = ()
+    interval_ms: int = INTERVAL_MS_DEFAULT
+    grace_ms: int = GRACE_MS_DEFAULT
+    keep_sources_ms: int = 0
+    why_wait: WhyWait | None = None
+    caps: DaySum = CAPS_DEFAULT
+    keyless: Keyless = Keyless.FAIL
+    takes_over: bool = False
+    memory_bytes: int = MEMORY_BYTES_DEFAULT
+    task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
+    shape: Shape | None = None
+    receipt: Path | None = None
+
+
+class SightFolds:
+    """Folds of one cluster's metadata topic, a partition of it at a time."""
+
+    def __init__(self, cluster: MetadataReader, kept: KeptFolds) -> None:
+        """Take who reads, and what the decision log keeps for the first time."""
+        self._cluster = cluster
+        self._kept = kept
+        self._known: dict[tuple[str, int], FoldCheckpoint] = {}
+
+    def fold(
+        self, cluster_id: str, metadata_topic: TopicFacts, partitions: Sequence[int]
+    ) -> FoldedMetadata:
+        """Return what brokers know by ``partitions`` of the topic; errors are the client's."""
+        reader = _Noting(self._cluster)
+        folded = fold_metadata(
+            reader, metadata_topic, partitions,
+            kept=lambda each: self._known.get((cluster_id, each))
+            or self._kept.find(cluster_id, each),
+        )  # fmt: skip
+        if folded.faults:
+            self._known.clear()
+            return folded
+        count = metadata_topic.partition_count
+        told: dict[int, ClusterCache] = {each: ClusterCache() for each in partitions}
+        for name, cache in folded.cache.partitions.items():
+            at = metadata_partition(name.topic_id, name.partition, count)
+            told[at].partitions[name] = cache
+        for each, last in reader.last.items():
+            if last.value is None:
+                continue
+            point = FoldPoint(
+                cluster_id=cluster_id, topic_id=metadata_topic.topic_id, partition_count=count,
+                partition=each, offset=last.offset + 1, leader_epoch=last.leader_epoch,
+                record_epoch=last.leader_epoch, digest=digest_of(last.value),
+            )  # fmt: skip
+            # Nobody tells these caches more: who goes on from one copies it.
+            self._known[cluster_id, each] = FoldCheckpoint(point, told[each], last.offset + 1)
+        return folded
+
+
+class _Noting:
+    """A reader that remembers the last record of each partition."""
+
+    def __init__(self, inner: MetadataReader) -> None:
+        self._inner = inner
+        self.last: dict[int, MetadataValue] = {}
+
+    def read_ranges(self, topic: TopicFacts) -> list[OffsetRange]:
+        return self._inner.read_ranges(topic)
+
+    def read_metadata(self, partition: int, held: OffsetRange) -> Iterator[MetadataValue | int]:
+        for each in self._inner.read_metadata(partition, held):
+            if isinstance(each, MetadataValue):
+                self.last[partition] = each
+            yield each
 
 
 class WatchedCluster(LiveCluster, GroupCluster, Protocol):

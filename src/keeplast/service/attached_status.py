@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from keeplast.clock import Clock
-from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts
-from keeplast.cluster.metadata_cache import PartitionCache
-from keeplast.cluster.status import RemotePartitionStatus, is_compactors, partition_status
+from keeplast.cluster.live_cluster import ClusterFacts, OffsetRange, TopicFacts
+from keeplast.cluster.metadata_cache import (
+    PartitionCache,
+    RemotePartitionStatus,
+    is_compactors,
+    partition_status,
+)
 from keeplast.config.settings import Settings
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState
+from keeplast.model.hold import GroupReader, ReaderWait
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader, ReaderWait
-from keeplast.store.readers import StoredReaders
+from keeplast.store.look import StoredReaders
 from keeplast.tier.state.attached import Attached, Decision, DecisionState
 
 
@@ -152,6 +156,14 @@ def attached_status(
         ),
         readers,
     )  # fmt: skip
+
+
+def holes_words(status: AttachedStatus) -> list[str]:
+    """Return what nothing serves of an attached partition, a sentence each."""
+    return [
+        f"nothing serves offsets {first} to {last}; who reads them is sent elsewhere, or stops"
+        for first, last in status.remote.holes
+    ]
 
 
 def waits_of(

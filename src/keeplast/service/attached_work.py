@@ -14,78 +14,83 @@ What a reader must not break:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from keeplast.attach.answers.look import AttachedLooks, AttachedOutlook
-from keeplast.attach.held.kept_folds import KeptFolds
-from keeplast.attach.held.metadata_view import AttachTerms
+from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds
 from keeplast.attach.held.stored_segment import check_stored
-from keeplast.attach.rounds.allowance import Allowance, DaySum
+from keeplast.attach.rounds.attached_place import Allowance, DaySum
 from keeplast.attach.rounds.round import RoundWish, clean_attached, clean_to, margin_of
-from keeplast.attach.upkeep.collection import collect
-from keeplast.cleaner.selection import Candidate, Choice
+from keeplast.attach.upkeep.collection import CollectedSources, collect
+from keeplast.cleaner.selection import Choice
 from keeplast.clock import Clock
 from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.layouts.paced import PacedLayout
 from keeplast.errors import (
-    CommitUnknownError,
     CompactionError,
-    CorruptError,
     FencedError,
     InvariantError,
     RefusedError,
-    StoppedError,
     UnavailableError,
 )
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
-from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import Runner
 from keeplast.run.events import Events
-from keeplast.run.receipt import action_line
-from keeplast.service.attached_claims import AttachedClaims
-from keeplast.service.attached_facts import left_facts, request_of, with_brokers, worked_facts
-from keeplast.service.attached_settings import AttachedSettings
+from keeplast.service.attached_claims import (
+    AttachedClaims,
+    left_facts,
+    request_of,
+    with_brokers,
+    worked_facts,
+)
 from keeplast.service.attached_sight import (
+    AttachedSettings,
     AttachedSight,
     SeenPartition,
     WatchedCluster,
     settled_refusals,
 )
-from keeplast.service.control import Wish
-from keeplast.service.ledger import TurnLedger
-from keeplast.service.narrator import TierNarrator
-from keeplast.service.receipts import BYTES_MAX, receipt_to
+from keeplast.service.live import TierNarrator
 from keeplast.service.schedule import (
     LOOK_MS_MIN,
-    RETRY_MS_MAX,
-    is_lasting,
+    SetAside,
     is_stop,
+    mark_of,
     planned_round,
 )
-from keeplast.service.set_aside import SetAside, mark_of
 from keeplast.service.snapshot import (
     AttachedTotals,
-    PartitionCondition,
     PartitionFacts,
-    TierTotals,
 )
-from keeplast.survey.kept_heads import keep_line
-from keeplast.survey.receipt_clock import clock_notes
+from keeplast.service.status import State
+from keeplast.service.tiered_work import TieredWork, lasts
 from keeplast.survey.report import RoundReport, describe_error
 from keeplast.survey.request import PartitionRequest
-from keeplast.survey.wording import sentences
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Attached
 
+if TYPE_CHECKING:
+    from keeplast.service.tiered_work import Look
 
-class AttachedWork:
+
+@dataclass(frozen=True, slots=True)
+class _AttachedFinding:
+    """A partition as it was found, and as brokers know it."""
+
+    seen: SeenPartition
+    look: AttachedOutlook
+
+
+class AttachedWork(TieredWork[_AttachedFinding]):
     """The partitions of one cluster that this process may compact."""
 
     slots = 1
-    directory_look = None
+    stays = "published"
 
     def __init__(
         self,
@@ -101,36 +106,30 @@ class AttachedWork:
         events: Events,
     ) -> None:
         """Take the components; RefusedError where no receipt can be appended."""
+        super().__init__(
+            clock, files, receipt=settings.receipt, heads=lambda: log.facts,
+            backoff_ms=settings.interval_ms,
+            narrator=narrator, events=events,
+        )  # fmt: skip
         self._cluster = cluster
         self._log = log
         self._layout = layout
         self._runner = runner
-        self._clock = clock
-        self._files = files
         self._settings = settings
-        self._narrator = narrator
-        self._events = events
-        self.ledger = TurnLedger(clock, narrator, self._set_aside, settings.interval_ms)
-        self._schedule = self.ledger.schedule
         folds = KeptFolds(log.folds)
         self._sight = AttachedSight(cluster, log, settings, folds)
         self._looks = AttachedLooks(layout)
         self._groups = BrokerGroups(cluster)
         self._seen_ms: int | None = None
         self._is_sight_old = True
-        self._is_stopping = False
-        self._findings: dict[TopicPartition, tuple[SeenPartition, AttachedOutlook]] = {}
         self._stale: set[TopicPartition] = set()
-        self._declined: dict[TopicPartition, tuple[str, int, str]] = {}
         self._claims = AttachedClaims(cluster, log, layout, clock, settings, narrator, folds)
         self._marks: dict[TopicPartition, tuple[int, int]] = {}
         """Where log and dirty section began of what is set aside: else it is tried again."""
         self._cleaned: dict[TopicPartition, tuple[object, int]] = {}
-        self._unsettled: set[TopicPartition] = set()
+        self._uncollected: set[TopicPartition] = set()
         self._allowance = Allowance(log, "", settings.caps)
         self._spent = DaySum(0, 0)
-        self._totals = TierTotals()
-        self._receipt = receipt_to(files, settings.receipt, bytes_max=BYTES_MAX)
 
     @property
     def place(self) -> str:
@@ -154,13 +153,6 @@ class AttachedWork:
     def holding(self) -> Iterator[None]:
         """Hold nothing: each partition is claimed for its own round."""
         yield
-
-    def stop(self) -> None:
-        """End the round at its next safe point: what it reads tells it."""
-        self._is_stopping = True
-
-    def begin(self) -> None:
-        """Do nothing: what an earlier run left is in the decision log and on the cluster."""
 
     def refresh(self) -> None:
         """See the cluster anew when the last sight of it is too old; bad settings are told once."""
@@ -186,16 +178,13 @@ class AttachedWork:
         self._stale.clear()
         for line in settled_refusals(before, self._sight.refusals):
             self._narrator.warned(line)
-        notes = clock_notes(self._files, self._settings.receipt, now_ms)
         untold = self._groups.problems()
-        self.ledger.warn([*self._sight.warnings, *sentences(notes), *untold])
+        self.ledger.warn([*self._sight.warnings, *self._clock_notes(), *untold])
         here = set(self._sight.partitions)
         self._schedule.keep(here)
         self._claims.keep(here)
-        self._unsettled &= here
-        for kept in (self._declined, self._marks, self._cleaned, self._schedule.marks):
-            for gone in kept.keys() - here:
-                del kept[gone]
+        self._uncollected &= here
+        self._keep(here, self._marks, self._cleaned, self._schedule.marks)
 
     def _see_again(self, now_ms: int) -> None:
         """See anew what was worked on since the last sight."""
@@ -207,27 +196,11 @@ class AttachedWork:
             self._findings.pop(partition, None)
         self._stale -= stale
 
-    def grant(self, wish: Wish) -> None:
-        """Write a wish down where rounds are, and try again what it is about.
-
-        A round whatever the ratio is no wish of a cluster's: keeplast clean --force does one.
-        """
-        if self._receipt is not None:
-            line = self._receipt(
-                action_line(wish.partition, name=wish.deed, by=wish.by, now_ms=wish.at_ms)
-            )
-            # Where it cannot be kept now, the next decision keeps it.
-            with suppress(UnavailableError, CommitUnknownError):
-                keep_line(self._log.facts, line)
-        partition = wish.partition
-        if partition is None:
-            return
-        for kept in (self._schedule.marks, self._marks, self._declined):
-            kept.pop(partition, None)
+    def _try_again(self, partition: TopicPartition) -> None:
+        self._schedule.marks.pop(partition, None)
+        self._marks.pop(partition, None)
         self._claims.try_again(partition)
-        self._schedule.recovered(partition)
         self._sight.ask_again(partition.topic)
-        self._findings.pop(partition, None)
         self._stale.add(partition)
 
     def forget(self) -> None:
@@ -285,8 +258,8 @@ class AttachedWork:
             )
         self._schedule.marks.pop(partition, None)
         self._marks.pop(partition, None)
-        self._findings[partition] = seen, look
-        if not look.is_eligible and partition not in self._unsettled:
+        self._findings[partition] = _AttachedFinding(seen, look)
+        if not look.is_eligible and partition not in self._uncollected:
             self._schedule.recovered(partition)
         return worked_facts(
             seen, history, look, attached, self._decline_of(partition, look), looked_ms=now_ms
@@ -294,35 +267,35 @@ class AttachedWork:
 
     def _why_left(
         self, seen: SeenPartition, attached: Attached | None, now_ms: int
-    ) -> tuple[PartitionCondition, str, int | None] | None:
+    ) -> tuple[State, str, int | None] | None:
         """Return why a partition is left alone, and until when; None when it is worked on."""
         partition = seen.partition
         if seen.topic is None:
             return (
-                PartitionCondition.REFUSED,
-                "the topic is gone, or another one has its name; attach detach ends it in the "
+                State.REFUSED,
+                "the topic is gone, or another one has its name; keeplast detach ends it in the "
                 "decision log", None,
             )  # fmt: skip
         refusal = self._sight.refusals.get(partition.topic)
         if refusal is not None:
-            return PartitionCondition.REFUSED, refusal.reason, refusal.until_ms
+            return State.REFUSED, refusal.reason, refusal.until_ms
         if attached is not None and attached.epoch and attached.detached_ms is not None:
             return (
-                PartitionCondition.ELSEWHERE,
-                "given up by attach detach; keeplast clean takes it again", None,
+                State.ELSEWHERE,
+                "given up by keeplast detach; keeplast clean takes it again", None,
             )  # fmt: skip
         if attached is not None and attached.paused_ms is not None:
-            words = "paused on every host; attach resume goes on"
-            return PartitionCondition.NOT_DUE, words, None
+            words = "paused on every host; keeplast pause --resume goes on"
+            return State.NOT_DUE, words, None
         elsewhere = self._claims.elsewhere(seen, attached, now_ms)
-        return None if elsewhere is None else (PartitionCondition.ELSEWHERE, *elsewhere)
+        return None if elsewhere is None else (State.ELSEWHERE, *elsewhere)
 
     def _found(
         self, seen: SeenPartition, attached: Attached | None, now_ms: int
     ) -> AttachedOutlook:
         known = self._findings.get(seen.partition)
-        if known is not None and known[0] is seen:
-            return known[1]
+        if known is not None and known.seen is seen:
+            return known.look
         if seen.log is None:
             raise UnavailableError("it was not read yet; it is looked at again")
         return self._looks.look(
@@ -358,13 +331,11 @@ class AttachedWork:
             shape=settings.shape, brokers=self._groups,
         )  # fmt: skip
 
-    def _decline_of(self, partition: TopicPartition, look: AttachedOutlook) -> str | None:
-        """Return why a partition that is worth a round has none now, None when it may."""
-        if not look.is_eligible:
-            return None
-        fingerprint, until_ms, reason = self._declined.get(partition, ("", 0, ""))
-        if fingerprint == look.fingerprint and 0 < until_ms - self.ledger.looked_ms <= RETRY_MS_MAX:
-            return reason
+    def _decline_of(self, partition: TopicPartition, look: Look) -> str | None:
+        """Return why a partition that is worth a round has none now, a spent day included."""
+        found = super()._decline_of(partition, look)
+        if found is not None or not look.is_eligible:
+            return found
         return self._allowance.refusal(self._spent)
 
     def _set_aside(self, request: PartitionRequest, error: Exception) -> SetAside | None:
@@ -374,32 +345,19 @@ class AttachedWork:
         """
         partition = request.partition
         known = self._findings.get(partition)
-        is_damage = isinstance(error, CorruptError)
-        if known is None or not (is_damage or is_lasting(error, request.path)):
+        if known is None or not lasts(request, error):
             return None
-        self._marks[partition] = _mark_key(*known)
+        self._marks[partition] = _mark_key(known.seen, known.look)
         return mark_of(partition, error, self._clock.now_ms())
 
     # The rounds.
-
-    def candidates(self) -> Sequence[Candidate]:
-        """Return the partitions that are worth a round, and may have one."""
-        return [
-            Candidate(
-                partition, look.figures.cleanable.ratio, look.figures.compaction_delay_ms,
-                passed_over=self._schedule.history(partition).passed_over,
-            )
-            for partition, (_, look) in sorted(self._findings.items())
-            if look.is_eligible
-            and look.figures is not None
-            and self._decline_of(partition, look) is None
-        ]  # fmt: skip
 
     def clean(self, choices: Sequence[Choice]) -> tuple[TopicPartition, ...]:
         """Do one round of each chosen partition; returns those whose round ended."""
         ended = []
         for choice in choices:
-            seen, look = self._findings[choice.partition]
+            found = self._findings[choice.partition]
+            seen, look = found.seen, found.look
             if look.figures is not None:
                 strategy = self._sight.wanted.topic_config(choice.partition.topic).strategy
                 ranges = look.figures.cleanable
@@ -415,16 +373,9 @@ class AttachedWork:
                 del self._findings[choice.partition]
             else:
                 ended.append(choice.partition)
-                self._events.finished(choice.partition, report)
-                self.ledger.take(request_of(seen), report)
+                self._take(request_of(seen), look, report)
                 self._findings.pop(choice.partition, None)
-                if report.skipped:
-                    self._decline(choice.partition, look, str(report.reason))
         return tuple(ended)
-
-    def _decline(self, partition: TopicPartition, look: AttachedOutlook, reason: str) -> None:
-        until_ms = self._clock.now_ms() + RETRY_MS_MAX
-        self._declined[partition] = look.fingerprint, until_ms, reason
 
     def _round(self, seen: SeenPartition) -> RoundReport | None:
         """Do a round; None when somebody else was faster, which was told. Nothing raises."""
@@ -438,7 +389,7 @@ class AttachedWork:
                     receipt=self._receipt, allowance=self._allowance,
                 )  # fmt: skip
         except FencedError as error:
-            self._claims.lose(seen.partition, str(error))
+            self._fenced(seen.partition, error)
             return None
         except Exception as error:  # noqa: BLE001 - the loop that owns every round
             return RoundReport(error=describe_error(error), failure=error)
@@ -472,7 +423,7 @@ class AttachedWork:
     def _is_mendable(self, partition: TopicPartition) -> bool:
         """Say whether brokers serve nothing somewhere, and would when they are told once more."""
         found = self._findings.get(partition)
-        return found is not None and found[1].is_mendable
+        return found is not None and found.look.is_mendable
 
     def _may_settle(self, seen: SeenPartition, attached: Attached) -> bool:
         partition, now_ms = seen.partition, self._clock.now_ms()
@@ -483,47 +434,38 @@ class AttachedWork:
         )
 
     def _collect(self, seen: SeenPartition, *, mends: bool) -> None:
-        partition, request = seen.partition, request_of(seen)
-        try:
-            with self._claims.held(seen, self._terms(seen)) as publisher:
-                if publisher is None:
-                    return
-                self._stale.add(partition)
-                if mends:
-                    publisher.mend(publisher.look())
-                done = collect(
-                    publisher, self._settings.grace_ms, check=self._check_served,
-                    receipt=self._receipt, why_wait=self._settings.why_wait,
-                )  # fmt: skip
-        except FencedError as error:
-            self._claims.lose(partition, str(error))
+        partition, done = seen.partition, None
+        with self._apart(request_of(seen)) as failed:
+            done = self._collected(seen, mends=mends)
+        if failed:
+            self._uncollected.add(partition)
+        if done is None:
             return
-        except StoppedError as error:
-            self._narrator.warned(f"{partition}: {error}")
-            return
-        except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
-            self.ledger.failed(request, error)
-            self.ledger.show_failure(request, error)
-            self._findings.pop(partition, None)
-            self._unsettled.add(partition)
-            return
-        self._unsettled.discard(partition)
+        self._uncollected.discard(partition)
         self._claims.hold_back(partition, done.held_back)
         if done.segments:
-            self._totals = replace(
-                self._totals, collected_objects=self._totals.collected_objects + done.segments,
-                collected_bytes=self._totals.collected_bytes + done.bytes,
-            )  # fmt: skip
+            self._count(collected_objects=done.segments, collected_bytes=done.bytes)
             self._narrator.collected(partition, done.segments, done.bytes)
+
+    def _collected(self, seen: SeenPartition, *, mends: bool) -> CollectedSources | None:
+        """Collect as the holder; None when somebody else was faster, which was told."""
+        with self._claims.held(seen, self._terms(seen)) as publisher:
+            if publisher is None:
+                return None
+            self._stale.add(seen.partition)
+            if mends:
+                publisher.mend(publisher.look())
+            return collect(
+                publisher, self._settings.grace_ms, check=self._check_served,
+                receipt=self._receipt, why_wait=self._settings.why_wait,
+            )  # fmt: skip
+
+    def _fenced(self, partition: TopicPartition, error: FencedError) -> None:
+        self._claims.lose(partition, str(error))
 
     def _check_served(self, segment: RemoteLogSegment) -> None:
         self._progressed(0)
         check_stored(self._layout, segment)
-
-    def _progressed(self, count: int, partition: TopicPartition | None = None) -> None:
-        if self._is_stopping:
-            raise StoppedError("stopped on request; what is published stays, run again to go on")
-        self._events.progressed(count, partition)
 
 
 def _mark_key(seen: SeenPartition, look: AttachedOutlook) -> tuple[int, int]:

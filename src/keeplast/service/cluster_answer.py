@@ -12,23 +12,21 @@ from typing import Protocol
 from keeplast.attach.answers.explain import AttachedExplanation, RemoteLog, explain_attached
 from keeplast.attach.rounds.round import RoundWish, clean_to, margin_of
 from keeplast.clock import Clock, time_text
-from keeplast.cluster.facts import ClusterFacts, TopicFacts
 from keeplast.cluster.group_offsets import BrokerGroups, GroupCluster
 from keeplast.cluster.layouts.layout import RemoteLayout
-from keeplast.cluster.live_cluster import MetadataReader
-from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
-from keeplast.cluster.status import name_of
+from keeplast.cluster.live_cluster import ClusterFacts, MetadataReader, TopicFacts
+from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache, name_of
 from keeplast.config.settings import Settings
 from keeplast.errors import InvalidError
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.traces import find_attached_trace
-from keeplast.model.duration import duration_text
+from keeplast.model.hold import ToldGroups
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import ToldGroups
+from keeplast.model.text import duration_text
 from keeplast.rewrite.workspace import Workspace
+from keeplast.service.attached_outlook import dated, removal_pace
 from keeplast.service.explained import ExplainedPartition, KeyAnswer
 from keeplast.service.search_tasks import SearchRunner, ask_each
-from keeplast.service.tombstone_dates import dated, removal_pace
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
@@ -213,7 +211,7 @@ def remote_log(
 def _erased_words(remote: RemoteLog, grace_ms: int, *, has_log: bool) -> str:
     """Say what stands between a round and the end of what it replaces."""
     words = (
-        "no date: nobody knows when brokers copy more; what a round replaces stays "
+        "no date: when brokers copy more is not known; what a round replaces stays "
         f"{duration_text(grace_ms)} longer at least, until it is collected"
     )
     if not has_log:

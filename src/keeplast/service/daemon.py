@@ -1,9 +1,10 @@
-"""The loop of ``keeplast run`` and ``keeplast tier run``: look, choose, clean, publish, wait.
+"""The loop of ``keeplast run``: look, choose, clean, publish, wait.
 
 One turn takes as many partitions as there are workers and does one round of each, as so many of a
-broker's cleaner threads would; then everything is looked at anew. What it works on is a
-:class:`Work`: a data directory (:mod:`keeplast.service.directory_work`) or the partitions of a
-store (:mod:`keeplast.service.store_work`). What a reader must not break:
+broker's cleaner threads would; then everything is looked at again. What it works on is a
+:class:`Work`: a data directory (:mod:`keeplast.service.directory_work`), the partitions of a
+store (:mod:`keeplast.service.store_work`), or attached topics
+(:mod:`keeplast.service.attached_work`). What a reader must not break:
 
 1. No partition's failure ends the loop or keeps another from its turn
    (:mod:`keeplast.service.schedule`).
@@ -16,12 +17,20 @@ store (:mod:`keeplast.service.store_work`). What a reader must not break:
    of partitions comes to rest after at most one such round of each.
 
 Kafka: ``CleanerThread.doWork``; cleaning.md 1.1.
+
+What is known of each partition between turns, and what a round or a failure changes in it.
+
+Shared by whatever the loop works on. A failure either sets its partition aside, which only the
+place itself can do and remember, or lets it wait (:mod:`keeplast.service.schedule`).
+
+How a run ended: what was done, what was not, and what still stands against it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -36,12 +45,167 @@ from keeplast.errors import (
     error_text,
 )
 from keeplast.model.partition import TopicPartition
-from keeplast.service.control import Control, Wish
-from keeplast.service.directory_look import DirectoryLook
-from keeplast.service.ledger import TurnLedger
-from keeplast.service.narrator import Narrator
-from keeplast.service.run_report import RunReport, run_report
-from keeplast.service.snapshot import Observer, Snapshot, TierTotals
+from keeplast.service.live import Control, Narrator, TurnNarrator, Wish
+from keeplast.service.look import failed_facts
+from keeplast.service.schedule import Schedule, SetAside, TurnHistory
+from keeplast.service.snapshot import DirectoryLook, Observer, PartitionFacts, Snapshot, TierTotals
+from keeplast.service.status import State
+from keeplast.survey.report import RoundReport
+from keeplast.survey.request import PartitionRequest
+
+SetsAside = Callable[[PartitionRequest, Exception], SetAside | None]
+
+
+@dataclass(slots=True)
+class TurnLedger:
+    """``sets_aside`` returns the mark of a partition whose failure lasts, None when it may pass.
+
+    ``backoff_ms`` is how long nothing worth a round lets everything wait, and the first failure
+    its partition. ``looked_ms`` is when the partitions were last looked at.
+    """
+
+    clock: Clock
+    narrator: Narrator
+    sets_aside: SetsAside
+    backoff_ms: int = 0
+    schedule: Schedule = field(default_factory=Schedule)
+    facts: dict[TopicPartition, PartitionFacts] = field(default_factory=dict)
+    looked_ms: int = 0
+    told: set[str] = field(default_factory=set)
+    told_once: set[str] = field(default_factory=set)
+
+    def warn(self, messages: list[str]) -> None:
+        """Say what was not said the time before."""
+        for message in messages:
+            if message not in self.told:
+                self.narrator.warned(message)
+        self.told = set(messages)
+
+    def warn_once(self, message: str) -> None:
+        """Say ``message`` unless this run has said it already."""
+        if message not in self.told_once:
+            self.told_once.add(message)
+            self.narrator.warned(message)
+
+    def take(self, request: PartitionRequest, round_: RoundReport) -> None:
+        """Note how a round ended."""
+        partition = request.partition
+        self.schedule.finished(partition, round_, self.clock.now_ms())
+        failure = round_.failure or _without_progress(round_)
+        if failure is not None:
+            self.failed(request, failure)
+            self.show_failure(request, failure)
+            return
+        history = self.schedule.history(partition)
+        self.facts[partition] = replace(
+            self.facts[partition],
+            state=State.NOT_DUE,
+            reason="cleaned just now" if not round_.skipped else str(round_.reason),
+            rounds=history.rounds,
+            last_round=history.last_round,
+            last_round_ms=history.last_round_ms,
+            failures=0,
+            retry_at_ms=None,
+        )
+
+    def failed(self, request: PartitionRequest, error: Exception) -> None:
+        """Set a partition aside, or let it wait; says so."""
+        mark = self.sets_aside(request, error)
+        if mark is not None:
+            self.schedule.marks[request.partition] = mark
+            self.narrator.set_aside(request.partition, mark.reason)
+            return
+        pause_ms = self.schedule.failed(
+            request.partition, error, backoff_ms=self.backoff_ms, now_ms=self.clock.now_ms()
+        )
+        self.narrator.retrying(request.partition, error_text(error), pause_ms / 1000)
+
+    def show_failure(self, request: PartitionRequest, error: Exception) -> None:
+        """Publish a failure that was noted as the state of its partition."""
+        partition = request.partition
+        history, mark = self.schedule.history(partition), self.schedule.marks.get(partition)
+        reason = error_text(error) if mark is None else mark.reason
+        self.facts[partition] = self.failing(request, history, reason, mark)
+
+    def failing(
+        self,
+        request: PartitionRequest,
+        history: TurnHistory,
+        reason: str,
+        mark: SetAside | None = None,
+    ) -> PartitionFacts:
+        """Return what is published of a partition that fails, with what was last known of it."""
+        last = self.facts.get(request.partition)
+        now_ms = self.clock.now_ms()
+        return failed_facts(request, history, reason, mark, now_ms=now_ms, last=last)
+
+
+def _without_progress(round_: RoundReport) -> Exception | None:
+    """Return an error for a round that would only be repeated, None when it led somewhere."""
+    if round_.skipped or round_.is_expired_round or round_.end_offset is None:
+        return None
+    if round_.first_dirty is None or round_.end_offset > round_.first_dirty:
+        return None
+    return UnavailableError(f"the round ended where it began. offset={round_.end_offset}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """How a run ended: the last snapshot, and what was done since the start.
+
+    ``failures`` are those that no later round has made good; ``left`` are the partitions that
+    were eligible and had no round any more.
+    """
+
+    snapshot: Snapshot
+    seconds: float
+    rounds: int
+    bytes_read: int
+    bytes_written: int
+    failures: dict[TopicPartition, Exception]
+    left: tuple[TopicPartition, ...]
+
+
+def run_report(
+    snapshot: Snapshot,
+    schedule: Schedule,
+    refused: Mapping[TopicPartition, Exception],
+    seconds: float,
+) -> RunReport:
+    """Return the report of a run whose last snapshot is ``snapshot``.
+
+    ``refused`` are the partitions that could not be worked on because of how they are set up.
+    """
+    histories = schedule.histories
+    failures: dict[TopicPartition, Exception] = {
+        partition: (
+            CorruptError(mark.reason)
+            if mark.error_class == CorruptError.__name__
+            else InvariantError(mark.reason)
+        )
+        for partition, mark in schedule.marks.items()
+    }
+    failures |= refused
+    failures |= {
+        partition: history.failure
+        for partition, history in histories.items()
+        if history.failure is not None
+    }
+    left = [
+        each.partition
+        for each in snapshot.partitions
+        if each.state is State.ELIGIBLE and each.partition not in snapshot.cleaned
+    ]
+    return RunReport(
+        snapshot,
+        seconds,
+        sum(history.rounds for history in histories.values()),
+        sum(history.bytes_read for history in histories.values()),
+        sum(history.bytes_written for history in histories.values()),
+        failures,
+        tuple(left),
+    )
+
 
 NAP_SECONDS = 0.25
 """A pause is slept in parts, so that it ends soon when a stop is asked for."""
@@ -85,7 +249,7 @@ class Work(Protocol):
         ...
 
     def begin(self) -> None:
-        """Read what an earlier run has left behind."""
+        """Read what an earlier run has left."""
         ...
 
     def refresh(self) -> None:
@@ -116,7 +280,7 @@ class Work(Protocol):
         ...
 
     def forget(self) -> None:
-        """Look at everything anew after a pause."""
+        """Look at everything again after a pause."""
         ...
 
     def refused(self) -> Mapping[TopicPartition, Exception]:
@@ -132,7 +296,7 @@ class Daemon:
         work: Work,
         clock: Clock,
         *,
-        narrator: Narrator,
+        narrator: TurnNarrator,
         observer: Observer,
         order: Order = Order.OVERDUE_FIRST,
         is_once: bool = False,

@@ -9,18 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from keeplast.config.choice import ALL_PARTITIONS, PartitionChoice
-from keeplast.config.metadata_log import read_partition_numbers
+from keeplast.config.layers import ALL_PARTITIONS, PartitionChoice
 from keeplast.config.selection import Selection
+from keeplast.config.sources import read_partition_numbers
 from keeplast.errors import CompactionError, StoppedError
-from keeplast.inspect.beside_copies import BesideCopies, find_beside_copies
 from keeplast.inspect.erasure_search import marked_of
 from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key, rankings_of
-from keeplast.inspect.undo_copies import UndoCopies, find_undo_copies
+from keeplast.inspect.remains import BesideCopies, UndoCopies, find_beside_copies, find_undo_copies
 from keeplast.log.data_directory import PartitionEntry
 from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
+from keeplast.model.hold import GroupReader
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.erasure.erasing import OUT_OF_SERVICE_WORDS, out_of_service
 from keeplast.service.erasure.trace_bounds import TraceBounds
@@ -209,7 +208,7 @@ def _unlisted(selection: Selection) -> tuple[str, ...]:
     if not selection.directory.is_single:
         return ()
     return (
-        "directories beside this one that a broker disposes of, moves or has set aside: give the "
+        "directories next to this one that a broker disposes of, moves or has set aside: give the "
         "data directory",
     )
 

@@ -26,12 +26,12 @@ from keeplast.model.topic_config import CleanerConfig
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.expiry import failed_expiry
 from keeplast.run.receipt import action_line, append_receipt
-from keeplast.run.round_reports import candidate_of
-from keeplast.service.control import Deed, Wish
-from keeplast.service.directory_look import DirectoryLook
-from keeplast.service.ledger import TurnLedger
+from keeplast.run.round_state import candidate_of
+from keeplast.service.daemon import TurnLedger
+from keeplast.service.live import Deed, Narrator, Wish
 from keeplast.service.look import (
     LookFinding,
+    WatchedLogs,
     all_partitions,
     complaints,
     decided_facts,
@@ -40,21 +40,21 @@ from keeplast.service.look import (
     look_at,
     recovered_words,
 )
-from keeplast.service.narrator import Narrator
-from keeplast.service.receipts import receipts_file
-from keeplast.service.schedule import LOOK_MS_MIN, is_lasting, is_stop
-from keeplast.service.set_aside import (
+from keeplast.service.receipts import receipts_file, with_room
+from keeplast.service.schedule import (
     FAILING_NAME,
+    LOOK_MS_MIN,
     SetAside,
     failing,
     fingerprint,
+    is_lasting,
+    is_stop,
     read_set_aside,
     set_aside,
     write_set_aside,
 )
-from keeplast.service.snapshot import PartitionFacts, TierTotals
-from keeplast.service.watched_logs import WatchedLogs
-from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
+from keeplast.service.snapshot import DirectoryLook, PartitionFacts, TierTotals
+from keeplast.survey.bounds import Checkpoints, load_checkpoints
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport, describe_error
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey
@@ -66,6 +66,7 @@ class DirectorySettings:
 
     ``select`` reads settings and partitions anew. ``request`` is what every round is asked for:
     memory, order, whether idle segments are rolled. ``retries`` forgets what is set aside.
+    ``receipt`` is the file of receipts, None for the directory's own.
     ``is_watched`` has each look say what ``keeplast status`` would, for a console. ``untold``
     says what brokers that are asked do not tell.
     """
@@ -75,6 +76,7 @@ class DirectorySettings:
     request: CleanRequest
     retries: bool = False
     is_watched: bool = False
+    receipt: Path | None = None
     untold: Callable[[], Sequence[str]] = tuple
 
 
@@ -207,7 +209,7 @@ class DirectoryWork:
 
         A round that was wished for is one whatever the dirty ratio; every other limit stands.
         """
-        receipt = receipts_file(self._files, self._settings.root)
+        receipt = self._receipts()
         line = action_line(wish.partition, name=wish.deed, by=wish.by, now_ms=wish.at_ms)
         append_receipt(self._files, receipt, line)
         partition = wish.partition
@@ -228,8 +230,15 @@ class DirectoryWork:
             force=force,
             partitions=tuple(partitions),
             expired=self._known.cleaner.has_expired_rounds,
-            receipt=receipts_file(self._files, self._settings.root),
+            receipt=self._receipts(),
         )
+
+    def _receipts(self) -> Path:
+        """Return the file that the next lines are appended to, which has room."""
+        settings = self._settings
+        if settings.receipt is None:
+            return receipts_file(self._files, settings.root)
+        return with_room(self._files, settings.receipt)
 
     def look(self) -> None:
         """Find out what can be done; what cannot be looked at is set aside or waits.

@@ -6,32 +6,25 @@ same. Values are encoded by :mod:`keeplast.model.document`.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from keeplast.cleaner.section import LogFigures
-from keeplast.cluster.facts import ASSUMED_OF_BROKERS
-from keeplast.cluster.status import RemotePartitionStatus
 from keeplast.errors import error_text
 from keeplast.inspect.stages import StageCounts, Stages
 from keeplast.inspect.status import LogStatus
 from keeplast.model.document import shown_fields
 from keeplast.model.hold import Hold
-from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import ReaderWait
-from keeplast.service.set_aside import SetAside
-from keeplast.service.status import DirectoryStatus, PartitionStatus, State
+from keeplast.service.schedule import SetAside
+from keeplast.service.status import PartitionStatus, PlaceStatus
 from keeplast.survey.wording import sentences
 
-if TYPE_CHECKING:  # whoever shows a directory's logs needs none of a store's
-    from keeplast.inspect.header_scan import LogHeaders
+if TYPE_CHECKING:
+    from keeplast.inspect.stages import LogHeaders
+    from keeplast.service.attached_outlook import PartitionOutlook
+    from keeplast.service.attached_status import AttachedStatus
     from keeplast.service.snapshot import PartitionFacts
-    from keeplast.store.erasure import TierErasure
     from keeplast.store.status import TierStatus
-
 
 PARTITIONS = "partitions"
 """What the list of them is called, in every document that has one."""
@@ -66,31 +59,26 @@ def hold_document(hold: Hold) -> dict[str, Any]:
     }
 
 
-def status_document(status: DirectoryStatus) -> dict[str, Any]:
-    """Return the document that ``--json`` prints."""
+def status_document(status: PlaceStatus) -> dict[str, Any]:
+    """Return what ``keeplast status --json`` prints of a place, below its name."""
     rows = [partition_document(each) for each in status.partitions]
-    return {**status_head(status, status.partitions), PARTITIONS: rows}
-
-
-def status_head(status: DirectoryStatus, shown: Sequence[PartitionStatus]) -> dict[str, Any]:
-    """Return what the document says beside its partitions, those that are ``shown``."""
-    counts = Counter(each.state for each in shown)
-    return {
-        "path": str(status.root),
-        "now_ms": status.now_ms,
-        "is_locked": status.is_locked,
-        "states": {state.value: counts[state] for state in State},
-    }
+    return {**status.head(), PARTITIONS: rows}
 
 
 def partition_document(each: PartitionStatus) -> dict[str, Any]:
-    """Return what the document says of one partition of a directory."""
+    """Return what the document says of one partition, wherever it lies."""
+    own = _log_document(each.log)
+    if each.stored is not None:
+        own = tier_document(each.stored, each.figures)
+    elif each.attached is not None:
+        own = _attached_document(each.attached, each.outlook)
     return {
         "topic": each.partition.topic,
         "partition": each.partition.partition,
         "state": each.state.value,
         "reason": each.reason,
-        **_log_document(each.log),
+        **own,
+        "deadline_ms": each.deadline_ms,
         "set_aside": _mark_document(each.set_aside),
         "failing": _mark_document(each.failing),
         "last_round": None
@@ -106,19 +94,35 @@ def partition_document(each: PartitionStatus) -> dict[str, Any]:
             "seconds": each.last_round.seconds,
             "verdict": each.last_round.verdict or None,
         },
-        "erased_by": None
-        if each.erased_by is None
-        else {
-            "by_ms": each.erased_by.by_ms,
-            "eligible_by_ms": each.erased_by.eligible_by_ms,
-            "is_gone": each.erased_by.is_gone,
-            "is_unknown": each.erased_by.is_unknown,
-            "why": each.erased_by.why,
-        },
-        "error": None
-        if each.error is None
-        else {"class": type(each.error).__name__, "message": error_text(each.error)},
+        "erased_by": _erased_document(each),
+        "error": _error_document(each.error),
     }
+
+
+def _erased_document(each: PartitionStatus) -> dict[str, Any] | None:
+    """Return by when old values are gone; of attached ones there is a span and no date."""
+    if each.outlook is not None and each.outlook.old is not None:
+        old = each.outlook.old
+        return {
+            "by_ms": None, "eligible_by_ms": None, "is_gone": False, "is_unknown": False,
+            "why": old.why, "after_round_ms": old.after_round_ms,
+            "replaced_by_ms": old.replaced_by_ms,
+        }  # fmt: skip
+    if each.erased_by is None:
+        return None
+    return {
+        "by_ms": each.erased_by.by_ms,
+        "eligible_by_ms": each.erased_by.eligible_by_ms,
+        "is_gone": each.erased_by.is_gone,
+        "is_unknown": each.erased_by.is_unknown,
+        "why": each.erased_by.why,
+    }
+
+
+def _error_document(error: Exception | None) -> dict[str, Any] | None:
+    if error is None:
+        return None
+    return {"class": type(error).__name__, "message": error_text(error)}
 
 
 def _mark_document(mark: SetAside | None) -> dict[str, Any] | None:
@@ -139,7 +143,6 @@ def _log_document(log: LogStatus | None) -> dict[str, Any]:
         "log_start": None if log is None else log.log_start,
         "log_end": None if log is None else log.log_end,
         **figures_document(None if log is None else log.figures),
-        "deadline_ms": None if log is None else log.deadline_ms,
         "leftover_bytes": None if log is None else log.leftover_bytes,
         "kept_until_ms": None if log is None else log.kept_until_ms,
         "told_from": None if log is None else log.told_from,
@@ -195,19 +198,21 @@ def facts_document(facts: PartitionFacts) -> dict[str, Any]:
     }
 
 
-def tier_document(s: TierStatus) -> dict[str, Any]:
-    """Return a partition's status for the document."""
+def tier_document(s: TierStatus, figures: LogFigures | None) -> dict[str, Any]:
+    """Return what a store says of a partition, and of a round where that is known."""
     return {
-        "topic": s.partition.topic, "partition": s.partition.partition, "owner": s.owner,
+        "owner": s.owner,
         "leader_epoch": s.leader_epoch, "log_start": s.log_start, "remote_end": s.remote_end,
-        "log_end": s.log_end, "first_dirty": s.first_dirty, "told_from": s.told_from,
-        "cleanable_to": s.cleanable_to,
+        "log_end": s.log_end, "told_from": s.told_from,
+        **figures_document(figures),
+        "first_dirty": s.first_dirty, "bound": s.cleanable_to,
         "ratio": s.ratio, "kip_ratio": s.kip_ratio, "clean_bytes": s.clean_bytes,
         "cleanable_bytes": s.cleanable_bytes, "bytes": s.remote_bytes,
         "local_bytes": s.local_bytes,
         "is_drifted": s.is_drifted, "orphans": s.orphans, "orphan_bytes": s.orphan_bytes,
         "collected_from_ms": s.collected_from_ms,
         "uncleanable_reason": s.uncleanable_reason, "holder": _holder_document(s),
+        "lease": _lease_document(s),
         "vector": s.vector, "settings": s.settings, "readers": s.readers,
         "holds": [hold_document(each) for each in s.holds],
         "regions": [
@@ -231,40 +236,37 @@ def _holder_document(s: TierStatus) -> dict[str, Any] | None:
     return {"process": s.holder.pid, "host": s.holder.host, "since_ms": s.held_since_ms}
 
 
-def erased_document(found: TierErasure | None) -> dict[str, Any]:
-    """Return the bound for the document, nothing when it was not asked for."""
-    if found is None:
-        return {}
-    bound = {"by_ms": found.by_ms, "eligible_by_ms": found.eligible_by_ms, "why": found.why}
-    return {"erased_by": bound}
-
-
-def store_document(
-    found: Sequence[TierStatus],
-    given_up: Sequence[TopicPartition],
-    erasures: Mapping[TopicPartition, TierErasure] = MappingProxyType({}),
-) -> dict[str, Any]:
-    """Return the status of a store: its partitions, and those whose objects wait to be removed."""
-    rows = [
-        {**tier_document(each), **erased_document(erasures.get(each.partition))} for each in found
-    ]
-    return {PARTITIONS: rows, **store_head(given_up)}
-
-
-def store_head(given_up: Sequence[TopicPartition]) -> dict[str, Any]:
-    """Return what that document says beside its partitions."""
-    return {"given_up": [{"topic": each.topic, "partition": each.partition} for each in given_up]}
-
-
-def attached_row(remote: RemotePartitionStatus, readers: ReaderWait | None) -> dict[str, Any]:
-    """Return what brokers serve of one partition, and whom its tombstones wait for."""
-    return shown_fields(remote) | {"readers": readers}
-
-
-def attached_head(cluster_id: str, metadata_ends: Mapping[int, int]) -> dict[str, Any]:
-    """Return what that document says beside its partitions."""
+def _lease_document(s: TierStatus) -> dict[str, Any] | None:
+    if s.lease is None:
+        return None
     return {
-        "cluster_id": cluster_id,
-        "metadata_offsets": {str(number): end for number, end in metadata_ends.items()},
-        "assumed": ASSUMED_OF_BROKERS,
+        "epoch": s.lease.epoch, "holder": s.lease.holder, "lease_ms": s.lease.lease_ms,
+        "acknowledged": s.lease.acknowledged, "number": s.lease.number,
+    }  # fmt: skip
+
+
+def _attached_document(status: AttachedStatus, outlook: PartitionOutlook | None) -> dict[str, Any]:
+    """Return what brokers serve of a partition, whom its tombstones wait for, and what is next."""
+    log, attached = status.remote.log, status.attached
+    found = {
+        **shown_fields(status.remote),
+        "log_start": log.start,
+        "log_end": log.end,
+        **figures_document(None if outlook is None else outlook.figures),
+        "readers": status.readers,
+        "holds": [] if attached is None else [hold_document(each) for each in attached.holds],
+    }
+    if outlook is None:
+        return found
+    saving = outlook.saving
+    return found | {
+        "first_dirty": outlook.first_dirty,
+        "told_from": outlook.told_from,
+        "regions": outlook.regions(),
+        "is_due": outlook.is_due,
+        "missing_aborts": outlook.missing_aborts,
+        "tombstone_dates": outlook.tombstones,
+        "saving": None
+        if saving is None
+        else shown_fields(saving) | {"error": _error_document(saving.error)},
     }

@@ -14,25 +14,29 @@ from keeplast.cleaner.reasons import ActiveLimit
 from keeplast.clock import time_text
 from keeplast.errors import error_text
 from keeplast.format.record import Record
-from keeplast.inspect.beside_copies import BesideCopies, BesideCopy
 from keeplast.inspect.explain import FoundRecord, KeyExplanation
 from keeplast.inspect.key_search import KeyRecord
 from keeplast.inspect.log_rows import bytes_row
-from keeplast.inspect.past_rounds import find_past_rounds, records_taken
+from keeplast.inspect.remains import BesideCopies, BesideCopy, UndoCopy
 from keeplast.inspect.traces import (
     LastTrace,
     expiry_outlook_words,
+    find_past_rounds,
     reason_words,
+    records_taken,
     timeline,
     trace_words,
 )
-from keeplast.inspect.undo_copies import UndoCopy
 from keeplast.model.document import encode
-from keeplast.model.escapes import printable, shown_bytes
 from keeplast.model.partition import TopicPartition
-from keeplast.model.redaction import without_secrets
-from keeplast.model.size import format_bytes, format_counted
-from keeplast.read.transaction_outcomes import TransactionOutcome
+from keeplast.model.text import (
+    format_bytes,
+    format_counted,
+    printable,
+    shown_bytes,
+    without_secrets,
+)
+from keeplast.read.transactions import TransactionOutcome
 from keeplast.store.explain import ReplacedCopy
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.report import describe_error
@@ -168,7 +172,7 @@ def summary_line(answer: KeyAnswer) -> str:
     beside = sum(len(each.beside) for each in parts)
     beside += sum(len(each.copies.found) for each in answer.out_of_service)
     more = f", {copies} more in replaced segments" if copies else ""
-    more += f", {beside} more in files beside the log" if beside else ""
+    more += f", {beside} more in files next to the log" if beside else ""
     more += f", {kept} more kept for undo" if kept else ""
     missing = f"; {unread}" if unread else ""
     return (
@@ -235,7 +239,7 @@ def answer_lines(each: ExplainedPartition, *, names_options: bool = True) -> lis
         f"{each.name}: the record that stays: {', '.join(tried)}; this topic goes by "
         f"{found.topic.ranking}",
         trace_line(each),
-        f"{each.name}: what is overwritten now is erased by: {each.erased_by}",
+        f"{each.name}: what is superseded now is erased by: {each.erased_by}",
     ]
     lines += [
         f"{each.name}: offset {copy.record.offset} also in replaced segment {copy.segment_id}, "
@@ -327,7 +331,7 @@ def _next_round(found: KeyExplanation, *, names_options: bool) -> str:
 def receipt_lines(each: ExplainedPartition) -> list[str]:
     """Say which rounds may have taken earlier records of the key."""
     if not each.receipts:
-        return [f"{each.name}: no receipt tells of earlier rounds"]
+        return [f"{each.name}: no receipt names earlier rounds"]
     past = find_past_rounds(each.found, each.receipts)
     if not past.taking:
         return [f"{each.name}: no round took any record, by their receipts"]

@@ -6,27 +6,21 @@ wrong with a call is found before a runner is asked for.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.clock import time_text
-from keeplast.config.choice import PartitionChoice
-from keeplast.config.known_partitions import known_partitions
-from keeplast.errors import InvalidError
-from keeplast.log.files import LocalFiles
+from keeplast.config.layers import PartitionChoice
+from keeplast.errors import Despite, InvalidError
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.pipeline.checkpoint_group import read_group_checkpoint
-from keeplast.pipeline.checkpoint_topic import read_checkpoint, split_checkpoint
-from keeplast.pipeline.export import Export, ExportEvents, Workers, check_target, export_state
-from keeplast.pipeline.increment import KEPT_DEFAULT, VersionPlace
+from keeplast.pipeline.checkpoints import read_checkpoint, read_group_checkpoint, split_checkpoint
+from keeplast.pipeline.increment import VersionPlace
 from keeplast.pipeline.source_options import OBJECT_PREFIX, SourceOptions, read_options
 from keeplast.service.read_place import ReadPlace
-from keeplast.survey.request import TASK_MEMORY_BYTES_DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +53,9 @@ class ExportPoint:
         asked = [name for name, value in ends.items() if value is not None]
         if len(asked) > 1:
             raise InvalidError(f"one point at a time; leave out {' and '.join(asked[1:])}")
+
+
+LATEST = ExportPoint()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,55 +105,13 @@ def find_versions(
             raise InvalidError("--keep is about versions; give --incremental too, or leave it out")
         return None
     if overwrite:
-        raise InvalidError("--incremental adds a version and replaces none; leave --overwrite out")
+        raise InvalidError(
+            "--incremental adds a version and replaces none; leave "
+            f"--despite {Despite.EXISTING_TARGET} out"
+        )
     versions = VersionPlace(to.resolve())
     versions.check()
     return versions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportCall:
-    """An export to be made; with ``versions`` the next of these, of which ``keep`` stay."""
-
-    source: ExportSource
-    to: Path
-    versions: VersionPlace | None = None
-    keep: int | None = None
-    overwrite: bool = False
-    tombstones: bool = False
-    task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
-
-    def check(self) -> None:
-        """Raise RefusedError where the target cannot be written, before anything is started."""
-        check_target(
-            self._target(), LocalFiles(), self.source.options, overwrite=self.overwrite
-        )  # fmt: skip
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other exports from adding a version meanwhile, and let errors name what is there.
-
-        RefusedError while another one is at it.
-        """
-        versions = self.versions
-        with nullcontext() if versions is None else versions.held(), self.source.named():
-            yield
-
-    def run(self, workers: Workers, events: ExportEvents) -> Export:
-        """Write it, within :meth:`held`; errors as for :func:`~keeplast.pipeline.export_state`."""
-        source, versions = self.source, self.versions
-        done = export_state(
-            source.options, self._target(), workers, events, topic_config=source.topic_config,
-            partitions=source.numbers, overwrite=self.overwrite,
-            task_memory_bytes=self.task_memory_bytes, names_all=source.names_all,
-            versions=versions, tombstones=self.tombstones, known=known_partitions,
-        )  # fmt: skip
-        if versions is not None:
-            versions.settle(done.target, KEPT_DEFAULT if self.keep is None else self.keep)
-        return done
-
-    def _target(self) -> Path:
-        return self.to.absolute() if self.versions is None else self.versions.next()
 
 
 def _source(
@@ -201,7 +156,7 @@ def _take_group(
     place: ReadPlace, scope: PartitionChoice, group: str, given: dict[str, str]
 ) -> ExportedPoint:
     """Add to ``given`` what a consumer group has committed, as far as it was chosen."""
-    if len(json.loads(given.get("paths", "[]"))) > 1:
+    if place.groups is None and len(json.loads(given.get("paths", "[]"))) > 1:
         raise InvalidError(
             "a group's offsets are those in one directory; give --ending-offsets. "
             f"--checkpoint-group={group!r}"

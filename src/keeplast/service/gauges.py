@@ -3,7 +3,7 @@
 Names and meaning are those of ``kafka.log:type=LogCleaner`` and ``LogCleanerManager``
 (cleaning.md section 1.11), so that dashboards and alerts keep working, but for two on purpose
 (architecture 2.2 g): ``max-buffer-utilization-percent`` is computed and not cut to 0 or 100, and
-``max-compaction-delay-secs`` follows KIP-354: over all compacted partitions, anew at each look,
+``max-compaction-delay-secs`` follows KIP-354: over all compacted partitions, again at each look,
 without an upper limit. One that fails counts with what was last known of it: an alert that falls
 silent because rounds fail would be worse than none. What Kafka says of its threads is said
 here of the rounds of the last turn. Computes from values alone; :mod:`keeplast.service.metrics`
@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from keeplast.cleaner.section import LogFigures
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.stats import Stats
-from keeplast.service.control import Control
-from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
+from keeplast.service.live import Control
+from keeplast.service.snapshot import PartitionFacts, Snapshot
+from keeplast.service.status import State
 from keeplast.survey.report import RoundReport
 
 CLEANER = "LogCleaner"
@@ -51,7 +52,7 @@ class Observed:
         """Return the partitions of the last snapshot, none before the first."""
         return () if self.snapshot is None else self.snapshot.partitions
 
-    def in_state(self, state: PartitionCondition) -> list[PartitionFacts]:
+    def in_state(self, state: State) -> list[PartitionFacts]:
         """Return the partitions in one state."""
         return [each for each in self.partitions if each.state is state]
 
@@ -71,7 +72,7 @@ class GaugeObserver:
 
     @property
     def is_blocked(self) -> bool:
-        """Say whether nothing can be worked on now; asked anew, as no snapshot comes then."""
+        """Say whether nothing can be worked on now; asked each time, as no snapshot comes then."""
         return self._control is not None and self._control.trouble is not None
 
     def published(self, snapshot: Snapshot) -> None:
@@ -146,10 +147,6 @@ def _recopy_percent(observed: Observed, _now_ms: int) -> float:
     return 100 * written // max(sum(each.bytes_read for each in stats), 1)
 
 
-def _clean_time_seconds(observed: Observed, _now_ms: int) -> float:
-    return int(max((each.total_seconds for each in observed.stats()), default=0.0))
-
-
 def _figures(partitions: Sequence[PartitionFacts]) -> list[LogFigures]:
     """Return what is known of those that could be looked at once."""
     return [each.figures for each in partitions if each.figures is not None]
@@ -160,20 +157,16 @@ def _compaction_delay_seconds(observed: Observed, _now_ms: int) -> float:
     return max(delays, default=0) // 1000
 
 
-def _uncleanable_partitions(observed: Observed, _now_ms: int) -> float:
-    return len(observed.in_state(PartitionCondition.SET_ASIDE))
-
-
 def _uncleanable_bytes(observed: Observed, _now_ms: int) -> float:
-    marked = _figures(observed.in_state(PartitionCondition.SET_ASIDE))
+    marked = _figures(observed.in_state(State.SET_ASIDE))
     return sum(each.cleanable.cleanable_bytes for each in marked)
 
 
 def _dirty_percent(observed: Observed, _now_ms: int) -> float:
     candidates = (
-        PartitionCondition.ELIGIBLE,
-        PartitionCondition.NOT_DUE,
-        PartitionCondition.RETRYING,
+        State.ELIGIBLE,
+        State.NOT_DUE,
+        State.RETRYING,
     )
     found = _figures([each for each in observed.partitions if each.state in candidates])
     ratios = [each.cleanable.ratio for each in found]
@@ -182,10 +175,6 @@ def _dirty_percent(observed: Observed, _now_ms: int) -> float:
 
 def _since_last_run_ms(observed: Observed, now_ms: int) -> float:
     return 0 if observed.snapshot is None else now_ms - observed.snapshot.looked_ms
-
-
-def _dead_threads(_observed: Observed, _now_ms: int) -> float:
-    return 0
 
 
 GAUGES = (
@@ -203,7 +192,7 @@ GAUGES = (
     Gauge(
         CLEANER, "max-clean-time-secs",
         "Whole seconds that the longest round of the last turn took.",
-        _clean_time_seconds,
+        lambda observed, _: int(max((each.total_seconds for each in observed.stats()), default=0)),
     ),
     Gauge(
         CLEANER, "max-compaction-delay-secs",
@@ -217,12 +206,12 @@ GAUGES = (
         CLEANER, "DeadThreadCount",
         "Always 0: a worker that dies fails its round, which is tried again, and the daemon does "
         "not go on without one.",
-        _dead_threads,
+        lambda observed, _: 0,
     ),
     Gauge(
         MANAGER, "uncleanable-partitions-count",
         "Partitions that are set aside. Those that are retrying are not among them.",
-        _uncleanable_partitions, by_directory=True,
+        lambda observed, _: len(observed.in_state(State.SET_ASIDE)), by_directory=True,
     ),
     Gauge(
         MANAGER, "uncleanable-bytes",

@@ -16,20 +16,17 @@ from functools import partial
 from pathlib import Path
 
 from keeplast.clock import Clock
-from keeplast.errors import CompactionError, FencedError
-from keeplast.host.host_directory import host_directory
-from keeplast.host.lease_keeper import renewing
-from keeplast.host.leased_host import LeasedHost
+from keeplast.errors import CompactionError
+from keeplast.host.leased_host import LeasedHost, host_directory, renewing
 from keeplast.log.files import FileSystem
-from keeplast.model.host_role import HostRole
 from keeplast.model.partition import TopicPartition
-from keeplast.model.size import format_bytes
-from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.rewrite.runner import Runner
+from keeplast.model.text import format_bytes
+from keeplast.model.topic_config import CleanerConfig, HostRole, TopicConfig
+from keeplast.rewrite.task import Runner
 from keeplast.run.events import Events
-from keeplast.service.narrator import TierNarrator
+from keeplast.service.live import TierNarrator
 from keeplast.service.snapshot import PartitionFacts
-from keeplast.service.store_settings import StoreSettings
+from keeplast.service.store_choice import StoreSettings
 from keeplast.service.store_work import StoreWork
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.report import ExpiryReport, RoundReport
@@ -73,7 +70,7 @@ class HostWork(StoreWork):
         """Hold the directory and renew leases; at the end leaders copy what they have."""
         with (
             host_directory(self._host.root, self._files),
-            renewing(self._renewed, self._host.lease_ms),
+            renewing(lambda: list(self._hosts.values()), self._host.lease_ms),
             super().holding(),
         ):
             try:
@@ -84,9 +81,6 @@ class HostWork(StoreWork):
                 # Others take over at once, and need not wait for the end of a lease.
                 with suppress(CompactionError):
                     self._store.parts().metadata.give_back()
-
-    def _renewed(self) -> list[LeasedHost]:
-        return list(self._hosts.values())
 
     def refresh(self) -> None:
         """Read settings and list partitions again; the logs of those that are gone stay."""
@@ -156,15 +150,8 @@ class HostWork(StoreWork):
             if self._schedule.is_waiting(partition, self.ledger.looked_ms):
                 continue
             request = PartitionRequest(partition, ROOT / str(partition), TopicConfig())
-            try:
+            with self._apart(request):
                 has_settled |= self._settle_disk(partition, self._hosts[partition])
-            except FencedError as error:
-                self._narrator.warned(f"{partition}: {error}")
-                self._findings.pop(partition, None)
-            except Exception as error:  # noqa: BLE001 - whatever one does, the others go on
-                self.ledger.failed(request, error)
-                self.ledger.show_failure(request, error)
-                self._findings.pop(partition, None)
         return has_settled
 
     def _settle_disk(self, partition: TopicPartition, hosted: LeasedHost) -> bool:

@@ -1,12 +1,16 @@
-"""How far the rounds under way are, for who watches; passes on all that it hears.
+"""A loop at work: what may be asked of it, what it tells a person, and how far its rounds are.
 
-Calls come from the loop's thread and from workers, and must not block: a few numbers change under a
-lock.
+Asking never waits: wishes lie in a bounded queue until the loop comes by, between two turns. Other
+threads read the rest at leisure.
+
+Calls of narrators and events come from the loop's thread and from workers, and must not block: a
+few numbers change under a lock.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -14,20 +18,156 @@ from typing import Protocol
 
 from keeplast.cleaner.selection import Choice
 from keeplast.clock import Clock
+from keeplast.errors import UnavailableError
 from keeplast.model.partition import TopicPartition
 from keeplast.run.events import Events, RoundWork
-from keeplast.service.control import Control
-from keeplast.service.narrator import Narrator, TierNarrator
 from keeplast.service.snapshot import Snapshot
 from keeplast.survey.report import ExpiryReport, RoundReport
 
+WISHES_MAX = 100
+QUIET_SECONDS_MAX = 300
+"""A loop that has shown no life for so long is taken for stuck: rounds report as they read."""
 
-class Teller(Narrator, Events, Protocol):
-    """Who shows a run to a person."""
+
+class Deed(StrEnum):
+    """What can be asked for."""
+
+    CLEAN = "clean now"
+    """A round of one partition, whatever its dirty ratio; every other limit stands."""
+    RETRY = "retry"
+    """Try again what is set aside, or waits after a failure."""
+    PAUSE = "pause"
+    RESUME = "resume"
 
 
-class TierTeller(TierNarrator, Events, Protocol):
-    """Who shows a run in a store to a person."""
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One deed, asked for at ``at_ms`` by ``by``; ``partition`` is there for the first two."""
+
+    deed: Deed
+    partition: TopicPartition | None
+    by: str
+    at_ms: int
+
+
+class Control:
+    """Between the loop and its watchers."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Take the clock that life is measured with."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._wishes: deque[Wish] = deque()
+        self._beat = clock.seconds()
+        self.is_paused = False
+        self.trouble: str | None = None
+
+    def ask(self, deed: Deed, partition: TopicPartition | None, by: str) -> Wish:
+        """Leave a wish; UnavailableError when too many wait already."""
+        wish = Wish(deed, partition, by, self._clock.now_ms())
+        with self._lock:
+            if len(self._wishes) >= WISHES_MAX:
+                raise UnavailableError(
+                    f"too many wishes wait for the loop; try again later. waiting={WISHES_MAX}"
+                )
+            self._wishes.append(wish)
+        return wish
+
+    @property
+    def has_wishes(self) -> bool:
+        """Say whether the loop should come by."""
+        return bool(self._wishes)
+
+    def take(self) -> list[Wish]:
+        """Return what was asked for, in order; pausing and resuming are done by this."""
+        with self._lock:
+            taken = list(self._wishes)
+            self._wishes.clear()
+        for wish in taken:
+            if wish.deed in (Deed.PAUSE, Deed.RESUME):
+                self.is_paused = wish.deed is Deed.PAUSE
+        return taken
+
+    def beat(self) -> None:
+        """Say that the loop is alive."""
+        self._beat = self._clock.seconds()
+
+    def fault(self) -> str | None:
+        """Return why the loop cannot be said to turn, None when it turns."""
+        if self.trouble is not None:
+            return self.trouble
+        quiet = self._clock.seconds() - self._beat
+        if quiet > QUIET_SECONDS_MAX:
+            return f"the loop has shown no life for {quiet:.0f} s"
+        return None
+
+
+class TurnNarrator(Protocol):
+    """Receiver of what the loop itself tells: its turns, and what a user should know."""
+
+    def chosen(self, choices: Sequence[Choice]) -> None:
+        """Say which partitions are next, and why."""
+        ...
+
+    def idle(self, snapshot: Snapshot, seconds: float) -> None:
+        """Say that nothing is worth a round, and when the next look is."""
+        ...
+
+    def warned(self, message: str) -> None:
+        """Say something else the user should know."""
+        ...
+
+
+class Narrator(Protocol):
+    """Receiver of what becomes of partitions; rounds themselves go to ``Events``."""
+
+    def expired(self, partition: TopicPartition, report: ExpiryReport) -> None:
+        """Say which segments retention or the log start let go."""
+        ...
+
+    def set_aside(self, partition: TopicPartition, reason: str) -> None:
+        """Say that a partition will not be cleaned any more."""
+        ...
+
+    def retrying(self, partition: TopicPartition, reason: str, seconds: float) -> None:
+        """Say that something failed and will be tried again."""
+        ...
+
+    def warned(self, message: str) -> None:
+        """Say something else the user should know."""
+        ...
+
+
+class TierNarrator(Narrator, Protocol):
+    """Receiver of what becomes of partitions of a store, next to the above."""
+
+    def copied(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
+        """Say what a partition has gained."""
+        ...
+
+    def replaced(self, partition: TopicPartition, reason: str) -> None:
+        """Say that all of a partition was copied again, and why."""
+        ...
+
+    def collected(self, partition: TopicPartition, objects: int, size_bytes: int) -> None:
+        """Say what was removed from the object store."""
+        ...
+
+    def left_disk(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
+        """Say what local retention has removed from this host's disk."""
+        ...
+
+    def stands(self, partition: TopicPartition, words: str) -> None:
+        """Say whether this host leads a partition, or whom it follows."""
+        ...
+
+    def left_alone(self, partition: TopicPartition, reason: str) -> None:
+        """Say that another host owns a partition, and that it is left to that one."""
+        ...
+
+
+class Teller(TurnNarrator, Events, Protocol):
+    """Shows the turns and the rounds of a run to a person."""
 
 
 class Pass(StrEnum):
@@ -74,8 +214,8 @@ def percent_of(read_bytes: int, planned_bytes: int) -> int:
 class Progress:
     """The rounds under way, begun at ``since_ms``: bytes read by all of the turn of those planned.
 
-    ``rounds`` are those of this turn whose bytes are told apart, by partition; where they are not,
-    as on Spark, ``is_mixed`` and only the sum counts.
+    ``rounds`` are those of this turn whose bytes are counted apart, by partition; where they are
+    not, as on Spark, ``is_mixed`` and only the sum counts.
     ``taken`` are the partitions of this turn, those whose round has ended included.
     ``idle_until_ms`` is when the next look is, None while there is work. ``serial`` grows whenever
     something ends or begins.
@@ -97,7 +237,7 @@ class Progress:
         return percent_of(self.read_bytes, self.planned_bytes)
 
     def of(self, partition: TopicPartition) -> RoundProgress | None:
-        """Return how far the round of a partition is; None where nobody can tell it from others."""
+        """Return how far the round of a partition is; None where only a sum is known."""
         found = self.rounds.get(partition)
         if found is None or not self.is_mixed:
             return found
@@ -111,10 +251,10 @@ class Progress:
 
 
 class LiveProgress:
-    """A narrator and receiver of events that tells ``teller`` all it hears."""
+    """A receiver of turns and events that passes all of it on to ``teller``."""
 
     def __init__(self, teller: Teller, clock: Clock, control: Control) -> None:
-        """Take who is told, and whose heart beats with what is heard."""
+        """Take the receiver of all, and the control that beats with what is heard."""
         self._told = teller
         self._clock = clock
         self._control = control
@@ -172,18 +312,6 @@ class LiveProgress:
         self._begin((), self._clock.now_ms() + round(seconds * 1000))
         self._told.idle(snapshot, seconds)
 
-    def expired(self, partition: TopicPartition, report: ExpiryReport) -> None:
-        """Pass it on."""
-        self._told.expired(partition, report)
-
-    def set_aside(self, partition: TopicPartition, reason: str) -> None:
-        """Pass it on."""
-        self._told.set_aside(partition, reason)
-
-    def retrying(self, partition: TopicPartition, reason: str, seconds: float) -> None:
-        """Pass it on."""
-        self._told.retrying(partition, reason, seconds)
-
 
 def _with_read(found: Progress, read_bytes: int, partition: TopicPartition | None) -> Progress:
     """Return the progress with more bytes read."""
@@ -193,36 +321,3 @@ def _with_read(found: Progress, read_bytes: int, partition: TopicPartition | Non
         return replace(found, read_bytes=total, is_mixed=True)
     its = replace(its, read_bytes=its.read_bytes + read_bytes)
     return replace(found, read_bytes=total, rounds={**found.rounds, partition: its})
-
-
-class LiveTierProgress(LiveProgress):
-    """The same of a run in a store."""
-
-    def __init__(self, teller: TierTeller, clock: Clock, control: Control) -> None:
-        """Take who is told."""
-        super().__init__(teller, clock, control)
-        self._told_tier = teller
-
-    def copied(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
-        """Pass it on."""
-        self._told_tier.copied(partition, segments, size_bytes)
-
-    def replaced(self, partition: TopicPartition, reason: str) -> None:
-        """Pass it on."""
-        self._told_tier.replaced(partition, reason)
-
-    def collected(self, partition: TopicPartition, objects: int, size_bytes: int) -> None:
-        """Pass it on."""
-        self._told_tier.collected(partition, objects, size_bytes)
-
-    def left_disk(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
-        """Pass it on."""
-        self._told_tier.left_disk(partition, segments, size_bytes)
-
-    def stands(self, partition: TopicPartition, words: str) -> None:
-        """Pass it on."""
-        self._told_tier.stands(partition, words)
-
-    def left_alone(self, partition: TopicPartition, reason: str) -> None:
-        """Pass it on."""
-        self._told_tier.left_alone(partition, reason)

@@ -4,11 +4,16 @@ A look finishes what a crash left, repairs checkpoints that lie outside their lo
 for every log that it examines, and surveys. A partition that cannot be surveyed is a finding like
 any other; it keeps no other from being found. Kafka: ``grabFilthiestCompactedLog`` up to its
 choice; cleaning.md 1.2 and 1.6.
+
+What the loop tells of each log to whoever watches it, as ``keeplast status`` would.
+
+Made from surveys that were made anyway. Of what is set aside or waits it is what was last known, of
+a log that was just cleaned too, until the next look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,18 +22,18 @@ from keeplast.cleaner.reasons import DueReason, NothingBelow
 from keeplast.config.selection import Selection
 from keeplast.errors import CompactionError, error_text
 from keeplast.format.filename import CLEANER_CHECKPOINT
-from keeplast.inspect.status import LogStatus
+from keeplast.inspect.status import LogStatus, status_of_survey
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FileSystem
-from keeplast.log.format_guard import check_understood
+from keeplast.log.log_end import check_understood
 from keeplast.log.recovery import is_settled, recover_swap
 from keeplast.model.partition import TopicPartition
+from keeplast.run.commit import shielded
 from keeplast.run.coordinator import Coordinator
-from keeplast.run.shield import shielded
-from keeplast.service.schedule import TurnHistory
-from keeplast.service.set_aside import SetAside
-from keeplast.service.snapshot import PartitionCondition, PartitionFacts
-from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
+from keeplast.service.schedule import SetAside, TurnHistory, daemon_pace
+from keeplast.service.snapshot import DirectoryLook, PartitionFacts
+from keeplast.service.status import State, find_sizes, find_timestamp_ahead_max
+from keeplast.survey.bounds import Checkpoints, load_checkpoints
 from keeplast.survey.report import PartitionReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey
@@ -167,9 +172,9 @@ def facts_of(
             finding.request, history, str(finding.error), now_ms=finding.looked_ms, last=last
         )
     if isinstance(survey.decision, DueReason):
-        state, reason = PartitionCondition.ELIGIBLE, due_briefly(survey.decision)
+        state, reason = State.ELIGIBLE, due_briefly(survey.decision)
     else:
-        state, reason = PartitionCondition.NOT_DUE, skip_words(survey.decision, names_options=False)
+        state, reason = State.NOT_DUE, skip_words(survey.decision, names_options=False)
     return PartitionFacts(
         finding.partition,
         finding.request.path,
@@ -205,7 +210,7 @@ def failed_facts(
     What ``last`` says of its log still counts: a log that fails is no less dirty, and at ``now_ms``
     it is as overdue as it was and more.
     """
-    bare = PartitionFacts(request.partition, request.path, PartitionCondition.RETRYING, reason)
+    bare = PartitionFacts(request.partition, request.path, State.RETRYING, reason)
     figures = None
     if last is not None and last.figures is not None:
         delay = delay_ms(last.figures.overdue_from_ms, now_ms)
@@ -213,7 +218,7 @@ def failed_facts(
     return replace(
         bare,
         path=request.path,
-        state=PartitionCondition.RETRYING if mark is None else PartitionCondition.SET_ASIDE,
+        state=State.RETRYING if mark is None else State.SET_ASIDE,
         reason=reason,
         figures=figures,
         is_held_back=False,
@@ -232,11 +237,9 @@ def decided_facts(root: Path, report: PartitionReport) -> PartitionFacts:
     partition = TopicPartition(report.topic, report.partition)
     last = report.rounds[-1]
     if last.error is not None:
-        return PartitionFacts(
-            partition, root / str(partition), PartitionCondition.REFUSED, last.error.message
-        )
+        return PartitionFacts(partition, root / str(partition), State.REFUSED, last.error.message)
     return PartitionFacts(
-        partition, root / str(partition), PartitionCondition.NOT_DUE, last.reason or "nothing to do"
+        partition, root / str(partition), State.NOT_DUE, last.reason or "nothing to do"
     )
 
 
@@ -255,3 +258,57 @@ def complaints(selection: Selection) -> list[str]:
         if round_.error is not None
     ]
     return [*selection.warnings, *refused]
+
+
+class WatchedLogs:
+    """The logs of one data directory."""
+
+    def __init__(self, root: Path, files: FileSystem) -> None:
+        """Take where they are."""
+        self._root = root
+        self._files = files
+        self._logs: dict[TopicPartition, LogStatus | Exception] = {}
+
+    def detail(
+        self,
+        selection: Selection,
+        request: PartitionRequest,
+        survey: Survey,
+        checkpoints: Checkpoints,
+        looked_ms: int,
+    ) -> LogStatus:
+        """Return the status of a log that was surveyed; reads some of its active segment."""
+        ahead_ms = find_timestamp_ahead_max(selection.settings, request.partition.topic)
+        found = status_of_survey(
+            request, survey, checkpoints, self._files, looked_ms, timestamp_ahead_max_ms=ahead_ms
+        )
+        self._logs[request.partition] = found
+        return found
+
+    def take(self, selection: Selection, fresh: Iterable[LookFinding]) -> None:
+        """Note what a look found, and forget partitions that are gone."""
+        self._logs |= {each.partition: each.log for each in fresh if each.log is not None}
+        here = {each.partition for each in selection.partitions}
+        self._logs = {each: log for each, log in self._logs.items() if each in here}
+
+    def look(
+        self,
+        selection: Selection,
+        looked_ms: int,
+        marks: Mapping[TopicPartition, SetAside],
+        failures: Mapping[TopicPartition, SetAside],
+    ) -> DirectoryLook:
+        """Return the last look, which the loop made while it held the lock."""
+        found = tuple(
+            (each, self._logs[each.partition])
+            for each in selection.partitions
+            if each.partition in self._logs
+        )
+        measured = {
+            each.partition: log.size_bytes for each, log in found if isinstance(log, LogStatus)
+        }
+        return DirectoryLook(
+            self._root, looked_ms, True, daemon_pace(selection.settings.cleaner_config(), None),
+            found, selection.decided, dict(marks), dict(failures),
+            find_sizes(selection.directory, self._files, measured), selection.settings,
+        )  # fmt: skip

@@ -23,8 +23,8 @@ from keeplast.clock import Clock
 from keeplast.errors import InvalidError
 from keeplast.service.gauges import GAUGES, REMOVAL_REASONS, GaugeObserver, Totals
 from keeplast.service.snapshot import (
+    LOOP_STATES,
     AttachedTotals,
-    PartitionCondition,
     PartitionFacts,
     TierTotals,
 )
@@ -106,7 +106,7 @@ TIER_COUNTERS = (
     TierCounter("keeplast_tier_copied_bytes", "Bytes copied to it.", lambda t: t.copied_bytes),
     TierCounter(
         "keeplast_tier_replaced_ranges",
-        "Partitions that were copied anew, all of them, because a copy could have missed a delete.",
+        "Partitions that were copied again as a whole because a copy could have missed a delete.",
         lambda t: t.replaced_ranges,
     ),
     TierCounter(
@@ -219,7 +219,7 @@ BLOCKED_ABOUT = (
 )
 
 PARTITIONS = "keeplast_partitions"
-PARTITIONS_ABOUT = f"Partitions by state: {', '.join(PartitionCondition)}."
+PARTITIONS_ABOUT = f"Partitions by state: {', '.join(LOOP_STATES)}."
 
 
 class CleanerCollector(Collector):
@@ -250,7 +250,7 @@ class CleanerCollector(Collector):
             removed.add_metric([reason], observed.totals.removed_records.get(reason, 0))
         yield removed
         states = GaugeMetricFamily(PARTITIONS, PARTITIONS_ABOUT, labels=["state"])
-        for state in PartitionCondition:
+        for state in LOOP_STATES:
             states.add_metric([state.value], len(observed.in_state(state)))
         yield states
         yield GaugeMetricFamily(BLOCKED, BLOCKED_ABOUT, value=int(self._observer.is_blocked))

@@ -2,7 +2,7 @@
 
 A data directory has all sources, and a settings file that is written. Of a store see
 :mod:`keeplast.service.stored_settings`. A live cluster's topics are what keeplast is to make of
-them (:mod:`keeplast.config.attached`), and brokers keep their settings.
+them (:mod:`keeplast.config.mapping`), and brokers keep their settings.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keeplast.config.choice import PartitionChoice, SettingSources
+from keeplast.config.layers import PartitionChoice, SettingSources
 from keeplast.config.settings import Settings
 from keeplast.config.settings_file import Edit, change_settings
 from keeplast.config.sources import read_settings
-from keeplast.errors import InvalidError
+from keeplast.errors import Despite, InvalidError
 from keeplast.log.data_directory import DataDirectory, open_data_directory
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
@@ -111,7 +111,7 @@ def configure_directory(
     if terms.drops_keyless or terms.takes_over:
         raise InvalidError(
             "only partitions of a store are taken over and counted; leave --take-over and "
-            f"--drop-keyless out. path={path}"
+            f"--despite {Despite.KEYLESS_RECORDS} out. path={path}"
         )
     topic = scope.topics[0] if scope.topics else None
     directory = open_data_directory(path, files)

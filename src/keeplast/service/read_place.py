@@ -13,12 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keeplast.config.choice import SettingSources
+from keeplast.config.layers import SettingSources
+from keeplast.config.mapping import stored_topic_config
 from keeplast.config.sources import read_settings
-from keeplast.config.stored import stored_topic_config
-from keeplast.log.data_directory import open_data_directories
-from keeplast.log.object_paths import shown
-from keeplast.model.reader_wait import GroupReader
+from keeplast.log.data_directory import open_data_directories, shown
+from keeplast.model.hold import GroupReader
 from keeplast.model.topic_config import TopicConfig
 
 if TYPE_CHECKING:
@@ -42,6 +41,24 @@ class ReadPlace:
     object_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTerms:
+    """What a place is read by besides the choice of partitions.
+
+    ``checkpoint`` is TOPIC[@OFFSET]. ``also`` are further directories of a place of directories,
+    which ``takes_partial`` topics too. ``brokers`` tell what consumer groups have committed, None
+    where the place itself does.
+    """
+
+    checkpoint: str | None = None
+    also: tuple[Path, ...] = ()
+    takes_partial: bool = False
+    brokers: GroupReader | None = None
+
+
+PLAIN_READ = ReadTerms()
+
+
 def topics_read(topics: Sequence[str], checkpoint: str | None) -> tuple[str, ...]:
     """Return the topics that are looked at for ``topics``, none for all: a checkpoint's too."""
     named = checkpoint_topic(checkpoint)
@@ -54,27 +71,24 @@ def checkpoint_topic(checkpoint: str | None) -> str:
 
 
 def directory_read(
-    paths: Sequence[Path],
-    sources: SettingSources,
-    object_options: Mapping[str, str],
-    *,
-    takes_partial: bool = False,
+    path: Path, sources: SettingSources, object_options: Mapping[str, str], terms: ReadTerms
 ) -> ReadPlace:
-    """Return data directories, or partitions in them, to read from as one place.
+    """Return a data directory, or a partition in it, to read from as one place with the others.
 
-    Topics that are not whole there are refused unless it ``takes_partial`` ones.
+    Topics that are not whole there are refused unless partial ones are taken.
     """
     configs = partial(_directory_configs, sources)
     given = {
-        "paths": json.dumps([shown(str(path)) for path in paths]),
-        "partialTopics": str(takes_partial).lower(),
+        "paths": json.dumps([shown(str(each)) for each in (path, *terms.also)]),
+        "partialTopics": str(terms.takes_partial).lower(),
     }
-    return ReadPlace(given, configs, object_options=object_options)
+    return ReadPlace(given, configs, groups=terms.brokers, object_options=object_options)
 
 
 def store_read(
-    store: str, cluster: Mapping[str, object], object_options: Mapping[str, str]
-) -> ReadPlace:
+    store: str, cluster: Mapping[str, object], object_options: Mapping[str, str],
+    brokers: GroupReader | None,
+) -> ReadPlace:  # fmt: skip
     """Return the store at a URL to read from; ``cluster`` is what a broker's file says."""
 
     def configs(options: SourceOptions) -> Callable[[str], TopicConfig]:
@@ -82,7 +96,7 @@ def store_read(
 
     return ReadPlace(
         {"store": store}, configs, shows=lambda options: options.of(options.shown_logs()),
-        object_options=object_options,
+        groups=brokers, object_options=object_options,
     )  # fmt: skip
 
 

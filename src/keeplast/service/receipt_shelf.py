@@ -16,8 +16,8 @@ from pathlib import Path
 from keeplast.errors import CompactionError
 from keeplast.log.files import FileSystem, reading
 from keeplast.model.partition import TopicPartition
-from keeplast.model.size import format_counted
-from keeplast.service.receipt_names import FILE_NAME, PREVIOUS_NAME
+from keeplast.model.text import format_counted
+from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME
 from keeplast.service.status import LastRound, last_round_of
 from keeplast.survey.receipt_book import (
     ActionReceipt,

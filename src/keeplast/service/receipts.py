@@ -4,24 +4,44 @@ Every round appends its line to one file: at a data directory's root (the coordi
 the checkpoint moves), or where the user of a store says. When that is full it becomes the previous
 one, which replaces the one before: at most two files of about :data:`BYTES_MAX` each, and at least
 the rounds of the last of them. Brokers ignore plain files there.
+
+The files at a data directory's root in which the daemon keeps its receipts, by name.
+
+Whoever looks at them only must not import what writes them: :mod:`keeplast.service.receipts`.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
-from keeplast.log.files import FileSystem
-from keeplast.run.readiness import prove_receipt
+from keeplast.clock import SystemClock
+from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.run.foresight import prove_receipt
 from keeplast.run.receipt import Receipt, append_receipt, previous_receipts
-from keeplast.service.receipt_names import FILE_NAME
+from keeplast.survey.receipt_book import clock_notes
+from keeplast.survey.wording import sentences
+
+FILE_NAME = "keeplast-receipts"
+PREVIOUS_NAME = "keeplast-receipts.1"
+
 
 BYTES_MAX = 64 << 20
 
 
 def receipts_file(files: FileSystem, root: Path, bytes_max: int = BYTES_MAX) -> Path:
     """Return the file that the next rounds append to; a full one is put aside first."""
-    return _with_room(files, root / FILE_NAME, bytes_max)
+    return with_room(files, root / FILE_NAME, bytes_max)
+
+
+def open_receipt(path: Path | None, warned: Callable[[str], None]) -> Receipt | None:
+    """Return what appends lines to ``path``, as :func:`receipt_to`; warns of a clock that is behind
+    the last line there."""
+    files = LocalFiles()
+    for note in sentences(clock_notes(files, path, SystemClock().now_ms())):
+        warned(note)
+    return receipt_to(files, path)
 
 
 def receipt_to(
@@ -40,13 +60,14 @@ def receipt_to(
     def append(line: bytes) -> bytes:
         with lock:
             if bytes_max is not None:
-                _with_room(files, path, bytes_max)
+                with_room(files, path, bytes_max)
             return append_receipt(files, path, line)
 
     return append
 
 
-def _with_room(files: FileSystem, path: Path, bytes_max: int) -> Path:
+def with_room(files: FileSystem, path: Path, bytes_max: int = BYTES_MAX) -> Path:
+    """Return ``path``, once a full file of that name was put aside."""
     if files.exists(path) and files.stat(path).size_bytes >= bytes_max:
         files.rename(path, previous_receipts(path))
         files.fsync_directory(path.parent)

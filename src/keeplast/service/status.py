@@ -1,35 +1,39 @@
-"""The status of a data directory: every partition, what needs attention first, and until when.
+"""How partitions stand, in whatever kind of place: one value, most urgent first, and until when.
 
-Joins what each log says (:mod:`keeplast.inspect.status`) with what only the directory knows: which
-partitions are set aside, what the last rounds did, and how many logs share the daemon, which bounds
-how long a log can have to wait for its turn. Reads without the lock and writes nothing.
+And that of a data directory: what each log says (:mod:`keeplast.inspect.status`), joined with what
+only the directory knows: which partitions are set aside, what the last rounds did, and how many
+logs share the daemon, which bounds how long a log can have to wait for its turn. Reads without the
+lock and writes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from keeplast.cleaner.eligibility import CleanableRange
 from keeplast.cleaner.erasure import BasisKind, ErasureBasis, Pace, find_turn_ms
 from keeplast.cleaner.reasons import Decision, DueReason, NothingBelow
+from keeplast.cleaner.section import LogFigures
+from keeplast.clock import SystemClock
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.settings import Settings
 from keeplast.errors import InterruptedSwapError
 from keeplast.format.filename import LOG, parse_segment_file
-from keeplast.inspect.status import LogStatus
-from keeplast.log.child_path import child_path
-from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory
+from keeplast.inspect.status import ErasedBy, LogStatus, TombstoneReading
+from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory, child_path
 from keeplast.log.files import FileSystem
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.partition import TopicPartition
-from keeplast.model.topic_config import CleanerConfig
-from keeplast.service.receipt_names import FILE_NAME, PREVIOUS_NAME
-from keeplast.service.schedule import LOOK_MS_MIN
-from keeplast.service.set_aside import SetAside, is_about
+from keeplast.model.hold import GroupReader
+from keeplast.model.partition import INT64_MAX, TopicPartition
+from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME
+from keeplast.service.schedule import SetAside, is_about
 from keeplast.survey.receipt_book import (
     Entry,
     RoundReceipt,
@@ -41,56 +45,47 @@ from keeplast.survey.receipt_book import (
 )
 from keeplast.survey.report import PartitionReport, describe_error
 from keeplast.survey.request import PartitionRequest
-from keeplast.survey.wording import basis_words, decision_words
+from keeplast.survey.wording import decision_words
 
-ROUND_BYTES_PER_SECOND = 32 << 20
-"""Bytes of a log that a worker gets through in a second, at the least: both passes over compressed
-batches, and the writing, on one slow disk."""
-ROUND_MS_MIN = 2000
+if TYPE_CHECKING:  # a directory's status needs nothing of a store's or a cluster's
+    from keeplast.rewrite.task import Runner
+    from keeplast.service.attached_outlook import PartitionOutlook
+    from keeplast.service.attached_status import AttachedStatus
+    from keeplast.store.status import TierStatus
 
 
 class State(StrEnum):
     """Where a partition stands; what needs somebody's attention comes first."""
 
+    HOLES = "holes"
+    """Brokers serve nothing of some offsets; of a live cluster only."""
     SET_ASIDE = "set aside"
     UNREADABLE = "unreadable"
     INTERRUPTED = "interrupted"
     FAILING = "failing"
+    RETRYING = "retrying"
+    """The same, in the words of a loop over a store or a live cluster."""
+    REFUSED = "refused"
+    """Its settings or its name keep it from being looked at, or from rounds."""
     OVERDUE = "overdue"
     ELIGIBLE = "eligible"
     EXPIRED = "expired"
+    DIRTY = "dirty"
+    """Nobody knows whether a round is worth it, as without objects or a decision log."""
+    PAUSED = "paused"
+    """Of a live cluster only."""
     NOT_DUE = "not due"
     HELD_BACK = "held back"
+    NOT_ATTACHED = "not attached"
+    """Nobody compacts it by the decision log that was asked; of a live cluster only."""
+    ELSEWHERE = "owned elsewhere"
+    """Another host owns it; of a store and a live cluster only."""
     CLEAN = "clean"
-    REFUSED = "refused"
     NOT_COMPACTED = "not compacted"
 
 
 _DUE = (State.OVERDUE, State.ELIGIBLE, State.EXPIRED)
-_URGENCY = {state: rank for rank, state in enumerate(State)}
-
-
-@dataclass(frozen=True, slots=True)
-class ErasedBy:
-    """By when every value that is overwritten or deleted in the log now is gone from the disk.
-
-    It assumes that rounds succeed from now on; ``is_unknown`` while they fail. ``by_ms`` None means
-    that there is no bound, ``is_gone`` that there is nothing left to go; ``basis`` is what says
-    so, or what the bound rests on. ``eligible_by_ms`` is when the round is due, ``undo_ms`` how
-    long what it replaces is kept, and the rest of the time is what it may have to wait and take.
-    """
-
-    by_ms: int | None
-    eligible_by_ms: int | None
-    basis: ErasureBasis
-    is_gone: bool = False
-    is_unknown: bool = False
-    undo_ms: int = 0
-
-    @property
-    def why(self) -> str:
-        """Return the basis in words."""
-        return basis_words(self.basis)
+URGENCY = {state: rank for rank, state in enumerate(State)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +110,20 @@ class LastRound:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """One partition; ``log`` is None where it was not or could not be looked at.
+    """How one partition stands, wherever it lies.
 
-    ``reason`` is a sentence: why it is in its state; ``decision`` is the same
-    as a value where its log says so.
+    ::
+
+        every kind     partition, state, reason, error, figures, deadline_ms
+        directory      log, decision, set_aside, failing, last_round, erased_by
+        store          stored, erased_by where it was asked for
+        live cluster   attached, and its outlook
+
+    ``reason`` is a sentence: why it is in its ``state``; ``decision`` is the same as a value where
+    its log says so. ``error`` is why it could not be looked at, or not at all of it; ``log``,
+    ``stored`` and ``attached`` are None where it was not, and ``figures`` where nobody knows what a
+    round would take. After ``deadline_ms`` the log is overdue; None where it never is, or nobody
+    has looked.
     """
 
     partition: TopicPartition
@@ -131,25 +136,129 @@ class PartitionStatus:
     failing: SetAside | None = None
     last_round: LastRound | None = None
     erased_by: ErasedBy | None = None
+    stored: TierStatus | None = None
+    attached: AttachedStatus | None = None
+    outlook: PartitionOutlook | None = None
+    looked: LogFigures | None = None
+
+    @property
+    def figures(self) -> LogFigures | None:
+        """Return sizes and ratio, None where they are not known."""
+        return self.looked if self.log is None else self.log.figures
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """Return when ``max.compaction.lag.ms`` ends."""
+        if self.log is not None:
+            return self.log.deadline_ms
+        return None if self.looked is None else self.looked.overdue_from_ms
+
+    @property
+    def cleanable(self) -> CleanableRange | None:
+        """Return what a round would clean and what is clean, None where nobody could look.
+
+        Of a store by its metadata; of a live cluster all that is dirty where no figures are known.
+        """
+        if self.stored is not None:
+            return CleanableRange(
+                self.stored.cleanable_to, self.stored.clean_bytes, self.stored.cleanable_bytes
+            )
+        if self.figures is not None or self.attached is None:
+            return None if self.figures is None else self.figures.cleanable
+        its = self.attached
+        end = its.served[-1].end if its.served else its.cleaned_to
+        return CleanableRange(end, its.size_bytes - its.dirty_bytes, its.dirty_bytes)
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Return the bytes of its segments, of a store those in objects; None as for the above."""
+        if self.stored is not None:
+            return self.stored.remote_bytes
+        found = self.log if self.attached is None else self.attached
+        return None if found is None else found.size_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryStatus:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusTerms:
+    """What a look at a place reads, and as of when; ``now_ms`` None is now.
+
+    ``tombstones`` None and ``round_seconds`` None are what is usual. With ``erased_by`` a store's
+    objects are read for it. ``open_runner`` is who counts what rounds would save, None to count
+    nothing. ``receipt`` is a file of receipts, None what the place keeps. ``brokers`` tell what
+    consumer groups have committed, None where files do.
+    """
+
+    now_ms: int | None = None
+    tombstones: TombstoneReading | None = None
+    round_seconds: float | None = None
+    erased_by: bool = False
+    open_runner: Callable[[], AbstractContextManager[Runner]] | None = None
+    receipt: Path | None = None
+    brokers: GroupReader | None = None
+    planned: Callable[[int], None] = lambda count: None
+    progressed: Callable[[int], None] = lambda count: None
+
+    @property
+    def at_ms(self) -> int:
+        """Return the time as of which is looked, in milliseconds since 1970."""
+        return SystemClock().now_ms() if self.now_ms is None else self.now_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceStatus(ABC):
     """All partitions that were asked for, the most urgent first, as of ``now_ms``.
+
+    ``warnings`` are what else the user should know.
+    """
+
+    now_ms: int
+    partitions: tuple[PartitionStatus, ...]
+    warnings: tuple[str, ...] = ()
+
+    def in_state(self, state: State) -> list[PartitionStatus]:
+        """Return the partitions in one state."""
+        return [each for each in self.partitions if each.state is state]
+
+    def head(self) -> dict[str, Any]:
+        """Return what documents say besides the partitions."""
+        counts = Counter(each.state for each in self.partitions)
+        return {
+            "now_ms": self.now_ms,
+            **self.own_head(),
+            "states": {state.value: counts[state] for state in State},
+        }
+
+    @abstractmethod
+    def own_head(self) -> dict[str, Any]:
+        """Return what documents say of this kind of place alone."""
+
+    def notes(self) -> list[str]:
+        """Return what people are told of the place besides its partitions, a line each."""
+        return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryStatus(PlaceStatus):
+    """The status of a data directory.
 
     ``is_locked`` says that a broker or another keeplast holds the directory, so that what was read
     may have changed meanwhile.
     """
 
     root: Path
-    now_ms: int
     is_locked: bool
     pace: Pace
-    partitions: tuple[PartitionStatus, ...]
 
-    def in_state(self, state: State) -> list[PartitionStatus]:
-        """Return the partitions in one state."""
-        return [each for each in self.partitions if each.state is state]
+    def own_head(self) -> dict[str, Any]:
+        """Say whether somebody has the directory."""
+        return {"is_locked": self.is_locked}
+
+    def notes(self) -> list[str]:
+        """Say that what was read may change meanwhile."""
+        words = (
+            "A broker or another keeplast holds the directory: what is read may change meanwhile."
+        )
+        return [words] if self.is_locked else []
 
 
 def join_status(
@@ -192,7 +301,10 @@ def join_status(
                 erased_by=_bound_erasure(status, turn_ms, now_ms),
             )
         )
-    return DirectoryStatus(root, now_ms, is_locked, pace, tuple(sorted(statuses, key=_urgency)))
+    return DirectoryStatus(
+        now_ms=now_ms, partitions=most_urgent_first(statuses), root=root, is_locked=is_locked,
+        pace=pace,
+    )  # fmt: skip
 
 
 def read_round_receipts(
@@ -269,21 +381,6 @@ def _size_bytes(path: Path, files: FileSystem) -> int:
     return size_bytes
 
 
-def daemon_pace(cleaner: CleanerConfig, round_seconds: float | None) -> Pace:
-    """Return how fast a daemon is taken to be: one round at a time, each on a slow disk.
-
-    ``round_seconds`` is the longest that a round may last, when somebody knows; otherwise it
-    follows from the size of the log, and from the limit on bytes a second: a round reads a log
-    twice and writes it once at most.
-    """
-    pause_ms = max(cleaner.backoff_ms, LOOK_MS_MIN)
-    if round_seconds is not None:
-        return Pace(math.inf, round(round_seconds * 1000), 1, pause_ms)
-    limit = cleaner.io_limit
-    rate = ROUND_BYTES_PER_SECOND if limit is None else min(ROUND_BYTES_PER_SECOND, limit / 3)
-    return Pace(rate, ROUND_MS_MIN, 1, pause_ms)
-
-
 def find_timestamp_ahead_max(settings: Settings, topic: str) -> int:
     """Return how far ahead of the clock a broker lets records of ``topic`` be dated."""
     if settings.effective(BY_KEY["message.timestamp.type"], topic).value == "LogAppendTime":
@@ -293,11 +390,16 @@ def find_timestamp_ahead_max(settings: Settings, topic: str) -> int:
     return min(*limits, INT64_MAX)
 
 
+def most_urgent_first(found: Iterable[PartitionStatus]) -> tuple[PartitionStatus, ...]:
+    """Return partitions in the order in which they need attention."""
+    return tuple(sorted(found, key=_urgency))
+
+
 def _urgency(status: PartitionStatus) -> tuple[int, int, float, TopicPartition]:
-    log = status.log
-    delay = 0 if log is None else log.figures.compaction_delay_ms
-    ratio = 0.0 if log is None else log.figures.cleanable.ratio
-    return _URGENCY[status.state], -delay, -ratio, status.partition
+    figures = status.figures
+    delay = 0 if figures is None else figures.compaction_delay_ms
+    ratio = 0.0 if figures is None else figures.cleanable.ratio
+    return URGENCY[status.state], -delay, -ratio, status.partition
 
 
 def _report_decided(report: PartitionReport) -> PartitionStatus:

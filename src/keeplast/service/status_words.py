@@ -10,12 +10,18 @@ from collections.abc import Iterable
 from keeplast.cleaner.reasons import BoundNote, DueReason
 from keeplast.clock import utc_text
 from keeplast.inspect.stages import StageCounts, Stages
-from keeplast.inspect.status import LogStatus
-from keeplast.model.duration import duration_text, precise_duration_text, precise_relative_text
+from keeplast.inspect.status import ErasedBy, LogStatus
 from keeplast.model.hold import Hold
-from keeplast.model.offsets import range_text
-from keeplast.model.size import format_bytes, format_count
-from keeplast.service.status import DirectoryStatus, ErasedBy, PartitionStatus, State
+from keeplast.model.partition import range_text
+from keeplast.model.text import (
+    duration_text,
+    format_bytes,
+    format_count,
+    format_counted,
+    precise_duration_text,
+    precise_relative_text,
+)
+from keeplast.service.status import PartitionStatus, PlaceStatus, State
 from keeplast.survey.wording import sentences
 
 _SHOWN = {State.SET_ASIDE.value: "skipped"}
@@ -37,22 +43,22 @@ def skipped_words(error_class: str | None) -> str:
     return f"{state_words(State.SET_ASIDE)}: {what}"
 
 
-def status_summary(status: DirectoryStatus) -> str:
-    """Return one sentence about all partitions."""
+def status_summary(status: PlaceStatus, address: str) -> str:
+    """Return one sentence about all partitions of the place at ``address``."""
     counts = [
         f"{format_count(count)} {state_words(state)}"
         for state in State
         if (count := len(status.in_state(state)))
     ]
-    logs = [each.log for each in status.partitions if each.log is not None]
-    clean = sum(log.figures.cleanable.clean_bytes for log in logs)
-    cleanable = sum(log.figures.cleanable.cleanable_bytes for log in logs)
-    rest = sum(log.figures.uncleanable_bytes for log in logs)
-    plural = "" if len(status.partitions) == 1 else "s"
+    known = [each.figures for each in status.partitions if each.figures is not None]
+    clean = sum(each.cleanable.clean_bytes for each in known)
+    cleanable = sum(each.cleanable.cleanable_bytes for each in known)
+    rest = sum(each.uncleanable_bytes for each in known)
+    states = f" ({', '.join(counts)})" if counts else ""
     return (
-        f"{status.root}: {format_count(len(status.partitions))} partition{plural} "
-        f"({', '.join(counts)}); {format_bytes(clean)} clean, {format_bytes(cleanable)} "
-        f"cleanable, {format_bytes(rest)} not cleanable yet"
+        f"{address}: {format_counted(len(status.partitions), 'partition')}{states}; "
+        f"{format_bytes(clean)} clean, {format_bytes(cleanable)} cleanable, "
+        f"{format_bytes(rest)} not cleanable yet"
     )
 
 
@@ -125,7 +131,7 @@ def old_values_lines(each: PartitionStatus, erased: ErasedBy, now_ms: int) -> li
         f"old values: {joined} {_moment(erased.by_ms, now_ms)}, while keeplast run goes on and its "
         "rounds succeed",
         f"that is a round that is due by {_moment(erased.eligible_by_ms, now_ms)}, {erased.why}; "
-        f"then {waits} at most {ABOUT['keeplast run']}{kept}",
+        f"then {waits} at most {FOR_ROUNDS}{kept}",
     ]
 
 
@@ -238,21 +244,20 @@ def _stage_line(what: str, counts: StageCounts, now_ms: int, option: str) -> str
     return f"{what}: {', '.join([*words, retained])}, {format_count(counts.removable)} removable"
 
 
-ABOUT = {
-    "keeplast run": "for the rounds before it and its own",
-    "keeplast tier run": "for rounds, the grace, and the age of garbage",
-}
+FOR_ROUNDS = "for the rounds before it and its own"
+FOR_STORE = "for rounds, the grace, and the age of garbage"
 
 
-def erased_sentence(erased: ErasedBy, now_ms: int, *, loop: str = "keeplast run") -> str:
-    """Return by when old values are gone and what that rests on, ``loop`` going on."""
+def erased_sentence(erased: ErasedBy, now_ms: int, *, in_store: bool = False) -> str:
+    """Return by when old values are gone and what that rests on, a loop going on."""
     if erased.is_gone or erased.by_ms is None or erased.eligible_by_ms is None:
         return erased.why
     waits = precise_duration_text(erased.by_ms - erased.eligible_by_ms - erased.undo_ms)
     kept = f", then {duration_text(erased.undo_ms)} for undo" if erased.undo_ms else ""
+    what = FOR_STORE if in_store else FOR_ROUNDS
     return (
         f"{_moment(erased.by_ms, now_ms)}: due {_moment(erased.eligible_by_ms, now_ms)} "
-        f"({erased.why}), then {waits} at most {ABOUT[loop]}{kept}, while {loop} goes on and its "
+        f"({erased.why}), then {waits} at most {what}{kept}, while keeplast run goes on and its "
         "rounds succeed"
     )
 

@@ -11,18 +11,16 @@ from dataclasses import dataclass
 
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.traces import behind_undo, find_last_trace
+from keeplast.model.hold import GroupReader, ToldGroups
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader, ToldGroups
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.explained import ExplainedPartition, KeyAnswer
 from keeplast.service.search_tasks import SearchRunner, ask_each
-from keeplast.service.status import ErasedBy
 from keeplast.service.status_words import erased_sentence
-from keeplast.service.tier_pace import tier_pace
+from keeplast.service.store_choice import tier_pace
 from keeplast.store.explain import StoredKey, explain_stored
-from keeplast.store.look import RemoteLook
-from keeplast.store.readers import StoredReaders
+from keeplast.store.look import RemoteLook, StoredReaders
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
@@ -116,19 +114,18 @@ def answer_from_store(
             faults.append((partition, stored))
             continue
         found = stored.found
-        bound = opened.erased_by(partition, pace)
+        erased = opened.erased_by(partition, pace)
         trace = find_last_trace(
-            found, erased_by_ms=bound.by_ms,
+            found, erased_by_ms=erased.by_ms,
             turn_ms=2 * pace.pass_ms + pace.left_ms(look.topic.undo_retention_ms),
             has_expired_rounds=cleaner.has_expired_rounds,
         )  # fmt: skip
         if stored.kept:
             last_ms = max(each.until_ms or 0 for each in stored.kept)
             trace = behind_undo(trace, max(last_ms, now_ms) + pace.pass_ms)
-        erased = ErasedBy(bound.by_ms, bound.eligible_by_ms, bound.basis)
         parts.append(
             ExplainedPartition(
-                found, trace, erased_sentence(erased, now_ms, loop="keeplast tier run"),
+                found, trace, erased_sentence(erased, now_ms, in_store=True),
                 [each for each in receipts if each.partition == partition], stored.copies,
                 kept=stored.kept, left_out=(stored.left_out, stored.left_out_bytes),
             )

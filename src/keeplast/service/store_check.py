@@ -1,6 +1,6 @@
-"""What stands in the way of a round of a store: its database, its objects, clock and settings.
+"""What stands in the way of a round of a store, and whether what it holds is right.
 
-The rule: **each right that is missing is named, and nothing stays behind**. Only in a place that is
+The rule: **each right that is missing is named, and no probe is left**. Only in a place that is
 this store's a probe is written, read, written again under the condition that there is none, listed
 and removed. The database is only looked at.
 """
@@ -8,26 +8,31 @@ and removed. The database is only looked at.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 
-from keeplast.cleaner.hazards import hazards_of
-from keeplast.cleaner.internal_topics import pinned
+from keeplast.cleaner.settings import hazards_of, pinned
 from keeplast.clock import Clock, time_text
+from keeplast.inspect.receipt_proof import with_check
+from keeplast.inspect.verified_log import VerificationReport
 from keeplast.log.file_rights import missing_right, user_name
+from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.model.redaction import shown_url
-from keeplast.model.size import format_counted
+from keeplast.model.text import format_counted, shown_url
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.service.place_check import CheckState, PartCheck, PlaceCheck, tried
+from keeplast.service.verifying import ChosenPartition, VerifyAnswer, VerifyTerms, judge_each
 from keeplast.store.migration import SettingsOf
+from keeplast.store.tiered_store import TieredStore
+from keeplast.store.verification import judge_partition
+from keeplast.survey.kept_heads import read_kept_chain
+from keeplast.survey.receipt_book import RoundReceipt
+from keeplast.tier.metadata.collection import IGNORES_CONDITIONS, check_name
 from keeplast.tier.metadata.database import exposed_mode, open_database, sqlite_path
 from keeplast.tier.metadata.metadata_store import MetadataStore
-from keeplast.tier.metadata.store_name import IGNORES_CONDITIONS, check_name
 from keeplast.tier.metadata.stored_logs import OBJECTS
-from keeplast.tier.objects.object_store import STORE_PROBE, ObjectPlace
-from keeplast.tier.objects.store_rights import StoreAction, right_of
+from keeplast.tier.objects.object_store import STORE_PROBE, ObjectPlace, StoreAction, right_of
 from keeplast.tier.objects.stores import check_directory, open_objects, refused_actions
 
 TOKEN_BYTES = 16
@@ -60,6 +65,26 @@ def check_store(
             *_settings(metadata, partitions, topic_of, cleaner),
         ]
     return PlaceCheck(tuple(checks), tuple(sorted({each.topic for each in partitions})))
+
+
+def verify_store(
+    opened: TieredStore,
+    chosen: Sequence[TopicPartition],
+    judged: Sequence[RoundReceipt],
+    terms: VerifyTerms,
+) -> VerifyAnswer:
+    """Judge rows, and what is live of ``chosen``, by the ``judged`` lines of a receipt."""
+    files, parts, chain = LocalFiles(), opened.parts(), None
+    if terms.receipt is not None:
+        chain = read_kept_chain(terms.receipt, files, parts.metadata.facts)
+
+    def judge(at: TopicPartition) -> VerificationReport:
+        found = judge_partition(parts.metadata, parts.objects, at, terms.progressed, terms.planned)
+        report = found.report([each for each in judged if each.partition == at])
+        return report if chain is None else with_check(report, chain)
+
+    partitions = (ChosenPartition(str(at), at, partial(judge, at)) for at in chosen)
+    return judge_each(partitions, terms, files, chain)
 
 
 def check_clock(now_ms: Callable[[], int], *, is_shared: bool) -> PartCheck:

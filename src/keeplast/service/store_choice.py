@@ -1,15 +1,33 @@
-"""Which partitions of a store are meant."""
+"""What a call about a store knows first: its partitions, its pace, its loop's settings.
+
+Which partitions of a store are meant.
+
+How fast rounds in a store may be, and are taken to be for bounds that rest on it.
+
+Apart from the pace of a local daemon because it needs what the tier needs.
+
+How a store's partitions are looked after, as values.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from keeplast.config.choice import PartitionChoice
+from keeplast.config.layers import PartitionChoice
 from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
-from keeplast.store.tiered_store import TieredStore
+from keeplast.model.topic_config import CleanerConfig, Shape
+from keeplast.rewrite.task import Runner
+from keeplast.service.schedule import daemon_pace
+from keeplast.store.erasure import TierPace
+from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT, TieredStore
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT, TASK_MEMORY_BYTES_DEFAULT
 
 SHOWN_MAX = 10
+ROUNDS_MAX = 32
+"""How many partitions of a store are worked on at once, however many cores a cluster has."""
 
 
 def choose_partitions(opened: TieredStore, choice: PartitionChoice) -> list[TopicPartition]:
@@ -24,7 +42,7 @@ def choose_partitions(opened: TieredStore, choice: PartitionChoice) -> list[Topi
     names = ", ".join(str(each) for each in known[:SHOWN_MAX]) or "none"
     raise InvalidError(
         "no such partition in the store; correct --topic and --partition, or take it in "
-        f"with keeplast tier import. topics={list(choice.topics)} "
+        f"with keeplast copy --new. topics={list(choice.topics)} "
         f"partitions={list(choice.partitions)} there={names}"
     )
 
@@ -36,3 +54,55 @@ def choose_topics(opened: TieredStore, topics: Collection[str]) -> list[TopicPar
     if strange:
         raise InvalidError(f"no such topic in the store; correct --topic. topic={strange[0]}")
     return [each for each in there if not topics or each.topic in topics]
+
+
+def share_of(cleaner: CleanerConfig, runner: Runner, rounds: int) -> CleanerConfig:
+    """Return the settings of each of so many rounds that a runner does side by side.
+
+    Threads share one throttle; the tasks of a cluster know of no other round's.
+    """
+    if runner.shares_memory or cleaner.io_limit is None:
+        return cleaner
+    return replace(cleaner, io_bytes_per_second=cleaner.io_limit / max(rounds, 1))
+
+
+def tier_pace(cleaner: CleanerConfig, sizes: Sequence[int]) -> TierPace:
+    """Return the pace over logs of these sizes in bytes, one after another on a slow disk.
+
+    Without replicas: a store that is filled by ``import`` or ``copy`` has none of its own.
+    """
+    pace = daemon_pace(cleaner, None)
+    return TierPace(
+        every_ms=pace.backoff_ms, round_ms=sum(pace.duration_ms(size) for size in sizes),
+        grace_ms=GRACE_MS_DEFAULT, garbage_age_ms=GARBAGE_AGE_MS_DEFAULT, has_followers=False,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """What stays the same from start to end.
+
+    ``name`` is the store's for people, without a password. ``cleaner`` reads settings each time.
+    ``slots`` is how many rounds are done at once. ``data_dir`` is what partitions gain from, None
+    for nothing, ``retention`` its broker's ``delete.retention.ms`` by topic, read each time.
+    ``takes_over`` fences other owners at the first look; ``retries`` forgets then what is set
+    aside. ``receipt`` is a file that takes a line of every round. ``untold`` says what brokers that
+    are asked do not tell.
+    """
+
+    name: str
+    owner: str
+    is_about: Callable[[TopicPartition], bool]
+    cleaner: Callable[[], CleanerConfig]
+    slots: int = 1
+    data_dir: Path | None = None
+    retention: Callable[[], Callable[[str], int]] | None = None
+    takes_over: bool = False
+    retries: bool = False
+    memory_bytes: int = MEMORY_BYTES_DEFAULT
+    task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
+    shape: Shape | None = None
+    grace_ms: int = GRACE_MS_DEFAULT
+    garbage_age_ms: int = GARBAGE_AGE_MS_DEFAULT
+    receipt: Path | None = None
+    untold: Callable[[], Sequence[str]] = tuple

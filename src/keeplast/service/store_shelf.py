@@ -9,10 +9,10 @@ from pathlib import Path
 from keeplast.clock import SystemClock
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
-from keeplast.model.redaction import shown_url
+from keeplast.model.text import shown_url
 from keeplast.service.erasure.erasure_book import FileShelf, MetadataShelf, RequestShelf
 from keeplast.tier.metadata.database import is_missing, open_database
-from keeplast.tier.metadata.kept_text import ERASURES, KeptText
+from keeplast.tier.metadata.facts import ERASURES, KeptText
 
 
 @contextlib.contextmanager

@@ -17,62 +17,53 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
-from keeplast.cleaner.hazards import hazards_of
-from keeplast.cleaner.selection import Candidate, Choice
+from keeplast.cleaner.selection import Choice
+from keeplast.cleaner.settings import hazards_of
 from keeplast.clock import Clock
 from keeplast.errors import (
-    CommitUnknownError,
     CompactionError,
-    CorruptError,
     FencedError,
     RefusedError,
     StoppedError,
-    UnavailableError,
 )
 from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import Runner
 from keeplast.run.events import Events
-from keeplast.run.receipt import action_line
-from keeplast.service.control import Wish
-from keeplast.service.ledger import TurnLedger
-from keeplast.service.narrator import TierNarrator
-from keeplast.service.receipts import BYTES_MAX, receipt_to
+from keeplast.service.live import TierNarrator
 from keeplast.service.schedule import (
     LOOK_MS_MIN,
-    RETRY_MS_MAX,
-    is_lasting,
+    SetAside,
     is_stop,
+    mark_of,
     planned_round,
+    read_stored_mark,
+    stored_mark,
 )
-from keeplast.service.set_aside import SetAside, mark_of, read_stored_mark, stored_mark
 from keeplast.service.snapshot import PartitionFacts, TierTotals
+from keeplast.service.store_choice import StoreSettings, share_of
 from keeplast.service.store_facts import elsewhere_facts, own_facts, with_look
-from keeplast.service.store_settings import StoreSettings
-from keeplast.service.tier_pace import share_of
-from keeplast.store.collection_pace import is_collection_due
+from keeplast.service.tiered_work import TieredWork, lasts
 from keeplast.store.look import RemoteLook
+from keeplast.store.removal import is_collection_due
 from keeplast.store.tiered_store import TieredStore
-from keeplast.survey.kept_heads import keep_line
-from keeplast.survey.receipt_clock import clock_notes
 from keeplast.survey.report import ExpiryReport, RoundReport, describe_error
 from keeplast.survey.request import (
     PartitionRequest,
 )
-from keeplast.survey.wording import sentences
 from keeplast.tier.objects.round_files import ROOT
 from keeplast.tier.state.continuity import ReplacedRange
 from keeplast.tier.state.partition_state import PartitionState as Stored
 
 
 @dataclass(frozen=True, slots=True)
-class _Finding:
+class _StoreFinding:
     """A partition that is ours, as found at ``looked_ms``."""
 
     request: PartitionRequest
@@ -80,8 +71,10 @@ class _Finding:
     look: RemoteLook
 
 
-class StoreWork:
+class StoreWork(TieredWork[_StoreFinding]):
     """The partitions of one store that this process owns or may own."""
+
+    stays = "committed"
 
     def __init__(
         self,
@@ -95,30 +88,24 @@ class StoreWork:
         events: Events,
     ) -> None:
         """Take the components, and read settings for the first time; bad ones raise here only."""
+        self._cleaner = settings.cleaner()
+        super().__init__(
+            clock, files, receipt=settings.receipt,
+            heads=lambda: store.parts().metadata.facts, backoff_ms=self._cleaner.backoff_ms,
+            narrator=narrator, events=events,
+        )  # fmt: skip
         self._store = store
         self._runner = runner
-        self._clock = clock
-        self._files = files
         self._settings = settings
-        self._narrator = narrator
-        self._events = events
-        self._cleaner = settings.cleaner()
-        self.ledger = TurnLedger(clock, narrator, self._set_aside, self._cleaner.backoff_ms)
-        self._schedule = self.ledger.schedule
         self._directory: DataDirectory | None = None
         self._retention_of: Callable[[str], int] | None = None
         self._pool: ThreadPoolExecutor | None = None
-        self._is_stopping = False
         self._partitions: tuple[TopicPartition, ...] = ()
         self._forgotten: tuple[TopicPartition, ...] = ()
         self._seen: set[TopicPartition] = set()
         self._elsewhere: dict[TopicPartition, str] = {}
-        self._findings: dict[TopicPartition, _Finding] = {}
         self._fresh: set[TopicPartition] = set()
-        self._declined: dict[TopicPartition, tuple[object, int, str]] = {}
         self._collected_ms: dict[TopicPartition, int] = {}
-        self._totals = TierTotals()
-        self._receipt = receipt_to(files, settings.receipt, bytes_max=BYTES_MAX)
 
     @property
     def place(self) -> str:
@@ -135,11 +122,6 @@ class StoreWork:
         """Return what was copied and removed since the start."""
         return self._totals
 
-    @property
-    def directory_look(self) -> None:
-        """Return None: what is looked at is no directory."""
-        return None
-
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Keep the threads that rounds are done in."""
@@ -149,13 +131,6 @@ class StoreWork:
         with ThreadPoolExecutor(self.slots, "keeplast-round") as pool:
             self._pool = pool
             yield
-
-    def stop(self) -> None:
-        """End rounds at their next safe point: what they read tells them."""
-        self._is_stopping = True
-
-    def begin(self) -> None:
-        """Do nothing: what an earlier run left is in the store."""
 
     def refresh(self) -> None:
         """Read settings and list partitions again; bad settings are told once."""
@@ -167,9 +142,7 @@ class StoreWork:
                 self._directory = open_data_directory(self._settings.data_dir, self._files)
             if self._settings.retention is not None:
                 self._retention_of = self._settings.retention()
-            receipt, now_ms = self._settings.receipt, self._clock.now_ms()
-            told = sentences(clock_notes(self._files, receipt, now_ms))
-            self.ledger.warn([*told, *self._settings.untold()])
+            self.ledger.warn([*self._clock_notes(), *self._settings.untold()])
         except (CompactionError, OSError) as error:
             self.ledger.warn([f"what was read last stays: {error}"])
         known = self._store.partitions()
@@ -178,30 +151,12 @@ class StoreWork:
         self._forgotten = tuple(each for each in given_up if self._settings.is_about(each))
         here = {*self._partitions, *self._forgotten}
         self._schedule.keep(set(self._partitions))
-        for kept in (self._findings, self._elsewhere, self._declined, self._collected_ms):
-            for gone in kept.keys() - here:
-                del kept[gone]
+        self._keep(here, self._findings, self._elsewhere, self._collected_ms)
 
-    def grant(self, wish: Wish) -> None:
-        """Write a wish down where rounds are, and try again what it is about.
-
-        A round whatever the ratio is no wish of a store's: keeplast clean --force does one.
-        """
-        if self._receipt is not None:
-            line = self._receipt(
-                action_line(wish.partition, name=wish.deed, by=wish.by, now_ms=wish.at_ms)
-            )
-            # Where it cannot be kept now, the next commit keeps it.
-            with suppress(UnavailableError, CommitUnknownError):
-                keep_line(self._store.parts().metadata.facts, line)
-        partition = wish.partition
-        if partition is None:
-            return
-        if self._schedule.marks.pop(partition, None) is not None:
+    def _try_again(self, partition: TopicPartition) -> None:
+        if partition in self._schedule.marks:
             self._store.set_aside(partition, None)
-        self._schedule.recovered(partition)
-        self._findings.pop(partition, None)
-        self._declined.pop(partition, None)
+            del self._schedule.marks[partition]
 
     def forget(self) -> None:
         """Look at every partition anew."""
@@ -261,12 +216,12 @@ class StoreWork:
             return self.ledger.facts[partition]
         for hazard in hazards_of([(partition.topic, look.topic)]):
             self.ledger.warn_once(hazard)
-        found = _Finding(request, self.ledger.looked_ms, look)
+        found = _StoreFinding(request, self.ledger.looked_ms, look)
         if mark is not None:
             failing = self.ledger.failing(request, history, mark.reason, mark)
             return with_look(failing, look, found.looked_ms)
         self._findings[partition] = found
-        if not self._is_eligible(found):
+        if not look.is_eligible or self._decline_of(partition, look) is not None:
             self._schedule.recovered(partition)
         return self._facts(found)
 
@@ -335,41 +290,14 @@ class StoreWork:
         self._count(replaced_ranges=1)
         self._narrator.replaced(partition, done.sentence())
 
-    def _is_eligible(self, found: _Finding) -> bool:
-        """Say whether a round is worth it; one that found nothing to do is not asked for again
-        before there is something else to decide on, or a long time has passed."""
-        declined = self._declined.get(found.request.partition)
-        if declined is not None:
-            (fingerprint, until_ms, _), looked_ms = declined, self.ledger.looked_ms
-            if fingerprint == found.look.fingerprint and 0 < until_ms - looked_ms <= RETRY_MS_MAX:
-                return False
-        return found.look.is_eligible
-
-    def _facts(self, found: _Finding) -> PartitionFacts:
+    def _facts(self, found: _StoreFinding) -> PartitionFacts:
         partition, look = found.request.partition, found.look
-        is_eligible = self._is_eligible(found)
-        declined = None
-        if look.is_eligible and not is_eligible:
-            declined = self._declined[partition][2]
         return own_facts(
-            found.request, self._schedule.history(partition), look, declined,
-            looked_ms=found.looked_ms,
+            found.request, self._schedule.history(partition), look,
+            self._decline_of(partition, look), looked_ms=found.looked_ms,
         )  # fmt: skip
 
     # The rounds.
-
-    def candidates(self) -> Sequence[Candidate]:
-        """Return the partitions that are worth a round."""
-        return [
-            Candidate(
-                partition,
-                found.look.figures.cleanable.ratio,
-                found.look.figures.compaction_delay_ms,
-                passed_over=self._schedule.history(partition).passed_over,
-            )
-            for partition, found in self._findings.items()
-            if self._is_eligible(found)
-        ]
 
     def clean(self, choices: Sequence[Choice]) -> tuple[TopicPartition, ...]:
         """Do one round of each chosen partition; returns those whose round ended."""
@@ -389,10 +317,13 @@ class StoreWork:
             if is_stop(report.failure):
                 continue
             ended.append(partition)
-            self._take(found, report)
+            if isinstance(report.failure, FencedError):
+                self._fenced(partition, report.failure)
+            else:
+                self._take(found.request, found.look, report)
         return tuple(ended)
 
-    def _round(self, found: _Finding) -> RoundReport:
+    def _round(self, found: _StoreFinding) -> RoundReport:
         """Do a round in whatever thread; nothing raises."""
         cleaner = share_of(self._cleaner, self._runner, self.slots)
         try:
@@ -411,18 +342,6 @@ class StoreWork:
             expired=cleaner.has_expired_rounds, receipt=self._receipt,
         )  # fmt: skip
 
-    def _take(self, found: _Finding, report: RoundReport) -> None:
-        """Note how a round ended; one that was fenced is left to the next look, which tells."""
-        partition = found.request.partition
-        if isinstance(report.failure, FencedError):
-            self._narrator.warned(f"{partition}: {report.failure}")
-            return
-        self._events.finished(partition, report)
-        self.ledger.take(found.request, report)
-        if report.skipped:
-            until_ms = self._clock.now_ms() + RETRY_MS_MAX
-            self._declined[partition] = (found.look.fingerprint, until_ms, str(report.reason))
-
     # What follows.
 
     def settle(self) -> bool:
@@ -432,18 +351,11 @@ class StoreWork:
             if self._is_stopping:
                 break
             found = self._findings[partition]
-            try:
+            with self._apart(found.request):
                 if self._expire(found) | self._collect(found):
                     found = replace(found, look=self._look(partition))
                     self._findings[partition] = found
                     self.ledger.facts[partition] = self._facts(found)
-            except FencedError as error:
-                self._narrator.warned(f"{partition}: {error}")
-                del self._findings[partition]
-            except Exception as error:  # noqa: BLE001 - whatever one does, the others go on
-                self.ledger.failed(found.request, error)
-                self.ledger.show_failure(found.request, error)
-                del self._findings[partition]
         self._collect_forgotten()
         return self._totals != before
 
@@ -460,7 +372,7 @@ class StoreWork:
             except (CompactionError, OSError) as error:
                 self._narrator.warned(f"{partition}, which was given up: {error}")
 
-    def _expire(self, found: _Finding) -> bool:
+    def _expire(self, found: _StoreFinding) -> bool:
         if not found.look.expires:
             return False
         partition = found.request.partition
@@ -475,7 +387,7 @@ class StoreWork:
             partition, grace_ms=self._settings.grace_ms, receipt=self._receipt
         )
 
-    def _collect(self, found: _Finding) -> bool:
+    def _collect(self, found: _StoreFinding) -> bool:
         """Remove what may go: at once when a grace has passed, and garbage now and then."""
         partition, now_ms = found.request.partition, self._clock.now_ms()
         last_ms = self._collected_ms.get(partition)
@@ -491,16 +403,10 @@ class StoreWork:
             self._narrator.collected(partition, done.objects, done.bytes)
         return bool(done.objects)
 
-    def _progressed(self, count: int, partition: TopicPartition | None = None) -> None:
-        if self._is_stopping:
-            raise StoppedError("stopped on request; what is committed stays, run again to go on")
-        self._events.progressed(count, partition)
-
     def _set_aside(self, request: PartitionRequest, error: Exception) -> SetAside | None:
         """Write down in the store that a failure lasts; None when it may pass."""
         partition = request.partition
-        is_damage = isinstance(error, CorruptError)
-        if partition in self._schedule.marks or not (is_damage or is_lasting(error, request.path)):
+        if partition in self._schedule.marks or not lasts(request, error):
             return None
         mark = mark_of(partition, error, self._clock.now_ms())
         try:
@@ -511,7 +417,3 @@ class StoreWork:
             return None
         self._schedule.marks[partition] = mark
         return mark
-
-    def _count(self, **added: int) -> None:
-        now = {name: getattr(self._totals, name) + count for name, count in added.items()}
-        self._totals = replace(self._totals, **now)

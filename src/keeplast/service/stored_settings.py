@@ -11,18 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from keeplast.config.assumed import of_the_cleaner
-from keeplast.config.broker_config import read_broker_config
-from keeplast.config.choice import PartitionChoice, SettingSources
-from keeplast.config.layers import flags_layer
-from keeplast.config.mapping import BROKER_POLICY
+from keeplast.config.layers import PartitionChoice, SettingSources, flags_layer, read_broker_config
+from keeplast.config.mapping import BROKER_POLICY, KEPT_SOURCE
+from keeplast.config.setting_rows import of_the_cleaner
 from keeplast.config.settings import Settings
 from keeplast.config.sources import read_layers
-from keeplast.config.stored import KEPT_SOURCE
 from keeplast.errors import CompactionError, InvalidError
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
-from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import Runner
 from keeplast.service.place_settings import (
     ChangeTerms,
     ConfiguredPartition,

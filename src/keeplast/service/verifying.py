@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from keeplast.clock import SystemClock
-from keeplast.config.choice import PartitionChoice, SettingSources
+from keeplast.config.layers import PartitionChoice, SettingSources
 from keeplast.config.sources import read_settings
 from keeplast.errors import CompactionError, InvalidError, RefusedError, StoppedError, error_text
 from keeplast.inspect.receipt_proof import with_chain
-from keeplast.inspect.verdicts import VerificationReport
 from keeplast.inspect.verification import Verifier, VerifySettings
+from keeplast.inspect.verified_log import VerificationReport
 from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory, open_data_directory
 from keeplast.log.files import FileSystem
+from keeplast.model.document import Verdict
 from keeplast.model.partition import TopicPartition
-from keeplast.model.verdict import Verdict
-from keeplast.run.readiness import prove_receipt
+from keeplast.run.foresight import prove_receipt
 from keeplast.run.receipt import append_receipt, verdict_line
 from keeplast.survey.receipt_book import (
     Entry,
@@ -196,7 +196,7 @@ def verify_directories(
 
     InvalidError for places that do not fit together, and for a receipt of another directory.
     """
-    _check_places(len(places), terms)
+    _check_places(places, files, terms)
     is_empty = terms.receipt is not None and _is_empty(terms.receipt, files)
     entries: tuple[Entry, ...] = ()
     chain: ChainReport | None = None
@@ -319,15 +319,21 @@ def _paths(directory: DataDirectory, choice: PartitionChoice) -> dict[TopicParti
     }
 
 
-def _check_places(count: int, terms: VerifyTerms) -> None:
-    """Raise InvalidError unless there are as many directories as the call is about."""
+def _check_places(places: Sequence[Path], files: FileSystem, terms: VerifyTerms) -> None:
+    """Raise InvalidError unless there are as many directories as the call is about.
+
+    One that is not there is said first.
+    """
     terms.require_receipt()
+    count = len(places)
     if terms.replicas and (terms.receipt is not None or count != 2):
         raise InvalidError(
             f"--replicas takes two directories and no receipt; leave the others out. "
             f"directories={count}"
         )
     if count != 2 and not (count == 1 and terms.receipt is not None):
+        for place in places:
+            open_data_directory(place, files)
         raise InvalidError(
             "give BEFORE and AFTER, or --receipt FILE and the cleaned directory. "
             f"directories={count}"

@@ -23,9 +23,13 @@ from functools import partial
 from pathlib import Path
 
 from keeplast.cleaner.erasure import BasisKind, Eligibility, ErasureBasis
-from keeplast.inspect.status import TombstoneReading, find_status, largest_timestamp
+from keeplast.inspect.status import (
+    ErasedBy,
+    TombstoneReading,
+    find_status,
+    largest_timestamp,
+)
 from keeplast.log.files import FileSystem
-from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import (
     PartitionFiles,
     Tail,
@@ -33,12 +37,12 @@ from keeplast.log.partition_log import (
     list_partition,
     load_indexes,
 )
+from keeplast.log.truncation import noted_log_start
 from keeplast.log.windows import WindowBuffers
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 from keeplast.model.topic_config import TopicConfig
 from keeplast.store.look import stored_checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
-from keeplast.survey.wording import basis_words
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles
 from keeplast.tier.state.partition_state import PartitionState
@@ -69,24 +73,6 @@ class TierPace:
 
 
 @dataclass(frozen=True, slots=True)
-class TierErasure:
-    """``by_ms`` None means that there is no bound, and ``basis`` what is missing.
-
-    ``eligible_by_ms`` is when the leader's last round is due; the rest is what it may have to wait
-    and take, and what waits behind it.
-    """
-
-    by_ms: int | None
-    eligible_by_ms: int | None
-    basis: ErasureBasis
-
-    @property
-    def why(self) -> str:
-        """Return the basis in words."""
-        return basis_words(self.basis)
-
-
-@dataclass(frozen=True, slots=True)
 class TierEligibility:
     """What a bound rests on before any pace: it stays while the log and its metadata do.
 
@@ -99,23 +85,23 @@ class TierEligibility:
     rounds_max: int = 1
     newest_ms: int = -1
 
-    def bounded(self, topic: TopicConfig, pace: TierPace, now_ms: int) -> TierErasure:
+    def bounded(self, topic: TopicConfig, pace: TierPace, now_ms: int) -> ErasedBy:
         """Return the bound at ``now_ms`` for hosts of this ``pace``."""
         if self.by_ms is None:
-            return TierErasure(None, None, self.basis)
+            return ErasedBy(None, None, self.basis)
         eligible = max(self.by_ms, now_ms)
         rounds_ms = self.rounds_max * pace.pass_ms
         leader = eligible + rounds_ms + pace.left_ms(topic.undo_retention_ms) + pace.pass_ms
         if not pace.has_followers:
-            return TierErasure(leader, eligible, self.basis)
+            return ErasedBy(leader, eligible, self.basis)
         if topic.max_compaction_lag_ms >= INT64_MAX:
             missing = ErasureBasis(BasisKind.NO_MAX_LAG_OF_FOLLOWERS)
-            return TierErasure(None, eligible, missing)
+            return ErasedBy(None, eligible, missing)
         lag = max(
             topic.max_compaction_lag_ms, topic.min_compaction_lag_ms, topic.segment_age_max_ms
         )
         follower = max(now_ms, self.newest_ms) + lag + 1 + rounds_ms
-        return TierErasure(max(leader, follower), eligible, self.basis)
+        return ErasedBy(max(leader, follower), eligible, self.basis)
 
 
 def find_tier_erasure(
@@ -129,7 +115,7 @@ def find_tier_erasure(
     *,
     timestamp_ahead_max_ms: int,
     high_watermark: int | None = None,
-) -> TierErasure:
+) -> ErasedBy:
     """Return the bound for a leader's log with its local part in ``directory``; None has none.
 
     ``high_watermark`` None is where the local log ends.

@@ -3,13 +3,27 @@
 To the search the live segments are a log that is all closed; what a host has not copied yet is its
 directory's to tell. A segment that a round or an import has replaced has its records until it is
 collected, and readers that began before may still see them. Changes nothing, holds nothing.
+
+Which segments of a store, or of a remote tier, one key is not in, as their filters say.
+
+A filter has every key of its segment: a round that took it for one that lacks a key would leave a
+superseded record. It is believed where it is whole, under this store's key, and about the very
+bytes that metadata, or the cluster, names; anything else is no filter, and the segment is read.
+What is proven by reading (``erase``, certificates, ``verify``) asks none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import numpy as np
+
+from keeplast.cleaner.plan import has_no_events
+from keeplast.columns.filters import find_any
+from keeplast.columns.rows import hash_of
+from keeplast.errors import CorruptError
 from keeplast.format.filename import LOG
 from keeplast.inspect.explain import (
     AskedKey,
@@ -20,18 +34,85 @@ from keeplast.inspect.explain import (
     rankings_of,
 )
 from keeplast.inspect.key_search import KeyRecord, Progressed, SearchedSegment, find_key_records
-from keeplast.inspect.undo_copies import UndoCopy
+from keeplast.inspect.remains import UndoCopy
+from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import list_partition
-from keeplast.model.reader_wait import GroupReader
+from keeplast.model.hold import GroupReader
 from keeplast.rewrite.workspace import Workspace
-from keeplast.store.key_filters import without_absent
-from keeplast.store.look import RemoteLook, stored_checkpoints
-from keeplast.store.readers import StoredReaders
+from keeplast.store.look import RemoteLook, StoredReaders, stored_checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
-from keeplast.tier.objects.filters import FilterKey, SegmentBytes
+from keeplast.tier.objects.filters import (
+    FILTER_BYTES_MAX,
+    HEAD_BYTES,
+    FilterKey,
+    SegmentBytes,
+    decode_head,
+    decode_words,
+)
 from keeplast.tier.objects.object_store import ObjectStore, topic_ids_of
-from keeplast.tier.objects.round_files import RoundFiles
+from keeplast.tier.objects.round_files import RoundFiles, filter_file
 from keeplast.tier.state.segment import RemoteSegment
+
+
+def without_absent(
+    segments: Sequence[SearchedSegment],
+    named: Mapping[int, SegmentBytes],
+    directory: Path,
+    files: FileSystem,
+    key: bytes,
+    filter_key: FilterKey,
+    progressed: Callable[[int], None],
+) -> list[SearchedSegment]:
+    """Return ``segments`` with what their filters, beside them in ``directory``, say of ``key``.
+
+    ``named`` has by base offset which bytes they are. ``progressed`` hears of the bytes of filters
+    that were read. OSError when the store fails.
+    """
+    found = []
+    for each in segments:
+        of = named.get(each.files.base_offset)
+        if of is not None:
+            path = directory / filter_file(each.files.base_offset)
+            each = _asked(each, of, path, files, key, filter_key, progressed)
+        found.append(each)
+    return found
+
+
+def _asked(
+    searched: SearchedSegment,
+    of: SegmentBytes,
+    path: Path,
+    files: FileSystem,
+    key: bytes,
+    filter_key: FilterKey,
+    progressed: Callable[[int], None],
+) -> SearchedSegment:
+    read_bytes = 0
+    try:
+        with reading(files, path) as handle:
+            object_bytes = handle.size_bytes
+            if object_bytes > FILTER_BYTES_MAX:
+                return searched
+            data = bytearray(min(object_bytes, HEAD_BYTES))
+            read_bytes = handle.pread_into(memoryview(data), 0)
+            head = decode_head(bytes(data[:read_bytes]), str(path))
+            # Records of old formats are not what the filter was meant for.
+            if not head.speaks_for(of, object_bytes, filter_key) or head.contents.old_format:
+                return searched
+            rest = bytearray(max(head.size_bytes - read_bytes, 0))
+            read_bytes += handle.pread_into(memoryview(rest), read_bytes) if rest else 0
+            words = decode_words(head, bytes((data + rest)[head.words_at :]), str(path))
+    except (FileNotFoundError, CorruptError):
+        return searched
+    finally:
+        progressed(read_bytes)
+    hashes = np.zeros(2, np.uint64)
+    hash_of(
+        np.frombuffer(bytearray(key), np.uint8), np.uint64(filter_key.k0),
+        np.uint64(filter_key.k1), hashes,
+    )  # fmt: skip
+    is_absent = find_any(words, head.bits, head.probes, hashes[:1].copy(), 1) < 0
+    return replace(searched, lacks_key=is_absent, is_quiet=has_no_events(head.contents))
 
 
 @dataclass(frozen=True, slots=True)

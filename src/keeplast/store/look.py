@@ -4,12 +4,32 @@ What a look decides on is what a round's survey decides on, but for open transac
 the objects tell: a round that then finds nothing to do says so. The first timestamps of segments,
 which ``max.compaction.lag.ms`` is about, are read from the objects once a segment, because those
 never change. Kafka: ``LogCleanerManager.grabFilthiestCompactedLog``; cleaning.md 1.3 to 1.6.
+
+Finds what has expired in the clean part of a remote log, mostly without reading its segments.
+
+A segment's filter knows the earliest delete horizon of its tombstones, and segments never change:
+only one whose earliest horizon has passed, or that has markers or no filter, is asked batch by
+batch, once. What a round has left although its horizon had passed is no reason for another one; see
+:mod:`keeplast.survey.horizons`, whose rule this is.
+
+Whom tombstones of a partition in object storage wait for, by what brokers say.
+
+A store has no ``__consumer_offsets``, nor has a live cluster's remote tier, and the log there ends
+where the copies do: what groups have committed, and whether that is of this log, the cluster's
+brokers alone can tell. Without any to ask every group counts as not there yet, and the longest wait
+as the only end.
+
+What the batch headers of a partition in object storage tell: codecs, horizons, stages.
+
+Every live object is read once, by ranges as large as a window; nothing is changed, and a round that
+replaces what is read meanwhile ends it with an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from keeplast.cleaner.eligibility import (
     CleanableRange,
@@ -33,23 +53,157 @@ from keeplast.cleaner.section import (
     find_dirty_section,
     skip_reason,
 )
-from keeplast.log.partition_log import list_partition, read_first_timestamp
-from keeplast.model.hold import in_force
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader
-from keeplast.model.segment import SegmentSummary
+from keeplast.cleaner.settings import INTERNAL_TOPICS
+from keeplast.errors import CorruptError
+from keeplast.format.filename import LOG
+from keeplast.inspect.stages import LogHeaders, scan_headers
+from keeplast.log.files import reading
+from keeplast.log.partition_log import SegmentFiles, list_partition, read_first_timestamp
+from keeplast.model.hold import GroupReader, ReaderWait, WaitedGroup, in_force, nobody_asked
+from keeplast.model.partition import INT64_MAX, SegmentSummary, TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.store.horizons import RemoteHorizons
-from keeplast.store.readers import StoredReaders
-from keeplast.survey.horizons import NOTHING, Examination, Expired
-from keeplast.survey.log_bounds import Checkpoints
+from keeplast.survey.bounds import Checkpoints
+from keeplast.survey.horizons import NOTHING, Examination, Expired, SegmentHorizons, read_horizons
+from keeplast.survey.request import PartitionRequest
 from keeplast.survey.wording import skip_words
+from keeplast.tier.objects.filters import HEAD_BYTES, SegmentBytes, decode_head
 from keeplast.tier.objects.object_store import ObjectStore
-from keeplast.tier.objects.round_files import RoundFiles
-from keeplast.tier.state.partition_state import Orphan, PartitionState
-from keeplast.tier.state.remote_retention import plan_remote_expiry
+from keeplast.tier.objects.round_files import RoundFiles, filter_file
+from keeplast.tier.state.partition_state import Orphan, PartitionState, plan_remote_expiry
 from keeplast.tier.state.segment import RemoteSegment
+
+EXPIRED_SEGMENTS_MAX = 100_000
+"""More are remembered only while one partition has more."""
+_NEVER: SegmentHorizons = SegmentHorizons({}, {}, 0)
+
+
+class RemoteHorizons:
+    """The delete horizons of the segments of a store. One partition's calls come one at a time."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._earliest: dict[str, int | None] = {}
+        self._horizons: dict[str, SegmentHorizons] = {}
+        self._examined: dict[TopicPartition, tuple[Examination, frozenset[str]]] = {}
+
+    def expired(self, state: PartitionState, bound: int, now: Examination) -> Expired:
+        """Return what a round could remove ``now`` from the segments that begin below."""
+        if len(self._horizons) + len(self._earliest) > EXPIRED_SEGMENTS_MAX + 2 * len(
+            state.segments
+        ):
+            self._horizons.clear()
+            self._earliest.clear()
+        examined, left = self._examined.get(state.partition, (Examination(), frozenset()))
+        found = Expired()
+        for route in state.routes:
+            if route.base_offset < bound:
+                horizons = self._of(state, state.segments[route.segment_id], now.at_ms)
+                since = examined if route.segment_id in left else Examination()
+                found += horizons.passed(since, now)
+        return found
+
+    def examined(self, partition: TopicPartition, at: Examination, left: frozenset[str]) -> None:
+        """Note that a round has removed all that could be removed ``at`` its time.
+
+        ``left`` are the ids of the segments that are live after it.
+        """
+        self._examined[partition] = at, left
+
+    def book(self, state: PartitionState) -> RemoteBook:
+        """Return what a survey of the partition asks."""
+        return RemoteBook(self, state)
+
+    def _of(self, state: PartitionState, segment: RemoteSegment, now_ms: int) -> SegmentHorizons:
+        name = segment.segment_id
+        if name in self._horizons:
+            return self._horizons[name]
+        files = RoundFiles(self._objects, state.partition, state.topic_id, (segment,))
+        if name not in self._earliest:
+            self._earliest[name] = _earliest(files, segment)
+        earliest = self._earliest[name]
+        if earliest is not None and earliest > now_ms:
+            return _NEVER
+        (found, _active) = list_partition(files.path, files).segments
+        self._horizons[name] = read_horizons(found, files)
+        return self._horizons[name]
+
+
+class RemoteBook:
+    """The horizons of one partition, for its survey."""
+
+    def __init__(self, horizons: RemoteHorizons, state: PartitionState) -> None:
+        """Ask ``horizons`` about the segments of ``state``."""
+        self._horizons = horizons
+        self._state = state
+
+    def expired(self, path: Path, segments: Sequence[SegmentFiles], now: Examination) -> Expired:
+        """Return what a round could remove now from ``segments``, a prefix of the log."""
+        del path
+        bound = segments[-1].base_offset + 1 if segments else 0
+        return self._horizons.expired(self._state, bound, now)
+
+
+def _earliest(files: RoundFiles, segment: RemoteSegment) -> int | None:
+    """Return the earliest horizon that a segment's filter knows; None when its batches must tell.
+
+    The key of the filter plays no part: what it says of batches, it says of these very bytes.
+    """
+    path = files.path / filter_file(segment.base_offset)
+    try:
+        with reading(files, path) as handle:
+            object_bytes = handle.size_bytes
+            data = bytearray(min(object_bytes, HEAD_BYTES))
+            head = decode_head(bytes(data[: handle.pread_into(memoryview(data), 0)]), str(path))
+    except (FileNotFoundError, CorruptError):
+        return None
+    of = SegmentBytes(segment.segment_id, segment.size_bytes, segment.files[LOG].crc32c)
+    # Of markers a filter knows that there are some, and not their horizons.
+    if not head.is_of(of, object_bytes) or head.contents.transactional:
+        return None
+    horizon_ms = head.contents.horizon_ms
+    return INT64_MAX if horizon_ms is None else horizon_ms
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReaders:
+    """Who tells of groups, for the log of one partition in a store, or in a remote tier.
+
+    ``topic_id`` is the log's, 32 hexadecimal digits, all of them 0 where it has none.
+    """
+
+    topic_id: str
+    brokers: GroupReader | None
+
+    def waited(
+        self,
+        partition: PartitionRequest,
+        groups: Sequence[str],
+        checkpoints: Checkpoints,
+        log_end: int,
+        now_ms: int,
+    ) -> tuple[WaitedGroup, ...]:
+        """Return where groups go on reading, to a survey that asks for it.
+
+        They may well have read beyond ``log_end``, which is where the copies end.
+        """
+        return self.of(partition.partition, groups, now_ms)
+
+    def of(
+        self, partition: TopicPartition, groups: Sequence[str], now_ms: int
+    ) -> tuple[WaitedGroup, ...]:
+        """Return where ``groups`` go on reading the partition."""
+        if self.brokers is None:
+            return nobody_asked(groups)
+        known = bytes.fromhex(self.topic_id) if int(self.topic_id, 16) else None
+        return self.brokers.waited(partition, groups, known, now_ms)
+
+    def wait(self, partition: TopicPartition, topic: TopicConfig, now_ms: int) -> ReaderWait | None:
+        """Return whom tombstones wait for by the settings, None for nobody."""
+        groups = topic.tombstones_wait_for_groups
+        if not groups or partition.topic in INTERNAL_TOPICS:
+            return None
+        return ReaderWait(self.of(partition, groups, now_ms), topic.tombstones_wait_max_ms)
+
 
 SEGMENTS_MAX = 10_000
 """More are remembered only while one partition has more."""
@@ -218,3 +372,21 @@ def _date(
         for summary, route in zip(summaries, state.routes, strict=False)
     ]
     return (*dated, summaries[-1])
+
+
+def scan_stored_headers(
+    objects: ObjectStore, state: PartitionState, now_ms: int, progressed: Callable[[int], None]
+) -> LogHeaders:
+    """Read the headers of what is live, as :func:`~keeplast.inspect.stages.scan_headers` does.
+
+    Raises CorruptError, which names the object, and OSError for one that is gone.
+    """
+    live = tuple(state.segments[route.segment_id] for route in state.routes)
+    files = RoundFiles(objects, state.partition, state.topic_id, live)
+    try:
+        found = scan_headers(files.path, files, now_ms, progressed)
+    except CorruptError as error:
+        raise files.named(error) from error
+    # Behind them stands an empty segment that there is not.
+    bases = {each.base_offset for each in live}
+    return replace(found, segments={b: s for b, s in found.segments.items() if b in bases})

@@ -11,16 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from keeplast.cleaner.hazards import hazards_of
-from keeplast.cleaner.internal_topics import check_internal, pinned
+from keeplast.cleaner.settings import check_internal, hazards_of, pinned
 from keeplast.clock import Clock
-from keeplast.errors import InvalidError, RefusedError
+from keeplast.errors import Despite, InvalidError, RefusedError
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.directory_place import DirectoryPlace
 from keeplast.run.events import ProgressOnly
-from keeplast.run.place import RunnerFor
-from keeplast.run.round import Rounds
+from keeplast.run.round import Rounds, RunnerFor
 from keeplast.run.round_state import PartitionRun
 from keeplast.survey.horizons import HorizonBook
 from keeplast.survey.request import CleanRequest, PartitionRequest
@@ -60,8 +58,8 @@ class Migration:
         """RefusedError when records without a key would go and nobody has confirmed it."""
         if self.keyless_records and not drops_keyless:
             raise RefusedError(
-                "records without a key belong to no key and would be dropped; confirm that they "
-                f"may go. keyless_records={self.keyless_records} "
+                "records without a key belong to no key, and a compacted topic drops them; "
+                f"{Despite.KEYLESS_RECORDS.remedy}. keyless_records={self.keyless_records} "
                 f"keyless_bytes={self.keyless_bytes} records={self.records}"
             )
 
@@ -86,7 +84,7 @@ def check_same_settings(
     raise RefusedError(
         "the partition is kept with other settings, which an import does not change: change them "
         "with keeplast configure, or give those that are kept (--config KEY=VALUE); "
-        f"keeplast tier copy asks for none. partition={partition} {others}"
+        f"keeplast copy without --new asks for none. partition={partition} {others}"
     )
 
 

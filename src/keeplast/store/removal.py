@@ -1,21 +1,33 @@
-"""Takes the end of a log, or all of it, out of object storage because its user says so.
+"""What leaves a store: by retention, by its log start, and because its user says so.
 
-Two cases ask for it. A broker has truncated what was copied, an unreplicated tail, and the store
-holds records that nobody else has; and a partition shall not be kept any more. Both say first what
-is lost: where rounds have cleaned what stays by what goes, that is more than what goes. The order
-is that of an expiry: one transaction, then the receipt, and the objects go with a collection when
-their grace has passed. A crash between the first two leaves no line.
+Lets go of a log in object storage what retention and its log start let go.
+
+The order is the rule: one transaction moves the log start and stops the reading, then comes the
+receipt, whose head is kept, and the objects go with a collection when the grace has passed. A crash
+between the first two leaves an expiry without its line, and never a line of what did not happen.
+
+When what may be removed of a partition is looked for: at once, or now and then.
+
+Takes the beginning of a log, its end, or all of it out of object storage: its user says so.
+
+Its beginning goes as ``DeleteRecords`` lets it go. Two cases ask for more. A broker has truncated
+what was copied, an unreplicated tail, and the store holds records that nobody else has; and a
+partition shall not be kept any more. Both say first what is lost: where rounds have cleaned what
+stays by what goes, that is more than what goes. The order is that of an expiry: one transaction,
+then the receipt, and the objects go with a collection when their grace has passed. A crash between
+the first two leaves no line.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from keeplast.cleaner.retention import ExpiryRule
 from keeplast.clock import Clock
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import SegmentFiles, find_tail, list_partition, load_aborted
@@ -23,17 +35,80 @@ from keeplast.log.truncation import find_divergence
 from keeplast.log.windows import WindowBuffers, read_windows
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.run.receipt import Receipt, removal_line
+from keeplast.run.expiry import (
+    HIGH_WATERMARK,
+    DeletedSegment,
+    DeleteRecordsReport,
+    check_deletion,
+    check_replicated,
+    expired_reports,
+)
+from keeplast.run.receipt import Receipt, expiry_line, removal_line
 from keeplast.survey.kept_heads import keep_line
+from keeplast.survey.report import ExpiryReport
+from keeplast.survey.wording import sentences
 from keeplast.tier.copy.importing import check_same_topic, find_other_epoch, read_lineage
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.ownership import Ownership
 from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles
 from keeplast.tier.objects.transfer import copy_segment, find_cut
-from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
-from keeplast.tier.state.routing import Route
-from keeplast.tier.state.segment import RemoteSegment, SegmentKind
+from keeplast.tier.state.partition_state import (
+    Orphan,
+    PartitionState,
+    check_not_forgotten,
+    plan_remote_expiry,
+)
+from keeplast.tier.state.segment import RemoteSegment, Route, SegmentKind
+
+
+def expire_remote(
+    store: MetadataStore,
+    state: PartitionState,
+    topic: TopicConfig,
+    now_ms: int,
+    *,
+    grace_ms: int,
+    log_start: int | None = None,
+    local_only_bytes: int = 0,
+    receipt: Receipt | None = None,
+    rules: frozenset[ExpiryRule] = frozenset(ExpiryRule),
+) -> ExpiryReport:
+    """Expire as the owner and the holder that ``state`` names; FencedError when another one is.
+
+    ``log_start`` is where the log is to start; without one it moves only with segments that go.
+    ``local_only_bytes`` lie behind the remote end on the leader's disk. ``receipt`` takes a line
+    when segments went. ``rules`` narrows what lets segments go.
+    """
+    plan = plan_remote_expiry(
+        topic, state, now_ms, log_start=log_start, local_only_bytes=local_only_bytes, rules=rules
+    )
+    report = ExpiryReport(
+        state.log_start, plan.log_start, segments=expired_reports(plan), notes=sentences(plan.notes)
+    )
+    gone = {segment.base for segment in report.segments}
+    ids = [route.segment_id for route in state.routes if route.base_offset in gone]
+    if ids or (log_start is not None and plan.log_start > state.log_start):
+        store.commit_expiry(
+            state.partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
+            log_start=plan.log_start, segments=ids, grace_ms=grace_ms, holder=state.holder,
+            settings=state.settings,
+        )  # fmt: skip
+    if ids and receipt is not None:
+        keep_line(store.facts, receipt(expiry_line(state.partition, topic, now_ms, report)))
+    return report
+
+
+COLLECT_MS = 60 * 60 * 1000
+"""Objects without a row are looked for this often; replaced segments as soon as they may go."""
+
+
+def is_collection_due(orphans: Iterable[Orphan], last_ms: int | None, *, now_ms: int) -> bool:
+    """Say whether to collect: a grace has passed, or the last collection, at ``last_ms``, is long
+    ago. None says that there was none; one in the future is that of a clock that was ahead."""
+    if any(orphan.not_before_ms <= now_ms for orphan in orphans):
+        return True
+    return last_ms is None or not 0 <= now_ms - last_ms < COLLECT_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +200,54 @@ class StoreRemovals:
         )  # fmt: skip
         return self._note(removal, receipt)
 
+    def delete_records(
+        self,
+        partition: TopicPartition,
+        before_offset: int,
+        *,
+        writes: bool = True,
+        takes_over: bool = False,
+        grace_ms: int,
+        receipt: Receipt | None = None,
+    ) -> DeleteRecordsReport:
+        """Let the log start at ``before_offset``, as :func:`keeplast.run.expiry` does.
+
+        The segments that lie wholly below are collected when their grace has passed. It is one
+        transaction: a process of this owner that holds the partition goes on with it. ``writes``
+        False only says what would happen. InvalidError for another negative offset; RefusedError
+        above the remote end and for a policy without ``delete``.
+        """
+        state = (
+            self._ownership.join(partition, takes_over=takes_over)
+            if writes
+            else self._store.load(partition)
+        )
+        topic = self._topic_of(state.settings)
+        end = state.remote_end
+        check_deletion(topic, before_offset, f"partition={partition}")
+        target = end if before_offset == HIGH_WATERMARK else before_offset
+        check_replicated(target, end, f"partition={partition}")
+        log_start = max(target, state.log_start)
+        if writes:
+            expire_remote(
+                self._store, state, topic, self._clock.now_ms(), grace_ms=grace_ms,
+                receipt=receipt, log_start=log_start, rules=frozenset({ExpiryRule.LOG_START}),
+            )  # fmt: skip
+        deleted = [
+            DeletedSegment(
+                route.base_offset, state.segments[route.segment_id].size_bytes,
+                route.last_offset + 1,
+            )
+            for route in state.routes
+            if route.base_offset < log_start
+        ]  # fmt: skip
+        below = tuple(each for each in deleted if each.end_offset <= log_start)
+        return DeleteRecordsReport(
+            partition.topic, partition.partition, state.log_start, log_start, end, end, below,
+            next((each for each in deleted if each not in below), None), removed=False,
+            is_compacted=topic.is_compacted,
+        )  # fmt: skip
+
     def plan_forgetting(self, partition: TopicPartition) -> Removal:
         """Say what is lost when the partition is given up; changes nothing."""
         return _plan_forgetting(self._store.load(partition))
@@ -194,7 +317,7 @@ def _plan_truncation(
     """
     if offset < state.log_start:
         raise InvalidError(
-            "the log begins above that offset; keeplast tier forget gives all of it up. "
+            "the log begins above that offset; keeplast detach gives all of it up. "
             f"partition={state.partition} offset={offset} log_start={state.log_start}"
         )
     start = asked = min(offset, state.remote_end)

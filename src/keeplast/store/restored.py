@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from keeplast.errors import InvalidError
 from keeplast.format.filename import parse_partition_directory
 from keeplast.model.partition import TopicPartition
-from keeplast.tier.metadata.marks import Marks
+from keeplast.tier.metadata.collection import Marks
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ObjectStore, object_key, segment_of_key
 from keeplast.tier.state.segment import SegmentState

@@ -1,6 +1,6 @@
 """What of a tiered log is clean, dirty and waiting, and in which tier each part of it is.
 
-The regions are the KIP's, in the order of their offsets: cleaned; dirty; uncleanable, younger than
+The regions are the KIP's, in the order of their offsets: clean; dirty; uncleanable, younger than
 ``min.compaction.lag.ms``, or held; unstable, at or behind the last stable offset; active. Without a
 local log only the first three are known. A segment belongs to the region that its first offset lies
 in, as rounds take segments whole. Where it is, in object storage, on this disk or both, is a second
@@ -28,17 +28,14 @@ from keeplast.cleaner.reasons import HoldLimit
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import load_indexes
 from keeplast.log.windows import WindowBuffers
-from keeplast.model.hold import Hold, in_force
-from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import ReaderWait
-from keeplast.model.segment import SegmentSummary
+from keeplast.model.hold import Hold, ReaderWait, in_force
+from keeplast.model.partition import LogRegion, SegmentSummary, TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.survey.bounds import load_checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import survey_partition
-from keeplast.tier.state.holder import Holder
-from keeplast.tier.state.partition_state import Orphan, PartitionState
-from keeplast.tier.state.vector import find_vector
+from keeplast.tier.state.holder import Holder, Lease
+from keeplast.tier.state.partition_state import Orphan, PartitionState, find_vector
 
 ACTIVE = "active"
 LOCAL = "local"
@@ -50,16 +47,6 @@ class Place(StrEnum):
     REMOTE = "remote"
     BOTH = "both"
     LOCAL = "local"
-
-
-class RegionName(StrEnum):
-    """What a part of the log is to the cleaner."""
-
-    CLEANED = "cleaned"
-    DIRTY = "dirty"
-    UNCLEANABLE = "uncleanable"
-    UNSTABLE = "unstable"
-    ACTIVE = "active"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +75,7 @@ class TierSegment:
     end_offset: int
     size_bytes: int
     kind: str
-    region: RegionName
+    region: LogRegion
     place: Place
 
 
@@ -99,7 +86,7 @@ class Region:
     ``remote_bytes``, ``both_bytes`` and ``local_bytes`` are what of them is where, and add up.
     """
 
-    name: RegionName
+    name: LogRegion
     base_offset: int
     end_offset: int
     segments: int
@@ -118,7 +105,8 @@ class TierStatus:
     ``vector`` has the first dirty offset by leader epoch, ``settings`` are those that are kept with
     the partition. ``collected_from_ms`` is when the first replaced segment may go. ``readers`` are
     those that tombstones wait for. As of ``told_from`` and of every later offset the state can
-    still be told, as far as rounds say. ``holds`` are those in force.
+    still be told, as far as rounds say. ``holds`` are those in force. ``lease`` is the last of
+    the host that leads the partition, None without hosts.
     """
 
     partition: TopicPartition
@@ -149,6 +137,7 @@ class TierStatus:
     readers: ReaderWait | None = None
     told_from: int = 0
     holds: tuple[Hold, ...] = ()
+    lease: Lease | None = None
 
 
 def local_log(
@@ -190,6 +179,7 @@ def tier_status(
     now_ms: int,
     local: LocalLog | None = None,
     readers: ReaderWait | None = None,
+    lease: Lease | None = None,
 ) -> TierStatus:
     """Return the status of a partition at ``now_ms``."""
     summaries = _summaries(state, local)
@@ -229,9 +219,11 @@ def tier_status(
         readers=readers,
         told_from=state.told_from,
         holds=in_force(state.holds, now_ms),
+        lease=lease,
     )
 
 
+_BELOW_ACTIVE = (LogRegion.CLEAN, LogRegion.DIRTY, LogRegion.UNCLEANABLE, LogRegion.UNSTABLE)
 Edges = tuple[int, int, int, int, int, int]
 """Where the five regions begin, ascending, and where the last one ends."""
 
@@ -307,9 +299,9 @@ def _segments(
         place = Place.LOCAL
         if is_remote:
             place = Place.BOTH if local_start <= base else Place.REMOTE
-        name = RegionName.ACTIVE
+        name = LogRegion.ACTIVE
         if not is_active:
-            name = list(RegionName)[sum(base >= edge for edge in edges[1:4])]
+            name = _BELOW_ACTIVE[sum(base >= edge for edge in edges[1:4])]
         kind = kinds[base] if is_remote else ACTIVE if is_active else LOCAL
         found.append(TierSegment(base, end, summary.size_bytes, kind, name, place))
     return found
@@ -317,7 +309,7 @@ def _segments(
 
 def _regions(segments: Sequence[TierSegment]) -> Sequence[Region]:
     found = []
-    for name in RegionName:
+    for name in LogRegion:
         inside = [s for s in segments if s.region is name]
         if not inside:
             continue

@@ -1,53 +1,259 @@
-"""A tiered store as the place of rounds: one partition, and one commit a group.
+"""A tiered store as the place of rounds, and a round there: one or more chunks, and one report.
+
+Makes what a round on the tier has staged live, one fenced transaction a group, ascending.
+
+A crash between two groups leaves the first ones done: the newest record of a key is never removed,
+so the round can be done again from what is there.
+
+A tiered store as the place of rounds: one partition, and one commit a group.
 
 To a task the remote log is a directory (:class:`~keeplast.tier.objects.round_files.RoundFiles`),
 so eligibility, winners, horizons and transactions are those of a local round. What differs:
 
 * on one host the dirty section is worked on in *chunks*, each a round with a key map of its own;
   the first dirty offset moves after every chunk, when all of its groups are live
-  (:mod:`keeplast.store.commit`). All of them end where the first one has found that they may;
+  (:mod:`keeplast.store.store_place`). All of them end where the first one has found that they may;
 * filters say which clean segments need not be read (:mod:`keeplast.rewrite.skipping`), and the
   survey takes from the metadata what it would read from their indexes.
 
 Nothing is stored on a local disk: objects are read by ranges and written as streams. What is left
 of an attempt that nobody has committed is garbage, which is collected. KIP-1272, "Chunked two pass
 compaction".
+
+A round of a partition whose history is in object storage: one or more chunks, and one report.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
-from keeplast.cleaner.internal_topics import check_internal
 from keeplast.cleaner.reasons import ActiveLimit, BoundNote, CopiedLimit
+from keeplast.cleaner.settings import check_internal
 from keeplast.clock import Clock
-from keeplast.errors import CompactionError, ConflictError, FencedError, invariant
-from keeplast.format.filename import INDEX, LOG, TIME_INDEX
-from keeplast.model.reader_wait import GroupReader
-from keeplast.model.segment import SegmentSummary
-from keeplast.rewrite.filter_spec import FilterSpec
-from keeplast.rewrite.task import TaskResult
+from keeplast.errors import (
+    CompactionError,
+    ConflictError,
+    CorruptError,
+    FencedError,
+    InvariantError,
+    invariant,
+)
+from keeplast.format import time_index
+from keeplast.format.checksum import crc32c
+from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, parse_segment_file
+from keeplast.model.hold import GroupReader
+from keeplast.model.partition import SegmentSummary
+from keeplast.rewrite.task import FilterSpec, StagedGroup, TaskResult
+from keeplast.run.events import ProgressOnly
 from keeplast.run.receipt import Receipt, receipt_line
-from keeplast.run.round_reports import base_report, round_report
-from keeplast.run.round_state import PartitionRun, Round, Site
-from keeplast.store.commit import Committed, TierCommit
-from keeplast.store.horizons import RemoteHorizons
-from keeplast.store.look import as_copied, stored_checkpoints
-from keeplast.store.readers import StoredReaders
+from keeplast.run.round import Rounds, RunnerFor
+from keeplast.run.round_state import (
+    PartitionRun,
+    Round,
+    Site,
+    base_report,
+    planned_report,
+    round_report,
+)
+from keeplast.store.look import RemoteHorizons, StoredReaders, as_copied, stored_checkpoints
 from keeplast.survey.horizons import Examination, examination_of
-from keeplast.survey.report import RoundReport
+from keeplast.survey.kept_heads import anchor_of
+from keeplast.survey.report import RoundReport, joined_reports
 from keeplast.survey.request import CleanRequest
 from keeplast.survey.survey import Survey, survey_partition
+from keeplast.tier.metadata.facts import Anchor
 from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.metadata.stored_logs import explained
 from keeplast.tier.objects.filters import KEY_BYTES, KEY_FACT, FilterKey, SegmentBytes
-from keeplast.tier.objects.object_store import ObjectStore
-from keeplast.tier.objects.round_files import RoundFiles, RoundRecipe
-from keeplast.tier.state.kept_rounds import Keeping
+from keeplast.tier.objects.object_store import ObjectStore, object_key
+from keeplast.tier.objects.round_files import RoundFiles, RoundRecipe, new_segment_id
+from keeplast.tier.objects.transfer import EPOCHS, put_small
+from keeplast.tier.state.kept_rounds import Keeping, RoundSums
 from keeplast.tier.state.partition_state import PartitionState
-from keeplast.tier.state.round_days import RoundSums
+from keeplast.tier.state.segment import RemoteFile, RemoteSegment, SegmentKind, merged_epochs
+
+COMMIT_ID_BYTES = 16
+Committed = Callable[[tuple[RemoteSegment, ...], tuple[RemoteSegment, ...]], None]
+"""Is told what a commit replaced and by what, after the commit and before the next one."""
+
+
+class TierCommit:
+    """Makes waves live, group after group, as the owner that the state names."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        objects: ObjectStore,
+        state: PartitionState,
+        grace_ms: int,
+        committed: Committed | None,
+    ) -> None:
+        """Commit for the owner of ``state``; ``committed`` hears of every group."""
+        self._committed = committed
+        self._store = store
+        self._objects = objects
+        self._state = state
+        self._grace_ms = grace_ms
+        self._anchor: Anchor | None = None
+        self._sources = {
+            state.segments[route.segment_id].base_offset: state.segments[route.segment_id]
+            for route in state.routes
+        }
+        self._made: list[str] = []
+        self._live = frozenset(route.segment_id for route in state.routes)
+        self._numbers = max((s.number for s in self._sources.values()), default=0)
+
+    @property
+    def live(self) -> frozenset[str]:
+        """Return the ids of what is live by the state and the commits since."""
+        return self._live
+
+    def anchor(self, line: bytes | None) -> None:
+        """Let the next commits keep that this line of a receipt was written; None keeps nothing."""
+        self._anchor = anchor_of(self._store.facts, line) or self._anchor
+
+    def wave(self, result: TaskResult, keeping: Keeping | None = None) -> None:
+        """Commit every group of a wave that has something to commit.
+
+        ``keeping`` is the round for whose undo the sources are kept.
+
+        CorruptError when what was read of a segment is not what was stored: nothing of the wave
+        becomes live.
+        """
+        for base, crc in result.source_crcs.items():
+            self._check_source(self._sources[base], crc)
+        for outputs in _by_group(result.staged):
+            if not any(output.files for output in outputs):
+                continue
+            sources = [self._sources[base] for base in outputs[0].sources]
+            made = self._describe(result, outputs, sources)
+            ids = [source.segment_id for source in sources]
+            self._swap(ids, made, result.end_offset, keeping)
+            self._made += [each.segment_id for each in made]
+            self._live = self._live.difference(ids).union(each.segment_id for each in made)
+            if self._committed is not None:
+                self._committed(tuple(sources), tuple(made))
+
+    def _check_source(self, segment: RemoteSegment, crc: int) -> None:
+        expected = segment.files[LOG].crc32c
+        if crc != expected:
+            raise CorruptError(
+                "the object of a segment is not what was stored",
+                path=self._key(segment.segment_id, segment.base_offset, LOG), position=0,
+                expected=f"0x{expected:08x}", found=f"0x{crc:08x}",
+            )  # fmt: skip
+
+    def publish(
+        self, cleaned_to: int, done: RoundSums | None = None, keeping: Keeping | None = None
+    ) -> None:
+        """Move the first dirty offset; ``done`` is what the round did, ``keeping`` as of a wave.
+
+        What the waves made carries it.
+        """
+        self._store.publish(
+            self._state.partition, secrets.token_hex(COMMIT_ID_BYTES),
+            epoch=self._state.leader_epoch, cleaned_to=cleaned_to,
+            settings=self._state.settings, began=self._state, anchor=self._anchor, done=done,
+            keeping=keeping, outputs=self._made,
+        )  # fmt: skip
+
+    def _swap(
+        self, sources: Sequence[str], outputs: Sequence[RemoteSegment], end_offset: int,
+        keeping: Keeping | None,
+    ) -> None:  # fmt: skip
+        self._store.commit_swap(
+            self._state.partition, secrets.token_hex(COMMIT_ID_BYTES),
+            epoch=self._state.leader_epoch, sources=sources, outputs=outputs,
+            grace_ms=self._grace_ms, settings=self._state.settings, anchor=self._anchor,
+            cleaned_for=end_offset, keeping=keeping,
+        )  # fmt: skip
+
+    def _describe(
+        self,
+        result: TaskResult,
+        outputs: Sequence[StagedGroup],
+        sources: Sequence[RemoteSegment],
+    ) -> list[RemoteSegment]:
+        """Return what becomes live: the outputs cover what the sources covered, without a hole."""
+        last_offset = sources[-1].last_offset
+        ends = [output.base_offset - 1 for output in outputs[1:]] + [last_offset]
+        epochs = merged_epochs(tuple(source.epochs for source in sources))
+        made: list[RemoteSegment] = []
+        for output, end in zip(outputs, ends, strict=True):
+            self._numbers += 1
+            segment_id = _segment_id(output)
+            stored = self._files_of(output, segment_id, sources[-1], result)
+            times = self._small(segment_id, output, TIME_INDEX)
+            entries = time_index.decode(times)
+            made.append(
+                RemoteSegment(
+                    segment_id=segment_id,
+                    base_offset=output.base_offset,
+                    last_offset=end,
+                    epochs=epochs,
+                    size_bytes=output.size_bytes,
+                    max_timestamp_ms=int(entries[-1, 0]) if len(entries) else -1,
+                    mtime_ms=sources[-1].mtime_ms,
+                    kind=SegmentKind.CLEANED,
+                    leader_epoch=self._state.leader_epoch,
+                    number=self._numbers,
+                    cleaner_offsets=dict(self._state.publications[-1].offsets),
+                    files=stored,
+                )
+            )
+        return made
+
+    def _files_of(
+        self, output: StagedGroup, segment_id: str, last: RemoteSegment, result: TaskResult
+    ) -> dict[str, RemoteFile]:
+        """Return every object of an output; what belongs to its end is the last source's (I-10)."""
+        stored = {LOG: RemoteFile(output.size_bytes, result.output_crcs[output.base_offset])}
+        for file in output.files:
+            if file.kind != LOG:
+                data = self._small(segment_id, output, file.kind)
+                stored[file.kind] = RemoteFile(len(data), crc32c(data))
+        for suffix in (SNAPSHOT, EPOCHS):
+            if suffix in last.files:
+                data = self._read(last, suffix)
+                stored[suffix] = put_small(
+                    self._objects, self._key(segment_id, output.base_offset, suffix), data
+                )
+        return stored
+
+    def _small(self, segment_id: str, output: StagedGroup, suffix: str) -> bytes:
+        key = self._key(segment_id, output.base_offset, suffix)
+        return bytes(self._objects.read_range(key, 0, self._objects.stat(key).size_bytes))
+
+    def _key(self, segment_id: str, base_offset: int, suffix: str) -> str:
+        state = self._state
+        return object_key(state.partition, state.topic_id, segment_id, base_offset, suffix)
+
+    def _read(self, segment: RemoteSegment, suffix: str) -> bytes:
+        key = self._key(segment.segment_id, segment.base_offset, suffix)
+        return bytes(self._objects.read_range(key, 0, segment.files[suffix].size_bytes))
+
+
+def _segment_id(output: StagedGroup) -> str:
+    """Return the id under which a worker has staged an output: every attempt has its own."""
+    parsed = parse_segment_file(output.files[0].name)
+    if parsed is None or parsed.attempt is None:
+        raise InvariantError(f"a staged file without an attempt. name={output.files[0].name}")
+    return new_segment_id(parsed.attempt, parsed.base_offset)
+
+
+def _by_group(staged: Sequence[StagedGroup]) -> list[list[StagedGroup]]:
+    """Return the outputs, those of one group together: only its first has sources."""
+    groups: list[list[StagedGroup]] = []
+    for output in staged:
+        if output.sources or not groups:
+            groups.append([])
+        groups[-1].append(output)
+    return groups
+
 
 ATTEMPT_BYTES = 16
 
@@ -150,7 +356,7 @@ class StorePlace:
         found = self.store.load(began.partition)
         if found.fence != began.fence:
             raise FencedError(
-                "somebody else has taken the partition over; stop. partition="
+                "another process has taken the partition over; stop. partition="
                 f"{began.partition} epoch={began.leader_epoch} current={found.leader_epoch} "
                 f"owner={found.owner}"
             )
@@ -272,7 +478,7 @@ class StorePlace:
     def examined(self) -> None:
         """Remember when the partition was last looked through for what has expired."""
         if self.request.expired:
-            self._horizons.examined(self.state.partition, self._began)
+            self._horizons.examined(self.state.partition, self._began, self._commit.live)
 
 
 def _sums_of(round_: Round) -> RoundSums | None:
@@ -284,3 +490,43 @@ def _sums_of(round_: Round) -> RoundSums | None:
         1, stats.bytes_read, stats.bytes_written, stats.messages_read, stats.messages_written,
         stats.map_bytes_read, round(stats.total_seconds * 1000), round_.plan.now_ms,
     )  # fmt: skip
+
+
+Progressed = Callable[[int], None]
+
+
+def clean_remote(place: StorePlace, runner_for: RunnerFor, progressed: Progressed) -> RoundReport:
+    """Do one round as the owner of a partition; the report says what it did or why nothing.
+
+    An error ends the round at the chunk that it is in; the chunks before it are done and published.
+    FencedError when a newer leader owns the partition and ConflictError when what was read has been
+    replaced meanwhile: nothing but garbage is left behind. UnavailableError and OSError pass:
+    try again. CorruptError and InvariantError do not.
+    """
+    request = replace(place.request, rounds=None)
+    (partition,) = request.partitions
+    run = PartitionRun(partition)
+    with explained(place.store, partition.partition, epoch=place.state.leader_epoch):
+        events = ProgressOnly(progressed)
+        Rounds(request, place, runner_for, place.clock, events, _go_on).clean([run])
+        last = run.rounds[-1]
+        if last.failure is not None:
+            raise place.files.named(last.failure)
+        if last.skipped:
+            return last
+    place.examined()
+    return replace(reduce(joined_reports, run.rounds), chunks=len(run.rounds))
+
+
+def plan_remote(place: StorePlace) -> RoundReport:
+    """Return what a round would do; reads indexes and rows, and changes nothing."""
+    (partition,) = place.request.partitions
+    run = PartitionRun(partition)
+    survey = place.announce(run, place.survey(run))
+    if survey.plan is None:
+        return replace(base_report(survey), skipped=True)
+    return planned_report(survey, survey.plan, 0, None, None)
+
+
+def _go_on() -> None:
+    """Stop by what ``progressed`` raises, and by nothing else."""

@@ -23,47 +23,46 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
 
-from keeplast.cleaner.hazards import hazards_of
-from keeplast.cleaner.internal_topics import check_internal, pinned
+from keeplast.cleaner.settings import check_internal, hazards_of, pinned
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError, InvalidError, RefusedError
+from keeplast.inspect.status import ErasedBy
 from keeplast.log.files import FileSystem
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader
+from keeplast.model.hold import GroupReader
+from keeplast.model.partition import INT64_MAX, TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import Runner
 from keeplast.run.local_runner import LocalRunner
-from keeplast.run.place import RunnerFor
 from keeplast.run.receipt import Receipt
+from keeplast.run.round import RunnerFor
 from keeplast.run.target import begin_target, complete_target
-from keeplast.store.directory import (
+from keeplast.store.erasure import (
+    TierEligibility,
+    TierPace,
+    find_tier_eligibility,
+)
+from keeplast.store.intake import (
+    Intake,
     begin_partition,
     directory_bounds,
     find_replicated_ms,
     follow_log_start,
+    unheard,
 )
-from keeplast.store.erasure import (
-    TierEligibility,
-    TierErasure,
-    TierPace,
-    find_tier_eligibility,
+from keeplast.store.look import (
+    FirstTimestamps,
+    RemoteHorizons,
+    RemoteLook,
+    StoredReaders,
+    look_at_remote,
 )
-from keeplast.store.expiry import expire_remote
-from keeplast.store.holds import StoreHolds
-from keeplast.store.horizons import RemoteHorizons
-from keeplast.store.intake import Intake, unheard
-from keeplast.store.judgement import TierFinding
-from keeplast.store.look import FirstTimestamps, RemoteLook, look_at_remote
 from keeplast.store.migration import Migration, SettingsOf, count_records, plan_migration
-from keeplast.store.readers import StoredReaders
-from keeplast.store.removal import StoreRemovals
+from keeplast.store.removal import StoreRemovals, expire_remote
 from keeplast.store.restored import Restoration
-from keeplast.store.round import clean_remote, plan_remote
 from keeplast.store.status import TierStatus, local_log, tier_status
-from keeplast.store.store_place import StorePlace
-from keeplast.store.undo import StoreUndo
-from keeplast.store.verification import judge_partition
+from keeplast.store.store_place import StorePlace, clean_remote, plan_remote
+from keeplast.store.undo import StoreHolds, StoreUndo
+from keeplast.store.verification import TierFinding, judge_partition
 from keeplast.survey.report import ExpiryReport, RoundReport, describe_error
 from keeplast.survey.request import (
     MEMORY_BYTES_DEFAULT,
@@ -73,15 +72,14 @@ from keeplast.survey.request import (
 )
 from keeplast.tier.copy.importing import Replaced, continued_lineage, export_partition
 from keeplast.tier.copy.moving_directory import while_it_moves
-from keeplast.tier.metadata.absence import explained
-from keeplast.tier.metadata.collection import Collected, collect
-from keeplast.tier.metadata.marks import Marks
+from keeplast.tier.metadata.collection import Collected, Marks, collect
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.ownership import Ownership
+from keeplast.tier.metadata.stored_logs import explained
 from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore
 from keeplast.tier.objects.round_files import round_path
+from keeplast.tier.state.kept_rounds import RoundDay
 from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
-from keeplast.tier.state.round_days import RoundDay
 
 CLEANER_DEFAULT = CleanerConfig()
 GRACE_MS_DEFAULT = 60 * 60 * 1000
@@ -89,10 +87,6 @@ GRACE_MS_DEFAULT = 60 * 60 * 1000
 GARBAGE_AGE_MS_DEFAULT = 24 * 60 * 60 * 1000
 
 Progressed = Callable[[int], None]
-
-
-def _silent(count: int) -> None:
-    """Hear of progress and say nothing."""
 
 
 def _threads(files: FileSystem) -> AbstractContextManager[Runner]:
@@ -180,7 +174,7 @@ class TieredStore:
 
     def erased_by(
         self, partition: TopicPartition, pace: TierPace, local: Path | None = None
-    ) -> TierErasure:
+    ) -> ErasedBy:
         """Say by when what is overwritten or deleted now is gone from object storage.
 
         With ``local``, the partition's directory on the leader, also from there, and what has not
@@ -208,13 +202,12 @@ class TieredStore:
         orphans = self._store.orphans(partition)
         topic = self.topic_for(state)
         now_ms = self._clock.now_ms()
-        found = None
-        if local is not None:
-            found = local_log(
-                partition, local, topic, self._files, now_ms, remote_end=state.remote_end
-            )
+        found = None if local is None else local_log(
+            partition, local, topic, self._files, now_ms, remote_end=state.remote_end
+        )  # fmt: skip
         readers = StoredReaders(state.topic_id, self.brokers).wait(partition, topic, now_ms)
-        return tier_status(state, orphans, topic, now_ms, found, readers)
+        lease = self._store.leases.find(state.row_id)
+        return tier_status(state, orphans, topic, now_ms, found, readers, lease)
 
     def look(self, partition: TopicPartition, *, expired: bool = False) -> RemoteLook:
         """Say whether a round is worth it, and what waits to be removed.
@@ -259,6 +252,7 @@ class TieredStore:
     ) -> None:
         """Add an empty partition that nobody owns, for a host; ConflictError when it is there."""
         check_internal(partition.topic, self._topic_of(settings))
+        self._ownership.begin()
         self._store.create(partition, topic_id, log_start=0, settings=settings)
 
     def import_directory(
@@ -267,8 +261,9 @@ class TieredStore:
         directory: Path,
         settings: Mapping[str, str],
         *,
-        progressed: Progressed = _silent,
+        progressed: Progressed = lambda _: None,
         takes_over: bool = False,
+        receipt: Receipt | None = None,
         grace_ms: int = GRACE_MS_DEFAULT,
         replaced: Replaced = unheard,
     ) -> PartitionState:
@@ -282,13 +277,14 @@ class TieredStore:
         """
         topic = self._topic_of(settings)
         check_internal(partition.topic, topic)
+        self._ownership.begin()
         replicated_ms = find_replicated_ms(self._files, directory, self._clock)
         bounds = directory_bounds(self._files, partition, directory, self._clock)
         begin_partition(
             self._store, self._files, partition, directory, settings, self._topic_of,
             log_start=bounds.log_start, own=lambda: self.own(partition, takes_over=takes_over),
         )  # fmt: skip
-        self._own_directory(partition, directory, takes_over=takes_over)
+        self._own_directory(partition, directory, takes_over=takes_over, receipt=receipt)
         return Intake(
             self._store, self._objects, self._files, self._clock, partition, directory, topic,
             grace_ms, progressed, replaced,
@@ -299,7 +295,7 @@ class TieredStore:
         partition: TopicPartition,
         directory: Path,
         *,
-        progressed: Progressed = _silent,
+        progressed: Progressed = lambda _: None,
         takes_over: bool = False,
         receipt: Receipt | None = None,
         retention_ms: int | None = None,
@@ -343,7 +339,7 @@ class TieredStore:
         return while_it_moves(directory, self._files, act)
 
     def export(
-        self, partition: TopicPartition, directory: Path, progressed: Progressed = _silent
+        self, partition: TopicPartition, directory: Path, progressed: Progressed = lambda _: None
     ) -> None:
         """Write a directory that a broker serves; it is marked as incomplete until it is one.
 
@@ -363,7 +359,7 @@ class TieredStore:
         runner_for: RunnerFor = _threads,
         *,
         cleaner: CleanerConfig = CLEANER_DEFAULT,
-        progressed: Progressed = _silent,
+        progressed: Progressed = lambda _: None,
         takes_over: bool = False,
         grace_ms: int = GRACE_MS_DEFAULT,
         receipt: Receipt | None = None,
@@ -429,23 +425,15 @@ class TieredStore:
         takes_over: bool = False,
         grace_ms: int = GRACE_MS_DEFAULT,
         receipt: Receipt | None = None,
-        log_start: int | None = None,
     ) -> ExpiryReport:
         """Let go what retention and the log start offset let go; ``receipt`` takes a line of it.
 
-        ``log_start`` is where the log is to start, at most where it ends. It is one transaction: a
-        process of this owner that holds the partition goes on with it.
+        It is one transaction: a process of this owner that holds the partition goes on with it.
         """
         state = self._ownership.join(partition, takes_over=takes_over)
-        moved = None if log_start is None else max(log_start, state.log_start)
-        if moved is not None and moved > state.remote_end:
-            raise InvalidError(
-                "nothing is stored there yet; a log starts at most where it ends. "
-                f"partition={partition} log_start={log_start} remote_end={state.remote_end}"
-            )
         return expire_remote(
             self._store, state, self.topic_for(state), self._store.clock.now_ms(),
-            grace_ms=grace_ms, receipt=receipt, log_start=moved,
+            grace_ms=grace_ms, receipt=receipt,
         )  # fmt: skip
 
     def collect(
@@ -469,7 +457,7 @@ class TieredStore:
         runner_for: RunnerFor = _threads,
         *,
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
-        progressed: Progressed = _silent,
+        progressed: Progressed = lambda _: None,
     ) -> Migration:
         """Say what follows from other settings (None takes one out); changes nothing.
 
@@ -494,7 +482,7 @@ class TieredStore:
         drops_keyless: bool = False,
         takes_over: bool = False,
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
-        progressed: Progressed = _silent,
+        progressed: Progressed = lambda _: None,
     ) -> Migration:
         """Change settings of a partition as its owner; None takes one out.
 
@@ -531,8 +519,8 @@ class TieredStore:
     def verify(
         self,
         partition: TopicPartition,
-        progressed: Progressed = _silent,
-        planned: Progressed = _silent,
+        progressed: Progressed = lambda _: None,
+        planned: Progressed = lambda _: None,
     ) -> tuple[TierFinding, ...]:
         """Check all rows, and the invariants of what is live by reading all of it; no change."""
         return judge_partition(

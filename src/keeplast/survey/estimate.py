@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.distinct import DistinctKeys, fit_distinct
 from keeplast.cleaner.plan import RoundPlan
-from keeplast.cleaner.shapes import key_map_bytes
-from keeplast.cleaner.stage_costs import (
+from keeplast.cleaner.shapes import (
     PACK_SECONDS_A_BYTE,
     UNPACK_SECONDS_A_BYTE,
     index_seconds,
+    key_map_bytes,
     rewrite_seconds,
 )
-from keeplast.columns import batch_table as t
-from keeplast.model.strategy import Strategy
+from keeplast.columns import batches as t
+from keeplast.model.topic_config import Strategy
 from keeplast.survey.report import Estimate
 from keeplast.survey.sample import Sample, SectionSample
 

@@ -27,8 +27,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.cleaner.internal_topics import INTERNAL_TOPICS
-from keeplast.columns import batch_table as t
+from keeplast.cleaner.settings import INTERNAL_TOPICS
+from keeplast.columns import batches as t
 from keeplast.errors import CompactionError, error_text
 from keeplast.format.consumer_offsets import (
     OFFSET_COMMIT,
@@ -40,23 +40,23 @@ from keeplast.format.consumer_offsets import (
     group_name,
     home_partition,
 )
-from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.filename import parse_partition_directory
 from keeplast.format.message_set import Batch, read_batches
+from keeplast.format.record import ControlType, decode_control_type
+from keeplast.log.data_directory import read_topic_id
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.log_end import require_log_end
 from keeplast.log.partition_log import PartitionFiles, find_tail, list_partition
-from keeplast.log.topic_id import read_topic_id
 from keeplast.log.windows import Window, WindowBuffers, read_windows
-from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import (
+from keeplast.model.hold import (
     Absence,
     GroupReader,
     ReaderWait,
     WaitedGroup,
     nobody_asked,
 )
-from keeplast.survey.log_bounds import Checkpoints
+from keeplast.model.partition import TopicPartition
+from keeplast.survey.bounds import Checkpoints
 from keeplast.survey.request import PartitionRequest
 
 FRESH_MS = 10_000

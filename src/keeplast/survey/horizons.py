@@ -12,11 +12,14 @@ is below it). Without that rule a daemon would rewrite such a log for ever. Wher
 for, what a segment has of one horizon is a reason once they have read all of it: a round for every
 commit would rewrite the log for ever too. A round for another reason removes what they have read by
 then.
+
+That holds for the segments that the round has left, and for no others: what an undo has put back,
+or another process has written, no round of this process has judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -26,11 +29,11 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.reasons import ExpiredDue
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.partition_log import SegmentFiles
 from keeplast.log.windows import WindowBuffers, read_windows
-from keeplast.model.reader_wait import ReaderWait
+from keeplast.model.hold import ReaderWait
 
 PARTITIONS_MAX = 100_000
 """More than a data directory holds: partitions that come and go are forgotten some time."""
@@ -126,12 +129,21 @@ class ExpiredBook(Protocol):
         ...
 
 
+_File = tuple[int, int, int, int]
+
+
+def _file_of(segment: SegmentFiles) -> _File:
+    """Return what tells a segment's file from another in its place."""
+    return segment.base_offset, segment.size_bytes, segment.mtime_ns, segment.inode
+
+
 @dataclass(slots=True)
 class _Known:
-    """What is remembered of a partition: segments by file, and when all of it was last examined."""
+    """What is remembered of a partition: segments by file, and when ``left`` were examined."""
 
-    segments: dict[tuple[int, int, int], SegmentHorizons] = field(default_factory=dict)
+    segments: dict[_File, SegmentHorizons] = field(default_factory=dict)
     examined: Examination = Examination()
+    left: frozenset[_File] = frozenset()
 
 
 class HorizonBook:
@@ -151,18 +163,23 @@ class HorizonBook:
         known = self._known.setdefault(path, _Known())
         found, expired = {}, Expired()
         for segment in segments:
-            name = segment.base_offset, segment.size_bytes, segment.mtime_ns
+            name = _file_of(segment)
             horizons = known.segments.get(name)
             if horizons is None:
                 horizons = read_horizons(segment, self._files)
             found[name] = horizons
-            expired += horizons.passed(known.examined, now)
+            since = known.examined if name in known.left else Examination()
+            expired += horizons.passed(since, now)
         known.segments = found
         return expired
 
-    def examined(self, path: Path, at: Examination) -> None:
-        """Note that a round has removed all that could be removed ``at`` its time."""
-        self._known.setdefault(path, _Known()).examined = at
+    def examined(self, path: Path, at: Examination, left: Iterable[SegmentFiles]) -> None:
+        """Note that a round has removed all that could be removed ``at`` its time.
+
+        ``left`` are the segments below its end, as listed after it.
+        """
+        known = self._known.setdefault(path, _Known())
+        known.examined, known.left = at, frozenset(map(_file_of, left))
 
 
 def find_expired(

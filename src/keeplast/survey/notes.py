@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import StrEnum, auto
 from pathlib import Path
 
+from keeplast.cleaner.eligibility import IdleRoll
 from keeplast.cleaner.reasons import Limit, SectionNote
 from keeplast.cleaner.retention import StaysNote
-from keeplast.cleaner.rolling import IdleRoll
+from keeplast.model.hold import ReaderWait
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import ReaderWait
 
 
 class RollStage(StrEnum):

@@ -2,6 +2,11 @@
 
 A last line that a crash cut off is of a wave that was not begun; it is left out. What
 is not a receipt is refused: a verdict must not rest on half of one.
+
+Whether a clock is behind the receipts that lie beside it.
+
+What time removes went too early then, or goes too late. The rule: **a clock that looks wrong is
+told, and changes nothing**: what is right nobody knows here.
 """
 
 from __future__ import annotations
@@ -13,12 +18,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from keeplast.clock import time_text
-from keeplast.errors import InvalidError
+from keeplast.errors import CompactionError, InvalidError
 from keeplast.log.files import FileSystem, reading
+from keeplast.model.document import JudgedBy, Verdict
+from keeplast.model.hold import ReaderWait, read_wait
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import ReaderWait, read_wait
-from keeplast.model.strategy import Strategy
-from keeplast.model.verdict import JudgedBy, Verdict
+from keeplast.model.topic_config import Strategy
+from keeplast.survey.notes import ClockBehind
 from keeplast.survey.receipt_chain import ChainHead, ChainReport, check_chain
 
 BYTES_MAX = 1 << 30
@@ -335,7 +341,7 @@ def read_entries(path: Path, files: FileSystem) -> tuple[Entry, ...]:
                 f"line={number} problem={type(error).__name__}: {error}"
             ) from error
     if not receipts:
-        raise InvalidError(f"no whole receipt in the file. path={path}")
+        raise InvalidError(f"no whole receipt in the file; give another one. path={path}")
     return tuple(receipts.values())
 
 
@@ -506,3 +512,30 @@ def _receipt(document: dict[str, Any]) -> RoundReceipt:
         clean_to=None if document.get("clean_to") is None else int(document["clean_to"]),
         readers=read_wait(document.get("readers")),
     )
+
+
+CLOCK_MS_MIN = 1000
+"""Clocks are corrected by less all the time."""
+
+
+def clock_notes(files: FileSystem, path: Path | None, now_ms: int) -> tuple[ClockBehind, ...]:
+    """Return what to tell when ``now_ms`` lies before the last receipt, nothing when it does not.
+
+    A host's clock was ahead then or is behind now: what time removes went too early, or goes late.
+    A file that is no receipt, or cannot be read, is its reader's and its writer's business.
+    """
+    if path is None:
+        return ()
+    try:
+        last_ms = _last_ms(files, path.resolve())
+    except (CompactionError, OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ()
+    return (ClockBehind(path, last_ms, now_ms),) if last_ms - now_ms >= CLOCK_MS_MIN else ()
+
+
+def _last_ms(files: FileSystem, path: Path) -> int:
+    """Return the time of the last whole line; ValueError without one that is short enough."""
+    line = last_line(files, path)
+    if line is None:
+        raise ValueError("no whole line")
+    return int(json.loads(line)["now_ms"])

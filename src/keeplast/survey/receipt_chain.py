@@ -89,7 +89,7 @@ class KeptChain:
 
     def __str__(self) -> str:
         """Say whose it is, and how far it is known."""
-        host = "a host that nobody wrote down" if self.host is None else f"host {self.host}"
+        host = "an unnamed host" if self.host is None else f"host {self.host}"
         return f"{host}, to line {0 if self.head is None else self.head.number}"
 
 
@@ -236,7 +236,7 @@ def check_chain(lines: Sequence[bytes], kept: ChainHead | None = None) -> ChainR
         is_other = head is None or head.chain_id != kept.chain_id
         if head is not None and not is_other and kept.number <= missing:
             why = (
-                f"the file begins behind it, at number {missing + 1}; give the file that was put "
+                f"the file begins after it, at number {missing + 1}; give the file that was put "
                 "aside with it"
             )
         else:
@@ -269,7 +269,7 @@ def check_kept(lines: Sequence[bytes], kept: Sequence[KeptChain]) -> ChainReport
     elif head is None:
         what = "no line of the file is chained: their links were taken out, or it is another one"
     else:
-        what = f"the file's chain, {head.chain_id}, is none of them: it was made anew, or is of "
+        what = f"the file's chain, {head.chain_id}, is none of them: it was begun again, or is of "
         what += "another store"
     problem = f"heads are kept of the lines of {named_chains(others)}, and {what}"
     return replace(found, problems=(problem, *found.problems)[:PROBLEMS_MAX])

@@ -1,6 +1,11 @@
 """What a caller asks of a run: plain values, no objects.
 
 Nothing here has a default that reads the machine; ``None`` says "as the directory tells".
+
+How many keys a key map of given size may hold.
+
+A map that could hold none is refused before anything is read. Answers to ``SkimpyOffsetMap`` and
+``log.cleaner.io.buffer.load.factor``.
 """
 
 from __future__ import annotations
@@ -9,12 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from keeplast.cleaner.internal_topics import check_internal
 from keeplast.cleaner.selection import Order
-from keeplast.errors import InvalidError
-from keeplast.model.partition import TopicPartition
-from keeplast.model.shape import Shape
-from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.cleaner.settings import check_internal
+from keeplast.errors import InvalidError, RefusedError
+from keeplast.model.partition import INT32_MAX, TopicPartition
+from keeplast.model.topic_config import CleanerConfig, Shape, TopicConfig
 
 MEMORY_BYTES_DEFAULT = 256 << 20
 """Windows, buffers and decompressed data kept between the passes; the key map comes on top."""
@@ -62,7 +66,7 @@ class CleanRequest:
     round has chunks. Offsets given here stand in place
     of what the directory says and apply to every partition of the call: each may hold a round
     back, and so may a clock that is behind; what would lift a limit is refused by whoever writes,
-    unless ``is_unsafe`` lets it stand as given (:mod:`keeplast.survey.given`). ``target`` None
+    unless ``is_unsafe`` lets it stand as given (:mod:`keeplast.survey.bounds`). ``target`` None
     means in place; else a directory that receives the cleaned log while the source stays as it is:
     a new or empty one, unless ``overwrites`` gives up what lies at it.
     ``rolls_idle`` leaves an active segment whose first record is older than ``segment.ms`` or
@@ -118,3 +122,47 @@ class CleanRequest:
         return (
             self.is_unsafe and self.high_watermark is not None and self.clean_elsewhere_to is None
         )
+
+
+def key_slots(partition: PartitionRequest) -> int | None:
+    """Return how many slots a bounded map has, None without a bound."""
+    key_map_bytes = partition.cleaner.key_map_bytes
+    return None if key_map_bytes is None else key_map_bytes // partition.topic.strategy.slot_bytes
+
+
+def key_capacity(partition: PartitionRequest) -> int | None:
+    """Return how many keys a bounded map may hold, None without a bound.
+
+    RefusedError for a load factor outside (0, 1] and for a map without a usable slot.
+    """
+    cleaner, slot_bytes = partition.cleaner, partition.topic.strategy.slot_bytes
+    slots = usable_slots(
+        cleaner.key_map_bytes, slot_bytes, cleaner.load_factor, source=str(partition.partition)
+    )
+    return None if slots is None else min(slots, INT32_MAX)
+
+
+def usable_slots(
+    map_bytes: int | None, slot_bytes: int, load_factor: float, *, source: str
+) -> int | None:
+    """Return how many slots of a map may be used, at least one; None without a bound.
+
+    RefusedError for a load factor outside (0, 1] and for a map without a usable slot. ``source``
+    is who gave the factor.
+    """
+    if not 0 < load_factor <= 1:
+        raise RefusedError(
+            f"load factor outside (0, 1]: a full map would never end a search; use 0.9. "
+            f"log.cleaner.io.buffer.load.factor={load_factor} source={source}"
+        )
+    if map_bytes is None:
+        return None
+    slots = map_bytes // slot_bytes
+    usable = int(slots * load_factor)
+    if usable < 1:
+        raise RefusedError(
+            f"key map without a usable slot: no round would end; raise --key-map-bytes, "
+            f"{slot_bytes} bytes a slot. key_map_bytes={map_bytes} slots={slots} "
+            f"log.cleaner.io.buffer.load.factor={load_factor}"
+        )
+    return usable

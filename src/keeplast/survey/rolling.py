@@ -1,34 +1,195 @@
 """Leaves the active segment of a log before a round, or says that a round would.
 
 A segment with a torn tail stays: where it ends is recovery's business. Answers to
-:mod:`keeplast.cleaner.rolling`, which decides when.
+:mod:`keeplast.cleaner.eligibility`, which decides when.
+
+Follows a log's producers from the newest snapshot to its end, and tells what it aborted.
+
+Of the producers only what lies behind the snapshot is read, and headers alone. Answers to
+``ProducerStateManager`` and the recovery of ``LogSegment``.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keeplast.cleaner.rolling import IdleRoll, find_idle_roll
-from keeplast.format import offset_index, time_index, txn_index
-from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, Kind
-from keeplast.log.active_segment import write_like
+import numpy as np
+
+from keeplast.cleaner.eligibility import IdleRoll, find_idle_roll
+from keeplast.cleaner.plan import AbortedBySegment
+from keeplast.columns import batches as t
+from keeplast.errors import CorruptError
+from keeplast.format import offset_index, producer_snapshot, time_index, txn_index
+from keeplast.format.batch import decode_batch
+from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, Kind, segment_file
+from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.active_segment import ProducerState, write_like
 from keeplast.log.append import LogAppender
-from keeplast.log.files import FileSystem
+from keeplast.log.data_directory import child_path
+from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import (
+    SNAPSHOT_BYTES_MAX,
     PartitionFiles,
     SegmentFiles,
+    SegmentIndexes,
     Tail,
     find_tail,
     list_partition,
+    load_aborted,
     read_first_timestamp,
     rebuild_indexes,
 )
-from keeplast.log.windows import WindowBuffers
+from keeplast.log.transactions import aborted_by_segment
+from keeplast.log.windows import Window, WindowBuffers, read_from
+from keeplast.model.partition import NO_PRODUCER_ID
 from keeplast.model.topic_config import TopicConfig
 from keeplast.survey.notes import RollNote, RollStage
-from keeplast.survey.producer_replay import derived_aborted
 from keeplast.survey.request import PartitionRequest
+
+
+def replay_producers(
+    listing: PartitionFiles,
+    tail: Tail,
+    log_start: int,
+    indexes: Mapping[int, SegmentIndexes],
+    files: FileSystem,
+    buffers: WindowBuffers,
+) -> ProducerState:
+    """Return the producers at the log end."""
+    state, start = _newest_snapshot(listing, tail.log_end, log_start, files)
+    _fold(state, listing, tail, start, indexes, files, buffers)
+    return state
+
+
+def indexed_aborted(
+    listing: PartitionFiles, tail: Tail, files: FileSystem, buffers: WindowBuffers
+) -> AbortedBySegment:
+    """Return each segment's aborted transactions by its base, as the transaction indexes have them.
+
+    Good where something vouches for those, or for an estimate. A segment without an offset index
+    has lost its transaction index too, as far as anybody can tell, and one whose transaction index
+    is another's has none: there, as in Kafka's recovery, the markers say.
+    """
+    aborted: dict[int, tuple[AbortedTransaction, ...]] = {}
+    stripped: list[int] = []
+    for segment in listing.segments:
+        try:
+            aborted[segment.base_offset] = (
+                load_aborted(segment, files) if listing.may_have_aborted(segment) else ()
+            )
+        except CorruptError:
+            stripped.append(segment.base_offset)
+        else:
+            if segment.size_bytes and not listing.has_index(segment, files):
+                stripped.append(segment.base_offset)
+    if stripped:
+        start = stripped[0] if stripped[0] > listing.segments[0].base_offset else 0
+        derived = aborted_by_segment(listing, tail, files, buffers, start=start)
+        for segment, entries in derived:
+            if segment.base_offset in stripped:
+                aborted[segment.base_offset] = entries
+    return tuple(sorted(aborted.items()))
+
+
+def derived_aborted(
+    listing: PartitionFiles, tail: Tail, files: FileSystem, buffers: WindowBuffers
+) -> AbortedBySegment:
+    """Return each segment's aborted transactions by its base, as the markers have them."""
+    derived = aborted_by_segment(listing, tail, files, buffers)
+    return tuple((segment.base_offset, entries) for segment, entries in derived)
+
+
+def find_undecided(
+    producers: ProducerState,
+    high_watermark: int,
+    listing: PartitionFiles,
+    tail: Tail,
+    log_start: int,
+    indexes: Mapping[int, SegmentIndexes],
+    files: FileSystem,
+    buffers: WindowBuffers,
+) -> int | None:
+    """Return the first offset of the earliest transaction that is open at the log end, or whose
+    marker lies at or above ``high_watermark``, None without one.
+
+    ``producers`` are those at the log end. Where a snapshot behind the high watermark says only
+    that a transaction has ended, it is followed from a snapshot below: its marker may be truncated
+    yet, and another leader may end it otherwise. A broker that is restarted forgets such a
+    transaction, one that runs does not. Kafka: ``ProducerStateManager.unreplicatedTxns``.
+    """
+    found = producers.first_undecided(high_watermark)
+    if not any(high_watermark < offset <= tail.log_end for offset in listing.snapshots):
+        return found
+    earlier, start = _newest_snapshot(listing, high_watermark, log_start, files)
+    # What began before damage is known, and open as long as no marker is seen. What begins in or
+    # behind a damaged segment is for a round that gets so far, and that refuses it.
+    with contextlib.suppress(CorruptError):
+        _fold(earlier, listing, tail, start, indexes, files, buffers)
+    known = (found, earlier.first_undecided(high_watermark))
+    return min((offset for offset in known if offset is not None), default=None)
+
+
+def _newest_snapshot(
+    listing: PartitionFiles, at_most: int, log_start: int, files: FileSystem
+) -> tuple[ProducerState, int]:
+    """Return the producers of the newest readable snapshot and the offset it stands for.
+
+    Snapshots above ``at_most`` or at or below the log start are not used, unreadable ones are
+    passed over, as a broker does; without any the fold starts at the log start.
+    """
+    for offset in reversed(listing.snapshots):
+        if log_start < offset <= at_most:
+            path = child_path(listing.path, segment_file(offset, SNAPSHOT))
+            try:
+                entries = producer_snapshot.decode(files.read_bytes(path, SNAPSHOT_BYTES_MAX))
+            except CorruptError:
+                continue
+            return ProducerState(entries), offset
+    return ProducerState(), log_start
+
+
+def _fold(
+    state: ProducerState,
+    listing: PartitionFiles,
+    tail: Tail,
+    start: int,
+    indexes: Mapping[int, SegmentIndexes],
+    files: FileSystem,
+    buffers: WindowBuffers,
+) -> None:
+    """Fold every batch that ends at or above ``start``."""
+    for i, segment in enumerate(listing.segments):
+        is_active = i == len(listing.segments) - 1
+        end_offset = tail.log_end if is_active else listing.segments[i + 1].base_offset
+        if end_offset <= start:
+            continue
+        end = tail.valid_bytes if is_active else segment.size_bytes
+        position = 0
+        if segment.base_offset < start and segment.base_offset in indexes:
+            position = indexes[segment.base_offset].position_before(start - segment.base_offset)
+        if position >= end:
+            continue
+        path = segment.log_path
+        with reading(files, path) as handle:
+            for window in read_from(
+                handle, path, buffers, position=position, offset=start, end=end
+            ):
+                _fold_window(state, window, start)
+
+
+def _fold_window(state: ProducerState, window: Window, start: int) -> None:
+    rows = window.table[: window.batches]
+    chosen = (rows[:, t.PRODUCER_ID] != NO_PRODUCER_ID) & (rows[:, t.LAST_OFFSET] >= start)
+    for i in np.flatnonzero(chosen & (rows[:, t.MAGIC] == 2)).tolist():
+        position = int(rows[i, t.POSITION])
+        raw = window.data[position : position + int(rows[i, t.SIZE])].tobytes()
+        try:
+            state.add(decode_batch(raw))
+        except CorruptError as error:
+            raise window.corrupt(i, error.problem, error.expected, error.found) from error
 
 
 def roll_active(files: FileSystem, partition: PartitionRequest) -> None:

@@ -19,16 +19,15 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.clock import Clock
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.columns import verdicts
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
 from keeplast.format.filename import LOG, segment_file
-from keeplast.log.child_path import child_path
+from keeplast.log.data_directory import child_path
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import SegmentIndexes
 from keeplast.log.windows import Window, read_windows
-from keeplast.rewrite.decompressed_cache import DecompressedCache
-from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Slice, Workspace
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, DecompressedCache, Slice, Workspace
 
 WINDOWS = 64
 WINDOW_BYTES = 128 << 10

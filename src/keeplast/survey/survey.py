@@ -3,6 +3,8 @@
 Reads index files, the newest usable producer snapshot and what follows it, the tail of the active
 segment and the first header of each dirty segment. Records are left to the passes. The result is a
 :class:`RoundPlan`, or the reason why there is none.
+
+What is odd about the files of a log: said with its round, and left as it is.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keeplast.cleaner.dating import dating_notes
 from keeplast.cleaner.eligibility import (
     FirstDirty,
     FirstUncleanable,
@@ -22,11 +23,11 @@ from keeplast.cleaner.eligibility import (
     segments_between,
 )
 from keeplast.cleaner.plan import RoundPlan
-from keeplast.cleaner.producers import last_records
 from keeplast.cleaner.reasons import Decision, DueReason, GivenLimit, HoldLimit, SkipReason
 from keeplast.cleaner.section import (
     DirtySection,
     LogFigures,
+    dating_notes,
     due_reason,
     figures_of,
     find_dirty_section,
@@ -34,12 +35,20 @@ from keeplast.cleaner.section import (
     skip_reason,
 )
 from keeplast.cleaner.selection import Order
+from keeplast.cleaner.transactions import last_records
 from keeplast.errors import InvalidError
 from keeplast.format import producer_snapshot
+from keeplast.format.filename import (
+    CLEANED_FOR,
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+    parse_undo_file,
+)
 from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.active_segment import ProducerState
+from keeplast.log.checkpoints import UNFINISHED as UNFINISHED_NOTE
 from keeplast.log.files import FileSystem
-from keeplast.log.format_guard import check_magic, check_understood
-from keeplast.log.loaded_indexes import LoadedIndexes
+from keeplast.log.log_end import check_magic, check_understood
 from keeplast.log.partition_log import (
     PartitionFiles,
     SegmentFiles,
@@ -51,33 +60,81 @@ from keeplast.log.partition_log import (
     read_first_timestamp,
     summarize,
 )
-from keeplast.log.producer_state import ProducerState
+from keeplast.log.readers import LoadedIndexes
 from keeplast.log.windows import WindowBuffers
-from keeplast.model.hold import Hold, in_force
-from keeplast.model.reader_wait import ReaderWait
-from keeplast.model.segment import SegmentSummary
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
-from keeplast.survey.file_notes import file_notes
-from keeplast.survey.given import (
+from keeplast.model.hold import Hold, ReaderWait, in_force
+from keeplast.model.partition import SegmentSummary, TopicPartition
+from keeplast.model.topic_config import Strategy, TopicConfig
+from keeplast.survey.bounds import (
+    Checkpoints,
+    LogBounds,
+    actual_log_start,
     clock_lifts,
+    find_bounds,
     first_dirty_lifts,
     uncleanable_lifts,
 )
 from keeplast.survey.group_offsets import GroupOffsets, ReaderOffsets, find_wait
 from keeplast.survey.horizons import Examination, ExpiredBook, find_expired
-from keeplast.survey.key_bound import key_capacity, key_slots
-from keeplast.survey.log_bounds import Checkpoints, LogBounds, actual_log_start, find_bounds
-from keeplast.survey.notes import Lift, Note, RemainsActive, RollNote, RollStage, WaitNote
-from keeplast.survey.producer_replay import (
+from keeplast.survey.notes import (
+    Lift,
+    Note,
+    RebuiltIndexes,
+    RemainsActive,
+    RollNote,
+    RollStage,
+    StagedFiles,
+    TornTail,
+    UnknownFiles,
+    WaitNote,
+)
+from keeplast.survey.request import CleanRequest, PartitionRequest, key_capacity, key_slots
+from keeplast.survey.rolling import (
+    ForeseenRoll,
     derived_aborted,
     find_undecided,
+    foreseen,
+    idle_reason,
     indexed_aborted,
     replay_producers,
 )
-from keeplast.survey.request import CleanRequest, PartitionRequest
-from keeplast.survey.rolling import ForeseenRoll, foreseen, idle_reason
 from keeplast.survey.sample import SampleChoice, choose_sample
+
+KNOWN_NAMES = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, CLEANED_FOR, UNFINISHED_NOTE})
+NAMES_SHOWN_MAX = 10
+
+
+FileNote = TornTail | RebuiltIndexes | UnknownFiles | StagedFiles
+
+
+def file_notes(
+    listing: PartitionFiles, tail: Tail, rebuilt: Sequence[int], tp: TopicPartition
+) -> list[FileNote]:
+    """Return what is odd about the files; ``rebuilt`` are segments without good indexes."""
+    notes: list[FileNote] = []
+    torn = torn_tail(listing, tail)
+    if torn is not None:
+        notes.append(torn)
+    if rebuilt:
+        notes.append(RebuiltIndexes(tuple(rebuilt)))
+    strange = [
+        name
+        for name in listing.unknown
+        if name not in KNOWN_NAMES and parse_undo_file(name) is None
+    ]
+    if strange:
+        notes.append(UnknownFiles(len(strange), tuple(strange[:NAMES_SHOWN_MAX])))
+    if listing.leftovers:
+        notes.append(StagedFiles(len(listing.leftovers), tp))
+    return notes
+
+
+def torn_tail(listing: PartitionFiles, tail: Tail) -> TornTail | None:
+    """Return what ends a log in front of an unfinished batch, None where nothing does."""
+    if tail.torn_at is None:
+        return None
+    return TornTail(listing.active.base_offset, tail.torn_at, str(tail.problem), tail.log_end)
+
 
 ReadFirst = Callable[[SegmentFiles, FileSystem, bytes | None], int | None]
 """Reads when a segment's first record was written, given what its log begins with if known."""

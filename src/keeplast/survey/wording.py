@@ -12,6 +12,7 @@ from typing import assert_never
 
 from keeplast.cleaner import reasons as r
 from keeplast.cleaner import retention as e
+from keeplast.cleaner.eligibility import IdleRoll
 from keeplast.cleaner.erasure import BasisKind, ErasureBasis
 from keeplast.cleaner.reasons import (
     MAX_LAG,
@@ -22,12 +23,11 @@ from keeplast.cleaner.reasons import (
     Limit,
     SkipReason,
 )
-from keeplast.cleaner.rolling import IdleRoll
 from keeplast.clock import utc_text
+from keeplast.errors import Despite
 from keeplast.format.consumer_offsets import TOPIC
-from keeplast.model.duration import duration_text, precise_duration_text
-from keeplast.model.escapes import printable
-from keeplast.model.reader_wait import Absence, ReaderWait, WaitedGroup
+from keeplast.model.hold import Absence, ReaderWait, WaitedGroup
+from keeplast.model.text import duration_text, precise_duration_text, printable
 from keeplast.model.undo import UndoBar, UndoRefusal
 from keeplast.survey import notes as n
 from keeplast.survey.notes import GivenOption, Lift, Note, RollStage
@@ -45,7 +45,7 @@ _ANY_DATE = (
 _BASES = {
     BasisKind.CLEAN: "everything is clean",
     BasisKind.EMPTY: "it is empty",
-    BasisKind.NOTHING_LEFT: "nothing overwritten or deleted is left",
+    BasisKind.NOTHING_LEFT: "nothing superseded or deleted is left",
     BasisKind.LEFTOVERS: "files that a crash left are removed at the next look",
     BasisKind.KEPT: "what rounds have kept for undo goes then",
     BasisKind.NEXT_ROUND: "the next round covers it",
@@ -102,7 +102,7 @@ _ABSENCES = {
     Absence.ANOTHER_TOPIC: "has committed an offset of an earlier topic of this name only",
     Absence.BEYOND_END: "has committed an offset beyond the log end, which is another log's",
     Absence.NOT_TOLD: "counts as not there yet: {problem}",
-    Absence.NOBODY_ASKED: "counts as not there yet: nobody was asked; status, plan, clean, "
+    Absence.NOBODY_ASKED: "counts as not there yet: no broker was asked; status, plan, clean, "
     "run, explain and erase ask brokers, with --bootstrap-server HOST:PORT",
 }
 _TOMBSTONES_STAY = {
@@ -110,8 +110,8 @@ _TOMBSTONES_STAY = {
     "their offset, and what brokers copy again could bring back what is deleted",
     r.TombstonesStay.LOCAL_UNLIMITED: "never at this rate: local.retention.ms has no limit (by "
     "default it goes by retention.ms), so that brokers keep what is deleted; set a finite one",
-    r.TombstonesStay.LOCAL_UNKNOWN: "never at this rate: the topic says no local.retention.ms, so "
-    "that nobody knows how long brokers keep what is deleted",
+    r.TombstonesStay.LOCAL_UNKNOWN: "never at this rate: the topic has no local.retention.ms, so "
+    "that how long brokers keep what is deleted is not known",
     r.TombstonesStay.NOT_REMEMBERED: "never at this rate: local.retention.ms and "
     "delete.retention.ms are together longer than the decision log remembers (30 d)",
     r.TombstonesStay.CUT: "never at this rate: the log start has cut a segment (DeleteRecords), "
@@ -130,7 +130,7 @@ _TOMBSTONES_WAIT = {
     r.TombstonesWait.READABLE: "until delete.retention.ms before, what is deleted may be read: in "
     "replaced segments, in brokers' local ones",
     r.TombstonesWait.COPY: "until then a broker may end a copy that it has begun",
-    r.TombstonesWait.READERS: "tombstones.wait.max.ms behind its delete horizon, or sooner, once "
+    r.TombstonesWait.READERS: "tombstones.wait.max.ms after its delete horizon, or sooner, once "
     "consumer groups have read it",
 }
 
@@ -195,7 +195,8 @@ def skip_words(reason: SkipReason, *, names_options: bool = True) -> str:
         case r.NothingBelow(limit):
             return f"nothing to clean: {limit_words(limit)}"
         case r.RatioTooLow(ratio, threshold):
-            option = "; clean --force does it anyway" if names_options else ""
+            remedy = f"; to go past this: clean --despite {Despite.DIRTY_RATIO}"
+            option = remedy if names_options else ""
             return f"dirty ratio {ratio:.3f} is not above {MIN_RATIO} {threshold}{option}"
         case r.NothingCopied(is_host):
             return f"nothing was copied {'to object storage ' if is_host else ''}yet"
@@ -355,8 +356,9 @@ def note_words(note: Note) -> str:
         case n.StagedFiles(count, partition):
             return f"{count} staged files of an earlier run lie in {partition}"
         case n.LiftNote(lift, stands):
-            said = "unsafe" if stands else "clean does this with --unsafe only"
-            return f"{said}: {lift_words(lift)}"
+            if stands:
+                return f"unsafe: {lift_words(lift)}"
+            return f"clean refuses this: {lift_words(lift)}; {Despite.LOG_BOUNDS.remedy}"
         case n.ClockBehind(path, last_ms, now_ms):
             return (
                 f"the clock is {(last_ms - now_ms) / 1000:.0f} s behind the last receipt: it was "
@@ -386,7 +388,7 @@ def wait_words(readers: ReaderWait) -> str:
     """Say whom tombstones and markers wait for, and up to where each has read."""
     groups = "; ".join(_group_words(each) for each in readers.groups)
     return (
-        f"tombstones and markers wait for readers, at most {duration_text(readers.max_ms)} behind "
+        f"tombstones and markers wait for readers, at most {duration_text(readers.max_ms)} after "
         f"their delete horizon: {groups}"
     )
 
@@ -413,7 +415,7 @@ def removal_words(found: r.TombstoneRemoval) -> str:
         after = precise_duration_text(found.after_round_ms or 0)
         return (
             f"with the first round that begins {after} or more after the one that goes over it "
-            "next, and nobody knows when that is"
+            "next; when that is, is not known"
         )
     when = f"with the first round that begins at {utc_text(found.from_ms)} or later"
     if found.after_round_ms is not None:

@@ -9,7 +9,7 @@ import pytest
 
 import keeplast
 from keeplast.api import attached_state as api
-from keeplast.cluster.facts import TopicEnds
+from keeplast.cluster.live_cluster import TopicEnds
 from keeplast.errors import InvalidError, RefusedError
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import asked_world, end_of, state_up_to

@@ -14,7 +14,7 @@ from keeplast.api import attached_logs
 from keeplast.api.place import AskedPlace
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.log.lock import locked
-from keeplast.model.statement import statement_bytes
+from keeplast.model.erasure_request import statement_bytes
 from keeplast.service.erasure import erasure_book
 from keeplast.service.erasure.certificate_check import CertificateStanding
 from tests.support.attached_world import PARTITION
@@ -233,7 +233,7 @@ def test_mistakes_of_a_certificate_are_the_callers(
         keeplast.certify(data, out, **signed)  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="outside of the data directory"):
         keeplast.certify(data, data / "gone.json", **signed)  # type: ignore[arg-type]
-    with pytest.raises(InvalidError, match="there is no such certificate"):
+    with pytest.raises(InvalidError, match="no such certificate"):
         keeplast.verify_certificate(out, operator.public_key)
     out.write_bytes(b"{}")
     with pytest.raises(InvalidError, match="there is a file"):

@@ -150,7 +150,7 @@ def test_an_export_that_is_stopped_leaves_nothing(data: Path, tmp_path: Path) ->
         ({"as_of_ms": 1, "checkpoint": "t"}, "one point at a time"),
         ({"keep": 2}, "give --incremental too"),
         ({"keep": 0, "incremental": True}, "keep one at least"),
-        ({"overwrite": True, "incremental": True}, "leave --overwrite out"),
+        ({"overwrite": True, "incremental": True}, "leave --despite existing-target out"),
         ({"ending_offsets": {"t": {0: -7}}}, "endingOffsets"),
         ({"end_group": "nobody"}, "nobody"),
     ],

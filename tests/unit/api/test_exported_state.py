@@ -15,8 +15,7 @@ import keeplast
 from keeplast.cli.main import app
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.log.append import NewRecord
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Strategy, TopicConfig
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import SMALL_SEGMENTS
 

@@ -11,8 +11,9 @@ import keeplast
 from keeplast.format.batch import encode_batch
 from keeplast.format.record import Record
 from keeplast.log.files import LocalFiles
-from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import Strategy
 from keeplast.read.log_reader import read_segment
+from tests.support.flipped import flip
 from tests.support.small_log import EPOCH_MS, batch, write_log
 
 COMPACT = keeplast.topic_config({"cleanup.policy": "compact"})
@@ -89,9 +90,7 @@ def test_damage_in_a_closed_segment_is_corrupt_with_path_and_position(directory:
 
 def test_a_wrong_crc_is_an_error_for_records_only(directory: Path) -> None:
     path = directory / "00000000000000000000.log"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip(path)
     log = keeplast.open_log(directory)
     assert [True, False, True, True, True] == [each.is_valid for each in log.batches()]
     with pytest.raises(keeplast.CorruptError):

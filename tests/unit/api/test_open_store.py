@@ -10,7 +10,7 @@ import pytest
 
 import keeplast
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
-from keeplast.tier.metadata.marks import Marks
+from keeplast.tier.metadata.collection import Marks
 from keeplast.tier.objects.object_store import MARKS, StoredObject
 from keeplast.tier.objects.stores import ObstoreObjects
 from tests.support.refusing_s3 import refusing_s3

@@ -13,12 +13,12 @@ from keeplast.api import attached_logs
 from keeplast.api.place import AskedPlace
 from keeplast.api.round_terms import AskedRounds, WorkTerms
 from keeplast.clock import SystemClock
-from keeplast.config.choice import PartitionChoice
+from keeplast.config.layers import PartitionChoice
 from keeplast.errors import InvalidError, RefusedError, StoppedError
-from keeplast.model.keyed_hash import KeyHasher
-from keeplast.run.stop_switch import StopSwitch
+from keeplast.model.erasure_request import KeyHasher
+from keeplast.run.events import StopSwitch
+from keeplast.service.erasure.directory_erasing import AskedErasure
 from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.erasure.erasure_call import AskedErasure
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import asked_world
 from tests.support.placed_logs import ANNA, BEN, take_in, write_directory

@@ -12,13 +12,13 @@ from keeplast.api import attached_logs
 from keeplast.api.place import AskedPlace
 from keeplast.api.refusals import REFUSALS
 from keeplast.attach.proof.verification import AttachedVerifier
-from keeplast.config.choice import ALL_PARTITIONS, PartitionChoice
+from keeplast.config.layers import ALL_PARTITIONS, PartitionChoice
 from keeplast.config.place_properties import PlaceKind
 from keeplast.errors import CorruptError, InvalidError, RefusedError, StoppedError
-from keeplast.inspect.verdicts import VerificationReport
 from keeplast.inspect.verification import Verifier
+from keeplast.inspect.verified_log import VerificationReport
 from keeplast.log.files import LocalFiles
-from keeplast.model.verdict import Verdict
+from keeplast.model.document import Verdict
 from keeplast.run.receipt import action_line, append_receipt
 from keeplast.service.verifying import Judgement, VerifyTerms
 from tests.support.attached_world import PARTITION
@@ -97,7 +97,7 @@ def failing(place: AskedPlace, monkeypatch: pytest.MonkeyPatch) -> Callable[[Exc
     def fails(error: Exception) -> None:
         home, name = {
             PlaceKind.DIRECTORY: (Verifier, "verify_pair"),
-            PlaceKind.STORE: ("keeplast.api.stored_logs", "judge_partition"),
+            PlaceKind.STORE: ("keeplast.service.store_check", "judge_partition"),
             PlaceKind.CLUSTER: (AttachedVerifier, "verify"),
         }[place.kind]
         owner = home if isinstance(home, type) else __import__(str(home), fromlist=[name])

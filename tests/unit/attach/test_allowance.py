@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from keeplast.attach.rounds.allowance import DAY_MS, Allowance, DaySum
-from keeplast.attach.upkeep.collection import collect
-from keeplast.attach.upkeep.repair import repair
+from keeplast.attach.rounds.attached_place import DAY_MS, Allowance, DaySum
+from keeplast.attach.upkeep.collection import collect, repair
 from keeplast.errors import StoppedError
 from tests.support.attached_world import CLUSTER_ID, AttachedWorld
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[AttachedWorld]:
-    made = AttachedWorld(tmp_path, segments=6)
-    yield made
-    made.close()
+    with closing(AttachedWorld(tmp_path, segments=6)) as made:
+        yield made
 
 
 def spent(world: AttachedWorld, cluster_id: str = CLUSTER_ID) -> DaySum:
@@ -51,8 +50,7 @@ def test_what_was_announced_and_taken_back_counts_too(world: AttachedWorld) -> N
 
 
 def test_after_a_day_it_counts_no_more(world: AttachedWorld) -> None:
-    publisher = world.claim()
-    publisher.decide_and_publish(world.swap(publisher, 0, 2))
+    publisher = world.swapped(0, 2)
     world.clock.advance(DAY_MS)
     assert DaySum(1, 6) == spent(world)
     publisher.decide_and_publish(world.swap(publisher, 1, 3))

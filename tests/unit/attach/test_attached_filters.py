@@ -17,10 +17,8 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.record import Record
 from keeplast.format.remote_log_metadata import RemoteLogSegmentId
 from keeplast.log.append import NewRecord
-from keeplast.model.shape import Shape
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
-from keeplast.rewrite.filter_spec import SMALL_BYTES, FilterSpec
+from keeplast.model.topic_config import Shape, Strategy, TopicConfig
+from keeplast.rewrite.task import SMALL_BYTES, FilterSpec
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.objects.filters import FilterKey, SegmentBytes, decode_head, decode_words

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from keeplast.attach.answers.holds import AttachedHolds, HeldCluster
+from keeplast.attach.answers.shown_logs import AttachedHolds, HeldCluster
 from keeplast.attach.rounds.round import RoundWish, clean_attached
 from keeplast.errors import ConflictError, InvalidError, RefusedError
 from keeplast.log.append import NewRecord
@@ -33,9 +33,8 @@ SEGMENTS, SEGMENT = 6, 10
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[VerifiedWorld]:
-    made = make_world(tmp_path)
-    yield made
-    made.close()
+    with closing(make_world(tmp_path)) as made:
+        yield made
 
 
 def make_world(tmp_path: Path) -> VerifiedWorld:

@@ -7,11 +7,10 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from Crypto.PublicKey import RSA
 
 from keeplast.attach.rounds.round import RoundWish, plan_attached
 from keeplast.cluster.layouts.aiven import AivenLayout
-from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
+from keeplast.cluster.layouts.aiven_keys import KeyRing
 from keeplast.cluster.layouts.aiven_manifest import SegmentManifest
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
@@ -22,13 +21,6 @@ from tests.support.plugin_tier import Variant, keep_as
 from tests.unit.attach.test_attached_rounds import MERGING, World, by_key_law, check_servable
 
 ZSTD, SEALED, PLAIN, BOTH = (True, False), (False, True), (False, False), (True, True)
-
-
-@pytest.fixture(scope="module")
-def ring(tmp_path_factory: pytest.TempPathFactory) -> KeyRing:
-    path: Path = tmp_path_factory.mktemp("keys") / "key.pem"
-    path.write_bytes(RSA.generate(2048).export_key("PEM", pkcs=8))
-    return KeyRing((KeyPair("k", None, path),), "k")
 
 
 def test_an_exact_plan_counts_what_a_round_removes_and_writes_nothing(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from keeplast.attach.held.stored_segment import check_stored
 from keeplast.attach.rounds import hollow
 from keeplast.attach.rounds.attached_files import attached_path
 from keeplast.attach.rounds.attached_place import AttachedPlace, AttachedState
+from keeplast.attach.rounds.missing_aborts import measure_sources
 from keeplast.attach.rounds.round import do_round
-from keeplast.attach.rounds.seams import measure_sources
 from keeplast.attach.rules.sources import Sources, choose_sources, overlaid_from
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.layouts.layout import AuxiliaryFile
@@ -33,18 +33,16 @@ from keeplast.format.message_set import read_batches
 from keeplast.format.record import Record
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState
 from keeplast.log.append import NewRecord
-from keeplast.model.keyless import Keyless
+from keeplast.model.hold import GroupReader
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader
-from keeplast.model.shape import Shape
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Keyless, Shape, Strategy, TopicConfig
 from keeplast.rewrite.task import StagedGroup
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.attached_tier import PARTITION, STARTED, AtOnce, AttachedTier, updated
+from tests.support.flipped import flip
 from tests.support.log_builder import START_MS, LogBuilder
 from tests.support.manual_clock import ManualClock
 from tests.support.versioned_log import version_bytes
@@ -454,9 +452,7 @@ def test_an_output_that_the_store_changed_is_not_published(
         kept(layout, segment, *rest)  # type: ignore[arg-type]
         name = f"{segment.start_offset:020d}-{encode_id(segment.id.segment_id)}.log"
         (path,) = world.tier.root.glob(f"kafka-tiered-storage/*/{name}")
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1
-        path.write_bytes(data)
+        flip(path)
 
     monkeypatch.setattr(type(world.tier.layout), "complete", changes)
     with pytest.raises(CorruptError):

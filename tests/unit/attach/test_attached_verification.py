@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from keeplast.attach.rules.effective_log import effective_log
 from keeplast.attach.rules.removal import CHECK_MS_DEFAULT, LOOKS
-from keeplast.cluster.facts import OffsetRange
+from keeplast.attach.rules.sources import effective_log
+from keeplast.cluster.live_cluster import OffsetRange
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.topic_records import ConsumedRecord
 from keeplast.errors import ConflictError
@@ -23,12 +24,13 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentState,
 )
-from keeplast.model.strategy import Strategy
-from keeplast.model.verdict import Verdict
+from keeplast.model.document import Verdict
+from keeplast.model.topic_config import Strategy
 from keeplast.run.receipt import Receipt
 from keeplast.survey.receipt_book import RoundReceipt, parse_entry
 from tests.support.attached_tier import AttachedTier
 from tests.support.attached_world import CLUSTER_ID, PARTITION, AttachedWorld, moved
+from tests.support.flipped import flip
 from tests.support.verified_world import Consumers, VerifiedWorld, broken, edit, with_value, without
 from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, write_history
 
@@ -39,9 +41,8 @@ LOCAL_MS = 1_000 + LOOKS * CHECK_MS_DEFAULT
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[VerifiedWorld]:
     """A partition of which nothing is compacted."""
-    made = VerifiedWorld(tmp_path, write_history(tmp_path / "logs"), LINEAGE)
-    yield made
-    made.close()
+    with closing(VerifiedWorld(tmp_path, write_history(tmp_path / "logs"), LINEAGE)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -179,9 +180,7 @@ def test_a_file_beside_a_log_that_is_missing_is_told(cleaned: VerifiedWorld, kin
 
 def test_a_byte_that_was_flipped_is_told(cleaned: VerifiedWorld) -> None:
     path = cleaned.file_of(cleaned.compacted()[-1])
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip(path)
     report = cleaned.verify(MERGING)
     assert "objects" in broken(report)
     assert "position" in report.check("objects").findings[0].problem
@@ -189,11 +188,7 @@ def test_a_byte_that_was_flipped_is_told(cleaned: VerifiedWorld) -> None:
 
 def test_an_index_that_lies_is_told(cleaned: VerifiedWorld) -> None:
     victim = max(cleaned.compacted(), key=lambda each: each.size_bytes)
-    path = cleaned.file_of(victim).with_suffix(".index")
-    data = bytearray(path.read_bytes())
-    assert data
-    data[7] ^= 1
-    path.write_bytes(data)
+    flip(cleaned.file_of(victim).with_suffix(".index"), 7)
     assert ["indexes"] == broken(cleaned.verify(MERGING))
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cluster.facts import TopicEnds
 from keeplast.cluster.group_offsets import BrokerGroups
+from keeplast.cluster.live_cluster import TopicEnds
 from keeplast.errors import RefusedError
 from keeplast.log.append import NewRecord
+from keeplast.model.hold import GroupReader
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader
 from tests.support.attached_tier import PARTITION
 from tests.support.log_builder import LogBuilder
 from tests.support.told_groups import ToldGroups
@@ -93,7 +93,7 @@ def test_what_the_group_has_read_goes_and_what_it_has_not_stays(waiting: Waiting
 @pytest.mark.parametrize(
     ("brokers", "words"),
     [
-        (None, "nobody was asked"),
+        (None, "no broker was asked"),
         (told(RefusedError("it needs Describe on the consumer group g")), "needs Describe"),
         (told(1 << 21), "beyond the log end"),
         (told(1 << 19, topic_id=bytes(16)), "another topic of this name"),

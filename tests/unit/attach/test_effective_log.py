@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keeplast.attach.rules.effective_log import effective_log
+from keeplast.attach.rules.sources import effective_log
 from tests.unit.cluster.test_late_copies import ELECTED, Story, in_pieces
 
 

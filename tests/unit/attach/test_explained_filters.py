@@ -11,7 +11,7 @@ import pytest
 from keeplast.attach.answers.explain import AttachedExplanation, RemoteLog, explain_attached
 from keeplast.attach.held.outputs import filter_name
 from keeplast.attach.rounds.round import RoundWish, clean_to
-from keeplast.cleaner.skipping import SegmentContents
+from keeplast.cleaner.plan import SegmentContents
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.inspect.explain import AskedKey
 from keeplast.model.partition import TopicPartition

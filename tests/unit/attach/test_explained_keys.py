@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,11 +20,11 @@ from keeplast.inspect.fates import Outlook, Stay
 from keeplast.inspect.traces import TraceKind, find_attached_trace
 from keeplast.log.append import NewRecord
 from keeplast.model.partition import TopicPartition
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Strategy, TopicConfig
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.tier.state.attached import AttachedName
 from tests.support.attached_world import CLUSTER_ID, PARTITION
+from tests.support.flipped import flip
 from tests.support.log_builder import LogBuilder
 from tests.support.verified_world import VerifiedWorld
 from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, TOPIC, write_history
@@ -41,9 +42,8 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def world(tmp_path: Path, history: Path) -> Iterator[VerifiedWorld]:
     """A partition of which nothing is compacted."""
-    made = VerifiedWorld(tmp_path, history, LINEAGE)
-    yield made
-    made.close()
+    with closing(VerifiedWorld(tmp_path, history, LINEAGE)) as made:
+        yield made
 
 
 def explained(
@@ -233,9 +233,7 @@ def test_a_replaced_object_that_is_gone_meanwhile_is_left_out(world: VerifiedWor
 def test_a_replaced_object_that_is_damaged_is_told_as_not_searched(world: VerifiedWorld) -> None:
     world.clean(MERGING, margin=MARGIN)
     path = world.file_of(world.replaced()[0])
-    data = bytearray(path.read_bytes())
-    data[70] ^= 1
-    path.write_bytes(data)
+    flip(path, 70)
     told = explained(world, KEYS[0])
     assert told.is_partly_unseen
     assert any("which brokers read no more" in each for each in told.unseen)

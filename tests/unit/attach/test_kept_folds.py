@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from keeplast.attach.held.kept_folds import KeptFolds
-from keeplast.attach.upkeep.collection import collect
-from keeplast.attach.upkeep.repair import repair
-from keeplast.cluster.facts import OffsetRange
-from keeplast.cluster.fold_checkpoint import encode_checkpoint
-from keeplast.cluster.live_cluster import MetadataValue
+from keeplast.attach.held.metadata_view import KeptFolds
+from keeplast.attach.upkeep.collection import collect, repair
+from keeplast.cluster.live_cluster import MetadataValue, OffsetRange
+from keeplast.cluster.metadata_log import encode_checkpoint
 from keeplast.errors import RefusedError
 from keeplast.format.remote_log_metadata import RemoteLogSegmentUpdate, decode
 from tests.support.attached_world import CLUSTER_ID, AttachedWorld
@@ -23,11 +22,10 @@ GRACE_MS = 1000
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AttachedWorld]:
-    monkeypatch.setattr("keeplast.attach.held.kept_folds.WRITTEN_RECORDS_MIN", 1)
+    monkeypatch.setattr("keeplast.attach.held.metadata_view.WRITTEN_RECORDS_MIN", 1)
     monkeypatch.setattr("keeplast.attach.held.metadata_view.GAP_MAX", 0)
-    made = AttachedWorld(tmp_path, segments=20)
-    yield made
-    made.close()
+    with closing(AttachedWorld(tmp_path, segments=20)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -120,8 +118,7 @@ def test_a_metadata_topic_that_does_not_go_on_from_the_fold_stops_everything(
     world: AttachedWorld, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What this partition has seen itself lies before it: the fold alone can tell."""
-    publisher = world.claim()
-    publisher.decide_and_publish(world.swap(publisher))
+    publisher = world.swapped()
     early = publisher.log.find(publisher.name)
     assert early is not None
     world.upload(200, 209)

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from keeplast.attach.upkeep.collection import CollectedSources, collect
 from tests.support.attached_world import AttachedWorld
 
 GRACE_MS, KEEP_MS = 1000, 60_000
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[AttachedWorld]:
-    made = AttachedWorld(tmp_path)
-    yield made
-    made.close()
 
 
 def swap_kept(world: AttachedWorld, keep_ms: int) -> None:
@@ -83,17 +72,22 @@ def test_brokers_that_may_be_behind_are_asked_when_something_is_due_and_hold_it_
 
 
 def test_a_partition_is_not_given_up_while_sources_are_kept(world: AttachedWorld) -> None:
-    from keeplast.cli.attach.steps import detach_step
-    from keeplast.cli.show.attach import attached_parts
+    from functools import partial
+
+    from keeplast.cli.show.upkeep import upkeep_lines
     from keeplast.clock import time_text
+    from keeplast.model.partition import TopicPartition
+    from keeplast.service.attached_upkeep import collect_one, detach_one
+    from keeplast.service.upkeep import PartitionOutcome, UpkeepReport
 
     swap_kept(world, KEEP_MS)
     world.clock.advance(GRACE_MS)
     publisher = world.claim()
-    found = detach_step(GRACE_MS)(publisher)
+    found = detach_one(publisher, partial(collect_one, grace_ms=GRACE_MS))
     assert (1, False) == (found["waiting"], found["is_detached"])
     left_ms = KEEP_MS - GRACE_MS
     assert world.clock.now_ms() + left_ms == found["waiting_until_ms"]
-    (words,) = attached_parts([{"topic": "t", "partition": 0, **found}])
+    report = UpkeepReport((PartitionOutcome(TopicPartition("t", 0), found),))
+    (words,) = upkeep_lines(report)
     date = time_text(world.clock.now_ms() + left_ms)[:19]
     assert f"t-0: 1 waiting for the grace, the first until {date}, still attached" == words

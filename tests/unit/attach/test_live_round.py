@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -24,13 +23,6 @@ from tests.support.attached_world import AttachedWorld, MemoryTier, log_of, move
 
 WISH = RoundWish(topic=TopicConfig(cleanup_policy=frozenset({"compact"})), margin_bytes=1 << 40)
 """A round that has nothing to clean: all lies in the margin."""
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[AttachedWorld]:
-    made = AttachedWorld(tmp_path)
-    yield made
-    made.close()
 
 
 def clean(world: AttachedWorld, wish: RoundWish = WISH) -> RoundReport:
@@ -149,8 +141,7 @@ NO_MARGIN = replace(WISH, margin_bytes=0, force=True)
 def test_past_a_hole_nothing_is_decided_and_nothing_of_it_deleted(tmp_path: Path) -> None:
     """AT-10: somebody has brokers let go of an output, and its sources are on their way out."""
     world = AttachedWorld(tmp_path, segments=6)
-    publisher = world.claim()
-    publisher.decide_and_publish(world.swap(publisher, 0, 2))
+    publisher = world.swapped(0, 2)
     behind = publisher.decide_and_publish(world.swap(publisher, 1, 3))
     publisher.close()
     (output,) = behind.outputs

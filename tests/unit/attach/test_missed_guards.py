@@ -21,9 +21,8 @@ from keeplast.attach.rules.removal import RemovalTerms, expires_below
 from keeplast.format.record import Record
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState
 from keeplast.log.append import NewRecord
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.strategy import SLOT_BYTES
-from keeplast.model.topic_config import CleanerConfig
+from keeplast.model.partition import INT64_MAX
+from keeplast.model.topic_config import SLOT_BYTES, CleanerConfig
 from keeplast.survey.request import PartitionRequest
 from keeplast.tier.state.attached import Decision
 from tests.support.attached_tier import AttachedTier, updated

@@ -14,16 +14,16 @@ from keeplast.attach.answers.look import AttachedLooks, AttachedOutlook
 from keeplast.attach.rounds import missing_aborts
 from keeplast.attach.rounds.missing_aborts import SEGMENTS_MAX
 from keeplast.attach.rounds.round import RoundWish
-from keeplast.attach.rules.effective_log import EffectiveRange
+from keeplast.attach.rules.sources import EffectiveRange
 from keeplast.cleaner.reasons import AbortUnnamed, RatioTooLow
 from keeplast.cluster.layouts.layout import RemoteLayout
-from keeplast.format.control import ControlType
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import read_batches
+from keeplast.format.record import ControlType
 from keeplast.format.remote_log_metadata import TXN_INDEX_EMPTY_TAG, RemoteLogSegment
 from keeplast.log.windows import WindowBuffers
+from keeplast.model.document import Verdict
 from keeplast.model.topic_config import TopicConfig
-from keeplast.model.verdict import Verdict
 from tests.support.attached_world import CLUSTER_ID
 from tests.support.forgotten_abort import ABORTED, PRODUCER, write_forgotten_abort
 from tests.support.verified_world import VerifiedWorld, broken

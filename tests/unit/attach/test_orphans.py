@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from keeplast.attach.held.kept_folds import KeptFolds
+from keeplast.attach.held.metadata_view import KeptFolds
 from keeplast.attach.held.outputs import BEGUN, filter_name, work_name
 from keeplast.attach.held.publication import Publisher
 from keeplast.attach.held.words import KEPT_MS, Words, words_of_live
 from keeplast.attach.upkeep.orphans import (
-    Orphans,
+    FoundOrphans,
     collect_gone,
     orphans_of_gone,
     unknown_of_live,
 )
-from keeplast.cluster.facts import BrokerFacts, ClusterFacts
+from keeplast.cluster.live_cluster import BrokerFacts, ClusterFacts
 from keeplast.errors import CompactionError, FencedError, RefusedError, StoppedError
 from keeplast.format.remote_log_metadata import RemoteLogSegmentState
 from keeplast.tier.metadata.decisions import DecisionLog
@@ -68,15 +69,13 @@ class Gone:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[AttachedWorld]:
-    made = AttachedWorld(tmp_path, segments=4)
-    yield made
-    made.close()
+    with closing(AttachedWorld(tmp_path, segments=4)) as made:
+        yield made
 
 
 def left(world: AttachedWorld) -> tuple[Publisher, set[bytes]]:
     """Leave all kinds of things, and let brokers delete the topic; return what nobody names."""
-    publisher = world.claim()
-    publisher.decide_and_publish(world.swap(publisher))
+    publisher = world.swapped()
     # Given out, written, never announced: no broker knows of it.
     log = log_of((30,), 39)
     made = world.segment(30, 39, log)
@@ -103,7 +102,7 @@ def left(world: AttachedWorld) -> tuple[Publisher, set[bytes]]:
 
 def asked(
     world: AttachedWorld, cluster: Gone, grace_ms: int = GRACE_MS, log: DecisionLog | None = None
-) -> Orphans:
+) -> FoundOrphans:
     chosen = world.log() if log is None else log
     known = chosen.find(NAME)
     assert known is not None
@@ -114,7 +113,7 @@ def asked(
 def collected(
     world: AttachedWorld, cluster: Gone, steps: Steps | None = None, grace_ms: int = GRACE_MS,
     **options: bool,
-) -> Orphans:  # fmt: skip
+) -> FoundOrphans:  # fmt: skip
     parts: tuple[Any, ...] = (cluster, world.log(), world.tier)
     if steps is not None:
         parts = tuple(Stepping(each, steps) for each in parts)
@@ -138,9 +137,9 @@ def test_what_is_named_goes_and_what_nobody_names_stays(world: AttachedWorld) ->
     assert found == collected(world, Gone(world))
     assert unknown == set(world.tier.segments)
     assert [publisher.owner.key] == list(world.tier.own)
-    assert Orphans(unknown=found.unknown) == collected(world, Gone(world))
+    assert FoundOrphans(unknown=found.unknown) == collected(world, Gone(world))
     world.tier.segments.clear()
-    assert Orphans() == collected(world, Gone(world))
+    assert FoundOrphans() == collected(world, Gone(world))
     (row,) = world.log().partitions(CLUSTER_ID)
     assert row.detached_ms is not None
     assert {} == world.tier.own
@@ -328,8 +327,7 @@ def test_a_crash_or_a_rival_at_every_step_removes_nothing_else(tmp_path: Path) -
 
 
 def test_what_nobody_names_beside_a_topic_that_lives_is_only_told(world: AttachedWorld) -> None:
-    publisher = world.claim()
-    publisher.decide_and_publish(world.swap(publisher))
+    publisher = world.swapped()
     world.write_output(publisher, world.served()[1:2])
     assert () == unknown_of_live(publisher)
     log = log_of((70,), 79)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from keeplast.attach.held import pruning
-from keeplast.attach.held.pruning import DECISIONS_KEPT_MS, prune
 from keeplast.attach.held.publication import Publisher
 from keeplast.attach.proof.published_swaps import check_swaps
-from keeplast.attach.rounds.allowance import DAY_MS, Allowance, DaySum
-from keeplast.attach.upkeep.collection import collect
-from keeplast.attach.upkeep.repair import repair
+from keeplast.attach.rounds.attached_place import DAY_MS, Allowance, DaySum
+from keeplast.attach.upkeep import collection
+from keeplast.attach.upkeep.collection import DECISIONS_KEPT_MS, collect, prune, repair
 from keeplast.errors import FencedError
-from keeplast.inspect.verdicts import Findings
+from keeplast.inspect.verified_log import Findings
 from keeplast.tier.state.attached import DecisionState
 from tests.support.attached_world import CLUSTER_ID, AttachedWorld
 
@@ -25,15 +24,13 @@ GRACE_MS = 1000
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[AttachedWorld]:
-    made = AttachedWorld(tmp_path, segments=4)
-    yield made
-    made.close()
+    with closing(AttachedWorld(tmp_path, segments=4)) as made:
+        yield made
 
 
 def swap(world: AttachedWorld, first: int = 0, last: int = 2, outputs: int = 1) -> Publisher:
     """Replace and collect, as a process that comes and goes."""
-    publisher = world.claim()
-    publisher.decide_and_publish(world.swap(publisher, first, last, outputs))
+    publisher = world.swapped(first, last, outputs)
     world.clock.advance(GRACE_MS)
     assert 1 == collect(publisher, GRACE_MS).decisions
     publisher.close()
@@ -106,7 +103,7 @@ def test_the_log_is_bounded_and_goes_on_as_before(
     world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     days = 6
-    monkeypatch.setattr(pruning, "DECISIONS_KEPT_MS", days * DAY_MS)
+    monkeypatch.setattr(collection, "DECISIONS_KEPT_MS", days * DAY_MS)
     counts = []
     for _ in range(3 * days):
         world.upload(world.cluster.log.end, world.cluster.log.end + 9)

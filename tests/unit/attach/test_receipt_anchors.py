@@ -66,8 +66,7 @@ def test_a_decision_keeps_the_line_that_tells_of_it(
 def test_a_decision_that_is_not_made_keeps_nothing(
     world: AttachedWorld, receipts: Receipts
 ) -> None:
-    publisher = world.claim()
-    swap = world.swap(publisher)
+    publisher, swap = world.prepared()
     anchored(publisher, receipts, "round")
     publisher.log.set_paused(publisher.held, is_paused=True)
     with pytest.raises(StoppedError):
@@ -78,8 +77,7 @@ def test_a_decision_that_is_not_made_keeps_nothing(
 def test_a_decision_that_is_refused_behind_the_anchor_keeps_nothing(
     world: AttachedWorld, receipts: Receipts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publisher = world.claim()
-    swap = world.swap(publisher)
+    publisher, swap = world.prepared()
     anchored(publisher, receipts, "round")
 
     def refuse(*_: object) -> None:

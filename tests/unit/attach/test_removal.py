@@ -30,9 +30,8 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentState,
 )
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.partition import INT64_MAX
+from keeplast.model.topic_config import Strategy, TopicConfig
 from keeplast.tier.state.attached import AttachedName, Decision, DecisionState, mark_of
 from tests.support.attached_world import PARTITION, moved
 

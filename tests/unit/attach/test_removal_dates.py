@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,14 @@ from hypothesis import strategies as st
 
 from keeplast.attach.answers.explain import RemoteLog, explain_attached
 from keeplast.attach.rounds.round import RoundWish, clean_to
-from keeplast.attach.rules.removal import REMEMBERED_MS, RemovalTerms, expires_below
-from keeplast.attach.rules.removal_dates import RemovalDates, RemovalPace, find_removal_dates
+from keeplast.attach.rules.removal import (
+    REMEMBERED_MS,
+    RemovalDates,
+    RemovalPace,
+    RemovalTerms,
+    expires_below,
+    find_removal_dates,
+)
 from keeplast.cleaner.reasons import TombstoneRemoval, TombstonesStay, TombstonesWait
 from keeplast.cluster.late_copies import COPY_MS
 from keeplast.format.leader_epoch import LeaderEpoch
@@ -24,8 +31,8 @@ from keeplast.inspect.traces import TraceKind, find_attached_trace, trace_words
 from keeplast.log.append import NewRecord
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
+from keeplast.service.attached_outlook import PartitionTombstones, removal_dates
 from keeplast.service.explained import fate_words
-from keeplast.service.tombstone_dates import PartitionTombstones, removal_dates
 from keeplast.survey.wording import removal_words
 from keeplast.tier.state.attached import AttachedName, Decision, DecisionState, mark_of
 from tests.support.attached_world import CLUSTER_ID, PARTITION
@@ -208,9 +215,8 @@ def world(tmp_path: Path) -> Iterator[VerifiedWorld]:
         log.append(*records)
     log.roll()
     log.close()
-    made = VerifiedWorld(tmp_path, log.directory, [LeaderEpoch(0, 0)])
-    yield made
-    made.close()
+    with closing(VerifiedWorld(tmp_path, log.directory, [LeaderEpoch(0, 0)])) as made:
+        yield made
 
 
 def told(world: VerifiedWorld, margin: int, key: bytes, workspace: Workspace) -> Any:

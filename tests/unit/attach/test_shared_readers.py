@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from keeplast.attach.rounds import shared_readers
-from keeplast.attach.rounds.shared_readers import READERS_KEPT, SharedReaders
+from keeplast.attach.rounds import attached_files
+from keeplast.attach.rounds.attached_files import READERS_KEPT, SharedReaders
 from keeplast.cluster.layouts.layout import RemoteLayout, SegmentReader
 from keeplast.cluster.layouts.local_storage import LocalStorage
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentId
@@ -57,7 +57,7 @@ def test_nothing_that_is_open_leaves_the_process() -> None:
 def test_a_round_opens_each_of_its_sources_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_readers, "READERS_KEPT", 1000)
+    monkeypatch.setattr(attached_files, "READERS_KEPT", 1000)
     world = World(tmp_path)
     opened: Counter[RemoteLogSegmentId] = Counter()
     opening = LocalStorage.open

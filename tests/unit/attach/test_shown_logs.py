@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,9 +74,8 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def world(tmp_path: Path, history: Path) -> Iterator[VerifiedWorld]:
     """A partition of which nothing is compacted, and whose last records no leader has copied."""
-    made = VerifiedWorld(tmp_path, history, [LeaderEpoch(0, 0)], left=1)
-    yield made
-    made.close()
+    with closing(VerifiedWorld(tmp_path, history, [LeaderEpoch(0, 0)], left=1)) as made:
+        yield made
 
 
 def known_of(world: VerifiedWorld) -> Attached | None:

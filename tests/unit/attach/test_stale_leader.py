@@ -8,14 +8,20 @@ meanwhile, of which the old one never hears.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from keeplast.attach.upkeep.repair import repair
-from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange, TopicFacts
-from keeplast.cluster.live_cluster import MetadataEnd, MetadataValue
+from keeplast.attach.upkeep.collection import repair
+from keeplast.cluster.live_cluster import (
+    METADATA_TOPIC,
+    MetadataEnd,
+    MetadataValue,
+    OffsetRange,
+    TopicFacts,
+)
 from keeplast.errors import (
     CommitUnknownError,
     CompactionError,
@@ -57,9 +63,8 @@ class Divided(ModelCluster):
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[AttachedWorld]:
-    made = divided(tmp_path)
-    yield made
-    made.close()
+    with closing(divided(tmp_path)) as made:
+        yield made
 
 
 def divided(root: Path) -> AttachedWorld:
@@ -118,14 +123,10 @@ def test_what_another_process_has_seen_of_the_new_leader_shows_the_old_one_up(
     world: AttachedWorld,
 ) -> None:
     """The decision log has the leader epoch that was seen last, of all hosts."""
-    publisher = world.claim()
-    publisher.decide_and_publish(world.swap(publisher))
-    publisher.close()
+    world.swapped().close()
     cluster_of(world).cut_off()
     old, cluster_of(world).old = cluster_of(world).old, None
-    elsewhere = world.claim()
-    elsewhere.decide_and_publish(world.swap(elsewhere, 1, 3))
-    elsewhere.close()
+    world.swapped(1, 3).close()
     told, objects = len(world.cluster.values), set(world.tier.segments)
     cluster_of(world).old = old
     world.clock.advance(GRACE_MS)
@@ -138,8 +139,7 @@ def test_what_another_process_has_seen_of_the_new_leader_shows_the_old_one_up(
 
 def test_a_swap_that_only_the_new_leader_has_is_looked_for_there(world: AttachedWorld) -> None:
     """What the old one does not have is no reason to say that it is published, or is not."""
-    publisher = world.claim()
-    swap = world.swap(publisher)
+    publisher, swap = world.prepared()
     cluster_of(world).cut_off()
     with pytest.raises((CommitUnknownError, UnavailableError)):
         publisher.decide_and_publish(swap)

@@ -9,9 +9,9 @@ import pytest
 from benchmarks.contestants import MIB
 from benchmarks.large_survey import ROOT, MadeUpFiles, Shape, survey_all
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX
-from keeplast.log import loaded_indexes
-from keeplast.log.loaded_indexes import LoadedIndexes
+from keeplast.log import readers
 from keeplast.log.partition_log import list_partition
+from keeplast.log.readers import LoadedIndexes
 from keeplast.log.windows import WindowBuffers
 
 SEGMENT_BYTES = 4 * MIB
@@ -41,7 +41,7 @@ def test_a_survey_opens_each_file_of_a_segment_a_few_times_however_many_there_ar
 
 
 def test_indexes_that_were_asked_for_longest_ago_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaded_indexes, "LOADED_BYTES_MAX", 3 * INDEXES_BYTES)
+    monkeypatch.setattr(readers, "LOADED_BYTES_MAX", 3 * INDEXES_BYTES)
     shape = Shape(1, 8, SEGMENT_BYTES)
     files = MadeUpFiles(shape)
     listing = list_partition(ROOT / "big-0", files)

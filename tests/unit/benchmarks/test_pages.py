@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.pages import made, stale
-from benchmarks.run import RESULTS
+from benchmarks.run import CHART, RESULTS
 
 ROOT = Path(__file__).resolve().parents[3]
 FILL = ROOT / "tools" / "fill_readme.py"
@@ -33,10 +33,11 @@ def test_pages_show_the_tables_as_they_are() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_readme_shows_the_table_of_the_benchmark() -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
+def test_the_table_is_a_page_and_its_chart_is_in_the_readme() -> None:
+    page = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
     shown = re.search(
-        r"<!-- file: benchmarks/results/latest\.md -->\n(.*?)\n<!-- end -->", text, re.DOTALL
+        r"<!-- file: benchmarks/results/latest\.md -->\n(.*?)\n<!-- end -->", page, re.DOTALL
     )
     assert shown is not None
     assert (RESULTS / "latest.md").read_text("utf-8").rstrip() == shown[1]
+    assert f"({CHART.relative_to(ROOT)})" in (ROOT / "README.md").read_text("utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.strategies import ROWS, line
-from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import Strategy
 
 TAKEN = {
     Strategy.OFFSET: [(2.0, 1.0)] * 5,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.threads import LOGS, Gain
-from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import Strategy
 
 
 def test_a_line_tells_how_many_times_as_fast_two_threads_are_and_of_what_there_is() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.tier import Measured, measure, table
-from keeplast.model.shape import Shape
+from keeplast.model.topic_config import Shape
 
 
 def test_rounds_with_filters_read_less_where_updates_are_local(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from keeplast.cleaner.dating import Dating, dating_notes, find_dating
-from keeplast.model.segment import SegmentSummary
+from keeplast.cleaner.section import Dating, dating_notes, find_dating
+from keeplast.model.partition import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 
 NOW_MS = 1_700_000_000_000

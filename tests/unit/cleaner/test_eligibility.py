@@ -29,8 +29,7 @@ from keeplast.cleaner.reasons import (
 )
 from keeplast.errors import InvalidError
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.segment import SegmentSummary
+from keeplast.model.partition import INT64_MAX, SegmentSummary
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

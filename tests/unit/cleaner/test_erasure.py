@@ -19,8 +19,7 @@ from keeplast.cleaner.erasure import (
 )
 from keeplast.cleaner.reasons import TransactionLimit
 from keeplast.cleaner.selection import PASSED_OVER_MAX
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.segment import SegmentSummary
+from keeplast.model.partition import INT64_MAX, SegmentSummary
 from keeplast.survey.wording import basis_words
 from tests.support.partition_maker import COMPACT, DAY_MS, NOW_MS
 

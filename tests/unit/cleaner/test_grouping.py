@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from keeplast.cleaner.grouping import group_segments
-from keeplast.model.offsets import RELATIVE_OFFSET_MAX
-from keeplast.model.segment import SegmentSummary
+from keeplast.cleaner.plan import group_segments
+from keeplast.model.partition import RELATIVE_OFFSET_MAX, SegmentSummary
 
 NO_LIMIT = RELATIVE_OFFSET_MAX
 

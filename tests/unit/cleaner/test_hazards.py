@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from keeplast.cleaner.hazards import find_hazards, hazards_of
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.cleaner.settings import find_hazards, hazards_of
+from keeplast.model.topic_config import Strategy, TopicConfig
 
 DAY_MS = 86_400_000
 LATE = TopicConfig(frozenset({"compact"}), strategy=Strategy.TIMESTAMP)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.internal_topics import (
+from keeplast.cleaner.settings import (
     COMPACTED_TOPICS,
     INTERNAL_TOPICS,
     TRIMMED_TOPICS,
@@ -16,8 +16,7 @@ from keeplast.cleaner.internal_topics import (
 from keeplast.errors import RefusedError
 from keeplast.format import consumer_offsets, transaction_state
 from keeplast.model.partition import TopicPartition
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Strategy, TopicConfig
 from keeplast.survey.request import PartitionRequest
 
 COMPACT = TopicConfig(frozenset({"compact"}))

@@ -16,8 +16,7 @@ from keeplast.cleaner.retention import (
     foresee_expiry,
     plan_expiry,
 )
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.segment import SegmentSummary
+from keeplast.model.partition import INT64_MAX, SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 
 NOW_MS = 1_000_000

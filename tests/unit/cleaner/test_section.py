@@ -23,7 +23,7 @@ from keeplast.cleaner.section import (
     section_notes,
     skip_reason,
 )
-from keeplast.model.segment import SegmentSummary
+from keeplast.model.partition import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 
 HOUR_MS = 3_600_000

@@ -12,20 +12,17 @@ from keeplast.cleaner.shapes import (
     BUCKETS_MAX,
     SENT_MAP_BYTES_MAX,
     Ground,
+    StageSeconds,
     Workload,
     bucket_count,
     choose_shapes,
-    key_map_bytes,
-)
-from keeplast.cleaner.stage_costs import (
-    StageSeconds,
     index_seconds,
+    key_map_bytes,
     predict_seconds,
     rewrite_seconds,
 )
-from keeplast.model.partition import TopicPartition
-from keeplast.model.segment import SegmentSummary
-from keeplast.model.shape import Shape
+from keeplast.model.partition import SegmentSummary, TopicPartition
+from keeplast.model.topic_config import Shape
 from tests.support.partition_maker import NOW_MS, SMALL_SEGMENTS
 
 MIB = 1 << 20

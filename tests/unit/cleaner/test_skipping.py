@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from keeplast.cleaner.skipping import SegmentContents, stays
+from keeplast.cleaner.plan import SegmentContents, stays
 
 NOW_MS, LAST = 1_000, 99
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keeplast.cleaner.transactions import EventLister, TransactionState, aborted_keys
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.columns import transactions as kernels
-from keeplast.format.control import ControlType
+from keeplast.format.record import ControlType
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.windows import Window
 from tests.support.kernel_window import window_of

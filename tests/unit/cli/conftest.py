@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from keeplast.api import directory_logs
 from keeplast.cli.frame import wiring
-from keeplast.cli.main import app
 from keeplast.clock import Clock
 from keeplast.log.files import FileSystem
 from keeplast.run.events import Events
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport
 from keeplast.survey.request import CleanRequest
+from tests.support import called
+from tests.support.commanded_world import commanded_world
 from tests.support.small_log import write_log
+from tests.support.verified_world import VerifiedWorld
 
 
 @dataclass
@@ -85,12 +86,17 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> FakeCoordinator:
         fake.opened.append({"runner": runner, "master": master, "cores": cores})
         yield None
 
-    def made(runner: object, clock: Clock, files: FileSystem, events: Events, *_: object) -> object:
-        fake.events = events
-        return fake
+    class Made(FakeCoordinator):
+        """Its methods are looked up in the class, as those of the real one are."""
+
+        def __new__(
+            cls, runner: object, clock: Clock, files: FileSystem, events: Events, *_: object
+        ) -> Any:
+            fake.events = events
+            return fake
 
     monkeypatch.setattr(wiring, "open_runner", open_runner)
-    monkeypatch.setattr(directory_logs, "Coordinator", made)
+    monkeypatch.setattr(directory_logs, "Coordinator", Made)
     for name in list(os.environ):
         if name.startswith("KEEPLAST_"):
             monkeypatch.delenv(name)
@@ -110,10 +116,24 @@ def data_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keeplast() -> Callable[..., Run]:
-    """The command line, in this process."""
+    """The command line, in this process; ``code`` is what a call must end with."""
 
-    def run(*arguments: object) -> Run:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    def run(*arguments: object, code: int | None = None) -> Run:
+        result = called.run(*arguments, code=code)
         return Run(result.exit_code, result.stdout, result.stderr)
 
     return run
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifiedWorld]:
+    """A partition of a live topic that was compacted once, which commands connect to."""
+    with commanded_world(tmp_path, monkeypatch) as made:
+        yield made
+
+
+def stripped(line: bytes) -> bytes:
+    """Return a line of receipts without its place in the chain."""
+    document = json.loads(line)
+    del document["chain"]
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"

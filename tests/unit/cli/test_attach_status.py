@@ -1,4 +1,4 @@
-"""``keeplast attach status``: pictures and what comes next, and what a round would save now.
+"""``keeplast status`` of a live cluster: pictures, what comes next, and what a round would save.
 
 And what ``place check`` says of the storage that is named.
 """
@@ -20,14 +20,14 @@ from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT
 from keeplast.cleaner.eligibility import CleanableRange
 from keeplast.cleaner.section import LogFigures
 from keeplast.cli.main import app
-from keeplast.cli.show.attached_picture import outlook_parts
-from keeplast.cli.show.tier_status import PICTURES_MAX
-from keeplast.cluster.facts import OffsetRange
+from keeplast.cli.show.attach import cluster_parts
+from keeplast.cli.show.status import DETAILS_MAX
 from keeplast.cluster.layouts.open import open_layout
-from keeplast.cluster.rights import Right, missing
+from keeplast.cluster.live_cluster import OffsetRange, Right, missing
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.model.partition import TopicPartition
-from keeplast.service.attached_outlook import LogZone, OldValues, PartitionOutlook, ZonedSegment
+from keeplast.model.partition import LogRegion, TopicPartition
+from keeplast.service.attached_outlook import OldValues, PartitionOutlook, RegionSegment
+from keeplast.service.status import PartitionStatus, State
 from tests.support.attached_world import CLUSTER_ID, PARTITION
 from tests.support.commanded_world import commanded_world, let_commands_open
 from tests.support.forgotten_abort import write_forgotten_abort
@@ -49,11 +49,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiedWorld]:
 def call(world: VerifiedWorld, command: str, *more: str, expected: int = 0) -> str:
     found = CliRunner().invoke(
         app,
-        [
-            "attach", command, "--bootstrap-server", "127.0.0.1:1", "--topic", PARTITION.topic,
-            *more,
-        ],
-    )  # fmt: skip
+        [command, "kafka://127.0.0.1:1", "--topic", PARTITION.topic, *more],
+    )
     assert expected == found.exit_code, found.output
     return found.stdout + found.stderr
 
@@ -80,7 +77,7 @@ def checked(world: VerifiedWorld, *more: str, expected: int = 0) -> str:
 
 
 def places(world: VerifiedWorld, *, store: bool = True) -> tuple[str, ...]:
-    decided = ("--store", f"sqlite:///{world.world.root / 'decisions.db'}") if store else ()
+    decided = ("--decisions", f"sqlite:///{world.world.root / 'decisions.db'}") if store else ()
     return ("--storage", f"local:{world.tier.root}", *decided)
 
 
@@ -98,14 +95,12 @@ def document(text: str) -> dict[str, Any]:
 def test_it_counts_what_the_plan_of_a_round_counts(world: VerifiedWorld, tmp_path: Path) -> None:
     told, ids = list(world.cluster.values), world.tier.ids()
     asked = (*places(world), *with_segments(tmp_path, 500))
-    (saving,) = document(call(world, "status", "--exact", *asked, "--json"))["savings"]
-    assert (PARTITION.topic, 0, None, None) == (
-        saving["topic"], saving["partition"], saving["reason"], saving["error"],
-    )  # fmt: skip
+    saving = outlook(world, "--exact", *asked)["saving"]
+    assert (None, None) == (saving["reason"], saving["error"])
     assert 0 < saving["bytes"] < saving["of_bytes"]
     assert saving["records"] > 0
     sized = with_segments(tmp_path, 500)
-    planned = document(plan(world, "--exact", "--force", *sized, "--json"))
+    planned = document(plan(world, "--exact", "--despite", "dirty-ratio", *sized, "--json"))
     (partition,) = planned["partitions"]
     stats = partition["rounds"][0]["stats"]
     assert saving["bytes"] == stats["bytes_read"] - stats["bytes_written"]
@@ -118,7 +113,7 @@ def test_it_counts_what_the_plan_of_a_round_counts(world: VerifiedWorld, tmp_pat
 
 def test_what_cannot_be_compacted_yet_says_why(world: VerifiedWorld, tmp_path: Path) -> None:
     asked = (*places(world, store=False), *with_segments(tmp_path, 1 << 20))
-    (saving,) = document(call(world, "status", "--exact", *asked, "--json"))["savings"]
+    saving = outlook(world, "--exact", *asked)["saving"]
     assert (0, 0) == (saving["bytes"], saving["records"])
     assert saving["reason"]
     assert saving["reason"] in " ".join(call(world, "status", "--exact", *asked).split())
@@ -160,19 +155,19 @@ def test_by_the_decision_log_it_says_as_of_which_offsets_states_can_be_told(
     world: VerifiedWorld,
 ) -> None:
     store = places(world)[2:]
-    (told,) = document(call(world, "status", *store, "--json"))["told_from"]
+    told = outlook(world, *store)
     cleaned_to = max(each.end_offset for each in world.compacted()) + 1
-    assert {"topic": PARTITION.topic, "partition": 0, "told_from": cleaned_to} == told
+    assert cleaned_to == told["told_from"]
     words = f"exported as of offset {cleaned_to} or later"
     assert words in " ".join(call(world, "status", *store).split())
-    assert "told_from" not in document(call(world, "status", "--json"))
+    assert outlook(world)["told_from"] is None
 
 
 def test_it_says_with_which_rounds_tombstones_go_or_why_they_stay(
     world: VerifiedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = places(world)[2:]
-    (told,) = document(call(world, "status", *store, "--json"))["tombstones"]
+    told = outlook(world, *store)["tombstone_dates"]
     assert (PARTITION.topic, 0, None, None) == (
         told["topic"], told["partition"], told["stays"], told["hidden_from"],
     )  # fmt: skip
@@ -189,27 +184,34 @@ def test_it_says_with_which_rounds_tombstones_go_or_why_they_stay(
     words = f"{NAME}: tombstones and markers: never at this rate: local.retention.ms"
     for text in (call(world, "status", *store), plan(world)):
         assert words in " ".join(text.split())
-    (never,) = document(call(world, "status", *store, "--json"))["tombstones"]
+    never = outlook(world, *store)["tombstone_dates"]
     assert ("local retention unlimited", None) == (never["stays"], never["clean_from_ms"])
     ranked = ("--config", "compaction.strategy=timestamp")
-    (never,) = document(call(world, "status", *store, *ranked, "--json"))["tombstones"]
+    never = outlook(world, *store, *ranked)["tombstone_dates"]
     assert "ranks" == never["stays"]
-    assert "tombstones" not in document(call(world, "status", "--json"))
+    assert outlook(world)["tombstone_dates"] is None
 
 
 def test_without_it_no_object_is_looked_at(world: VerifiedWorld) -> None:
-    assert "savings" not in document(call(world, "status", "--json"))
+    assert outlook(world)["saving"] is None
 
 
 @pytest.mark.parametrize(
-    "more", [("--exact",), ("--storage-option", "a=b"), ("--store", "sqlite:///x.db")]
+    ("more", "said"),
+    [
+        (("--exact",), "storage=PLUGIN:PLACE"),
+        (("--storage-option", "a=b"), "storage=PLUGIN:PLACE"),
+        (("--decisions", "sqlite:///x.db"), "there is no such decision log"),
+    ],
 )
-def test_half_of_it_is_a_mistake_of_the_call(world: VerifiedWorld, more: tuple[str, ...]) -> None:
-    assert more[0] in call(world, "status", *more, expected=2)
+def test_half_of_it_is_a_mistake_of_the_call(
+    world: VerifiedWorld, more: tuple[str, ...], said: str
+) -> None:
+    assert said in call(world, "status", *more, expected=2)
 
 
 def outlook(world: VerifiedWorld, *more: str) -> dict[str, Any]:
-    (found,) = document(call(world, "status", *more, "--json"))["outlook"]
+    (found,) = document(call(world, "status", *more, "--json"))["partitions"]
     return dict(found)
 
 
@@ -256,7 +258,7 @@ def test_what_a_margin_leaves_nothing_of_has_no_ratio(world: VerifiedWorld) -> N
     names = [each["name"] for each in found["regions"]]
     assert (["clean", "margin", "brokers_only"], None) == (names, found["ratio"])
     assert found["first_dirty"] == found["regions"][1]["base_offset"]
-    assert "newest segments stay" in found["why"]
+    assert "newest segments stay" in found["reason"]
 
 
 def test_the_storage_says_when_a_round_is_due_at_the_latest(
@@ -269,7 +271,8 @@ def test_the_storage_says_when_a_round_is_due_at_the_latest(
     )  # fmt: skip
     unseen = outlook(world, *places(world)[2:], *asked)
     assert None is unseen["deadline_ms"]
-    assert "no remote tier was named, which says when max.compaction.lag.ms ends" in unseen["why"]
+    why = "no remote tier was named, which says when max.compaction.lag.ms ends"
+    assert why in unseen["reason"]
     found = outlook(world, *places(world), *asked)
     dirty = [e for e in world.tier.served() if e.start_offset >= found["first_dirty"]]
     assert lag_ms < found["deadline_ms"] <= min(e.max_timestamp_ms for e in dirty) + lag_ms
@@ -305,43 +308,49 @@ def test_what_keeps_rounds_from_a_partition_is_said(
     asked = (*places(world)[2:], *with_segments(tmp_path, 500))
     kept = outlook(world, *asked, "--config", "cleanup.policy=delete")
     assert (False, None) == (kept["is_due"], kept["erased_by"])
-    assert "the topic is not compacted" in kept["why"]
+    assert "the topic is not compacted" in kept["reason"]
     monkeypatch.setitem(world.cluster.settings, "retention.ms", "1000")
     refused = outlook(world, *asked)
     assert not refused["is_due"]
-    assert refused["why"].startswith("place check refuses it: ")
+    assert refused["reason"].startswith("place check refuses it: ")
     assert "no date while no round is done" == refused["erased_by"]["why"]
 
 
 def test_a_partition_that_cannot_be_looked_at_says_why(
-    world: VerifiedWorld, tmp_path: Path
+    world: VerifiedWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("keeplast.api.attached_logs.open_layout", open_layout)
     (tmp_path / "kafka-tiered-storage").mkdir()
     elsewhere = ("--storage", f"local:{tmp_path}")
-    assert outlook(world, *elsewhere)["error"]
-    assert "cannot be looked at: " in call(world, "status", *elsewhere)
+    text = call(world, "status", *elsewhere, "--json", expected=5)
+    (found,) = document(text)["partitions"]
+    assert ("unreadable", found["error"]["message"]) == (found["state"], found["reason"])
+    assert "cannot be looked at: " in call(world, "status", *elsewhere, expected=5)
 
 
 def test_many_partitions_are_a_line_each() -> None:
-    segment, figures = ZonedSegment(0, 10, 100, LogZone.DIRTY), LogFigures(
+    segment, figures = RegionSegment(0, 10, 100, LogRegion.DIRTY), LogFigures(
         0, CleanableRange(10, 0, 100), 0, 0, None
     )  # fmt: skip
+    names = [TopicPartition("orders", number) for number in range(DETAILS_MAX + 1)]
     found = [
-        PartitionOutlook(
-            partition=TopicPartition("orders", number), log=OffsetRange(0, 20),
-            segments=(segment,), brokers_from=10, figures=figures, is_due=True, why="so it is",
-            old=OldValues(1, None, "no date: so they say"),
+        PartitionStatus(
+            name, State.ELIGIBLE, "so it is", outlook=PartitionOutlook(
+                partition=name, log=OffsetRange(0, 20), segments=(segment,), brokers_from=10,
+                figures=figures, is_due=True, why="so it is",
+                old=OldValues(1, None, "no date: so they say"),
+            ),
         )
-        for number in range(PICTURES_MAX + 1)
+        for name in names
     ]  # fmt: skip
     console = Console(file=io.StringIO(), width=140)
-    for part in outlook_parts(found, 0, 140, has_log=True):
+    for part in cluster_parts(found, 0, 140, has_details=False):
         console.print(part, soft_wrap=True)
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert len(found) == len([line for line in lines if "due now: so it is" in line])
     (told,) = [line for line in lines if "erased by" in line]
-    assert told.endswith(f"orders-{PICTURES_MAX}: erased by: no date: so they say")
+    assert told.endswith(f"orders-{DETAILS_MAX}: erased by: no date: so they say")
     assert not any("log end" in line for line in lines)
 
 
@@ -393,15 +402,13 @@ def test_status_tells_of_an_index_that_lacks_an_abort_where_the_storage_is_named
     let_commands_open(made, monkeypatch)
     try:
         raw = with_segments(tmp_path, 600)
-        (found,) = document(call(made, "status", *places(made, store=False), *raw, "--json"))[
-            "outlook"
-        ]
+        found = outlook(made, *places(made, store=False), *raw)
         (told,) = found["missing_aborts"]
         assert (first, marker) == (told["first_offset"], told["marker_offset"])
         words = " ".join(call(made, "status", *places(made, store=False), *raw).split())
         assert f"lacks the abort at offset {marker} of the transaction" in words
         assert f"an index lacks the abort at offset {marker}" in words
-        (found,) = document(call(made, "status", *raw, "--json"))["outlook"]
+        found = outlook(made, *raw)
         assert [] == found["missing_aborts"]
     finally:
         made.close()

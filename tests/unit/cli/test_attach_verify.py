@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,17 +16,11 @@ from keeplast.log.files import LocalFiles
 from keeplast.run.receipt import append_receipt
 from keeplast.service.receipt_shelf import ReceiptShelf
 from tests.support.attached_world import PARTITION
-from tests.support.commanded_world import commanded_world
 from tests.support.verified_world import VerifiedWorld
 from tests.unit.attach.test_attached_rounds import MERGING
+from tests.unit.cli.conftest import stripped
 
 NAME = f"{PARTITION.topic}-{PARTITION.partition}"
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifiedWorld]:
-    with commanded_world(tmp_path, monkeypatch) as made:
-        yield made
 
 
 def verify(world: VerifiedWorld, *more: str, expected: int = 0) -> str:
@@ -93,24 +86,12 @@ def test_a_cluster_that_fails_meanwhile_is_told_of_its_partition(
     assert "input/output error" in found["error"].lower()
 
 
-def test_a_decision_log_that_is_not_there_is_not_made(world: VerifiedWorld) -> None:
-    store = world.world.root / "nowhere.db"
-    found = CliRunner().invoke(
-        app,
-        ["verify", "kafka://127.0.0.1:1", "--decisions", f"sqlite:///{store}",
-         "--storage", "local:/x", "--json"],
-    )  # fmt: skip
-    assert 2 == found.exit_code
-    assert "no such decision log" in found.stdout + found.stderr
-    assert not store.exists()
-
-
 def test_a_partition_that_there_is_not_is_a_mistake(world: VerifiedWorld) -> None:
     assert "no such partition" in verify(world, "--partition", "7", "--json", expected=2)
 
 
 def test_an_exact_plan_says_what_would_go(world: VerifiedWorld) -> None:
-    more = ("--force", "--config", "segment.bytes=1024", "--json")
+    more = ("--despite", "dirty-ratio", "--config", "segment.bytes=1024", "--json")
     planned, counted = document(plan(world, *more)), document(plan(world, *more, "--exact"))
     (guess,), (exact,) = planned["rounds"], counted["rounds"]
     assert guess["stats"] is None
@@ -150,12 +131,6 @@ def test_an_edited_receipt_is_a_check_that_is_broken(world: VerifiedWorld, tmp_p
     found = document(verify(world, "--receipt", str(receipt), "--json", expected=1))
     broken = [each["name"] for each in found["checks"] if each["verdict"] == "broken"]
     assert ["receipt"] == broken
-
-
-def stripped(line: bytes) -> bytes:
-    found = json.loads(line)
-    del found["chain"]
-    return json.dumps(found, separators=(",", ":")).encode() + b"\n"
 
 
 def test_a_receipt_is_held_against_the_heads_of_the_decision_log(

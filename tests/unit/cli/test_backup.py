@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.placed_logs import make_store
 from tests.unit.cli.conftest import Run
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations" / "backup.md"
@@ -52,12 +53,11 @@ def test_the_page_is_followed_line_by_line(
 def test_metadata_that_is_the_newest_needs_no_accepting(
     tmp_path: Path, keeplast: Callable[..., Run]
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
-    keeplast("tier", "init", "--store", url, "--objects", tmp_path / "objects")
-    for options in ((), ("--yes",)):
-        run = keeplast("tier", "accept", "--store", url, *options)
-        assert (0, True) == (run.code, "nothing to accept" in run.out)
-    document = keeplast("tier", "accept", "--store", url, "--json").document
+    url = make_store(tmp_path)
+    for options in ((), ("--accept-metadata", "--yes")):
+        run = keeplast("repair", url, *options)
+        assert (0, True) == (run.code, "nothing to repair" in run.out)
+    document = keeplast("repair", url, "--accept-metadata", "--json").document
     assert (False, False, []) == (
         document["is_older"], document["done"], document["partitions"],
     )  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.cleaner.reasons import RatioTooLow
-from keeplast.cli.frame.guard import Terminated
+from keeplast.cli.frame.command import Terminated
 from keeplast.errors import (
     CompactionError,
     ConflictError,
@@ -65,8 +65,7 @@ def test_a_target_inside_of_a_brokers_directory_is_refused(
     link = tmp_path_factory.mktemp("elsewhere") / "link"
     link.symlink_to(data_dir)
     for target in (data_dir / "out", link / "out"):
-        run = keeplast("clean", data_dir, *COMPACT, "--to", target)
-        assert 4 == run.code
+        run = keeplast("clean", data_dir, *COMPACT, "--to", target, code=4)
         assert "give a place outside of it" in run.err
         assert ([], False) == (coordinator.requests, target.exists())
 
@@ -77,7 +76,8 @@ def test_options_become_the_request(
     run = keeplast(
         "clean", data_dir, *COMPACT, "--cores", 3, "--now-ms", 7, "--high-watermark", 5,
         "--log-start-offset", 1, "--first-dirty-offset", 2, "--uncleanable-offset", 3,
-        "--key-map-bytes", "1k", "--memory", "64m", "--rounds", 4, "--roll-active", "--force",
+        "--key-map-bytes", "1k", "--memory", "64m", "--rounds", 4, "--roll-active",
+        "--despite", "dirty-ratio",
         "--to", data_dir / "out", "--receipt", data_dir / "receipt",
         "--config", "segment.bytes=500",
     )  # fmt: skip
@@ -142,8 +142,7 @@ def test_the_summary_says_before_and_after(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
 ) -> None:
     coordinator.answer = lambda: CLEANED
-    run = keeplast("clean", data_dir, *COMPACT)
-    assert 0 == run.code
+    run = keeplast("clean", data_dir, *COMPACT, code=0)
     assert "19.5 KiB -> 14.6 KiB" in run.out
     assert "4 -> 3" in run.out
     assert "superseded by another record" in run.out
@@ -245,8 +244,7 @@ def test_the_exit_code_follows_the_partitions_error(
     code: int,
 ) -> None:
     coordinator.answer = failed(error)
-    run = keeplast("clean", data_dir, *COMPACT, "--json")
-    assert code == run.code
+    run = keeplast("clean", data_dir, *COMPACT, "--json", code=code)
     (partition,) = run.document["partitions"]
     assert type(error).__name__ == partition["error"]["class"]
     assert f"error: t-0: {error}" in run.err
@@ -260,8 +258,7 @@ def test_the_worst_partition_decides_and_all_are_told(
         (data_dir / "t-1" / file.name).write_bytes(file.read_bytes())
     answers = iter([failed(CorruptError("damage", path="x.log"))(), CLEANED])
     coordinator.answer = lambda: next(answers)
-    run = keeplast("clean", data_dir, *COMPACT, "--json")
-    assert 3 == run.code
+    run = keeplast("clean", data_dir, *COMPACT, "--json", code=3)
     assert ["CorruptError", None] == [
         (each["error"] or {}).get("class") for each in run.document["partitions"]
     ]
@@ -278,16 +275,14 @@ def test_a_skipped_partition_is_done_and_says_why(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
 ) -> None:
     coordinator.answer = lambda: RoundReport(skipped=True, cause=RatioTooLow(0.2, 0.5))
-    run = keeplast("clean", data_dir, *COMPACT)
-    assert 0 == run.code
+    run = keeplast("clean", data_dir, *COMPACT, code=0)
     assert "skipped: dirty ratio 0.200 is not above" in run.out
 
 
 def test_an_unknown_policy_is_refused_before_anything_starts(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
 ) -> None:
-    run = keeplast("clean", data_dir, "--runner", "local", "--json")
-    assert 4 == run.code
+    run = keeplast("clean", data_dir, "--runner", "local", "--json", code=4)
     (partition,) = run.document["partitions"]
     assert "RefusedError" == partition["error"]["class"]
     assert "--topic t --config cleanup.policy=compact" in run.err
@@ -312,8 +307,7 @@ def test_an_unknown_policy_is_refused_before_anything_starts(
 def test_what_cannot_be_used_is_a_usage_error_with_a_document(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path, arguments: tuple[str, ...]
 ) -> None:
-    run = keeplast("plan", data_dir, *COMPACT, *arguments, "--json")
-    assert 2 == run.code
+    run = keeplast("plan", data_dir, *COMPACT, *arguments, "--json", code=2)
     assert [] == run.document["partitions"]
     assert run.document["error"]["class"]
     assert run.err.startswith("error: ")
@@ -337,8 +331,7 @@ def test_an_error_of_the_disk_is_failed_and_names_the_file(
         raise PermissionError(13, "Permission denied", "/data/t-0/x.log")
 
     coordinator.answer = answer
-    run = keeplast("clean", data_dir, *COMPACT, "--json")
-    assert 5 == run.code
+    run = keeplast("clean", data_dir, *COMPACT, "--json", code=5)
     assert "/data/t-0/x.log" == run.document["error"]["path"]
     last = run.err.splitlines()[-1]
     assert last.startswith("error: permission denied; run as a user who has the right to it")
@@ -352,8 +345,7 @@ def test_a_defect_of_ours_is_failed_with_a_traceback_and_a_document(
         raise ZeroDivisionError("oops")
 
     coordinator.answer = answer
-    run = keeplast("clean", data_dir, *COMPACT, "--json")
-    assert 5 == run.code
+    run = keeplast("clean", data_dir, *COMPACT, "--json", code=5)
     assert "ZeroDivisionError" == run.document["error"]["class"]
     assert "Traceback" in run.err
 
@@ -370,8 +362,7 @@ def test_a_signal_has_its_own_code_and_still_a_document(
         raise signal
 
     coordinator.answer = answer
-    run = keeplast("clean", data_dir, *COMPACT, "--json")
-    assert code == run.code
+    run = keeplast("clean", data_dir, *COMPACT, "--json", code=code)
     assert "Stopped" == run.document["error"]["class"]
 
 
@@ -420,7 +411,7 @@ def test_hazards_of_a_strategy_are_said_and_in_the_document(
 def test_the_defaults_that_are_assumed_are_said_once_and_in_the_document(
     command: str, keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
 ) -> None:
-    run = keeplast(command, data_dir, *COMPACT, "--json", "--force")
+    run = keeplast(command, data_dir, *COMPACT, "--json", "--despite", "dirty-ratio")
     assert [
         "compaction.strategy", "delete.retention.ms", "min.compaction.lag.ms",
         "producer.id.expiration.ms",
@@ -443,12 +434,10 @@ def test_a_brokers_default_policy_is_refused_for_the_only_topic_too(
 ) -> None:
     file = data_dir / "server.properties"
     file.write_text("log.cleanup.policy=compact\n")
-    run = keeplast(command, data_dir, "--broker-config", file, "--runner", "local")
-    assert 4 == run.code
+    run = keeplast(command, data_dir, "--broker-config", file, "--runner", "local", code=4)
     assert "name the topic with --topic t" in run.err
     assert not any(request.partitions for request in coordinator.requests)
-    named = keeplast(command, data_dir, "--broker-config", file, "--topic", "t")
-    assert 0 == named.code
+    keeplast(command, data_dir, "--broker-config", file, "--topic", "t", code=0)
     assert ["t-0"] == [str(each.partition) for each in coordinator.requests[-1].partitions]
 
 
@@ -466,8 +455,7 @@ def test_a_line_of_a_brokers_file_that_cannot_be_used_costs_no_session(
 def test_too_little_memory_is_refused_with_the_least_that_works(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path, command: str, size: str
 ) -> None:
-    run = keeplast(command, data_dir, *COMPACT, "--memory", size)
-    assert 2 == run.code
+    run = keeplast(command, data_dir, *COMPACT, "--memory", size, code=2)
     assert f"too little to work with; give at least 32m. --memory={size!r}" in run.err
     assert [] == coordinator.requests
 
@@ -477,8 +465,7 @@ def test_too_little_memory_is_refused_with_the_least_that_works(
 def test_too_little_memory_of_a_task_is_refused_with_the_least_that_works(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path, command: str, size: str
 ) -> None:
-    run = keeplast(command, data_dir, *COMPACT, "--task-memory", size)
-    assert 2 == run.code
+    run = keeplast(command, data_dir, *COMPACT, "--task-memory", size, code=2)
     assert f"too little to work with; give at least 1m. --task-memory={size!r}" in run.err
     assert [] == coordinator.requests
 

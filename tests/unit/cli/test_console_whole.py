@@ -17,10 +17,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-import keeplast.cli.attach.loop
 import keeplast.cli.console
-import keeplast.cli.tier.loop
-from keeplast.cli.attach.options import ClusterOptions
+import keeplast.cli.run
+from keeplast.api.attached_logs import AttachedLogs
 from keeplast.cli.main import app
 from keeplast.service.console.server import ConsoleServer
 from tests.support.attached_loop import LoopWorld
@@ -38,7 +37,7 @@ def ctrl_c() -> Iterator[None]:
     ends = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(each, signal.default_int_handler) for each in ends]
     yield
-    # attach run counts signals until its process is over, and ends it at the second.
+    # The loop over a cluster counts signals until its process is over, and ends it at the second.
     signal.set_wakeup_fd(-1)
     for each, handler in zip(ends, before, strict=True):
         signal.signal(each, handler)
@@ -117,12 +116,9 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(tmp_path: Path, data: Path) -> str:
     url = f"sqlite:///{tmp_path / 'meta.db'}"
-    for words in (
-        ("init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}"),
-        ("import", str(data), "--store", url, "--topic", "orders"),
-    ):
-        done = CliRunner().invoke(app, ["tier", *words])
-        assert 0 == done.exit_code, done.stderr
+    words = ("copy", str(data), url, "--new", "--objects", f"file://{tmp_path / 'objects'}")
+    done = CliRunner().invoke(app, [*words, "--topic", "orders"])
+    assert 0 == done.exit_code, done.stderr
     return url
 
 
@@ -137,7 +133,7 @@ def test_tier_run_shows_itself_and_the_hosts_log_and_hears_what_is_asked(
         assert 2 == client.get("/").text.count('<svg class="strip"')
 
     code = visited(
-        monkeypatch, keeplast.cli.tier.loop, signal.SIGTERM, visit, "tier", "run", "--store", store,
+        monkeypatch, keeplast.cli.run, signal.SIGTERM, visit, "run", store,
         "--data-dir", data, "--runner", "local", "--cores", 1, "--console", 0, "--allow-actions",
         "--receipt", receipt,
     )  # fmt: skip
@@ -149,7 +145,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopWorld
     """A live cluster that the command reaches."""
     made = LoopWorld(tmp_path)
     made.topic("a")
-    monkeypatch.setattr(ClusterOptions, "connect", lambda self: made.cluster)
+    monkeypatch.setattr(AttachedLogs, "connect", lambda self: made.cluster)
     yield made
     made.close()
 
@@ -159,8 +155,8 @@ def test_attach_run_shows_itself_and_hears_what_is_asked(
 ) -> None:
     receipt = tmp_path / "receipt"
     code = visited(
-        monkeypatch, keeplast.cli.attach.loop, signal.SIGTERM, try_again(receipt, "a"), "attach",
-        "run", "--bootstrap-server", "b:9092", "--topic", "a", "--store",
+        monkeypatch, keeplast.cli.run, signal.SIGTERM, try_again(receipt, "a"),
+        "run", "kafka://b:9092", "--topic", "a", "--decisions",
         f"sqlite:///{tmp_path / 'decisions.db'}", "--storage", f"local:{world.storage}",
         "--runner", "local", "--cores", 1, "--console", 0, "--allow-actions", "--receipt", receipt,
     )  # fmt: skip
@@ -187,8 +183,8 @@ def test_a_console_of_a_store_only_looks(
     monkeypatch: pytest.MonkeyPatch, data: Path, store: str
 ) -> None:
     code = visited(
-        monkeypatch, keeplast.cli.console, signal.SIGINT, looks("orders"), "console", "--store",
-        store, "--local", data, "--listen", 0,
+        monkeypatch, keeplast.cli.console, signal.SIGINT, looks("orders"), "console", store,
+        "--data-dir", data, "--listen", 0,
     )  # fmt: skip
     assert 0 == code
 
@@ -198,6 +194,6 @@ def test_a_console_of_a_live_cluster_only_looks(
 ) -> None:
     code = visited(
         monkeypatch, keeplast.cli.console, signal.SIGINT, looks("a"), "console",
-        "--bootstrap-server", "b:9092", "--topic", "a", "--listen", 0,
+        "kafka://b:9092", "--topic", "a", "--listen", 0,
     )  # fmt: skip
     assert 0 == code

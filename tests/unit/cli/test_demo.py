@@ -15,7 +15,7 @@ from keeplast.cli.demo.reading import LogReading, read_log
 from keeplast.cli.main import app
 from keeplast.clock import SystemClock
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType
+from keeplast.format.record import ControlType
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.topic_config import TopicConfig

@@ -27,10 +27,10 @@ COMMANDS = [
     ("export", "", "--to", "x"),
     ("pack", "--to", ""),
     ("configure", "", "segment.ms=1"),
-    ("tier", "init", "--store", "", "--objects", "file:///x"),
-    ("tier", "import", "", "--store", "sqlite:///x.db"),
-    ("tier", "copy", "", "--store", "sqlite:///x.db"),
-    ("tier", "export", "--store", "sqlite:///x.db", "--to", ""),
+    ("copy", ".", "", "--new", "--objects", "file:///x"),
+    ("copy", "", "sqlite:///x.db", "--new"),
+    ("copy", "", "sqlite:///x.db"),
+    ("export", "sqlite:///x.db", "--as", "log", "--to", ""),
     ("clean", "sqlite:///x.db", "--receipt", ""),
 ]
 
@@ -44,8 +44,7 @@ def test_an_empty_argument_is_refused_wherever_it_stands(
 ) -> None:
     monkeypatch.chdir(data_dir)
     before = tree(data_dir)
-    run = keeplast(*arguments)
-    assert 2 == run.code
+    run = keeplast(*arguments, code=2)
     assert "is empty; is a variable not set?" in " ".join(run.err.replace("\u2502", " ").split())
     assert before == tree(data_dir)
 

@@ -23,6 +23,9 @@ def told(script: str, directory: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.repeats(
+    "tests/unit/api/test_exported_state.py::test_the_newest_version_of_incremental_exports_is_taken"
+)
 def test_a_lost_store_is_made_again_from_a_checkpoint(tmp_path: Path) -> None:
     found = told("restore-store/restore.py", tmp_path / "try")
     assert "equal to the lost ones; orders go on from 800" in found
@@ -37,12 +40,18 @@ def test_devices_that_report_out_of_order_keep_their_greatest_version(tmp_path: 
     assert "did not come back" in found
 
 
+@pytest.mark.repeats(
+    "tests/simulation/test_erasure_bound.py::test_what_was_overwritten_is_gone_when_status_said"
+)
 def test_a_person_is_gone_by_a_date(tmp_path: Path) -> None:
     found = told("gone-by-a-date/forget.py", tmp_path / "try")
     assert "gone within 7 days and an hour" in found
     assert "no byte of the directory has his key" in found
 
 
+@pytest.mark.repeats(
+    "tests/simulation/test_least_lag.py::test_a_bad_write_is_undone_from_the_value_before_it"
+)
 def test_a_reader_within_the_lag_misses_nothing_and_a_mistake_is_put_right(tmp_path: Path) -> None:
     found = told("a-least-lag/mistake.py", tmp_path / "try")
     assert "given all 60 messages" in found

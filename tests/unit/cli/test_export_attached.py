@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from keeplast.api.open_log import OpenLog
 from keeplast.cli.main import app
-from keeplast.cluster.facts import TopicEnds
-from keeplast.cluster.layouts import open as layouts
+from keeplast.cluster.live_cluster import TopicEnds
 from keeplast.format.identifier import encode_id
 from keeplast.model.partition import TopicPartition
 from tests.support.attached_world import PARTITION
@@ -33,18 +32,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiedWorld]:
         pytest.MonkeyPatch.context() as patch,
         commanded_world(tmp_path_factory.mktemp("world"), patch) as made,
     ):
-        patch.setattr(layouts, "open_layout", lambda *_: made.tier.layout)
         yield made
 
 
 def export(
     world: VerifiedWorld, target: Path, *more: str, expected: int = 0, has_log: bool = True
 ) -> str:
-    log = ("--store", f"sqlite:///{world.world.root / 'decisions.db'}") if has_log else ()
+    log = ("--decisions", f"sqlite:///{world.world.root / 'decisions.db'}") if has_log else ()
     found = CliRunner().invoke(
         app,
         [
-            "export", "--bootstrap-server", "127.0.0.1:1", "--storage", "local:/x", *log, "--to",
+            "export", "kafka://127.0.0.1:1", "--storage", "local:/x", *log, "--to",
             str(target), "--topic", TOPIC, "--runner", "local", *more,
         ],
     )  # fmt: skip
@@ -71,6 +69,53 @@ def test_the_latest_state_is_that_of_the_log_up_to_where_brokers_have_copied_it(
     end = end_of(world)
     assert f"offsets {end} to {world.cluster.log.end - 1} are with the brokers alone" in text
     assert {TOPIC: {"0": end}} == json.loads((tmp_path / "a" / "_offsets.json").read_text())
+
+
+@pytest.mark.parametrize("words", [("plan",), ("clean", "--dry-run")])
+def test_a_document_of_a_cluster_begins_with_the_place(
+    world: VerifiedWorld, words: tuple[str, ...]
+) -> None:
+    decisions = f"sqlite:///{world.world.root / 'decisions.db'}"
+    where = ("kafka://127.0.0.1:1", "--storage", "local:/x", "--decisions", decisions)
+    verb, *more = words
+    found = CliRunner().invoke(app, [verb, where[0], *more, *where[1:], "--topic", TOPIC, "--json"])
+    assert ["version", "place", "kind"] == list(json.loads(found.stdout))[:3], found.output
+
+
+@pytest.mark.parametrize("kind", ["directory", "store", "cluster"])
+def test_every_kind_of_place_says_the_same_in_its_document(
+    world: VerifiedWorld, tmp_path: Path, kind: str
+) -> None:
+    data, store = str(world.directory.parent), f"sqlite:///{tmp_path / 'meta.db'}"
+    if kind == "store":
+        taken = CliRunner().invoke(
+            app,
+            ["copy", data, store, "--new", "--objects", f"file://{tmp_path / 'objects'}",
+             "--topic", "t", "--config", "cleanup.policy=compact"],
+        )  # fmt: skip
+        assert 0 == taken.exit_code, taken.output
+    decisions = f"sqlite:///{world.world.root / 'decisions.db'}"
+    place, *more = {
+        "directory": (data,),
+        "store": (store,),
+        "cluster": ("kafka://127.0.0.1:1", "--storage", "local:/x", "--decisions", decisions),
+    }[kind]
+    # The directory that the world's log was written to has another name.
+    topic = TOPIC if kind == "cluster" else "t"
+    call = ["export", place, *more, "--to", str(tmp_path / "out"), "--topic", topic, "--json"]
+    found = CliRunner().invoke(app, [*call, "--tombstones"])
+    assert 0 == found.exit_code, found.output
+    document = json.loads(found.stdout)
+    assert ["version", "place", "kind", "as", "target", "partitions"] == list(document)[:6]
+    assert (place, kind, "parquet") == tuple(document[key] for key in ("place", "kind", "as"))
+    assert {"offsets", "ending_offsets", "as_of", "ranked_by", "tombstones"} == set(document) - {
+        "version", "place", "kind", "as", "target", "partitions",
+    }  # fmt: skip
+    (part,) = document["partitions"]
+    assert part["resume_offset"] == document["offsets"][topic]["0"]
+    both = ["--as-of", "0", "--checkpoint", "t"]
+    refused = CliRunner().invoke(app, [*call, *both])
+    assert (2, True) == (refused.exit_code, "one point at a time" in refused.output)
 
 
 @pytest.mark.parametrize(
@@ -112,19 +157,28 @@ def test_without_the_decision_log_it_is_said_what_cannot_be_told(
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "words", "code"),
     [
-        (("DATA_DIR",), "one of them"),
-        (("--object-option", "endpoint=x"), "--storage-option"),
-        (("--partition", "3"), "partition=3"),
-        (("--checkpoint", TOPIC), "a checkpoint is"),
-        (("--checkpoint", "elsewhere"), "elsewhere"),
+        (("./DATA_DIR",), "read one at a time", 4),
+        (
+            (
+                "--despite",
+                "partial-topics",
+            ),
+            "says which partitions it has",
+            4,
+        ),
+        (("--as", "log"), "would be missing in the log", 4),
+        (("--object-option", "endpoint=x"), "has no such property", 2),
+        (("--partition", "3"), "partition=3", 2),
+        (("--checkpoint", TOPIC), "a checkpoint is", 2),
+        (("--checkpoint", "elsewhere"), "elsewhere", 2),
     ],
 )
 def test_what_does_not_go_with_a_cluster_is_said(
-    world: VerifiedWorld, tmp_path: Path, more: tuple[str, ...], words: str
+    world: VerifiedWorld, tmp_path: Path, more: tuple[str, ...], words: str, code: int
 ) -> None:
-    assert words in export(world, tmp_path / "a", *more, expected=2)
+    assert words in export(world, tmp_path / "a", *more, expected=code)
 
 
 def committed(world: VerifiedWorld, offset: int, *, topic_id: bytes | None = None) -> ToldGroups:

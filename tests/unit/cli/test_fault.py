@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cli.show.fault import fault_text
+from keeplast.cli.show.output import fault_text
 from keeplast.errors import CorruptError
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.file_rights import missing_right, user_name
@@ -70,8 +70,7 @@ def test_what_may_not_be_looked_at_is_not_said_to_be_missing(
         return real(path, **options)
 
     monkeypatch.setattr("keeplast.log.files.os.lstat", lstat)
-    run = keeplast("inspect", hidden)
-    assert 5 == run.code
+    run = keeplast("inspect", hidden, code=5)
     assert "permission denied; run as a user who has the right" in run.err
     assert "no such file" not in run.err
 

@@ -11,8 +11,15 @@ from typing import Any
 import pytest
 import typer
 
-from keeplast.cli.frame.exit_codes import DONE, INTERRUPTED, TERMINATED
-from keeplast.cli.frame.guard import StopSignals, Terminated, run_guarded, terminate_on_signal
+from keeplast.cli.frame.command import (
+    DONE,
+    INTERRUPTED,
+    TERMINATED,
+    StopSignals,
+    Terminated,
+    run_guarded,
+    terminate_on_signal,
+)
 from keeplast.cli.show.output import print_document
 
 WAIT_SECONDS = 60
@@ -67,7 +74,7 @@ def test_a_signal_while_the_result_is_printed_cuts_nothing_off(
             pass
         return DONE, {"partitions": []}
 
-    monkeypatch.setattr("keeplast.cli.frame.guard.print_document", disturbed)
+    monkeypatch.setattr("keeplast.cli.frame.command.print_document", disturbed)
     with pytest.raises(typer.Exit):
         run_guarded(body, as_json=True)
     assert {"version": 1, "partitions": []} == json.loads(capsys.readouterr().out)
@@ -120,7 +127,7 @@ def test_a_second_signal_ends_at_once_what_may_crash(
         codes.append(code)
         ended.set()
 
-    monkeypatch.setattr("keeplast.cli.frame.guard.os._exit", end)
+    monkeypatch.setattr("keeplast.cli.frame.command.os._exit", end)
     asked = []
     with StopSignals(lambda: asked.append(number), ends_at_second=True) as signals:
         signal.raise_signal(number)
@@ -138,7 +145,7 @@ def test_signals_that_stop_nothing_end_nothing_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     codes: list[int] = []
-    monkeypatch.setattr("keeplast.cli.frame.guard.os._exit", codes.append)
+    monkeypatch.setattr("keeplast.cli.frame.command.os._exit", codes.append)
     before = signal.getsignal(signal.SIGUSR1)
     # A command that has ended in this process may have left its own.
     others = set(threading.enumerate())

@@ -1,16 +1,30 @@
-"""``keeplast hold``: what it says, what it refuses, and that status and clean know of it."""
+"""``keeplast hold`` of every kind of place: what it says and refuses, and who knows of it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from sqlalchemy import Engine
 
-from keeplast.cli.main import app
+import keeplast as package
+from keeplast.api import open_store
+from keeplast.api.attached_logs import AttachedLogs
+from keeplast.attach.answers import shown_logs
+from keeplast.clock import SystemClock
+from keeplast.tier.metadata.database import open_database
+from tests.support.attached_world import PARTITION
+from tests.support.called import run
+from tests.support.commanded_world import let_commands_open
 from tests.support.small_log import write_log
+from tests.unit.attach.test_attached_holds import make_world
+from tests.unit.cli.conftest import Run
+
+Command = Callable[..., Run]
+SAMPLE = Path(package.__file__).parent / "samples" / "broker-4.3.0"
 
 
 @pytest.fixture
@@ -24,40 +38,108 @@ def data(tmp_path: Path) -> Path:
     return root
 
 
-def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(each) for each in arguments])
+@dataclass(frozen=True)
+class Held:
+    """A place with one partition that is held, an offset in it, and how commands name it."""
+
+    keeplast: Command
+    topic: str
+    at: int
+    place: tuple[str, ...]
+    """Its address, and what opens it."""
+
+    def call(self, *arguments: object, code: int = 0) -> Run:
+        """Call a command on the place; its own arguments follow the place."""
+        words = 2 if arguments[0] == "hold" else 1
+        where = (self.place[0], *arguments[words:], *self.place[1:])
+        run = self.keeplast(*arguments[:words], *where)
+        assert code == run.code, run.err + run.out
+        return run
 
 
-def test_a_hold_is_added_seen_honoured_and_released(data: Path) -> None:
-    add = ("hold", "add", data, "audit", "--topic", "t", "--partition", 0, "--max-age", "7d")
-    done = run(*add, "--at", 4, "--json")
-    assert 0 == done.exit_code, done.output
-    (added,) = json.loads(done.stdout)["holds"]
-    assert ("t", 0, "audit", 4, True) == tuple(
+@pytest.fixture(params=["directory", "store", "cluster"])
+def held(
+    request: pytest.FixtureRequest, data: Path, tmp_path: Path, keeplast: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Held]:  # fmt: skip
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    if request.param == "directory":
+        yield Held(keeplast, "t", 4, (str(data),))
+    elif request.param == "store":
+        objects = f"file://{tmp_path / 'objects'}"
+        keeplast("copy", data, url, "--new", "--objects", objects, "--topic", "t")
+        yield Held(keeplast, "t", 4, (url,))
+    else:
+        world = make_world(tmp_path)
+        world.world.clock.advance(SystemClock().now_ms() - world.world.clock.now_ms())
+        let_commands_open(world, monkeypatch)
+        log = f"sqlite:///{world.world.root / 'decisions.db'}"
+        given = ("--decisions", log, "--storage", "local:/x")
+        yield Held(keeplast, PARTITION.topic, 35, ("kafka://127.0.0.1:1", *given))
+        world.close()
+
+
+def test_a_hold_is_added_seen_honoured_and_released(held: Held) -> None:
+    chosen = ("--topic", held.topic, "--partition", 0)
+    add = ("hold", "add", "audit", *chosen, "--max-age", "7d")
+    (added,) = held.call(*add, "--at", held.at, "--json").document["holds"]
+    assert (held.topic, 0, "audit", held.at, True) == tuple(
         added[each] for each in ("topic", "partition", "name", "offset", "is_in_force")
     )
-    listed = run("hold", "list", data)
-    assert (0, True) == (listed.exit_code, "audit  t-0" in listed.output), listed.output
-    told = run("status", data, "--topic", "t", "--partition", 0)
-    assert "hold audit: not cleaned past 4 until" in told.output
-    planned = run("plan", data, "--topic", "t", "--partition", 0, "--force")
-    assert "the state as of 4 is held by audit until" in " ".join(planned.output.split())
-    cleaned = run("clean", data, "--topic", "t", "--force", "--json", "--runner", "local")
-    assert 0 == cleaned.exit_code, cleaned.output
-    told = json.loads(run("status", data, "--json").stdout)
-    (first,) = [each for each in told["partitions"] if each["partition"] == 0]
+    name = f"{held.topic}-0"
+    assert f"audit {name} {held.at}" in " ".join(held.call("hold", "list").out.split())
+    assert "no holds" in held.call("hold", "list", "--topic", "another").out
+    planned = held.call(
+        "plan", *chosen, "--despite", "dirty-ratio", "--config", "segment.bytes=300"
+    ).out
+    assert f"the state as of {held.at} is held by audit until" in " ".join(planned.split())
+    assert "there is a hold of this name" in held.call(*add, "--at", "now", code=4).err
+    unnamed = ("--max-age", "7d", "--at", "now")
+    assert "Missing option '--topic'" in held.call("hold", "add", "x", *unnamed, code=2).err
+    # A hold is released as a whole.
+    whole = held.call("hold", "release", "audit", "--topic", held.topic, code=2)
+    assert "No such option: --topic" in whole.err
+    assert "released audit, of 1 partition(s)" in held.call("hold", "release", "audit").out
+    assert "no holds" in held.call("hold", "list").out
+
+
+def test_rounds_and_status_of_a_directory_heed_a_hold(data: Path, keeplast: Command) -> None:
+    held = Held(keeplast, "t", 4, (str(data),))
+    chosen = ("--topic", "t", "--partition", 0)
+    held.call("hold", "add", "audit", *chosen, "--at", 4, "--max-age", "7d")
+    assert "hold audit: not cleaned past 4 until" in held.call("status", *chosen).out
+    held.call("clean", "--topic", "t", "--despite", "dirty-ratio", "--json", "--runner", "local")
+    told = held.call("status", "--json").document["partitions"]
+    (first,) = [each for each in told if each["partition"] == 0]
     assert (3, 3, "audit") == (first["told_from"], first["first_dirty"], first["holds"][0]["name"])
-    taken = run(*add, "--at", "now")
-    assert (4, True) == (taken.exit_code, "there is a hold of this name" in taken.output)
-    released = run("hold", "release", data, "audit", "--json")
-    assert 1 == len(json.loads(released.stdout)["released"])
-    assert "no holds" in run("hold", "list", data).output
+    released = held.call("hold", "release", "audit", "--json").document["released"]
+    assert 1 == len(released)
+
+
+def test_rounds_and_status_of_a_store_heed_a_hold(tmp_path: Path, keeplast: Command) -> None:
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    objects = f"file://{tmp_path / 'objects'}"
+    keeplast("copy", SAMPLE, url, "--new", "--objects", objects, "--topic", "orders")
+    held = Held(keeplast, "orders", 250, (url,))
+    add = ("hold", "add", "audit", "--at", held.at, "--max-age", "7d")
+    (hold,) = held.call(*add, "--topic", "orders", "--json").document["holds"]
+    assert 0 < hold["offset"] <= held.at
+    status = ("status", url)
+    told = " ".join(keeplast(*status).out.split())
+    assert f"hold audit: not cleaned past {hold['offset']} until" in told
+    cleaned = held.call("clean", "--despite", "dirty-ratio", "--json").document["partitions"][0]
+    assert cleaned["bound"] <= hold["offset"]
+    erased = keeplast(*status, "--erased-by", "--json").document["partitions"]
+    assert ["audit"] == [each["name"] for each in erased[0]["holds"]]
+    assert "did you mean orders" in held.call(*add, "--topic", "order", code=2).err
+    held.call("hold", "release", "audit")
+    again = held.call("clean", "--despite", "dirty-ratio", "--json").document["partitions"][0]
+    assert 339 == again["end_offset"]
 
 
 def test_a_time_is_of_every_partition(data: Path) -> None:
     add = ("hold", "add", data, "then", "--topic", "t", "--max-age", "1h", "--json")
-    done = run(*add, "--at", "2023-11-14T22:13:20.001Z")
-    assert 0 == done.exit_code, done.output
+    done = run(*add, "--at", "2023-11-14T22:13:20.001Z", code=0)
     assert [2, 2] == [each["offset"] for each in json.loads(done.stdout)["holds"]]
 
 
@@ -83,3 +165,25 @@ def test_mistakes_are_usage_errors(data: Path, arguments: list[str], code: int, 
 def test_a_hold_that_is_not_there_is_a_usage_error(data: Path) -> None:
     done = run("hold", "release", data, "h")
     assert (2, True) == (done.exit_code, "there are: none" in done.output), done.output
+
+
+def test_who_lists_holds_opens_no_metadata_for_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeplast: Command
+) -> None:
+    """A principal that may only read is enough, and no lock is in a host's way."""
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    keeplast("copy", SAMPLE, url, "--new", "--objects", f"file://{tmp_path / 'objects'}")
+    opened: list[bool] = []
+
+    def open_noting(url: str, *, only_looks: bool = False) -> Engine:
+        opened.append(only_looks)
+        return open_database(url, only_looks=only_looks)
+
+    monkeypatch.setattr(open_store, "open_database", open_noting)
+    monkeypatch.setattr(shown_logs, "open_database", open_noting)
+    assert 0 == keeplast("hold", "list", url).code
+    world = make_world(tmp_path / "live")
+    monkeypatch.setattr(AttachedLogs, "connect", lambda _: world.consumers)
+    assert 0 == keeplast("hold", "list", "kafka://127.0.0.1:1", "--with", f"decisions={url}").code
+    assert [True, True] == opened
+    world.close()

@@ -20,8 +20,7 @@ from keeplast.format import (
 )
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType, EndTransactionMarker, encode_end_transaction
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, EndTransactionMarker, Record, encode_end_transaction
 from keeplast.model.partition import TopicPartition
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import COMPACT
@@ -51,8 +50,7 @@ def test_a_partition_shows_segments_batches_and_a_picture(
     offsets = {TopicPartition("t", 0): 2}
     (data_dir / "cleaner-offset-checkpoint").write_bytes(checkpoint.encode_offsets(offsets))
     before = fingerprint(data_dir)
-    run = keeplast("inspect", data_dir / "t-0")
-    assert 0 == run.code, run.err
+    run = keeplast("inspect", data_dir / "t-0", code=0)
     assert "3 segments" in run.out
     assert "5 records" in run.out
     assert "^ first dirty offset 2" in run.out
@@ -125,8 +123,7 @@ def test_a_torn_tail_of_the_active_segment_is_told_and_is_no_damage(
     log = data_dir / "t-0" / f"{ACTIVE}.log"
     whole = log.stat().st_size
     log.write_bytes(log.read_bytes() + batch(5, b"x", b"y")[:30])
-    run = keeplast("inspect", data_dir / "t-0", "--json")
-    assert 0 == run.code
+    run = keeplast("inspect", data_dir / "t-0", "--json", code=0)
     (problem,) = run.document["problems"]
     assert ("torn", whole) == (problem["severity"], problem["position"])
     assert "torn tail of 30 bytes" in problem["problem"]
@@ -146,8 +143,7 @@ def test_the_same_in_a_closed_segment_is_damage(keeplast: Command, data_dir: Pat
     log = data_dir / "t-0" / f"{FIRST}.log"
     log.write_bytes(log.read_bytes()[:-5])
     for path in (data_dir / "t-0", log):
-        run = keeplast("inspect", path, "--json")
-        assert 3 == run.code
+        run = keeplast("inspect", path, "--json", code=3)
         assert ("corrupt", log.name) in problems(run)
 
 
@@ -159,8 +155,7 @@ def test_a_wrong_crc_is_found_with_position_expected_and_found(
     second = len(data) // 2
     data[-1] ^= 0xFF
     log.write_bytes(data)
-    run = keeplast("inspect", log, "--json")
-    assert 3 == run.code
+    run = keeplast("inspect", log, "--json", code=3)
     (problem,) = run.document["problems"]
     assert ("crc mismatch", second) == (problem["problem"], problem["position"])
     assert problem["expected"].startswith("0x")
@@ -227,8 +222,7 @@ def test_unknown_staged_and_missing_files_are_notes(keeplast: Command, data_dir:
     (directory / f"{FIRST}.log.cleaned").write_bytes(b"")
     (directory / "00000000000000000009.index").write_bytes(b"")
     (directory / f"{FIRST}.index").unlink()
-    run = keeplast("inspect", directory, "--json")
-    assert 0 == run.code
+    run = keeplast("inspect", directory, "--json", code=0)
     assert {
         ("note", "README"),
         ("note", f"{FIRST}.log.cleaned"),
@@ -279,8 +273,7 @@ def test_entries_are_limited(keeplast: Command, tmp_path: Path) -> None:
 def test_what_is_no_part_of_a_log_is_a_usage_error(keeplast: Command, data_dir: Path) -> None:
     (data_dir / "notes.txt").write_text("x")
     for path in (data_dir / "notes.txt", data_dir / "nowhere", data_dir):
-        run = keeplast("inspect", path, "--json")
-        assert 2 == run.code
+        run = keeplast("inspect", path, "--json", code=2)
         assert "InvalidError" == run.document["error"]["class"]
     assert "t-0" in keeplast("inspect", data_dir).err
 
@@ -291,8 +284,7 @@ def test_a_claimed_size_is_never_allocated(keeplast: Command, tmp_path: Path) ->
     with log.open("wb") as file:
         file.write(struct.pack(">qi", 0, (1 << 31) - 1 - 12))
         file.truncate(3 << 30)
-    run = keeplast("inspect", log, "--json")
-    assert 3 == run.code
+    run = keeplast("inspect", log, "--json", code=3)
     assert "size of a batch is impossible" == run.document["problems"][0]["problem"]
 
 
@@ -313,8 +305,7 @@ def test_the_brokers_own_topics_are_shown_decoded(keeplast: Command, tmp_path: P
     commit = (b"\0\1" + b"\0\1g" + b"\0\1t" + bytes(4), b"\0\0" + struct.pack(">q", 5) + bytes(10))
     gone = (commit[0], None)
     write_log(tmp_path, "__consumer_offsets-7", {0: [commit, gone, (b"\0\x63?", b"x"), (b"", b"")]})
-    run = keeplast("inspect", "--records", "--json", tmp_path / "__consumer_offsets-7")
-    assert 0 == run.code, run.err
+    run = keeplast("inspect", "--records", "--json", tmp_path / "__consumer_offsets-7", code=0)
     records = run.document["records"]
     assert [{"type_number": 1, "group": "g", "topic": "t", "partition": 0}] * 2 == [
         record["decoded"]["key"] for record in records[:2]
@@ -379,14 +370,12 @@ def test_a_transaction_index_that_disagrees_with_the_markers_is_a_problem(
 def test_a_data_directory_leads_to_a_topic_of_the_user(keeplast: Command, tmp_path: Path) -> None:
     for name in ("__consumer_offsets-0", "orders-1", "orders-0"):
         write_log(tmp_path, name, {0: [(b"k", b"v")]})
-    run = keeplast("inspect", tmp_path)
-    assert 2 == run.code
+    run = keeplast("inspect", tmp_path, code=2)
     assert "choose one in it, such as orders-0. path=" in run.err
 
 
 def test_an_offset_behind_the_end_is_said_to_be_there(keeplast: Command, data_dir: Path) -> None:
-    run = keeplast("inspect", data_dir / "t-0", "--from-offset", 5)
-    assert 0 == run.code
+    run = keeplast("inspect", data_dir / "t-0", "--from-offset", 5, code=0)
     assert "nothing to show from offset 5 on: the log ends at 5" in run.out
     assert "nothing to show" not in keeplast("inspect", data_dir / "t-0", "--from-offset", 4).out
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.api.configured_log import open_log
+from keeplast.api.open_log import open_log
 from keeplast.errors import InterruptedSwapError
 from tests.support.interrupted_swap import copied, crash_at, crash_points, is_open, undo
 from tests.support.reader import read_partition
@@ -44,7 +44,12 @@ def data_dir(keeplast: Command, tmp_path: Path) -> Path:
         },
     )  # fmt: skip
     (root / "keeplast.toml").write_text(SETTINGS.format(policy="compact"))
-    assert 0 == keeplast("clean", root, "--force", "--receipt", tmp_path / "receipts").code
+    assert (
+        0
+        == keeplast(
+            "clean", root, "--despite", "dirty-ratio", "--receipt", tmp_path / "receipts"
+        ).code
+    )
     for point in crash_points(undo, directory, tmp_path / "scratch"):
         found = copied(directory, tmp_path / "killed")
         crash_at(point, undo, found)
@@ -71,7 +76,7 @@ def test_files_alone_would_show_old_values_that_no_start_of_a_broker_leaves(data
         ("inspect", "{dir}/t-0"),
         ("undo", "{dir}", "--list", "--topic", "t"),
         ("undo", "{dir}", "--dry-run", "--topic", "t"),
-        ("clean", "{dir}", "--to", "{out}", "--force"),
+        ("clean", "{dir}", "--to", "{out}", "--despite", "dirty-ratio"),
         ("hold", "add", "{dir}", "h", "--topic", "t", "--at", "5", "--max-age", "1h"),
     ],
     ids=lambda arguments: "-".join(arguments[:3]).replace("{dir}", "DIR"),
@@ -128,8 +133,7 @@ def test_run_ends_it_in_a_log_that_is_not_compacted_any_more(
 ) -> None:
     (data_dir / "keeplast.toml").write_text(SETTINGS.format(policy="delete"))
     assert 4 == keeplast("export", data_dir, "--to", data_dir.parent / "out").code
-    ran = keeplast("run", data_dir, "--once")
-    assert 0 == ran.code
+    ran = keeplast("run", data_dir, "--once", code=0)
     assert ENDED in ran.out + ran.err
     assert read_partition(data_dir / "t-0").final_values() == STATE
 
@@ -143,12 +147,11 @@ def test_a_state_as_of_a_held_point_names_what_ends_an_interrupted_round(
     ask = ("export", data_dir, "--to", out, "--ending-offsets", '{"t":{"0":7}}')
     assert 0 == keeplast(*ask).code
     (data_dir / "t-0" / f"{0:020d}.log.cleaned").write_bytes(b"")
-    ran = keeplast(*ask, "--overwrite")
+    ran = keeplast(*ask, "--despite", "existing-target")
     said = " ".join((ran.out + ran.err).split())
     assert 4 == ran.code
     assert f"keeplast clean or keeplast run {data_dir}, or by starting the broker" in said
-    again = keeplast("hold", "add", data_dir, "g", *HELD)
-    assert 4 == again.code
+    again = keeplast("hold", "add", data_dir, "g", *HELD, code=4)
     assert "keeplast clean or keeplast run" in " ".join(again.err.split())
     assert 0 == keeplast("run", data_dir, "--once").code
-    assert 0 == keeplast(*ask, "--overwrite").code
+    assert 0 == keeplast(*ask, "--despite", "existing-target").code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import typer
 
 import keeplast as package
-from keeplast.cli.main import OBJECTS_PER_COLLECTION, app, main
+from keeplast.cli.main import GROUPS, HOMES, OBJECTS_PER_COLLECTION, app, main
 from tests.unit.cli.conftest import Run
 
 Command = Callable[..., Run]
@@ -22,8 +23,7 @@ def test_version_is_the_packages(keeplast: Command) -> None:
 
 
 def test_help_says_what_exit_codes_mean(keeplast: Command) -> None:
-    run = keeplast("--help")
-    assert 0 == run.code
+    run = keeplast("--help", code=0)
     assert "Exit codes: 0 done, 1 a check failed, 2 usage" in run.out
 
 
@@ -46,11 +46,72 @@ def test_a_process_of_its_own_looks_for_garbage_less_often(monkeypatch: pytest.M
 def test_the_shell_completes_commands_and_options(
     keeplast: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "--install-completion" in keeplast("--help").out
+    assert "--install-completion" in keeplast("--help-all").out
     monkeypatch.setenv("_KEEPLAST_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_CWORD", "1")
     monkeypatch.setenv("COMP_WORDS", "keeplast del")
     assert "delete-records" == keeplast().out.strip()
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_first_screen_has_a_plain_line_for_each_command_in_groups_by_task(
+    keeplast: Command, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    run = keeplast("--help")
+    lines = run.out.splitlines()
+    assert (True, []) == (run.out.isascii(), [line for line in lines if len(line) > 80])
+    firsts = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert ["status", "plan", "clean", "run", "verify", "explain"] == firsts[:6]
+    assert sorted(HOMES) == sorted(firsts)
+    assert len(lines) <= 40
+
+
+def test_every_command_is_in_one_group_of_the_first_screen() -> None:
+    grouped = [name for commands in GROUPS.values() for name in commands]
+    assert len(grouped) == len(set(grouped))
+    assert HOMES.keys() <= set(grouped)
+    lines = [f"  {name:14}  {text}" for group in GROUPS.values() for name, text in group.items()]
+    assert [] == [line for line in lines if len(line) > 78 or not line.endswith(".")]
+
+
+ROW = re.compile(r"^(?:  |│ (?:[ *]  )?)(?:-\w, )?(--[a-z-]+)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_help_shows_twelve_options_at_most_and_says_how_many_more_there_are(
+    keeplast: Command, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    cut = 0
+    for names in leaves():
+        short, whole = keeplast(*names, "--help").out, keeplast(*names, "--help-all").out
+        shown, every = (
+            set(ROW.findall(text)) - {"--help", "--help-all"} for text in (short, whole)
+        )
+        assert (True, True, True) == (len(shown) <= 12, shown <= every, "--json" in shown), names
+        said = re.findall(r"(\d+) more: (.*) --help-all", short)
+        left = len(every - shown)
+        assert ([int(count) for count, _ in said], "--help-all" in whole) == (
+            [left] if left else [], True,
+        ), names  # fmt: skip
+        cut += bool(left)
+    assert cut
+
+
+def test_the_long_help_of_all_has_every_command_and_that_of_a_group_its_own(
+    keeplast: Command,
+) -> None:
+    every = keeplast("--help-all").out
+    assert {" ".join(names) for names in leaves()} <= {
+        line.strip().split("  ")[0] for line in every.splitlines()
+    }
+    assert keeplast("hold", "--help-all").out.count("release") > 0
+
+
+def leaves() -> list[tuple[str, ...]]:
+    found = list(commands_below(typer.main.get_command(app)))
+    return [names for names in found if names not in {each[:-1] for each in found}]
 
 
 def commands_below(group: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

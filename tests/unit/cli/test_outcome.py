@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from keeplast.cleaner.reasons import NotCompacted
-from keeplast.cli.show.outcome import checks_line, closing_line, ends_line
 from keeplast.cli.show.output import print_result
+from keeplast.cli.show.rounds import checks_line, closing_line, ends_line
 from keeplast.cli.show.tables import summary_table
 from keeplast.errors import CorruptError
-from keeplast.inspect.verdicts import Check, VerificationReport
-from keeplast.model.verdict import Verdict
+from keeplast.inspect.verified_log import Check, VerificationReport
+from keeplast.model.document import Verdict
 from keeplast.rewrite.stats import FilterStats, Reasons, Stats
 from keeplast.survey.report import (
     CleanReport,

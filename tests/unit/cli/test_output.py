@@ -13,10 +13,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from keeplast.cli.show.output import fitting, print_result
+from keeplast.cli.show.output import (
+    WORD_WIDTH_MAX,
+    Reach,
+    fit_table,
+    fitting,
+    print_result,
+    share_width,
+)
 from keeplast.cli.show.picture import PicturedSegment, draw_log
-from keeplast.cli.show.rows import new_table
-from keeplast.cli.show.table_fit import WORD_WIDTH_MAX, Reach, fit_table, share_width
+from keeplast.cli.show.tables import new_table
 
 
 @pytest.mark.parametrize("columns", [20, 60, 120])

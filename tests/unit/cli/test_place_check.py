@@ -10,14 +10,12 @@ from typing import Any
 import obstore
 import pytest
 
-from keeplast.config.choice import USUAL_SOURCES
+from keeplast.config.layers import USUAL_SOURCES
 from keeplast.errors import UnavailableError
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
 from keeplast.log.lock import locked
-from keeplast.service.directory_check import check_directory, find_rights
-from keeplast.service.installation_check import find_java
-from keeplast.service.place_check import CheckState
+from keeplast.service.place_check import CheckState, check_directory, find_java, find_rights
 from keeplast.service.store_check import check_clock, probe_objects
 from keeplast.tier.objects.stores import open_objects
 from tests.support.checked_place import findings, problems
@@ -109,8 +107,7 @@ def test_a_directory_that_is_not_there_is_said(keeplast: Command, tmp_path: Path
 def test_damage_is_a_line_and_no_traceback(keeplast: Command, tmp_path: Path) -> None:
     for name in ("t-0", "t-00"):
         write_log(tmp_path, name, {0: [(b"k", b"v")]})
-    run = keeplast("place", "check", tmp_path)
-    assert 1 == run.code
+    run = keeplast("place", "check", tmp_path, code=1)
     assert "two directories are of one partition" in run.out.replace("\n", " ")
 
 
@@ -140,8 +137,7 @@ def test_java_is_called_what_it_is(
 def store(tmp_path: Path, ready: Path, keeplast: Command) -> str:
     """A store with one partition, in which nothing is in the way."""
     url = f"sqlite:///{tmp_path / 'meta.db'}"
-    keeplast("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
-    keeplast("tier", "import", ready, "--store", url)
+    keeplast("copy", ready, url, "--new", "--objects", f"file://{tmp_path / 'objects'}")
     return url
 
 

@@ -37,6 +37,7 @@ def steps_in_a_clone(page: str) -> list[Step]:
     return steps[begin:]
 
 
+@pytest.mark.repeats("tests/unit/cli/test_quickstart.py::test_the_readme_shows_what_is_printed")
 def test_the_quick_start_works_in_a_fresh_clone_and_twice(clone: PageShell) -> None:
     steps = steps_in_a_clone("docs/quickstart.md")
     assert len(steps) > 8
@@ -47,7 +48,7 @@ def test_the_quick_start_works_in_a_fresh_clone_and_twice(clone: PageShell) -> N
 
 def test_the_readme_shows_what_is_printed(clone: PageShell) -> None:
     steps = steps_in_a_clone("README.md")
-    assert len(steps) > 5
+    assert len(steps) >= 5
     clone.follow([replace(each, shown=()) if DATED in each.command else each for each in steps])
 
 

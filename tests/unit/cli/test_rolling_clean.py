@@ -80,6 +80,10 @@ def test_the_circle_cleans_what_verify_then_holds_and_can_be_taken_back(host: Pa
     assert [] == [*partition.left_only, *partition.right_only, *partition.diff_files]
 
 
+@pytest.mark.repeats(
+    "tests/unit/cli/test_rolling_clean.py::"
+    "test_the_circle_cleans_what_verify_then_holds_and_can_be_taken_back"
+)
 def test_a_circle_with_nothing_to_do_is_judged_by_its_own_copy_and_receipt(
     host: PageShell,
 ) -> None:
@@ -91,6 +95,7 @@ def test_a_circle_with_nothing_to_do_is_judged_by_its_own_copy_and_receipt(
     assert not (host.root / "spool" / "before" / "data").exists()
 
 
+@pytest.mark.repeats("tests/simulation/test_kill.py::test_a_killed_process_loses_nothing")
 def test_a_clean_that_was_killed_is_done_again_and_judged_by_the_first_copy(
     host: PageShell,
 ) -> None:
@@ -146,7 +151,7 @@ def test_a_unit_starts_what_there_is(name: str) -> None:
     unit.read_string((DEPLOY / name).read_text("utf-8"))
     program, command, *arguments = unit["Service"]["ExecStart"].split()
     assert "keeplast" == Path(program).name
-    helped = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+    helped = CliRunner().invoke(app, [command, "--help-all"], env={"COLUMNS": "200"}).output
     properties = {f"--{each.name}" for each in PROPERTIES} if "--with" in helped else set()
     options = [word for word in arguments if word.startswith("--") and word not in properties]
     assert [] == [option for option in options if option not in helped]

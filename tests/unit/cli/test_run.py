@@ -25,8 +25,7 @@ def settled_dir(data_dir: Path) -> Path:
 
 
 def test_a_line_a_round_and_a_table_at_the_end(keeplast: Command, settled_dir: Path) -> None:
-    run = keeplast("run", settled_dir, *LOCAL)
-    assert 0 == run.code, run.err
+    run = keeplast("run", settled_dir, *LOCAL, code=0)
     note, *lines = run.err.splitlines()
     assert note.startswith("note: ")
     assert "watching" in lines[0]
@@ -44,7 +43,7 @@ def test_a_log_that_waits_for_a_lag_is_held_back_as_status_says(
     lag = ("--config", "min.compaction.lag.ms=9000000000000000")
     run = keeplast("run", settled_dir, *LOCAL, *lag)
     assert ["held", "back"] == run.out.splitlines()[1].split()[5:7]
-    assert "--force" not in run.out
+    assert "--despite" not in run.out
     status = keeplast("status", settled_dir, *lag, "--json").document
     assert ["held back"] == [each["state"] for each in status["partitions"]]
 
@@ -74,8 +73,9 @@ def test_a_brokers_own_topic_keeps_its_last_commit_whatever_the_default_is(
     dated = [Record(0, EPOCH_MS + 9, b"g", b"older"), Record(1, EPOCH_MS + 1, b"g", b"newer")]
     batches = b"".join(encode_batch([each]) for each in dated)
     (directory / f"{0:020d}.log").write_bytes(batches)
-    run = keeplast("run", tmp_path, *LOCAL, "--config", "log.cleaner.compaction.strategy=timestamp")
-    assert 0 == run.code, run.err
+    keeplast(
+        "run", tmp_path, *LOCAL, "--config", "log.cleaner.compaction.strategy=timestamp", code=0
+    )
     assert {b"g": b"newer", b"other": b""} == read_partition(directory).final_values()
 
 
@@ -99,8 +99,7 @@ def test_a_damaged_partition_is_code_3_until_it_is_repaired(
     sound = path.read_bytes()
     path.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
     for arguments in ((), (), ("--retry",)):
-        run = keeplast("run", settled_dir, *LOCAL, *arguments)
-        assert 3 == run.code, run.err
+        run = keeplast("run", settled_dir, *LOCAL, *arguments, code=3)
         assert "skipped" in run.out
     path.write_bytes(sound)
     assert 0 == keeplast("run", settled_dir, *LOCAL).code
@@ -117,13 +116,12 @@ def test_an_unknown_policy_is_refused_and_told(keeplast: Command, data_dir: Path
     [
         (("--topic", "nowhere"), "nowhere"),
         (("--config", "log.cleaner.io.max.bytes.per.second=0"), "log.cleaner.io.max"),
-        (("--memory", "much"), "--memory"),
+        (("--memory", "much"), "property=memory"),
         (("--master", "local[2]"), "--master"),
     ],
 )
 def test_a_mistake_is_code_2_and_says_which(
     keeplast: Command, settled_dir: Path, arguments: tuple[str, ...], named: str
 ) -> None:
-    run = keeplast("run", settled_dir, *LOCAL, *arguments)
-    assert 2 == run.code
+    run = keeplast("run", settled_dir, *LOCAL, *arguments, code=2)
     assert named in run.err

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import typer
 
-from keeplast.cli.frame.guard import run_guarded
-from keeplast.cli.frame.places import object_option
-from keeplast.cli.tier.options import StoreAddress
+from keeplast.api.stored_logs import StoredLogs
+from keeplast.cli.frame.command import run_guarded
+from keeplast.cli.frame.values import object_option
 from keeplast.errors import InvalidError, UnavailableError
-from keeplast.log.object_paths import place_path
-from keeplast.tier.objects.option_values import OPTION_BYTES_MAX
+from keeplast.log.data_directory import place_path
+from keeplast.tier.objects.object_store import OPTION_BYTES_MAX
 from keeplast.tier.objects.stores import lasting_url, open_tree, reason_of
 
 SECRET = "s3cret"
@@ -73,7 +73,7 @@ def test_whatever_fails_is_printed_without_secrets(
 
 def test_the_name_of_a_store_on_lines_pages_and_labels_is_without_secrets() -> None:
     """What the loop calls the store, in its first line, in its status and in its metrics."""
-    assert "postgresql://***@host/db?sslpassword=***" == StoreAddress(store=URL).shown
+    assert "postgresql://***@host/db?sslpassword=***" == StoredLogs(URL).address
 
 
 @pytest.mark.parametrize(

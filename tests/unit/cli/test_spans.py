@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from keeplast.cli.frame.spans import span_ms, span_seconds
-from keeplast.model.duration import SPAN_MS_MAX
+from keeplast.cli.frame.values import span_ms, span_seconds
+from keeplast.model.text import SPAN_MS_MAX
 from tests.unit.cli.conftest import Run
 
 
@@ -52,28 +52,16 @@ def test_a_span_of_seconds_is_whole(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("verb", "option"),
     [
-        ("tier", "expire", "--grace-ms"),
-        ("tier", "truncate", "--grace-ms"),
-        ("tier", "run", "--garbage-age-ms"),
-        ("tier", "collect", "--garbage-age-ms"),
+        *((verb, "--grace-ms") for verb in ("clean", "plan", "run", "repair", "detach", "collect")),
+        ("collect", "--garbage-age-ms"),
     ],
 )
-def test_a_wrong_span_ends_with_2_before_a_store_is_opened(
-    keeplast: Callable[..., Run], tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    store = tmp_path / "meta.db"
-    run = keeplast(*command, "soon", "--store", f"sqlite:///{store}")
-    assert (2, False) == (run.code, store.exists())
-    assert "value='soon'" in run.err.replace("\n", " ")
-
-
-@pytest.mark.parametrize("verb", ["clean", "plan"])
 def test_a_wrong_span_of_a_place_ends_with_2_before_its_store_is_opened(
-    keeplast: Callable[..., Run], tmp_path: Path, verb: str
+    keeplast: Callable[..., Run], tmp_path: Path, verb: str, option: str
 ) -> None:
     store = tmp_path / "meta.db"
-    run = keeplast(verb, f"sqlite:///{store}", "--grace-ms", "soon")
+    run = keeplast(verb, f"sqlite:///{store}", option, "soon")
     assert (2, False) == (run.code, store.exists())
     assert "value='soon'" in run.err.replace("\n", " ")

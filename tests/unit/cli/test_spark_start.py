@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import keeplast as package
-from keeplast.cli.frame.call import LARGE_BYTES
 from keeplast.cli.frame.wiring import RunnerName, open_runner
+from keeplast.cli.show.rounds import LARGE_BYTES
 from keeplast.errors import InvalidError
 from keeplast.pipeline.submission import GATEWAY_PORT
 from keeplast.survey.report import RoundReport
@@ -89,8 +89,7 @@ def test_a_broken_pyspark_is_one_line(
     (tmp_path / "broken" / "pyspark" / "__init__.py").write_text("raise ImportError('half of it')")
     forget_spark(monkeypatch)
     monkeypatch.syspath_prepend(tmp_path / "broken")
-    run = keeplast("clean", data_dir, *POLICY, "--runner", "spark")
-    assert 2 == run.code
+    run = keeplast("clean", data_dir, *POLICY, "--runner", "spark", code=2)
     assert "Traceback" not in run.err
     last = run.err.splitlines()[-1]
     assert last.startswith("error: pyspark is there and cannot be imported; install keeplast")

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from keeplast.cli.show.picture import WIDTH, PicturedSegment, draw_log
 from keeplast.errors import InvalidError
-from keeplast.model.escapes import printable, shown_bytes
-from keeplast.model.size import format_bytes, parse_size
+from keeplast.model.partition import LogRegion
+from keeplast.model.text import format_bytes, parse_size, printable, shown_bytes
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,13 @@ def test_without_a_checkpoint_all_that_is_closed_is_dirty() -> None:
 
 def test_what_lies_below_the_log_start_is_marked() -> None:
     assert draw_log(segments(100, 100), log_start=5, width=21).startswith("·····▓▓▓▓▓│")
+
+
+def test_what_is_held_back_is_neither_clean_nor_dirty() -> None:
+    regions = [LogRegion.CLEAN, LogRegion.DIRTY, LogRegion.UNCLEANABLE, LogRegion.ACTIVE]
+    picture = draw_log(segments(1, 1, 1, 1), first_dirty=10, regions=regions, width=11)
+    assert "██│▓▓│▒▒│░░" == picture.splitlines()[0]
+    assert "▒ held back          1 segment          1 B" in picture.splitlines()
 
 
 @given(

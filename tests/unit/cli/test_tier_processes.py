@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.store_world import StoreWorld
 from tests.support.waiting import SECONDS_MAX, wait_until
 from tests.unit.cli.conftest import Run
@@ -19,10 +21,10 @@ Command = Callable[..., Run]
 
 @contextmanager
 def running(world: StoreWorld, err: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start ``tier run`` as the owner ``a``; killed at the end if it still runs."""
+    """Start ``run`` as the owner ``a``; killed at the end if it still runs."""
     with err.open("wb") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "keeplast", "tier", "run", "--store", world.url, "--owner", "a",
+            [sys.executable, "-m", "keeplast", "run", world.url, "--owner", "a",
              "--cores", "1", "--config", "log.cleaner.backoff.ms=200"],
             stdout=subprocess.DEVNULL, stderr=said,
         )  # fmt: skip
@@ -37,17 +39,17 @@ def wait_for(reached: Callable[[], bool], process: subprocess.Popen[bytes], err:
     wait_until(reached, by=lambda: process.poll() is None, told=err.read_text)
 
 
+@pytest.mark.repeats(
+    "tests/simulation/test_tier_run_process.py::test_of_two_on_one_store_each_keeps_to_what_it_owns"
+)
 def test_a_command_by_hand_beside_a_run_and_a_run_after_a_kill(
     tmp_path: Path, keeplast: Command
 ) -> None:
     world = StoreWorld(tmp_path)
     world.log(0, 3)
 
-    def tier(verb: str, *options: str) -> Run:
-        return keeplast("tier", verb, "--store", world.url, *options)
-
     def holder() -> dict[str, Any] | None:
-        (found,) = tier("status", "--json").document["partitions"]
+        (found,) = keeplast("status", world.url, "--json").document["partitions"]
         held: dict[str, Any] | None = found["holder"]
         return held
 
@@ -58,19 +60,22 @@ def test_a_command_by_hand_beside_a_run_and_a_run_after_a_kill(
     first_err, second_err = tmp_path / "err-1", tmp_path / "err-2"
     with running(world, first_err) as first:
         wait_for(lambda: is_held_by(first), first, first_err)
-        assert f"held by process {first.pid} on " in tier("status").out
-        refused = keeplast("clean", world.url, "--owner", "a", "--force")
-        assert 4 == refused.code
+        assert f"held by process {first.pid} on " in keeplast("status", world.url).out
+        refused = keeplast("clean", world.url, "--owner", "a", "--despite", "dirty-ratio", code=4)
         assert "another process of the same owner works on the partition" in refused.err
         assert f"owner=a epoch=0 process={first.pid} host=" in refused.err
         assert "--take-over" in refused.err
         # One transaction needs no round to end.
-        changed = keeplast("configure", world.url, "--owner", "a", "segment.bytes=2097152")
-        assert 0 == changed.code
-        assert 0 == tier("expire", "--owner", "a").code
+        keeplast("configure", world.url, "--owner", "a", "segment.bytes=2097152", code=0)
+        assert 0 == keeplast("clean", world.url, "--only-expire", "--owner", "a").code
         assert is_held_by(first)
         # Who insists is obeyed, and what it took goes back to whom it belongs.
-        assert 0 == keeplast("clean", world.url, "--owner", "a", "--force", "--take-over").code
+        assert (
+            0
+            == keeplast(
+                "clean", world.url, "--owner", "a", "--despite", "dirty-ratio", "--take-over"
+            ).code
+        )
         wait_for(lambda: is_held_by(first), first, first_err)
         with running(world, second_err) as second:
             wait_for(lambda: "  left alone: " in second_err.read_text(), second, second_err)
@@ -81,5 +86,5 @@ def test_a_command_by_hand_beside_a_run_and_a_run_after_a_kill(
             second.send_signal(signal.SIGTERM)
             assert 143 == second.wait(SECONDS_MAX)
     assert holder() is None
-    assert 0 == keeplast("clean", world.url, "--owner", "a", "--force").code
+    assert 0 == keeplast("clean", world.url, "--owner", "a", "--despite", "dirty-ratio").code
     assert "t-0: holds" in keeplast("verify", world.url).out

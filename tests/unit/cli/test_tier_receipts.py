@@ -5,7 +5,6 @@ The receipts are the ledger of a store's rounds: whatever was done to the file a
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
 from collections.abc import Callable, Mapping
@@ -15,8 +14,9 @@ import pytest
 
 from keeplast.log.files import LocalFiles
 from keeplast.run.receipt import action_line, append_receipt
+from tests.support.placed_logs import make_store
 from tests.support.small_log import write_log
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Run, stripped
 
 Command = Callable[..., Run]
 Pairs = list[tuple[bytes, bytes]]
@@ -36,8 +36,6 @@ class Ledger:
         self.receipt = root / "receipt"
         self._keeplast = keeplast
         self._log: dict[int, Pairs] = {}
-        done = keeplast("tier", "init", "--store", self.url, "--objects", f"file://{root / 'o'}")
-        assert 0 == done.code, done.err
 
     def round(self, number: int, receipt: Path | None = None, *more: str) -> None:
         """Copy what round ``number`` has more, and clean, with a line or more of ``receipt``."""
@@ -45,12 +43,13 @@ class Ledger:
         shutil.rmtree(self.root / "data", ignore_errors=True)
         write_log(self.root / "data", "t-0", self._log)
         taken = self._keeplast(
-            "tier", "import", self.root / "data", "--store", self.url, "--topic", "t", "--config",
-            "cleanup.policy=compact", *more,
+            "copy", self.root / "data", self.url, "--new", "--objects",
+            f"file://{self.root / 'objects'}", "--topic", "t", "--config", "cleanup.policy=compact",
+            *more,
         )  # fmt: skip
         assert 0 == taken.code, taken.err
         run = self._keeplast(
-            "clean", self.url, "--force", "--receipt", receipt or self.receipt,
+            "clean", self.url, "--despite", "dirty-ratio", "--receipt", receipt or self.receipt,
             *more,
         )  # fmt: skip
         assert 0 == run.code, run.err
@@ -79,12 +78,6 @@ def ledger(tmp_path: Path, keeplast: Command, monkeypatch: pytest.MonkeyPatch) -
     made.round(1)
     assert len(made.lines()) >= 2
     return made
-
-
-def stripped(line: bytes) -> bytes:
-    document = json.loads(line)
-    del document["chain"]
-    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
 def test_a_file_that_nobody_touched_is_proven_and_its_host_named(ledger: Ledger) -> None:
@@ -149,7 +142,7 @@ def test_a_ledger_that_was_made_anew_with_a_chain_of_its_own_is_found(ledger: Le
         append_receipt(LocalFiles(), ledger.receipt, stripped(line))
     said = ledger.verify(1)
     assert said.startswith("its chain is none of those whose heads were kept")
-    assert "it was made anew, or is of another store" in said
+    assert "it was begun again, or is of another store" in said
 
 
 def test_another_hosts_file_is_told_as_that_hosts(
@@ -190,6 +183,7 @@ def test_a_ledger_that_went_on_after_it_was_emptied_says_whose_lines_are_not_in_
 def test_of_a_store_that_has_kept_nothing_no_tail_is_proven(
     tmp_path: Path, keeplast: Command
 ) -> None:
+    make_store(tmp_path)
     found = Ledger(tmp_path, keeplast)
     path = found.receipt
     path.write_bytes(b"")
@@ -225,8 +219,7 @@ def test_a_file_that_begins_further_behind_the_head_is_not_the_whole_of_it(ledge
 
 def test_what_is_taken_out_of_a_store_is_kept_at_once(ledger: Ledger) -> None:
     gone = ledger.root / "gone"
-    run = ledger._keeplast("tier", "forget", "--topic", "t", "--store", ledger.url, "--yes",
-                           "--receipt", gone)  # fmt: skip
+    run = ledger._keeplast("detach", ledger.url, "--topic", "t", "--yes", "--receipt", gone)
     assert 0 == run.code, run.err
     assert "proven up to the head that was kept" in ledger.verify(0, gone)
     gone.write_bytes(b"")

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from keeplast.cli.frame.options import ScopeOptions
-from keeplast.cli.tier.options import StoreCall
-from keeplast.cli.tier.watching import store_watcher
-from keeplast.clock import SystemClock
+from keeplast.api.stored_logs import StoredLogs
+from keeplast.config.layers import ALL_PARTITIONS
+from keeplast.service.place_loop import ViewTerms
 from tests.support.small_log import write_log
 from tests.unit.cli.conftest import Run
 
@@ -35,7 +34,6 @@ MORE: dict[int, Pairs] = {4: [(b"a", b"5")], 5: [(b"b", b"6")], 6: [(b"d", b"7")
 def store(tmp_path: Path, keeplast: Command) -> str:
     """A store with the topic ``t``, cleaned once; the round's receipt is ``receipt``."""
     url = f"sqlite:///{tmp_path / 'meta.db'}"
-    keeplast("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
     take_in(tmp_path, keeplast, url, SEGMENTS)
     clean(tmp_path, keeplast, url)
     return url
@@ -44,16 +42,15 @@ def store(tmp_path: Path, keeplast: Command) -> str:
 def take_in(place: Path, keeplast: Command, url: str, segments: Mapping[int, Pairs]) -> None:
     shutil.rmtree(place / "data", ignore_errors=True)
     write_log(place / "data", "t-0", segments)
-    taken = keeplast(
-        "tier", "import", place / "data", "--store", url, "--topic", "t", "--config",
-        "cleanup.policy=compact",
+    keeplast(
+        "copy", place / "data", url, "--new", "--objects", f"file://{place / 'objects'}",
+        "--topic", "t", "--config", "cleanup.policy=compact", code=0,
     )  # fmt: skip
-    assert 0 == taken.code, taken.err
 
 
 def clean(place: Path, keeplast: Command, url: str) -> None:
     run = keeplast(
-        "clean", url, "--force", "--grace-ms", 0, "--receipt", place / "receipt",
+        "clean", url, "--despite", "dirty-ratio", "--grace-ms", 0, "--receipt", place / "receipt",
         "--json",
     )  # fmt: skip
     assert (0, False) == (run.code, run.document["partitions"][0]["skipped"]), run.err
@@ -69,8 +66,8 @@ def lines(place: Path) -> list[dict[str, Any]]:
 
 def beside(place: Path, url: str) -> list[str]:
     """Return the verdict beside each round, as the console of a store shows it."""
-    call = StoreCall(store=url, object_options=(), scope=ScopeOptions())
-    with store_watcher(call, None, SystemClock(), place / "receipt") as watcher:
+    view = StoredLogs(url).view(ALL_PARTITIONS, ViewTerms(receipt=place / "receipt"))
+    with view.watcher as watcher:
         found = watcher.view().receipts
     assert {"round"} == {each.kind for each in found}
     return [re.sub(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+", "", each.verdict) for each in found]
@@ -84,7 +81,7 @@ def test_a_verdict_is_noted_in_the_chain_with_the_state_that_it_is_of(
     assert (0, 1) == (run.code, run.document["noted"]), run.err
     assert (tmp_path / "receipt").read_bytes().startswith(before)
     *rounds, line = lines(tmp_path)
-    (state,) = keeplast("tier", "status", "--store", store, "--json").document["partitions"]
+    (state,) = keeplast("status", store, "--json").document["partitions"]
     assert {
         "verdict": "holds", "rounds": [rounds[-1]["attempt"]], "broken": [], "unjudged": [],
         "by": "verify of a store", "epoch": state["leader_epoch"], "clean_to": state["first_dirty"],

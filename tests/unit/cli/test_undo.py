@@ -5,15 +5,13 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 import keeplast
-from keeplast.cli.main import app
 from keeplast.log.lock import locked
+from tests.support.called import run
 from tests.support.small_log import write_log
 
 SETTINGS = '[topic."t"]\ncleanup.policy = "compact"\nundo.retention.ms = 3600000\n'
@@ -30,14 +28,9 @@ def data(tmp_path: Path) -> Path:
     return root
 
 
-def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(each) for each in arguments])
-
-
 def clean(data: Path) -> None:
     """Clean what is closed; an active segment that is old stays where it is."""
-    done = run("clean", data, "--topic", "t", "--force", "--selection", "kafka")
-    assert 0 == done.exit_code, done.output
+    run("clean", data, "--topic", "t", "--despite", "dirty-ratio", "--selection", "kafka", code=0)
 
 
 def logs(data: Path, number: int = 0) -> dict[str, bytes]:
@@ -60,8 +53,7 @@ def test_a_round_is_listed_tried_and_undone(data: Path) -> None:
     tried = run("undo", data, "--partition", 0, "--dry-run")
     assert (0, True) == (tried.exit_code, "would be undone" in tried.output), tried.output
     assert after == logs(data)
-    undone = run("undo", data, "--partition", 0, "--json")
-    assert 0 == undone.exit_code, undone.output
+    undone = run("undo", data, "--partition", 0, "--json", code=0)
     (done,) = json.loads(undone.stdout)["rounds"]
     assert (2, 6, None) == (done["segments"], done["end"], done["checkpoint"])
     assert before == logs(data)
@@ -70,8 +62,7 @@ def test_a_round_is_listed_tried_and_undone(data: Path) -> None:
     again = run("undo", data, "--partition", 0)
     words = "nothing was undone, no round has kept anything: rounds keep what they replace where"
     assert (4, True) == (again.exit_code, words in " ".join(again.stderr.split()))
-    tried = run("undo", data, "--partition", 0, "--dry-run")
-    assert 4 == tried.exit_code
+    tried = run("undo", data, "--partition", 0, "--dry-run", code=4)
     both = run("undo", data, "--json")  # of the other partition one is there
     assert (0, 1) == (both.exit_code, len(json.loads(both.stdout)["rounds"]))
 
@@ -81,8 +72,7 @@ def test_a_round_whose_only_list_is_damaged_is_named_and_not_taken_for_none(data
     after = logs(data)
     (damaged,) = (data / "t-0").glob("keeplast-undo.*.json.kept")
     damaged.write_bytes(damaged.read_bytes()[:-9])
-    listed = run("undo", data, "--list", "--json")
-    assert 0 == listed.exit_code
+    listed = run("undo", data, "--list", "--json", code=0)
     document = json.loads(listed.stdout)
     assert [str(damaged)] == document["damaged"]
     assert [1] == [each["partition"] for each in document["rounds"]]
@@ -102,8 +92,7 @@ def test_what_one_partition_refuses_keeps_no_other_from_it(data: Path) -> None:
     clean(data)
     path = data / "t-0" / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[:-1])
-    done = run("undo", data, "--json")
-    assert 4 == done.exit_code
+    done = run("undo", data, "--json", code=4)
     document = json.loads(done.stdout)
     assert [("t", 0, "RefusedError")] == [
         (each["topic"], each["partition"], each["class"]) for each in document["failed"]
@@ -133,8 +122,7 @@ def test_what_is_kept_is_dropped_when_asked(data: Path) -> None:
 
 def test_a_time_above_the_greatest_lag_is_refused(data: Path) -> None:
     (data / "keeplast.toml").write_text(SETTINGS + "max.compaction.lag.ms = 3599999\n")
-    done = run("plan", data, "--topic", "t")
-    assert 2 == done.exit_code
+    done = run("plan", data, "--topic", "t", code=2)
     assert "undo.retention.ms above max.compaction.lag.ms" in done.output
 
 
@@ -213,9 +201,18 @@ def test_what_is_to_be_erased_does_not_come_back(data: Path, tmp_path: Path) -> 
     keys.write_text("a\n")
     clean(data)
     asked = run(
-        "erase", "keys", data, "--keys", keys, "--hash-key", secret, "--topic", "t", "--json"
+        "erase",
+        "keys",
+        data,
+        "--keys",
+        keys,
+        "--hash-key",
+        secret,
+        "--topic",
+        "t",
+        "--json",
+        code=1,
     )
-    assert 1 == asked.exit_code, asked.output
     places = json.loads(asked.stdout)["keys"][0]["places"]
     assert all(any("keeplast-undo." in n for n in each["files_beside"]) for each in places)
     refused = run("undo", data, "--partition", 0)
@@ -266,8 +263,7 @@ def test_rounds_that_are_named_are_undone_once_however_often_that_is_asked_for(
         [e["round"] for e in json.loads(done.stdout)["rounds"]],
     )
     for expected in (newest[1:], []):
-        done = run("undo", twice, *named(*newest), "--json")
-        assert 0 == done.exit_code, done.output
+        done = run("undo", twice, *named(*newest), "--json", code=0)
         assert expected == [each["round"] for each in json.loads(done.stdout)["rounds"]]
     assert f"round {newest[0]} was undone before" in " ".join(done.output.split())
     assert older == [rounds_of(twice, each)[0] for each in (0, 1)]
@@ -277,8 +273,7 @@ def test_rounds_of_a_file_are_undone_the_newest_first(data: Path, twice: Path) -
     before = {number: logs(data, number) for number in (0, 1)}
     names = data.parent / "names"
     names.write_text("\n".join(rounds_of(twice, 0)[::-1]))
-    done = run("undo", twice, *named(f"@{names}"))
-    assert 0 == done.exit_code, done.output
+    done = run("undo", twice, *named(f"@{names}"), code=0)
     assert "t-1: no round of these is kept" in done.output
     assert [] == rounds_of(twice, 0)
     assert before[1] == logs(data, 1)
@@ -287,8 +282,7 @@ def test_rounds_of_a_file_are_undone_the_newest_first(data: Path, twice: Path) -
 def test_a_round_before_one_that_is_not_named_is_refused_and_nothing_is_done(twice: Path) -> None:
     before = logs(twice)
     later, earlier = rounds_of(twice, 0)
-    done = run("undo", twice, "--partition", 0, *named(earlier))
-    assert 4 == done.exit_code
+    done = run("undo", twice, "--partition", 0, *named(earlier), code=4)
     assert "a later round has to be undone first; name it too" in " ".join(done.output.split())
     assert (before, [later, earlier]) == (logs(twice), rounds_of(twice, 0))
 
@@ -358,8 +352,7 @@ def test_what_was_kept_and_is_damaged_is_not_searched_and_ends_no_answer(data: P
     content[-1] ^= 1
     path.unlink()
     path.write_bytes(content)
-    told = run("explain", data, "a", "--topic", "t", "--partition", 0, "--json")
-    assert 0 == told.exit_code
+    told = run("explain", data, "a", "--topic", "t", "--partition", 0, "--json", code=0)
     (partition,) = json.loads(told.stdout)["partitions"]
     assert "kept for undo" in partition["not_searched"][0]
     assert partition["records"]
@@ -373,8 +366,7 @@ def test_a_terminal_shows_how_far_the_comparison_is(
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100, highlight=False)
     monkeypatch.setattr("keeplast.cli.show.progress.stderr_console", lambda: console)
-    done = run("undo", data, *more)
-    assert 0 == done.exit_code, done.output
+    run("undo", data, *more, code=0)
     assert "comparing" in screen.getvalue()
 
 

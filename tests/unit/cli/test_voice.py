@@ -10,10 +10,9 @@ import pytest
 import typer
 from rich.console import Console
 
-from keeplast.cli.frame.guard import run_guarded
-from keeplast.cli.show.output import say, stderr_console
+from keeplast.cli.frame.command import run_guarded
+from keeplast.cli.show.output import Voice, say, stderr_console, voice
 from keeplast.cli.show.progress import ProgressEvents
-from keeplast.cli.show.voice import Voice, voice
 from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
 from keeplast.survey.report import RoundReport
@@ -153,8 +152,9 @@ def test_what_stands_behind_two_dashes_is_no_option_of_ours(
 def test_a_log_file_that_cannot_be_made_is_one_line(
     keeplast: Callable[..., Run], data_dir: Path, tmp_path: Path
 ) -> None:
-    run = keeplast("config", "--key", "segment.ms", data_dir, "--log-file", tmp_path / "no" / "x")
-    assert 5 == run.code
+    run = keeplast(
+        "config", "--key", "segment.ms", data_dir, "--log-file", tmp_path / "no" / "x", code=5
+    )
     assert run.err.startswith("error: no such file or directory; correct the path")
     assert "Traceback" not in run.err
 

@@ -87,9 +87,9 @@ def test_the_lag_is_that_of_the_partition_that_is_asked_for(
         (["0.0", "4.0", "0.0"], 3, "lacks 4 records"),
         (["0.0", "NaN"], 2, "has stopped"),
         (["0.0", "NaN"], 2, "records-lag-max"),
-        (["0.0", "0.0", ""], 3, "fewer brokers tell"),
-        (["", ""], 1, "fewer brokers tell"),
-        (["0.0", "down"], 1, "does not tell how far it is"),
+        (["0.0", "0.0", ""], 3, "fewer brokers say"),
+        (["", ""], 1, "fewer brokers say"),
+        (["0.0", "down"], 1, "does not say how far it is"),
     ],
 )
 def test_collection_waits_while_a_broker_is_behind_or_silent(
@@ -127,7 +127,7 @@ def test_what_an_exporters_rules_leave_out_is_named_with_its_url(text: str, word
     said = why.why_wait(7, 2) or ""
     assert words in said
     assert ("url=http://b/" in said) == ("every broker" not in said)
-    assert "tell=1 of 2" in said
+    assert "answers=1 of 2" in said
 
 
 def test_a_broker_without_a_replica_does_not_hide_what_another_ones_rules_leave_out() -> None:
@@ -220,7 +220,7 @@ def test_an_answer_that_is_none_counts_as_silence(code: int, words: str) -> None
     with served(lambda request: _say(request, code, b"no\nmore")) as url:
         with pytest.raises(UnavailableError, match=words):
             read_metrics(url)
-        assert "does not tell" in (BrokerMetrics((url,)).why_wait(7, 1) or "")
+        assert "does not say" in (BrokerMetrics((url,)).why_wait(7, 1) or "")
 
 
 def test_a_redirect_is_told_with_where_it_leads() -> None:
@@ -323,4 +323,4 @@ def test_an_answer_without_an_end_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_broker_that_is_down_counts_as_silence() -> None:
     with served(lambda request: _say(request, 200, b"")) as url:
         pass
-    assert "does not tell" in (BrokerMetrics((url,)).why_wait(7, 1) or "")
+    assert "does not say" in (BrokerMetrics((url,)).why_wait(7, 1) or "")

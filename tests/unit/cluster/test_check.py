@@ -17,14 +17,14 @@ from keeplast.cluster.check import (
     check_rights,
     check_topic,
 )
-from keeplast.cluster.facts import (
+from keeplast.cluster.live_cluster import (
     METADATA_TOPIC,
     BrokerFacts,
     ClusterFacts,
     MetadataFault,
+    Right,
     TopicFacts,
 )
-from keeplast.cluster.rights import Right
 from keeplast.cluster.tested_releases import PROTOCOL, SETTINGS
 
 ADDRESS = "broker:9092"

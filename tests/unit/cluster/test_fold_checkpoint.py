@@ -7,17 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange, TopicFacts
-from keeplast.cluster.fold_checkpoint import (
+from keeplast.cluster.live_cluster import (
+    METADATA_TOPIC,
+    MetadataEnd,
+    MetadataValue,
+    OffsetRange,
+    TopicFacts,
+)
+from keeplast.cluster.metadata_cache import ClusterCache
+from keeplast.cluster.metadata_log import (
     FoldCheckpoint,
     FoldPoint,
     decode_checkpoint,
     digest_of,
     encode_checkpoint,
+    fold_metadata,
 )
-from keeplast.cluster.live_cluster import MetadataEnd, MetadataValue
-from keeplast.cluster.metadata_cache import ClusterCache
-from keeplast.cluster.metadata_log import fold_metadata
 from keeplast.errors import CorruptError
 from keeplast.format.remote_log_metadata import (
     EpochStart,
@@ -160,7 +165,7 @@ def test_a_fold_that_is_cut_or_longer_is_not_read() -> None:
 
 def test_a_fold_of_other_rules_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     data = kept(history(3, 20))
-    monkeypatch.setattr("keeplast.cluster.fold_checkpoint.RULES", 2)
+    monkeypatch.setattr("keeplast.cluster.metadata_log.RULES", 2)
     with pytest.raises(CorruptError, match="these rules"):
         decode_checkpoint(data)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from keeplast.cluster.facts import TopicEnds
 from keeplast.cluster.group_offsets import FRESH_MS, SILENT_MS, UNTOLD_MS, BrokerGroups
+from keeplast.cluster.live_cluster import TopicEnds
 from keeplast.errors import RefusedError, UnavailableError
+from keeplast.model.hold import Absence, WaitedGroup
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import Absence, WaitedGroup
 from tests.support.told_groups import ToldGroups
 
 ORDERS = TopicPartition("orders", 0)

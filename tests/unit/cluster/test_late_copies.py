@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keeplast.attach.rules.sources import Sources, choose_sources, sources_start
-from keeplast.attach.rules.swap_rules import reasserted
+from keeplast.attach.rules.swap import reasserted
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.check import Severity, check_copied
-from keeplast.cluster.facts import OffsetRange, TopicFacts
 from keeplast.cluster.late_copies import (
     COPY_MS,
     begun_copies,
@@ -25,6 +24,7 @@ from keeplast.cluster.late_copies import (
     pieced_together,
     without,
 )
+from keeplast.cluster.live_cluster import OffsetRange, TopicFacts
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.remote_log_metadata import (

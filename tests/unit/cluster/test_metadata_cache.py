@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from keeplast.cluster.check import check_copied
-from keeplast.cluster.facts import OffsetRange, TopicFacts
+from keeplast.cluster.live_cluster import OffsetRange, TopicFacts
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
 from keeplast.errors import CorruptError
 from keeplast.format.remote_log_metadata import (

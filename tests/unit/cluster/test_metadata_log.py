@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from keeplast.cluster.check import check_marks
-from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange, TopicFacts
-from keeplast.cluster.live_cluster import MetadataValue
+from keeplast.cluster.live_cluster import METADATA_TOPIC, MetadataValue, OffsetRange, TopicFacts
+from keeplast.cluster.metadata_cache import SegmentSum, name_of, partition_status
 from keeplast.cluster.metadata_log import FoldedMetadata, fold_values, partitions_of
-from keeplast.cluster.status import SegmentSum, name_of, partition_status
 from keeplast.errors import RefusedError
 from keeplast.format.remote_log_metadata import (
     EpochStart,

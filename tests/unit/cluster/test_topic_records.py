@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NoReturn
 import pytest
 
 from keeplast.cluster import topic_records
-from keeplast.cluster.facts import OffsetRange
+from keeplast.cluster.live_cluster import OffsetRange
 from keeplast.cluster.topic_records import REFUSALS_MAX, ConsumedRecord, read_records
 from keeplast.errors import CorruptError, RefusedError, UnavailableError
 

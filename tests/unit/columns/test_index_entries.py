@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keeplast.columns.index_entries import final_time_entry, index_batches, new_index_state
+from keeplast.columns.rebuild import final_time_entry, index_batches, new_index_state
 from keeplast.format.message_set import Batch
 from tests.support.partition_maker import indexes_of
 

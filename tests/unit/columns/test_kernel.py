@@ -97,6 +97,17 @@ def test_folder_that_cannot_be_written_is_said_and_replaced(tmp_path: Path) -> N
     assert tmp_path == Path(folder).parent
 
 
+def test_every_kernel_is_declared_by_the_room_itself() -> None:
+    """So that all of them are packed, and as many are counted as there are."""
+    told = (
+        "import importlib, pkgutil, keeplast.columns as room; from keeplast.columns import kernel; "
+        "before = kernel.names(); [importlib.import_module(f'{room.__name__}.{each.name}') "
+        "for each in pkgutil.iter_modules(room.__path__)]; print(before == kernel.names())"
+    )
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert "True" == done.stdout.strip()
+
+
 def test_folder_changes_with_any_source_of_the_kernels() -> None:
     """Numba itself does not notice that a callee in another file changed."""
     before = kernel_cache._digest()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from keeplast.columns.ledger import NO_LEDGER, ReasonLedger, new_ledger
-from keeplast.columns.winners import LOSES, WINS
+from keeplast.columns.winners import LOSES, NO_LEDGER, WINS, ReasonLedger, new_ledger
 
 
 def ledger(first_offset: int, *standings: int) -> ReasonLedger:

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from keeplast.errors import CorruptError
-from keeplast.format.attributes import TIMESTAMP_TYPE_MASK, TimestampType
+from keeplast.format.batch import TIMESTAMP_TYPE_MASK, TimestampType
 from keeplast.format.compression import Codec, compress
 from keeplast.format.message_set import read_batches
 from keeplast.format.record import Record, decode_record

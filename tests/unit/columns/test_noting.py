@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from keeplast.columns import verdicts, winners
-from keeplast.columns.ledger import new_ledger
-from keeplast.columns.noting import NotingKeyMap
+from keeplast.columns.ranks import NotingKeyMap
 from keeplast.columns.verdicts import DISORDER
-from keeplast.columns.winners import LOSES, SHARDS, UNKNOWN, WINS
+from keeplast.columns.winners import LOSES, SHARDS, UNKNOWN, WINS, new_ledger
 
 
 def block_of(

@@ -9,19 +9,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from keeplast.columns import ranks, verdicts
-from keeplast.columns.ledger import new_ledger
-from keeplast.columns.ranks import RankedKeyMap
-from keeplast.columns.versions import HAS_VERSION
-from keeplast.columns.winners import LOSES, SHARDS, UNKNOWN, WINS
-from keeplast.format.attributes import TimestampType
-from keeplast.format.batch import encode_batch
+from keeplast.columns.ranks import HAS_VERSION, RankedKeyMap
+from keeplast.columns.winners import LOSES, SHARDS, UNKNOWN, WINS, new_ledger
+from keeplast.format.batch import TimestampType, encode_batch
 from keeplast.format.compression import Codec
-from keeplast.format.rank import header_version
-from keeplast.format.record import Header, Record
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
-from keeplast.rewrite.decompressed_cache import DecompressedCache
+from keeplast.format.record import Header, Record, header_version
+from keeplast.model.topic_config import Strategy, TopicConfig
 from keeplast.rewrite.ranking import VersionCounts, ranking_of
+from keeplast.rewrite.workspace import DecompressedCache
 from tests.support.kernel_window import HASH_KEY, window_of, workspace
 from tests.support.record_rank import Rank, rank_of
 

@@ -15,15 +15,13 @@ import pytest
 from keeplast.columns.kernel import BAD_ORDER, BAD_PRODUCER, BAD_TIMESTAMP, PROBLEMS
 from keeplast.columns.rebuild import RUN_BYTES_MIN
 from keeplast.errors import CorruptError
-from keeplast.format.attributes import TimestampType
-from keeplast.format.batch import HEADER_BYTES, RecordBatch, encode_batch
+from keeplast.format.batch import HEADER_BYTES, RecordBatch, TimestampType, encode_batch
 from keeplast.format.checksum import crc32c
 from keeplast.format.compression import Codec, compress, decompress
-from keeplast.format.control import ControlType
+from keeplast.format.fields import encode_varint
 from keeplast.format.message_set import Batch
-from keeplast.format.record import Record, encode_record
-from keeplast.format.varint import encode_varint
-from keeplast.model.offsets import INT64_MAX
+from keeplast.format.record import ControlType, Record, encode_record
+from keeplast.model.partition import INT64_MAX
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from tests.support.legacy_sets import encode_message_set
 from tests.support.partition_maker import (

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from keeplast.columns.ledger import ReasonLedger
-from keeplast.columns.rivals import PartKeyMap, RivalKeyMap
-from keeplast.columns.winners import LOSES, SHARDS, WINS, sort_by_shard
+from keeplast.columns.ranks import PartKeyMap, RivalKeyMap
+from keeplast.columns.winners import LOSES, SHARDS, WINS, ReasonLedger, sort_by_shard
 
 PART = st.lists(st.integers(0, 200), max_size=60)
 

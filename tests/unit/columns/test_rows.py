@@ -10,8 +10,8 @@ from keeplast.errors import CorruptError
 from keeplast.format.batch import HEADER_BYTES, decode_batch, encode_batch
 from keeplast.format.checksum import crc32c
 from keeplast.format.compression import Codec, compress
+from keeplast.format.fields import encode_varint
 from keeplast.format.record import Record
-from keeplast.format.varint import encode_varint
 from tests.support.kernel_window import PATH, rows_of, window_of
 from tests.support.partition_maker import one
 

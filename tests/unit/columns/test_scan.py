@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.columns.kernel import (
     BAD_CODEC,
     BAD_COUNT,
@@ -16,12 +16,10 @@ from keeplast.columns.kernel import (
     PROBLEMS,
 )
 from keeplast.errors import CorruptError
-from keeplast.format.attributes import TimestampType
-from keeplast.format.batch import encode_batch
+from keeplast.format.batch import TimestampType, encode_batch
 from keeplast.format.checksum import crc32c
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from tests.support.kernel_window import PATH, window_of, windows_of
 from tests.support.legacy_sets import encode_message, encode_message_set
 from tests.support.partition_maker import NOW_MS, marker, one

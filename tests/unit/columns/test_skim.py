@@ -9,18 +9,16 @@ from typing import Any
 
 import pytest
 
-from keeplast.columns import skim
-from keeplast.columns.scan import HAS_GAPS, scan_batches
+from keeplast.columns import shortcuts
+from keeplast.columns.batches import HAS_GAPS, scan_batches
 from keeplast.errors import CorruptError
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.rewrite import group as rewrite
 from keeplast.survey.report import RoundReport
+from tests.support.cleanings import TIMED
 from tests.support.partition_maker import clean_at, data_batch, marker, one, write_partition
-
-TIMED = ("index_seconds", "clean_seconds", "total_seconds", "removal_seconds", "peak_rss_bytes")
 
 
 def all_kinds(seed: int) -> dict[int, bytes]:
@@ -68,7 +66,7 @@ def test_skimming_changes_neither_bytes_nor_counters(
     marks: list[int] = []
 
     def watching(*arguments: Any) -> Any:
-        found = skim.skim_batches(*arguments)
+        found = shortcuts.skim_batches(*arguments)
         marks.append(found[2])
         return found
 

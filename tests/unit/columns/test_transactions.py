@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from keeplast.cleaner.transactions import TransactionState
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.format.batch import decode_batch, encode_batch, encode_empty_batch
-from keeplast.format.control import ControlType
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.format.txn_index import AbortedTransaction
 from tests.support.kernel_window import window_of
 from tests.support.partition_maker import NOW_MS, data_batch, marker, one

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keeplast.columns import varints
+from keeplast.columns import machine
 from keeplast.errors import CorruptError
-from keeplast.format.varint import decode_varint, decode_varlong, encode_varlong
+from keeplast.format.fields import decode_varint, decode_varlong, encode_varlong
 from tests.support.called_part import called_part
 
 VARINTS = {
@@ -38,10 +38,10 @@ VARLONGS = {
 }
 INVALID = -1
 
-read_varint = called_part(varints.read_varint)
-read_varlong = called_part(varints.read_varlong)
-varlong_bytes = called_part(varints.varlong_bytes)
-write_varlong = called_part(varints.write_varlong)
+read_varint = called_part(machine.read_varint)
+read_varlong = called_part(machine.read_varlong)
+varlong_bytes = called_part(machine.varlong_bytes)
+write_varlong = called_part(machine.write_varlong)
 
 
 def varint(data: bytes, *, at: int = 0, end: int | None = None) -> tuple[int, int]:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from keeplast.columns import winners
 from keeplast.columns.winners import LOAD_MAX, LOSES, SHARDS, UNKNOWN, WINS, KeyMap
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.strategy import SLOT_BYTES
+from keeplast.model.partition import INT64_MAX
+from keeplast.model.topic_config import SLOT_BYTES
 from tests.support.standings import ABSENT, winning_offsets
 
 BYTES_PER_KEY_MAX = 40

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
-from keeplast.cluster.facts import TopicEnds
-from keeplast.config import attached_source
+from keeplast.cluster import client
+from keeplast.cluster.layouts import open as layouts
+from keeplast.cluster.live_cluster import TopicEnds
 from keeplast.config.log_source import KafkaLogSource
 from keeplast.errors import CompactionError, CorruptError, InvalidError, RefusedError
 from keeplast.format.identifier import encode_id
@@ -29,7 +30,7 @@ CLUSTER = {"bootstrapServers": "127.0.0.1:1", "storage": "local:/x"}
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiedWorld]:
     """A partition that was compacted once."""
-    with asked_world(tmp_path_factory.mktemp("world"), attached_source) as made:
+    with asked_world(tmp_path_factory.mktemp("world"), client, layouts) as made:
         yield made
 
 
@@ -131,7 +132,7 @@ def test_what_the_clients_file_says_goes_to_the_client_alone(
         told.append(settings)
         return world.consumers
 
-    monkeypatch.setattr(attached_source, "ClusterClient", connected)
+    monkeypatch.setattr(client, "ClusterClient", connected)
     given = {**CLUSTER, "state": "latest", "commandConfig": str(file)}
     source = KafkaLogSource(given)
     reader = source.reader(SCHEMA)

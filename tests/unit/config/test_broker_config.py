@@ -7,11 +7,18 @@ from pathlib import Path
 import pytest
 
 import keeplast
-from keeplast.config.assumed import assumed_defaults, assumed_of_kept, assumed_sentence
-from keeplast.config.broker_config import FILE_BYTES_MAX, BrokerConfig, decode_broker_config
-from keeplast.config.choice import SettingSources
 from keeplast.config.definitions import BY_KEY
-from keeplast.config.layers import Layer, environment_layer, file_layer, flags_layer
+from keeplast.config.layers import (
+    FILE_BYTES_MAX,
+    BrokerConfig,
+    Layer,
+    SettingSources,
+    decode_broker_config,
+    environment_layer,
+    file_layer,
+    flags_layer,
+)
+from keeplast.config.setting_rows import assumed_defaults, assumed_of_kept, assumed_sentence
 from keeplast.config.settings import Settings
 from keeplast.config.sources import read_settings
 from keeplast.errors import InvalidError

@@ -14,14 +14,13 @@ from keeplast.config.definition import (
     Synonym,
     ValueType,
     cluster_spellings,
+    value_text,
 )
 from keeplast.config.definitions import TOPIC_DEFINITIONS
-from keeplast.config.effective import Effective, contradictions
 from keeplast.config.layers import file_layer, flags_layer
-from keeplast.config.settings import Settings
-from keeplast.config.values import value_text
+from keeplast.config.settings import Effective, Settings, contradictions
 from keeplast.errors import InvalidError
-from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import Strategy
 
 DAY_MS = 86_400_000
 

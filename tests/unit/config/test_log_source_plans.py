@@ -9,7 +9,7 @@ import pytest
 from keeplast.config.log_source import KafkaLogSource
 from keeplast.errors import InvalidError
 from keeplast.log.append import NewRecord
-from keeplast.model.offsets import NO_TIMESTAMP
+from keeplast.model.partition import NO_TIMESTAMP
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.data_source import SCHEMA
 from tests.support.log_builder import LogBuilder

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from keeplast.config.layers import Layer
-from keeplast.config.metadata_log import METADATA_DIRECTORY, MetadataImage, read_metadata
+from keeplast.config.sources import METADATA_DIRECTORY, MetadataImage, read_metadata
 from keeplast.errors import CorruptError
 from keeplast.format.metadata_record import ConfigRecord, RemoveTopicRecord, TopicRecord
 from keeplast.log.files import LocalFiles
+from tests.support.flipped import flip
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "cluster_metadata"
 POLICIES = {
@@ -87,9 +88,7 @@ def test_a_torn_tail_of_the_log_ends_it(root: Path) -> None:
 
 def test_a_damaged_snapshot_is_corrupt_and_names_the_file(root: Path) -> None:
     snapshot = root / METADATA_DIRECTORY / NEWER
-    data = bytearray(snapshot.read_bytes())
-    data[300] ^= 1
-    snapshot.write_bytes(data)
+    flip(snapshot, 300)
     with pytest.raises(CorruptError) as caught:
         read_metadata(root, LocalFiles())
     assert str(snapshot) == caught.value.path
@@ -100,9 +99,7 @@ def test_a_damaged_log_before_its_tail_is_corrupt(root: Path) -> None:
     for name in (NEWER, OLDER):
         (directory / name).unlink()
     log = directory / "00000000000000000000.log"
-    data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 1
-    log.write_bytes(data)
+    flip(log, log.stat().st_size // 2)
     with pytest.raises(CorruptError):
         read_metadata(root, LocalFiles())
 

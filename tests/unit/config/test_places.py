@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.config.choice import SettingSources
+from keeplast.config.layers import SettingSources
 from keeplast.config.place_properties import PROPERTIES, PlaceKind
 from keeplast.config.places import FoundPlace, find_place, place_tables
 from keeplast.config.sources import read_spoken_settings
@@ -30,7 +30,7 @@ secret_access_key = "env:SECRET"
 "cleanup.policy" = "compact"
 
 [place.prod.clean]
-force = true
+dry-run = true
 topic = ["orders", "audit"]
 """
 
@@ -105,7 +105,7 @@ def test_a_name_has_all_that_its_table_says(folder: Path, monkeypatch: pytest.Mo
     )  # fmt: skip
     assert found.settings is not None
     assert {"orders": {"cleanup.policy": "compact"}} == found.settings.topics
-    assert {"clean": {"force": "true", "topic": ("orders", "audit")}} == found.defaults
+    assert {"clean": {"dry-run": "true", "topic": ("orders", "audit")}} == found.defaults
 
 
 def test_the_command_line_beats_the_file_option_by_option(folder: Path) -> None:
@@ -115,6 +115,15 @@ def test_the_command_line_beats_the_file_option_by_option(folder: Path) -> None:
     options = found.given["storage-option"].value
     assert {"endpoint": "http://other:9000", "secret_access_key": "env:SECRET"} == options
     assert "postgresql://keeplast@db/keeplast" == found.needed("decisions")
+
+
+def test_a_list_that_is_given_in_parts_is_all_of_them_and_beats_the_file(folder: Path) -> None:
+    (folder / "keeplast.toml").write_text(
+        '[place.here]\nat = "kafka://b1:9092"\nclosed-topics = ["a"]\n', encoding="utf-8"
+    )
+    assert ("a",) == find_place("here").texts("closed-topics")
+    found = find_place("here", ["closed-topics=b,c*", "closed-topics=d"])
+    assert ("b", "c*", "d") == found.texts("closed-topics")
 
 
 def test_the_working_directory_comes_first_then_the_variable_then_the_user(

@@ -8,7 +8,7 @@ import keeplast
 from keeplast.config.layers import Layer, environment_layer, file_layer, flags_layer
 from keeplast.config.settings import PolicyOrigin, Settings
 from keeplast.errors import InvalidError, RefusedError
-from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import Strategy
 
 
 def settings(*flags: str, file: str = "", environment: dict[str, str] | None = None) -> Settings:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.config.choice import SettingSources
-from keeplast.config.layers import file_layer
+from keeplast.config.layers import SettingSources, file_layer
 from keeplast.config.settings_file import Edit, change_settings, edited_text
 from keeplast.config.sources import FILE_NAME, read_settings
 from keeplast.errors import ConflictError, InvalidError, RefusedError

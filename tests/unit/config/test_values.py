@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from keeplast.config.definition import setting_value, value_range, value_text, value_words
 from keeplast.config.definitions import DEFINITIONS
-from keeplast.config.values import setting_value, value_range, value_text, value_words
 from keeplast.errors import InvalidError
 
 BY_KEY = {definition.key: definition for definition in DEFINITIONS}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.config.choice import SettingSources
+from keeplast.config.layers import SettingSources
 from keeplast.config.sources import read_settings
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles

@@ -5,10 +5,10 @@ import struct
 import pytest
 
 from keeplast.errors import CorruptError, InvalidError
-from keeplast.format.attributes import TimestampType
 from keeplast.format.batch import (
     CRC_START,
     HEADER_BYTES,
+    TimestampType,
     decode_batch,
     decode_header,
     encode_batch,

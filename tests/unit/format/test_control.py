@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from keeplast.errors import CorruptError
-from keeplast.format.control import (
+from keeplast.format.record import (
     ControlType,
     EndTransactionMarker,
     decode_control_type,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from keeplast.format.index_bounds import filled_entries
+from keeplast.log.indexes import filled_entries
 
 HOLE = (0, 0)
 

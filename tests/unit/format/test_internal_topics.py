@@ -20,8 +20,7 @@ from keeplast.format.consumer_offsets import (
 )
 from keeplast.format.identifier import decode_id
 from keeplast.format.transaction_state import TransactionStateValue, TransactionStatus, UnknownState
-from keeplast.model.offsets import INT32_MAX, INT64_MAX
-from keeplast.model.partition import TopicPartition
+from keeplast.model.partition import INT32_MAX, INT64_MAX, TopicPartition
 from tests.support.committed_offsets import commit_key, commit_value
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "internal_topics" / "records.json"

@@ -5,9 +5,9 @@ import struct
 import pytest
 
 from keeplast.errors import CorruptError, InvalidError
-from keeplast.format.attributes import TimestampType
+from keeplast.format.batch import TimestampType
 from keeplast.format.compression import Codec, compress
-from keeplast.format.legacy import LegacyBatch, decode_message
+from keeplast.format.message_set import LegacyBatch, decode_message
 from keeplast.format.record import Record
 from tests.support.legacy_sets import encode_message, encode_message_set
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from keeplast.errors import CorruptError, InvalidError
+from keeplast.format.fields import encode_varint
 from keeplast.format.record import Record, decode_record, encode_record
-from keeplast.format.varint import encode_varint
 
 HEADED = Record(3, 5, b"k", b"v", ((b"x", b"x"), (b"n", None)))
 

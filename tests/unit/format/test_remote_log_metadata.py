@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keeplast.errors import CorruptError
-from keeplast.format.identifier import decode_id
-from keeplast.format.murmur2 import metadata_partition, murmur2
+from keeplast.format.identifier import decode_id, metadata_partition, murmur2
 from keeplast.format.remote_log_metadata import (
     EpochStart,
     RemoteLogEvent,

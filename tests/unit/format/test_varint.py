@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from keeplast.errors import CorruptError, InvariantError
-from keeplast.format.varint import (
+from keeplast.format.fields import (
     decode_unsigned,
     decode_varint,
     decode_varlong,

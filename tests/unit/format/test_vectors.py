@@ -9,16 +9,10 @@ from typing import Any
 import pytest
 
 from keeplast.format import producer_snapshot, txn_index
-from keeplast.format.attributes import TimestampType
-from keeplast.format.batch import RecordBatch, encode_batch, encode_empty_batch
+from keeplast.format.batch import RecordBatch, TimestampType, encode_batch, encode_empty_batch
 from keeplast.format.checksum import crc32c
 from keeplast.format.compression import Codec
-from keeplast.format.legacy import LegacyBatch
-from keeplast.format.message_set import Batch, read_batches, valid_bytes
-from keeplast.format.producer_snapshot import ProducerEntry
-from keeplast.format.record import Record
-from keeplast.format.txn_index import AbortedTransaction
-from keeplast.format.varint import (
+from keeplast.format.fields import (
     decode_unsigned,
     decode_varint,
     decode_varlong,
@@ -26,6 +20,10 @@ from keeplast.format.varint import (
     encode_varint,
     encode_varlong,
 )
+from keeplast.format.message_set import Batch, LegacyBatch, read_batches, valid_bytes
+from keeplast.format.producer_snapshot import ProducerEntry
+from keeplast.format.record import Record
+from keeplast.format.txn_index import AbortedTransaction
 from tests.support.legacy_sets import encode_message_set
 
 VECTORS: dict[str, Any] = json.loads(

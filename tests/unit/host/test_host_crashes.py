@@ -4,36 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from keeplast.format.message_set import read_batches
 from keeplast.host.partition_host import PartitionHost
 from tests.support.crashing_files import CrashingFiles, Image, Mode
-from tests.support.hosts import Cluster, write
+from tests.support.hosts import Cluster, read_all, write
 from tests.support.observed_files import Crash
 
 STATES_PER_POINT = 2
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    yield made
-    made.store.close()
-
-
-def read(host: PartitionHost, start: int = 0) -> dict[bytes | None, bytes | None]:
-    state: dict[bytes | None, bytes | None] = {}
-    offset = start
-    while offset < host.log_end_offset:
-        found = host.fetch(offset)
-        for batch in read_batches(found.data):
-            for record in batch.records():
-                state[record.key] = record.value
-        offset = found.next_offset
-    return state
 
 
 def prepared(cluster: Cluster) -> tuple[Image, dict[bytes | None, bytes | None]]:
@@ -44,7 +23,7 @@ def prepared(cluster: Cluster) -> tuple[Image, dict[bytes | None, bytes | None]]
     write(host, 24)
     host.copy()
     cluster.clean()
-    expected = read(host)
+    expected = read_all(host)
     host.close()
     return files.image(), expected
 
@@ -94,7 +73,7 @@ def test_a_crash_of_the_local_half_loses_nothing(
     states = 0
     for left in images_after(cluster, image, act):
         host = cluster.host("a", CrashingFiles(left), recovers=True)
-        assert expected == read(host)
+        assert expected == read_all(host)
         bases = [segment.base_offset for segment in host.listing().segments]
         assert host.log_end_offset == 24
         assert bases == sorted(bases)
@@ -107,6 +86,6 @@ def test_a_crash_while_appending_leaves_a_beginning_of_the_log(cluster: Cluster)
     for left in images_after(cluster, image, lambda host: write(host, 6, start=24)):
         host = cluster.host("a", CrashingFiles(left), recovers=True)
         assert 24 <= host.log_end_offset <= 30
-        assert expected.keys() == read(host).keys()
+        assert expected.keys() == read_all(host).keys()
         host.become_leader(0)
         write(host, 2, start=40)

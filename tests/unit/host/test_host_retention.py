@@ -36,10 +36,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def test_local_segments_that_were_copied_leave_the_disk(tmp_path: Path) -> None:
     """ST-16: reading R-A on a leader and a follower; the log is read as before."""
     cluster = cluster_of(tmp_path, retention_ms=-1, local_retention_ms=HOUR_MS)
-    a, b = cluster.host("a"), cluster.host("b")
-    a.become_leader(0)
-    write(a, 40)
-    replicate(a, b)
+    a, b = cluster.pair(40)
     expected = read_all(a)
     assert a.retain_local().segments == 0
     cluster.clock.advance(2 * HOUR_MS)
@@ -57,10 +54,7 @@ def test_local_segments_that_were_copied_leave_the_disk(tmp_path: Path) -> None:
 
 
 def test_log_start_moves_in_both_tiers_and_on_followers(cluster: Cluster) -> None:
-    a, b = cluster.host("a"), cluster.host("b")
-    a.become_leader(0)
-    write(a, 40)
-    replicate(a, b)
+    a, b = cluster.pair(40)
     a.copy()
     before = len(a.state().routes)
     assert a.delete_records(20) == 20
@@ -80,9 +74,7 @@ def test_log_start_moves_in_both_tiers_and_on_followers(cluster: Cluster) -> Non
 
 
 def test_log_start_behind_object_storage_leaves_the_local_log_alone(cluster: Cluster) -> None:
-    host = cluster.host("a")
-    host.become_leader(0)
-    write(host, 40)
+    host = cluster.led(40)
     host.copy()
     end = host.state().remote_end
     assert host.delete_records(end + 1) == end + 1
@@ -116,10 +108,7 @@ def test_a_log_start_inside_of_a_batch_leaves_no_replica_without_the_rest_of_it(
 
 
 def test_a_follower_behind_the_log_start_begins_anew(cluster: Cluster) -> None:
-    a, b = cluster.host("a"), cluster.host("b")
-    a.become_leader(0)
-    write(a, 4)
-    replicate(a, b)
+    a, b = cluster.pair(4)
     write(a, 40, start=4)
     a.delete_records(30)
     b.replicate(b"", high_watermark=30, log_start=30)
@@ -130,9 +119,7 @@ def test_a_follower_behind_the_log_start_begins_anew(cluster: Cluster) -> None:
 
 def test_retention_counts_both_tiers(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, retention_ms=-1, retention_bytes=1000)
-    host = cluster.host("a")
-    host.become_leader(0)
-    write(host, 40)
+    host = cluster.led(40)
     host.copy()
     remote = host.state().effective_bytes()
     lines: list[bytes] = []
@@ -149,9 +136,7 @@ def test_retention_counts_both_tiers(tmp_path: Path) -> None:
 
 
 def test_what_a_crash_tore_is_cut_when_asked(cluster: Cluster) -> None:
-    host = cluster.host("a")
-    host.become_leader(0)
-    write(host, 10)
+    host = cluster.led(10)
     host.roll()
     write(host, 5, start=10)
     host.flush()
@@ -167,9 +152,7 @@ def test_what_a_crash_tore_is_cut_when_asked(cluster: Cluster) -> None:
 def test_a_log_that_ends_below_its_start_begins_there(cluster: Cluster) -> None:
     """The log start was durable, the records behind it were not."""
     root = cluster.root / "a"
-    host = cluster.host("a")
-    host.become_leader(0)
-    write(host, 10)
+    host = cluster.led(10)
     host.close()
     (root / LOG_START_CHECKPOINT).write_text("0\n1\nt 0 50\n")
     (root / REPLICATION_CHECKPOINT).write_text("0\n1\nt 0 70\n")
@@ -179,9 +162,7 @@ def test_a_log_that_ends_below_its_start_begins_there(cluster: Cluster) -> None:
 
 
 def test_a_replica_that_starts_anew_catches_up_from_object_storage(cluster: Cluster) -> None:
-    a = cluster.host("a")
-    a.become_leader(0)
-    write(a, 40)
+    a = cluster.led(40)
     a.copy()
     cluster.clean()
     b = cluster.host("b")
@@ -251,10 +232,7 @@ def test_st_18_an_epoch_without_cleaning_carries_the_checkpoint_on(cluster: Clus
 
 def test_st_20_a_copy_of_the_old_leader_changes_nothing(cluster: Cluster) -> None:
     """ST-20: an upload after the takeover is fenced, and the remote end stays."""
-    a, b = cluster.host("a"), cluster.host("b")
-    a.become_leader(0)
-    write(a, 40)
-    replicate(a, b)
+    a, b = cluster.pair(40)
     a.copy()
     b.become_leader(1)
     before = b.state()

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import RefusedError
-from keeplast.format.control import ControlType
 from keeplast.format.filename import CLEANED_FOR
 from keeplast.format.message_set import Batch, read_batches
+from keeplast.format.record import ControlType
 from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles, WriteHandle
 from keeplast.model.hold import KeptPoint
-from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import Strategy
 from keeplast.tier.metadata.hold_rows import StoredPoint
 from keeplast.tier.objects.object_store import partition_prefix
 from tests.support.hosts import TOPIC, Cluster, read_all, replicate, write
@@ -27,13 +27,6 @@ from tests.support.reader import read_partition
 
 LATER_MS = 10 * 86_400_000
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    yield made
-    made.store.close()
 
 
 def clean(cluster: Cluster, host: PartitionHost) -> bool:
@@ -61,9 +54,7 @@ def remote_bytes(cluster: Cluster) -> dict[int, bytes]:
 
 
 def test_a_leaders_round_replaces_the_overlap_in_both_tiers(cluster: Cluster) -> None:
-    host = cluster.host("a")
-    host.become_leader(0)
-    write(host, 60)
+    host = cluster.led(60)
     host.copy()
     expected = read_all(host)
     assert clean(cluster, host)
@@ -112,9 +103,7 @@ def test_local_half_that_failed_is_read_remotely_and_follows_later(cluster: Clus
 
 
 def test_local_half_follows_in_the_next_round(cluster: Cluster) -> None:
-    host = cluster.host("a")
-    host.become_leader(0)
-    write(host, 60)
+    host = cluster.led(60)
     host.copy()
     cluster.clean()
     state = host.state()
@@ -126,10 +115,7 @@ def test_local_half_follows_in_the_next_round(cluster: Cluster) -> None:
 
 def test_a_followers_round_ends_where_a_hold_of_the_store_is(cluster: Cluster) -> None:
     """What is left on its disk is copied when it leads."""
-    a, b = cluster.host("a"), cluster.host("b")
-    a.become_leader(0)
-    write(a, 60)
-    replicate(a, b)
+    a, b = cluster.pair(60)
     a.copy()
     point = StoredPoint(cluster.store.load(PARTITION), KeptPoint(20, 20))
     cluster.store.hold_rows.add_stored([point], "h", HOUR_MS)
@@ -147,9 +133,7 @@ def test_a_followers_round_ends_where_a_hold_of_the_store_is(cluster: Cluster) -
 
 def test_a_leader_takes_what_has_expired_and_leaves_receipts(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, replace(TOPIC, delete_retention_ms=HOUR_MS))
-    a, b = cluster.host("a"), cluster.host("b")
-    a.become_leader(0)
-    write(a, 20)
+    a, b = cluster.led(20), cluster.host("b")
     a.append([NewRecord(b"k0", None, NOW_MS)])
     write(a, 20, keys=2, start=21)
     a.append([NewRecord(b"k0", None, NOW_MS)])
@@ -348,9 +332,7 @@ def test_kip280_a_follower_that_got_the_empty_batch_leads_at_the_same_offset(
 
 
 def test_a_follower_takes_a_cleaned_log_with_its_gaps(cluster: Cluster) -> None:
-    a, b = cluster.host("a"), cluster.host("b")
-    a.become_leader(0)
-    write(a, 60)
+    a, b = cluster.led(60), cluster.host("b")
     a.copy()
     clean(cluster, a)
     replicate(a, b)
@@ -374,9 +356,7 @@ def test_a_topic_that_is_not_compacted_is_not_cleaned(tmp_path: Path) -> None:
 
 def test_nothing_of_a_round_is_live_before_its_line_is_written(cluster: Cluster) -> None:
     """Whatever ends the call between the two, no group is live that no receipt tells of."""
-    host = cluster.host("a")
-    host.become_leader(0)
-    write(host, 60)
+    host = cluster.led(60)
     host.copy()
     lines: list[bytes] = []
     told: set[int] = set()

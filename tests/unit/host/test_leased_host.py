@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.api.host_partition import host_partition
+from keeplast.api.open_store import host_partition
 from keeplast.errors import FencedError, InvalidError, RefusedError
 from keeplast.format import partition_metadata
 from keeplast.format.filename import PARTITION_METADATA, REPLICATION_CHECKPOINT
 from keeplast.format.partition_metadata import PartitionMetadata
 from keeplast.host.leased_host import LeasedHost, check_lease_ms
 from keeplast.log.append import NewRecord
-from keeplast.model.host_role import HostRole
 from keeplast.model.partition import TopicPartition
-from keeplast.tier.metadata.leases import Leases
+from keeplast.model.topic_config import HostRole
+from keeplast.tier.metadata.facts import Leases
 from tests.support.leased_hosts import (
     LEASE_MS,
     SETTINGS,
@@ -70,7 +70,7 @@ def test_the_first_host_leads_and_the_next_one_follows(make: Make) -> None:
 def test_a_host_that_only_follows_never_leads(make: Make) -> None:
     world = make()
     b = world.host("b", HostRole.FOLLOWER)
-    assert "follows: nobody leads" == b.step().words
+    assert "follows: no host leads" == b.step().words
     world.host("a").step()
     world.silence(b)
     world.clock.advance(10 * LEASE_MS)
@@ -81,8 +81,7 @@ def test_a_host_that_only_follows_never_leads(make: Make) -> None:
 
 def test_a_host_that_only_leads_takes_nothing_of_what_another_leads(make: Make) -> None:
     world = make()
-    a, b = world.host("a"), world.host("b", HostRole.LEADER)
-    a.step()
+    a, b = world.led(), world.host("b", HostRole.LEADER)
     write(a, 40)
     a.turn()
     turn = b.turn()
@@ -98,8 +97,7 @@ def test_a_host_that_only_leads_takes_nothing_of_what_another_leads(make: Make) 
 
 def test_a_leader_that_renews_its_lease_is_not_taken_over(make: Make) -> None:
     world = make()
-    a, b = world.host("a"), world.host("b")
-    a.step()
+    a, b = world.led(), world.host("b")
     for _ in range(10):
         assert not b.step().leads
         world.clock.advance(LEASE_MS // 3)
@@ -110,8 +108,7 @@ def test_a_leader_that_renews_its_lease_is_not_taken_over(make: Make) -> None:
 
 def test_a_leader_that_is_silent_for_its_lease_is_taken_over_and_fenced(make: Make) -> None:
     world = make()
-    a, b = world.host("a"), world.host("b")
-    a.step()
+    a, b = world.led(), world.host("b")
     written = write(a, 40)
     a.turn()
     world.silence(b)
@@ -139,8 +136,7 @@ def test_a_clock_that_jumps_ends_no_lease_of_another_time(make: Make) -> None:
 
 def test_a_leader_that_ends_in_good_order_hands_over_at_once_all_that_it_has(make: Make) -> None:
     world = make()
-    a, b = world.host("a"), world.host("b")
-    a.step()
+    a, b = world.led(), world.host("b")
     written = write(a, 43)
     a.turn()
     assert a.host.log_end_offset > a.host.state().remote_end
@@ -167,8 +163,7 @@ def test_what_is_held_without_a_lease_is_followed_and_taken_over_only_when_asked
 
 def test_a_command_by_hand_that_took_a_leader_over_gives_it_back_to_its_owner(make: Make) -> None:
     world = make()
-    a = world.host("a")
-    a.step()
+    a = world.led()
     with world.store("a") as by_hand:
         by_hand.own(PARTITION, takes_over=True)
         assert a.step().words.startswith("another process of the same owner works on the partition")
@@ -180,8 +175,7 @@ def test_a_command_by_hand_that_took_a_leader_over_gives_it_back_to_its_owner(ma
 
 def test_records_are_acknowledged_once_object_storage_has_them(make: Make) -> None:
     world = make()
-    a = world.host("a")
-    a.step()
+    a = world.led()
     write(a, 43)
     assert 0 == a.host.high_watermark
     assert a.turn().copied > 0
@@ -191,8 +185,7 @@ def test_records_are_acknowledged_once_object_storage_has_them(make: Make) -> No
 
 def test_what_no_other_host_has_is_cut_when_its_leader_comes_back(make: Make) -> None:
     world = make()
-    a, b = world.host("a"), world.host("b")
-    a.step()
+    a, b = world.led(), world.host("b")
     kept = write(a, 43)
     a.turn()
     end = a.host.state().remote_end
@@ -211,8 +204,7 @@ def test_what_no_other_host_has_is_cut_when_its_leader_comes_back(make: Make) ->
 def test_a_host_with_less_than_was_acknowledged_leads_only_when_asked(make: Make) -> None:
     """An open transaction keeps what was promised from object storage."""
     world = make()
-    a, b = world.host("a"), world.host("b")
-    a.step()
+    a, b = world.led(), world.host("b")
     a.host.append(
         [NewRecord(b"k", b"open", NOW_MS)], producer_id=7, producer_epoch=0, base_sequence=0,
         is_transactional=True,
@@ -230,8 +222,7 @@ def test_a_host_with_less_than_was_acknowledged_leads_only_when_asked(make: Make
 
 def test_records_that_were_acknowledged_are_never_cut(make: Make) -> None:
     world = make()
-    a, b = world.host("a"), world.host("b")
-    a.step()
+    a, b = world.led(), world.host("b")
     write(a, 43)
     a.turn()
     a.host.acknowledge(42)
@@ -248,8 +239,7 @@ def test_records_that_were_acknowledged_are_never_cut(make: Make) -> None:
 
 def test_a_log_without_a_high_watermark_is_taken_whole_and_copied_at_once(make: Make) -> None:
     world = make()
-    a = world.host("a")
-    a.step()
+    a = world.led()
     written = write(a, 43)
     a.host.close()
     (world.root / "a" / REPLICATION_CHECKPOINT).unlink()
@@ -266,8 +256,7 @@ def test_a_log_without_a_high_watermark_is_taken_whole_and_copied_at_once(make: 
 
 def test_a_followers_pass_cleans_its_disk_and_changes_nothing_in_the_store(make: Make) -> None:
     world = make()
-    a, b = world.host("a"), world.host("b")
-    a.step()
+    a, b = world.led(), world.host("b")
     written = write(a, 83)
     a.copy()
     before = a.host.state()
@@ -283,8 +272,7 @@ def test_a_followers_pass_cleans_its_disk_and_changes_nothing_in_the_store(make:
 
 def test_a_new_leader_drops_what_is_clean_and_goes_on_where_the_one_before_was(make: Make) -> None:
     world = make()
-    a, b = world.host("a"), world.host("b")
-    a.step()
+    a, b = world.led(), world.host("b")
     written = write(a, 83)
     a.copy()
     b.step()
@@ -312,8 +300,7 @@ def test_local_segments_leave_by_age_and_size_once_they_are_copied(make: Make, p
         cleanup_policy=policy, local_retention_ms=str(HOUR_MS),
         min_compaction_lag_ms=str(10 * HOUR_MS),
     )  # fmt: skip
-    a, b = world.host("a"), world.host("b")
-    a.step()
+    a, b = world.led(), world.host("b")
     written = write(a, 43)
     turn = a.turn()
     assert turn.retention is not None
@@ -338,8 +325,7 @@ def test_a_segment_waits_for_the_cleaner_where_that_is_asked_for(make: Make) -> 
         local_retention_bytes="0", local_delete_requires_clean="true",
         local_delete_max_extra_bytes="100000", min_compaction_lag_ms=str(HOUR_MS),
     )  # fmt: skip
-    a = world.host("a")
-    a.step()
+    a = world.led()
     written = write(a, 43)
     retention = a.turn().retention
     assert retention is not None
@@ -360,8 +346,7 @@ def test_compact_delete_does_not_wait_for_the_cleaner(make: Make) -> None:
         cleanup_policy="compact,delete", local_retention_bytes="0",
         local_delete_requires_clean="true", min_compaction_lag_ms=str(HOUR_MS),
     )  # fmt: skip
-    a = world.host("a")
-    a.step()
+    a = world.led()
     written = write(a, 43)
     retention = a.turn().retention
     assert retention is not None
@@ -373,8 +358,7 @@ def test_compact_delete_does_not_wait_for_the_cleaner(make: Make) -> None:
 
 def test_a_leader_that_was_overtaken_removes_nothing(make: Make) -> None:
     world = make(local_retention_ms=str(HOUR_MS))
-    a, b = world.host("a"), world.host("b")
-    a.step()
+    a, b = world.led(), world.host("b")
     write(a, 43)
     a.turn()
     before = local_names(a)
@@ -388,8 +372,7 @@ def test_a_leader_that_was_overtaken_removes_nothing(make: Make) -> None:
 
 def test_a_follower_keeps_what_object_storage_has_of_another_leader(make: Make) -> None:
     world = make(local_retention_ms=str(HOUR_MS))
-    a, b = world.host("a"), world.host("b")
-    a.step()
+    a, b = world.led(), world.host("b")
     write(a, 20)
     a.turn()
     common = a.host.state().remote_end
@@ -415,8 +398,7 @@ def test_a_follower_keeps_what_object_storage_has_of_another_leader(make: Make) 
 
 def test_a_new_follower_begins_behind_what_local_retention_would_remove(make: Make) -> None:
     world = make(local_retention_bytes="500")
-    a = world.host("a")
-    a.step()
+    a = world.led()
     written = write(a, 83)
     a.close()
     world.clock.advance(1)
@@ -429,8 +411,7 @@ def test_a_new_follower_begins_behind_what_local_retention_would_remove(make: Ma
 
 def test_settings_of_the_store_count_from_the_next_turn_on(make: Make) -> None:
     world = make()
-    a = world.host("a")
-    a.step()
+    a = world.led()
     write(a, 43)
     a.turn()
     assert 0 == a.host.local_start
@@ -449,8 +430,7 @@ def test_settings_of_the_store_count_from_the_next_turn_on(make: Make) -> None:
 
 def test_a_log_of_another_topic_of_the_same_name_is_refused_and_stays(make: Make) -> None:
     world = make()
-    a = world.host("a")
-    a.step()
+    a = world.led()
     write(a, 43)
     a.host.close()
     metadata = PartitionMetadata(bytes.fromhex("12" * 16))

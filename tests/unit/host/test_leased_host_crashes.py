@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from keeplast.model.host_role import HostRole
+from keeplast.model.topic_config import HostRole
 from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from tests.support.crashing_files import CrashingFiles, Image, Mode

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from keeplast.host.local_retention import plan_local_retention
-from keeplast.model.segment import SegmentSummary
+from keeplast.host.partition_host import plan_local_retention
+from keeplast.model.partition import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 from tests.support.partition_maker import COMPACT, NOW_MS
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from keeplast.errors import (
     RefusedError,
 )
 from keeplast.format import time_index
-from keeplast.format.control import ControlType
 from keeplast.format.filename import TIME_INDEX
+from keeplast.format.record import ControlType
 from keeplast.log.append import NewRecord
 from keeplast.tier.metadata.collection import collect
 from tests.support.counting_objects import CountingObjects
@@ -24,17 +23,8 @@ from tests.support.hosts import Cluster, read_all, replicate, write
 from tests.support.partition_maker import NOW_MS, PARTITION
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    yield made
-    made.store.close()
-
-
 def test_a_log_is_read_through_both_tiers(cluster: Cluster) -> None:
-    host = cluster.host("a")
-    host.become_leader(0)
-    write(host, 40)
+    host = cluster.led(40)
     assert host.copy() > 3
     expected = read_all(host)
     cluster.clean()
@@ -131,9 +121,7 @@ def test_a_batch_that_is_sent_again_is_there_once(cluster: Cluster) -> None:
 
 
 def test_open_transaction_is_not_copied(cluster: Cluster) -> None:
-    host = cluster.host("a")
-    host.become_leader(0)
-    write(host, 8)
+    host = cluster.led(8)
     host.append(
         [NewRecord(b"t", b"v", NOW_MS)], producer_id=7, producer_epoch=0, base_sequence=0,
         is_transactional=True,
@@ -150,9 +138,7 @@ def test_open_transaction_is_not_copied(cluster: Cluster) -> None:
 
 
 def test_offset_for_time_is_found_in_either_tier(cluster: Cluster) -> None:
-    host = cluster.host("a")
-    host.become_leader(0)
-    write(host, 40, keys=40)
+    host = cluster.led(40, keys=40)
     host.copy()
     host.become_leader(1)
     for i in range(40):
@@ -161,9 +147,7 @@ def test_offset_for_time_is_found_in_either_tier(cluster: Cluster) -> None:
 
 
 def test_offset_for_time_is_found_behind_where_the_log_was_once_closed(cluster: Cluster) -> None:
-    host = cluster.host("a")
-    host.become_leader(0)
-    write(host, 2)
+    host = cluster.led(2)
     host.close()
     again = cluster.host("a")
     again.become_leader(1)
@@ -191,9 +175,7 @@ def test_reader_whose_segment_was_replaced_and_removed_meanwhile_reads_the_new_o
             return super().read_range(key, start, end)
 
     made.objects = Overtaken(made.objects)
-    host = made.host("a")
-    host.become_leader(0)
-    write(host, 40)
+    host = made.led(40)
     host.roll()
     host.copy()
     expected = read_all(host)
@@ -213,9 +195,7 @@ def test_a_transaction_whose_end_is_not_replicated_is_not_stable(
     cluster: Cluster, reopens: bool
 ) -> None:
     """The next leader may end it otherwise; also after a restart, behind a snapshot."""
-    host = cluster.host("a")
-    host.become_leader(0)
-    write(host, 4)
+    host = cluster.led(4)
     host.append([NewRecord(b"t", b"1")], producer_id=7, producer_epoch=0, base_sequence=0,
                 is_transactional=True)  # fmt: skip
     host.append([NewRecord(b"k", b"%d" % number) for number in range(3)])

@@ -12,6 +12,7 @@ from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key, expl
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.survey.request import CleanRequest, PartitionRequest
+from tests.support.flipped import flip
 from tests.support.partition_maker import (
     COMPACT,
     NOW_MS,
@@ -68,7 +69,7 @@ def test_half_a_swap_is_not_taken_for_the_log(directory: Path) -> None:
 def test_a_swap_that_is_under_way_is_waited_for(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keeplast.log.settled.is_locked", lambda _: True)
+    monkeypatch.setattr("keeplast.log.readers.is_locked", lambda _: True)
     half_swapped(directory)
 
     class Ending(LocalFiles):
@@ -120,8 +121,6 @@ def test_a_log_that_changes_each_time_is_no_answer(directory: Path) -> None:
 
 def test_damage_is_told_where_nothing_has_changed(directory: Path) -> None:
     path = directory / "00000000000000000000.log"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip(path)
     with pytest.raises(CorruptError, match="crc"):
         explain(directory)

@@ -16,9 +16,9 @@ from keeplast.errors import StoppedError
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
 from keeplast.format.record import Record
-from keeplast.inspect import foreign_search
+from keeplast.inspect import remains
 from keeplast.inspect.erasure_search import LOOKS_MAX, PIECE_BYTES, WantedKeys
-from keeplast.inspect.foreign_search import (
+from keeplast.inspect.remains import (
     CHANGING,
     DAMAGED,
     EMPTY_KEY,
@@ -30,8 +30,8 @@ from keeplast.inspect.foreign_search import (
     ForeignPath,
     KeyBytes,
     search_foreign,
+    walk,
 )
-from keeplast.inspect.foreign_walk import walk
 from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.tier.objects.handles import BytesReadHandle
 from tests.support.small_log import batch
@@ -64,7 +64,7 @@ def test_the_bytes_of_keys_are_found_wherever_windows_end(
 ) -> None:
     data = b"".join(pieces)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(foreign_search, "PIECE_BYTES", window)
+        patch.setattr(remains, "PIECE_BYTES", window)
         found = KeyBytes(keys).find(BytesReadHandle(data), lambda _: None)
     assert {key for key in keys if key and key in data} == found
 
@@ -201,7 +201,7 @@ def test_deep_folders_are_entered(tmp_path: Path) -> None:
 def test_more_paths_than_are_told_are_in_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foreign_search, "PATHS_MAX", 3)
+    monkeypatch.setattr(remains, "PATHS_MAX", 3)
     for number in range(4):
         (tmp_path / str(number)).write_bytes(b"")
     (each,) = told(tmp_path, wanted(KEY)).values()

@@ -8,15 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keeplast.api.configured_log import open_log
-from keeplast.format.rank import header_version
-from keeplast.format.record import Record
-from keeplast.inspect.preview import StrategyPreview, preview_strategy
-from keeplast.inspect.version_spread import GREATEST_MAX, SAMPLE_MAX, VersionSpread
+from keeplast.api.open_log import open_log
+from keeplast.format.record import Record, header_version
+from keeplast.inspect.preview import (
+    GREATEST_MAX,
+    SAMPLE_MAX,
+    StrategyPreview,
+    VersionSpread,
+    preview_strategy,
+)
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Strategy, TopicConfig
 from tests.support.record_rank import Rank, rank_of
 from tests.support.scenario_log import PARTITION, ScenarioLog
 from tests.support.versioned_history import write_history

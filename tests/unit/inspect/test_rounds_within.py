@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keeplast.inspect.receipt_groups import Print, rounds_behind, rounds_within
+from keeplast.inspect.receipt_proof import Print, rounds_behind, rounds_within
 from keeplast.model.partition import TopicPartition
 from keeplast.survey.receipt_book import RoundReceipt, SegmentEntry
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from keeplast.format.compression import Codec
 from keeplast.inspect.stages import StageCounts, Stages, stages_by_headers, stages_by_records
 from keeplast.inspect.verified_log import VerifiedLog
 from keeplast.log.partition_log import find_tail, list_partition
+from tests.support.flipped import flip
 from tests.support.log_builder import LogBuilder, record_of, text, tombstone_of
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import COMPACT, DAY_MS, NOW_MS, clean_at
@@ -22,9 +24,8 @@ HORIZON_MS = NOW_MS + DAY_MS
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[LogBuilder]:
-    builder = LogBuilder(tmp_path / "t-0", COMPACT)
-    yield builder
-    builder.close()
+    with closing(LogBuilder(tmp_path / "t-0", COMPACT)) as builder:
+        yield builder
 
 
 def ignore(_: int) -> None:
@@ -133,9 +134,7 @@ def test_all_bytes_are_told_of_on_the_way(log: LogBuilder) -> None:
 def test_records_are_checked_and_headers_are_not(log: LogBuilder) -> None:
     write_deletions(log)
     path = log.path(0)
-    data = bytearray(path.read_bytes())
-    data[70] ^= 1
-    path.write_bytes(data)
+    flip(path, 70)
     assert StageCounts(None, 0, 0) == by_headers(log).tombstones
     with pytest.raises(CorruptError):
         by_records(log)

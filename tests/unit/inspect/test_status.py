@@ -12,9 +12,9 @@ import pytest
 from keeplast.cleaner.reasons import NothingBelow, RatioTooLow
 from keeplast.inspect.status import LogStatus, TombstoneReading, find_status
 from keeplast.log.append import NewRecord
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.survey.log_bounds import Checkpoints
+from keeplast.survey.bounds import Checkpoints
 from keeplast.survey.notes import RollNote
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.wording import basis_words
@@ -117,6 +117,23 @@ def test_an_open_transaction_leaves_it_without_a_bound(log: LogBuilder) -> None:
 def test_so_does_a_high_watermark_below_the_end(log: LogBuilder) -> None:
     why = basis_words(status(log, watermark=3).eligibility.basis)
     assert why.startswith("no date, because the high watermark is 3")
+
+
+@pytest.mark.parametrize(
+    ("changes", "regions"),
+    [
+        ({}, "dirty dirty active"),
+        ({"first_dirty": 2}, "clean dirty active"),
+        ({"first_dirty": 3}, "clean dirty active"),
+        ({"first_dirty": 6}, "clean clean clean"),
+        ({"watermark": 3}, "dirty unstable active"),
+        ({"min_compaction_lag_ms": DAY_MS - 2 * HOUR_MS}, "dirty uncleanable active"),
+    ],
+)
+def test_every_segment_is_in_one_region(
+    log: LogBuilder, changes: dict[str, Any], regions: str
+) -> None:
+    assert regions.split() == [each.value for each in status(log, **changes).regions]
 
 
 def test_the_least_lag_looks_into_the_active_segment(log: LogBuilder) -> None:

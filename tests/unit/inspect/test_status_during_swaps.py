@@ -8,7 +8,7 @@ import pytest
 
 from keeplast.inspect.status import LogStatus, TombstoneReading, find_statuses
 from keeplast.log.files import FileStat, ReadHandle
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.mixed_log import write_mixed_log

@@ -16,26 +16,32 @@ from keeplast.format.checkpoint import encode_offsets
 from keeplast.format.compression import Codec
 from keeplast.format.filename import LOG_START_CHECKPOINT
 from keeplast.format.record import Record
-from keeplast.inspect.final_records import (
+from keeplast.inspect.sorted_runs import (
+    COLUMNS,
+    FLAGS,
+    HORIZON,
     IS_TOMBSTONE,
+    OFFSET,
     OLDER_LEFT,
     OLDER_RIGHT,
     ON_LEFT,
     ON_RIGHT,
+    VERSION,
+    Rows,
+    SortedRuns,
     final_records,
 )
-from keeplast.inspect.sorted_runs import COLUMNS, FLAGS, HORIZON, OFFSET, VERSION, Rows, SortedRuns
-from keeplast.inspect.verdicts import VerificationReport
 from keeplast.inspect.verification import Verifier, VerifySettings
+from keeplast.inspect.verified_log import VerificationReport
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
-from keeplast.model.document import encode
+from keeplast.model.document import Verdict, encode
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.model.verdict import Verdict
 from keeplast.survey.receipt_book import RoundReceipt, read_receipts
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.cleaned_pair import BOUND, LATE_MS, SECOND_MS, TOPIC, make_pair
 from tests.support.damaged_log import DamagedLog
+from tests.support.flipped import flip
 from tests.support.legacy_sets import encode_message_set
 from tests.support.log_builder import START_MS
 from tests.support.scenario_log import DAY_MS, PARTITION, ScenarioLog
@@ -243,9 +249,7 @@ def test_replicas_that_differ_in_a_value_or_lack_one_are_broken(tmp_path: Path) 
 def test_damaged_log_before_cleaning_leaves_nothing_to_judge(tmp_path: Path) -> None:
     pair = make_pair(tmp_path)
     path = pair.before / f"{0:020d}.log"
-    data = bytearray(path.read_bytes())
-    data[70] ^= 1
-    path.write_bytes(data)
+    flip(path, 70)
     report = verifier(now_ms=SECOND_MS).verify_pair(pair.before, pair.after)
     assert {Verdict.UNJUDGED} == {check.verdict for check in report.checks}
     assert "crc mismatch" in report.checks[0].reasons[0]

@@ -16,14 +16,12 @@ import pytest
 
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.batch import encode_batch
-from keeplast.format.control import ControlType, EndTransactionMarker, encode_end_transaction
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
-from keeplast.format.record import Record
-from keeplast.inspect.verdicts import VerificationReport
+from keeplast.format.record import ControlType, EndTransactionMarker, Record, encode_end_transaction
 from keeplast.inspect.verification import Verifier, VerifySettings
+from keeplast.inspect.verified_log import VerificationReport
 from keeplast.log.files import LocalFiles
-from keeplast.model.document import encode
-from keeplast.model.verdict import Verdict
+from keeplast.model.document import Verdict, encode
 from tests.support.cleaned_pair import BOUND, LATE_MS, SECOND_MS, TOPIC, CleanedPair, make_pair
 from tests.support.damaged_log import DamagedLog, remade
 from tests.support.log_builder import START_MS

@@ -12,11 +12,10 @@ import pytest
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
 from keeplast.format.record import Record
-from keeplast.inspect.verdicts import VerificationReport
 from keeplast.inspect.verification import Verifier, VerifySettings
+from keeplast.inspect.verified_log import VerificationReport
 from keeplast.log.files import LocalFiles
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Strategy, TopicConfig
 from keeplast.survey.receipt_book import read_receipts
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.damaged_log import DamagedLog

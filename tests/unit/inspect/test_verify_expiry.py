@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.inspect.verdicts import VerificationReport
 from keeplast.inspect.verification import Verifier, VerifySettings
+from keeplast.inspect.verified_log import VerificationReport
 from keeplast.log.files import LocalFiles
+from keeplast.model.document import Verdict
 from keeplast.model.topic_config import TopicConfig
-from keeplast.model.verdict import Verdict
 from keeplast.survey.receipt_book import read_receipts
 from tests.support.expiring_log import BOTH, expiry_request, set_log_start
 from tests.support.partition_maker import (

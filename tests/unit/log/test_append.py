@@ -9,14 +9,14 @@ import pytest
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format import leader_epoch, offset_index, producer_snapshot, time_index, txn_index
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import read_batches
 from keeplast.format.producer_snapshot import ProducerEntry
+from keeplast.format.record import ControlType
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 from keeplast.model.topic_config import TopicConfig
 from tests.support.manual_clock import ManualClock
 

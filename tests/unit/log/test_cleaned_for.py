@@ -14,7 +14,7 @@ from keeplast.format.checkpoint import encode_offsets
 from keeplast.format.filename import CLEANED_FOR, CLEANER_CHECKPOINT
 from keeplast.format.record import Record
 from keeplast.inspect.status import find_status
-from keeplast.log.cleaned_for import (
+from keeplast.log.checkpoints import (
     RoundNote,
     cleaned_for,
     drop_note,
@@ -25,8 +25,8 @@ from keeplast.log.cleaned_for import (
 )
 from keeplast.log.files import LocalFiles
 from keeplast.log.partition_log import PartitionFiles, list_partition
-from keeplast.model.offsets import INT64_MAX
-from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.model.partition import INT64_MAX
+from keeplast.survey.bounds import load_checkpoints
 from keeplast.survey.request import PartitionRequest
 from tests.support.partition_maker import NOW_MS, PARTITION, clean_request, one, write_partition
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import InvalidError
-from keeplast.format.control import ControlType
+from keeplast.format.record import ControlType
+from keeplast.log.active_segment import BATCHES_KEPT
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
-from keeplast.log.producer_state import BATCHES_KEPT
-from keeplast.model.offsets import INT32_MAX
+from keeplast.model.partition import INT32_MAX
 from keeplast.model.topic_config import TopicConfig
 
 PRODUCER = 7

@@ -10,9 +10,9 @@ import pytest
 from keeplast.format import offset_index, time_index
 from keeplast.format.filename import INDEX, TIME_INDEX
 from keeplast.log.append import NewRecord
-from keeplast.log.fetch import fetch, find_offset_for_time
 from keeplast.log.files import LocalFiles
 from keeplast.log.partition_log import list_partition
+from keeplast.log.readers import fetch, find_offset_for_time
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import COMPACT, NOW_MS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import InvalidError, RefusedError
-from keeplast.log import write_back
+from keeplast.log import files as write_back
 from keeplast.log.files import WRITE_BACK_BYTES, FileStat, LocalFiles, reading
 
 FILES = LocalFiles()

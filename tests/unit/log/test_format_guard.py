@@ -12,7 +12,7 @@ import pytest
 from keeplast.errors import CorruptError, RefusedError
 from keeplast.format.filename import is_unknown_kind
 from keeplast.log.files import LocalFiles
-from keeplast.log.format_guard import check_understood
+from keeplast.log.log_end import check_understood
 from keeplast.survey.report import RoundReport
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import SMALL_SEGMENTS, clean_request, coordinator, last_round

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.log.index_walk import IndexWalk, OffsetAnswers, TimeAnswers
+from keeplast.log.indexes import IndexWalk, OffsetAnswers, TimeAnswers
 
 BASE = 100
 BATCHES = [(0, 40, 104, 7), (40, 90, 109, 5), (90, 150, 119, 9), (150, 170, 119 + 6, 9)]

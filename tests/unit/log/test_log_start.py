@@ -10,7 +10,7 @@ from keeplast.format.filename import LOG_START_CHECKPOINT
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import LocalFiles
-from keeplast.log.log_start import retire_below, retire_segments, settle_log_start, trim_epochs
+from keeplast.log.truncation import retire_below, retire_segments, settle_log_start, trim_epochs
 from keeplast.model.partition import TopicPartition
 
 FILES = LocalFiles()

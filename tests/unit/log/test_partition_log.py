@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.errors import (
     CorruptError,
     InterruptedSwapError,
@@ -22,10 +22,10 @@ from keeplast.format.filename import INDEX, TIME_INDEX
 from keeplast.format.message_set import read_batches
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.data_directory import place_path
 from keeplast.log.files import LocalFiles
-from keeplast.log.format_guard import check_understood
 from keeplast.log.lock import locked
-from keeplast.log.object_paths import place_path
+from keeplast.log.log_end import check_understood
 from keeplast.log.partition_log import (
     PartitionFiles,
     SegmentIndexes,

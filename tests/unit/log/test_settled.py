@@ -9,7 +9,7 @@ import pytest
 from keeplast.errors import RefusedError, UnavailableError
 from keeplast.log.files import LocalFiles
 from keeplast.log.lock import locked
-from keeplast.log.settled import SWAP_SECONDS_MAX, settled_partition
+from keeplast.log.readers import SWAP_SECONDS_MAX, settled_partition
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import one, write_partition
 

@@ -11,14 +11,13 @@ from keeplast.errors import CorruptError
 from keeplast.format import txn_index
 from keeplast.format.batch import RecordBatch, encode_batch
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType, EndTransactionMarker, encode_end_transaction
 from keeplast.format.message_set import read_batches
 from keeplast.format.producer_snapshot import ProducerEntry
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, EndTransactionMarker, Record, encode_end_transaction
 from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.active_segment import ProducerState
 from keeplast.log.files import LocalFiles
 from keeplast.log.partition_log import find_tail, list_partition
-from keeplast.log.producer_state import ProducerState
 from keeplast.log.transactions import aborted_between, aborted_by_segment
 from keeplast.log.windows import WindowBuffers
 from tests.support.legacy_sets import encode_message_set

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.errors import CorruptError
 from keeplast.log.windows import WindowBuffers, read_windows
 from tests.support.kernel_window import PATH, MemoryHandle, windows_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keeplast.model.duration import duration_text, precise_relative_text
+from keeplast.model.text import duration_text, precise_relative_text
 
 
 @pytest.mark.parametrize(

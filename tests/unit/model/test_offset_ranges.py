@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keeplast.model.offsets import range_text
+from keeplast.model.partition import range_text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keeplast.model.redaction import (
+from keeplast.model.text import (
     option_secrets,
     secrets_of,
     shown_url,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keeplast.errors import InvalidError
-from keeplast.model.size import find_size, parse_size
+from keeplast.model.text import find_size, parse_size
 
 
 @pytest.mark.parametrize(

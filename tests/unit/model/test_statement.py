@@ -9,8 +9,7 @@ import json
 import pytest
 
 from keeplast.errors import InvalidError
-from keeplast.model.keyed_hash import KeyHasher
-from keeplast.model.statement import read_statement, statement_bytes
+from keeplast.model.erasure_request import KeyHasher, read_statement, statement_bytes
 
 STATEMENT = {"b": [1, None, "é"], "a": {"z": "", "y": True}}
 

@@ -12,12 +12,12 @@ import pytest
 
 from keeplast.errors import RefusedError
 from keeplast.log.files import LocalFiles
-from keeplast.pipeline.export_place import ExportPlace, sweep_killed
+from keeplast.pipeline.export_files import ExportPlace, sweep_killed
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from keeplast.pipeline.export_place import ExportPlace
+from keeplast.pipeline.export_files import ExportPlace
 place = ExportPlace(Path(sys.argv[1]), "0123abcd")
 with place.held():
     place.staging.mkdir()

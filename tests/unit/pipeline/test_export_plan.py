@@ -11,12 +11,9 @@ from keeplast.cleaner.shapes import Ground
 from keeplast.log.files import LocalRecipe
 from keeplast.log.partition_log import SegmentFiles, SegmentIndexes
 from keeplast.model.partition import TopicPartition
-from keeplast.model.shape import Shape
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
-from keeplast.pipeline.export_plan import ExportedState, choose_cuts, parts_of_state
-from keeplast.read.log_ranges import Wanted
-from keeplast.read.log_view import LogView, SeenSegment
+from keeplast.model.topic_config import Shape, Strategy, TopicConfig
+from keeplast.pipeline.export_tasks import ExportedState, choose_cuts, parts_of_state
+from keeplast.read.log_view import LogView, SeenSegment, Wanted
 
 MIB = 1 << 20
 SEGMENT = 64 * MIB

@@ -12,7 +12,7 @@ from keeplast.pipeline.log_parts import (
     LogPart,
     share_out,
 )
-from keeplast.read.log_ranges import ALL, Split
+from keeplast.read.log_view import ALL, Split
 
 MIB = 1 << 20
 

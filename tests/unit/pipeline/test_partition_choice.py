@@ -9,8 +9,7 @@ import pytest
 from keeplast.errors import InvalidError
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
-from keeplast.pipeline.option_texts import OptionTexts
-from keeplast.pipeline.partition_choice import read_choice
+from keeplast.pipeline.query_options import OptionTexts, read_choice
 
 NAMES = ("assign", "subscribe", "subscribePattern")
 

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from keeplast.errors import UnavailableError
-from keeplast.pipeline import session
+from keeplast.pipeline import runner
 
 CALL = """An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.
 : org.apache.spark.SparkException: Could not parse Master URL: 'local[2'
@@ -39,7 +39,7 @@ def test_a_failed_start_is_one_line_with_the_reason(
         raise error
 
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", fail)
-    monkeypatch.setattr(session, "_require_java", lambda: None)
+    monkeypatch.setattr(runner, "_require_java", lambda: None)
     with pytest.raises(UnavailableError) as raised:
-        session.start_session("local[1]", None)
+        runner.start_session("local[1]", None)
     assert str(raised.value).endswith(f" master=local[1] error={expected}")

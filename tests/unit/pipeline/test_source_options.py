@@ -6,7 +6,7 @@ import pytest
 
 from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
-from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import Strategy
 from keeplast.pipeline.arrow_batches import COLUMN_NAMES
 from keeplast.pipeline.source_options import EndOfLog, Isolation, SourceContent, read_options
 

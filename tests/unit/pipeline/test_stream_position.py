@@ -16,8 +16,7 @@ from keeplast.log.append import NewRecord
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.source_options import read_options
-from keeplast.pipeline.stream_position import Lineage, Position, read_position
-from keeplast.pipeline.stream_reader import LogStreamReader
+from keeplast.pipeline.stream_reader import Lineage, LogStreamReader, Position, read_position
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import NOW_MS
 

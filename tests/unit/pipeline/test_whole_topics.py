@@ -21,6 +21,7 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.data_source import SCHEMA
 from keeplast.pipeline.log_parts import Logs
 from keeplast.pipeline.source_options import read_options
+from tests.support.flipped import flip
 from tests.support.heard_export import HeardExport
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import NOW_MS
@@ -190,9 +191,7 @@ def test_a_replica_that_is_damaged_is_an_error_and_not_a_shorter_one(
 ) -> None:
     copy = write(tmp_path / "copy/t-0", 9)
     path = copy / "00000000000000000000.log"
-    data = bytearray(path.read_bytes())
-    data[-100] ^= 1
-    path.write_bytes(data)
+    flip(path, -100)
     options = read_options({"paths": json.dumps([str(one), str(copy.parent)])}, is_streaming=False)
     with pytest.raises(CorruptError, match="whole batches follow"):
         Logs(options)

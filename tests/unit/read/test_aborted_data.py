@@ -15,19 +15,19 @@ from keeplast import open_log
 from keeplast.api.open_log import OpenLog
 from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.clock import SystemClock
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.errors import ConflictError
 from keeplast.format import txn_index
-from keeplast.format.control import ControlType
+from keeplast.format.record import ControlType
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.log.windows import Window
-from keeplast.model.shape import Shape
-from keeplast.read.aborted_data import AbortedData
-from keeplast.read.log_ranges import ALL, Split, Wanted
+from keeplast.model.topic_config import Shape
 from keeplast.read.log_state import read_state
+from keeplast.read.log_view import ALL, Split, Wanted
 from keeplast.read.record_source import read_records
+from keeplast.read.transactions import AbortedData
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner

@@ -18,11 +18,12 @@ from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.log.log_end import SEARCH_BYTES_MAX, find_whole_batch
 from keeplast.log.partition_log import Tail, find_tail, list_partition
+from keeplast.model.document import Verdict
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.model.verdict import Verdict
 from keeplast.pipeline.log_parts import Logs
 from keeplast.pipeline.source_options import read_options
+from tests.support.flipped import flip
 from tests.support.heard_export import HeardExport
 from tests.support.log_builder import LogBuilder
 from tests.support.source_reading import read_log, view_of
@@ -55,12 +56,6 @@ def active(log: LogBuilder) -> Path:
 
 def batch_bytes(log: LogBuilder) -> int:
     return active(log).stat().st_size // BATCHES
-
-
-def flip(path: Path, position: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 4
-    path.write_bytes(data)
 
 
 def replicated_to(log: LogBuilder, offset: int) -> None:
@@ -102,7 +97,7 @@ def test_a_bad_batch_that_whole_ones_follow_is_an_error_for_every_reader(
     log: LogBuilder, reader: Callable[[Path], None], field: int
 ) -> None:
     size = batch_bytes(log)
-    flip(active(log), 10 * size + field)
+    flip(active(log), 10 * size + field, 4)
     # A round, which explain foresees, is refused over what a newer Kafka may have written.
     is_refused = reader is by_explain and field == 16
     with pytest.raises(RefusedError if is_refused else CorruptError) as caught:
@@ -138,14 +133,14 @@ def test_a_log_that_ends_below_its_high_watermark_is_an_error_for_every_reader(
 
 def test_a_bad_last_batch_below_the_high_watermark_is_an_error(log: LogBuilder) -> None:
     replicated_to(log, log.log_end)
-    flip(active(log), active(log).stat().st_size - 20)
+    flip(active(log), active(log).stat().st_size - 20, 4)
     with pytest.raises(CorruptError, match="ends below its high watermark") as caught:
         view_of(log.directory)
     assert f"{log.log_end - 1}; crc mismatch" in str(caught.value)
 
 
 def test_verify_finds_such_a_log_unreadable(log: LogBuilder) -> None:
-    flip(active(log), 10 * batch_bytes(log) + 70)
+    flip(active(log), 10 * batch_bytes(log) + 70, 4)
     report = Verifier(FILES, VerifySettings(COMPACTED)).verify_in_place(log.directory, ())
     assert Verdict.HOLDS != report.verdict
     assert "whole batches follow" in str(report.as_document())
@@ -181,7 +176,7 @@ def test_who_accepts_loss_reads_what_there_is_below_the_high_watermark(log: LogB
     logs = Logs(read_options(given, is_streaming=False))
     view = logs.look(logs.entries[0])
     assert log.log_end == view.log_end == view.high_watermark
-    flip(active(log), 70)
+    flip(active(log), 70, 4)
     with pytest.raises(CorruptError, match="whole batches follow"):
         logs.look(logs.entries[0])
 

@@ -12,15 +12,16 @@ from keeplast.clock import SystemClock
 from keeplast.errors import CorruptError, RefusedError, UnavailableError
 from keeplast.format import offset_index, time_index
 from keeplast.format.checkpoint import encode_offsets
-from keeplast.log import settled
+from keeplast.log import readers
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.log.lock import locked
 from keeplast.model.partition import TopicPartition
-from keeplast.read.log_ranges import Wanted
+from keeplast.read.log_view import Wanted
 from keeplast.read.record_source import read_records
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from tests.support.counting_files import CountingFiles
+from tests.support.flipped import flip
 from tests.support.log_builder import LogBuilder
 from tests.support.manual_clock import ManualClock
 from tests.support.mixed_log import write_mixed_log
@@ -167,9 +168,7 @@ def test_a_torn_tail_is_not_read(directory: Path) -> None:
 
 def test_damage_in_a_closed_segment_names_the_place(directory: Path) -> None:
     path = directory / f"{RECORDS:020d}.log"
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(data)
+    flip(path, -3)
     with pytest.raises(CorruptError) as caught:
         read_log(directory)
     assert str(path) == caught.value.path
@@ -254,7 +253,7 @@ def test_a_swap_that_never_ends_is_an_error(directory: Path) -> None:
     clock = ManualClock(NOW_MS)
     with locked(directory.parent), pytest.raises(UnavailableError):
         view_of(directory, clock=clock)
-    assert clock.seconds() - NOW_MS / 1000 >= settled.SWAP_SECONDS_MAX
+    assert clock.seconds() - NOW_MS / 1000 >= readers.SWAP_SECONDS_MAX
 
 
 def test_a_swap_that_was_interrupted_is_not_waited_for(directory: Path) -> None:

@@ -10,12 +10,11 @@ import pytest
 
 from keeplast.columns.winners import KeyMap
 from keeplast.log.append import NewRecord
-from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import Strategy
 from keeplast.read import log_state
-from keeplast.read.log_state import Winners, winning_offsets
-from keeplast.read.state_parts import CutState, send_keys
+from keeplast.read.log_state import CutState, Winners, send_keys, winning_offsets
 from keeplast.rewrite.ranking import Ranking
-from keeplast.rewrite.waiting_rows import ROWS_MIN, WaitingRows
+from keeplast.rewrite.standings import ROWS_MIN, WaitingRows
 from tests.support.log_builder import LogBuilder
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import NOW_MS, SMALL_SEGMENTS, clean, clean_request

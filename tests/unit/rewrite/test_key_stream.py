@@ -13,11 +13,10 @@ from keeplast.columns.verdicts import DISORDER
 from keeplast.errors import CorruptError
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.log.files import LocalReadHandle
-from keeplast.rewrite import key_stream
-from keeplast.rewrite.key_stream import PIECE_BYTES, KeyStream
+from keeplast.rewrite import index
+from keeplast.rewrite.index import PIECE_BYTES, KeyStream
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from tests.support.kernel_window import HASH_KEY, PATH, MemoryHandle, rows_of, windows_of
@@ -197,4 +196,4 @@ def test_damage_is_found_wherever_it_is(which: str, place: str, tmp_path: Path) 
 
 
 def test_a_piece_is_smaller_than_what_is_stepped_over() -> None:
-    assert PIECE_BYTES < key_stream.STEP_BYTES_MIN
+    assert PIECE_BYTES < index.STEP_BYTES_MIN

@@ -6,15 +6,14 @@ import random
 
 import pytest
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.errors import CorruptError
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec, compress
 from keeplast.format.record import Record
 from keeplast.log.windows import Window
 from keeplast.rewrite import workspace as workspace_module
-from keeplast.rewrite.decompressed_cache import DecompressedCache
-from keeplast.rewrite.workspace import Workspace
+from keeplast.rewrite.workspace import DecompressedCache, Workspace
 from tests.support.kernel_window import HASH_KEY, rows_of, window_of
 
 MIB = 1 << 20

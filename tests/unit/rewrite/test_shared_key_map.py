@@ -9,10 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from keeplast.columns import ranks
-from keeplast.columns.ledger import new_ledger
-from keeplast.columns.ranks import RANK_WORDS, RankedKeyMap
-from keeplast.columns.versions import HAS_VERSION
-from keeplast.columns.winners import SHARDS
+from keeplast.columns.ranks import HAS_VERSION, RANK_WORDS, RankedKeyMap
+from keeplast.columns.winners import SHARDS, new_ledger
 from keeplast.rewrite.stage_work import SharedKeyMap
 
 KEYS = 20_000

@@ -12,18 +12,16 @@ import pytest
 from keeplast.cleaner.shapes import WHOLE, ShapeChoice
 from keeplast.clock import SystemClock
 from keeplast.format import txn_index
-from keeplast.format.control import ControlType
+from keeplast.format.record import ControlType
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import LocalFiles, ReadHandle
-from keeplast.model.shape import Shape
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
-from keeplast.rewrite.marked_plan import MarkedPlan
+from keeplast.model.topic_config import Shape, Strategy, TopicConfig
 from keeplast.rewrite.task import PartitionTask
+from keeplast.rewrite.transactions import MarkedPlan
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
+from keeplast.run.foresight import RESERVE_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
-from keeplast.run.room import RESERVE_BYTES_MIN
 from keeplast.survey.report import RoundReport
 from tests.support.cleanings import Retell, Retold, nothing_tells
 from tests.support.observed_files import ObservedFiles, UnsyncedFiles

@@ -36,18 +36,17 @@ from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import Buffer, FileSystem, LocalFiles, ReadHandle, WriteHandle
-from keeplast.model.document import encode
+from keeplast.model.document import Verdict, encode
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.model.verdict import Verdict
-from keeplast.rewrite.runner import Progressed
-from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.task import PartitionTask, Progressed, TaskResult
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents, RoundWork
+from keeplast.run.foresight import RESERVE_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
-from keeplast.run.room import RESERVE_BYTES_MIN
 from keeplast.survey.receipt_book import read_receipts
 from keeplast.survey.report import RoundReport
+from tests.support.flipped import flip
 from tests.support.mixed_log import LEFT_ALONE, segments, write_mixed_log
 from tests.support.observed_files import ObservedFiles
 from tests.support.partition_maker import (
@@ -429,7 +428,7 @@ def test_target_that_holds_something_is_refused(directory: Path, tmp_path: Path)
         (target / other).parent.mkdir(parents=True)
         (target / other).write_bytes(b"")
         before = tree(target)
-        with pytest.raises(RefusedError, match="--overwrite"):
+        with pytest.raises(RefusedError, match="--despite existing-target"):
             coordinator().clean(replace(clean_request(directory), target=target))
         assert before == tree(target)
         shutil.rmtree(target)
@@ -513,9 +512,7 @@ def test_a_source_that_cannot_be_read_costs_nobody_the_earlier_target(
         (directory.parent / REPLICATION_CHECKPOINT).write_bytes(b"no checkpoint")
     elif name == "damaged":
         path = directory / f"{10:020d}.log"
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1
-        path.write_bytes(data)
+        flip(path)
     elif name == "copied":
         files = Unreadable(directory / LEADER_EPOCH_CHECKPOINT)
     elif name == "skipped":

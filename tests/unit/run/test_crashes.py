@@ -17,7 +17,7 @@ from keeplast.format.record import Record
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.recovery import recover_swap
 from keeplast.model.topic_config import TopicConfig
-from keeplast.run.room import RESERVE_BYTES_MIN
+from keeplast.run.foresight import RESERVE_BYTES_MIN
 from tests.support.mixed_log import write_mixed_log
 from tests.support.observed_files import Crash, ObservedFiles, UnsyncedFiles
 from tests.support.partition_maker import (
@@ -41,7 +41,7 @@ def test_crash_before_every_operation(tmp_path: Path, topic: TopicConfig, room: 
     whole = write_mixed_log(tmp_path / "whole")
     original = read_partition(whole)
     offsets = range(original.end_offset + 1)
-    expected_state = [original.final_values(offset) for offset in offsets]
+    expected_state = original.final_values_from(offsets)
     files = ObservedFiles(free_bytes=RESERVE_BYTES_MIN + room)
     clean(clean_request(whole, topic=topic), files=files)
 
@@ -55,7 +55,7 @@ def test_crash_before_every_operation(tmp_path: Path, topic: TopicConfig, room: 
         shutil.copytree(directory, restarted)
         recover_swap(UnsyncedFiles(), restarted)
         found = read_partition(restarted)
-        assert expected_state == [found.final_values(offset) for offset in offsets], crash_at
+        assert expected_state == found.final_values_from(offsets), crash_at
 
         checkpoint = read_checkpoint(UnsyncedFiles(), directory.parent, CLEANER_CHECKPOINT)
         if not checkpoint:

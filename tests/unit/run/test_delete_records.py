@@ -9,7 +9,7 @@ import pytest
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.log.lock import locked
 from keeplast.model.topic_config import TopicConfig
-from keeplast.run.delete_records import DeleteRecordsReport, delete_records
+from keeplast.run.expiry import DeleteRecordsReport, delete_records
 from tests.support.expiring_log import (
     BOTH,
     cleaner_checkpoint,

@@ -25,11 +25,10 @@ from keeplast.inspect.status import LogStatus, TombstoneReading, find_statuses
 from keeplast.log.append import NewRecord
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
-from keeplast.log.holds import HOLDS_NAME, read_holds, write_holds
 from keeplast.log.lock import locked
+from keeplast.log.root_files import HOLDS_NAME, read_holds, write_holds
 from keeplast.model.hold import AGE_MS_MAX, Hold, HoldPoint
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.partition import TopicPartition
+from keeplast.model.partition import INT64_MAX, TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.read.log_view import LogView
 from keeplast.run.coordinator import Coordinator

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,20 +12,20 @@ from hypothesis import strategies as st
 
 from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.clock import SystemClock
-from keeplast.columns.ledger import new_ledger
-from keeplast.columns.winners import SHARDS
+from keeplast.columns.winners import SHARDS, new_ledger
 from keeplast.errors import UnavailableError
 from keeplast.log.files import FileSystem, LocalFiles
-from keeplast.model.shape import Shape
-from keeplast.rewrite import exchange, joint_run
-from keeplast.rewrite.exchange import KeyFile
-from keeplast.rewrite.runner import Runner
+from keeplast.model.topic_config import Shape
+from keeplast.rewrite import joint_run
+from keeplast.rewrite.joint_run import KeyFile
 from keeplast.rewrite.standings import bucket_of, parts_of
+from keeplast.rewrite.task import Runner
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
-from tests.support.cleanings import OF_THE_SHAPE, Retold, nothing_tells
+from tests.support.cleanings import Retold, nothing_tells, untimed
+from tests.support.flipped import flip
 from tests.support.joint_runner import JointRunner
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import (
@@ -46,26 +45,12 @@ CHOICES = [
     ShapeChoice(Shape.BUCKET, 5),
     ShapeChoice(Shape.BUCKET, 130, task_memory_bytes=BOUNDED),
 ]
-TIMED = ("index_seconds", "clean_seconds", "total_seconds", "removal_seconds", "peak_rss_bytes")
-
-
-@pytest.fixture(scope="module")
-def threads() -> Iterator[LocalRunner]:
-    with LocalRunner(cores=2) as runner:
-        yield runner
 
 
 def cleaned(runner: Runner, directory: Path, *, first_dirty: int = 0) -> RoundReport:
     request = clean_request(directory, topic=SMALL_SEGMENTS)
     request = replace(request, first_dirty_offset=first_dirty)
     return last_round(Coordinator(runner, SystemClock(), LocalFiles(), NoEvents()).clean(request))
-
-
-def untimed(report: RoundReport) -> object:
-    assert report.error is None, report.error
-    assert report.stats is not None
-    stats = replace(report.stats, **dict.fromkeys((*TIMED, *OF_THE_SHAPE), 0))
-    return stats, report.reasons, report.groups, report.end_offset
 
 
 def both_ways(
@@ -154,12 +139,14 @@ def test_offsets_out_of_order_make_all_give_up(threads: LocalRunner, tmp_path: P
 def test_a_task_that_cannot_read_keys_makes_all_give_up(
     threads: LocalRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    find_losers = joint_run.find_losers
+
     def fails_once(
         key_files: list[KeyFile], bucket: int, buckets: int, files: FileSystem
     ) -> object:
         if bucket == 1:
             raise OSError("no such disk")
-        return exchange.find_losers(key_files, bucket, buckets, files)
+        return find_losers(key_files, bucket, buckets, files)
 
     monkeypatch.setattr(joint_run, "find_losers", fails_once)
     joint = both_ways(write_log(tmp_path / "data", [b"k"] * 60), CHOICES[0], threads)
@@ -172,9 +159,7 @@ def test_a_damaged_log_is_told_of_and_left_as_it_was(
 ) -> None:
     directory = write_log(tmp_path / "data", [b"%d" % (n % 7) for n in range(60)])
     path = directory / f"{30:020d}.log"
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(bytes(data))
+    flip(path, -3)
     before = tree(directory)
     joint = JointRunner(threads)
     report = cleaned(Retold(joint, choice, nothing_tells), directory)
@@ -188,16 +173,16 @@ def test_a_file_of_keys_that_is_short_here_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_bytes(bytes(100))
     with pytest.raises(UnavailableError, match="shorter here than where it was written"):
-        exchange.find_losers([KeyFile(path, (0,))], 0, 1, LocalFiles())
+        joint_run.find_losers([KeyFile(path, (0,))], 0, 1, LocalFiles())
 
 
 @given(cells=st.integers(1, 700), data=st.data())
 def test_every_cell_has_one_bucket(cells: int, data: st.DataObject) -> None:
     buckets = cells
     bucket = data.draw(st.integers(0, buckets - 1))
-    first, last = exchange.cells_of_bucket(bucket, buckets)
+    first, last = joint_run.cells_of_bucket(bucket, buckets)
     assert all(bucket == bucket_of(cell, buckets) for cell in range(first, last))
-    before = exchange.cells_of_bucket(bucket - 1, buckets)[1] if bucket else 0
+    before = joint_run.cells_of_bucket(bucket - 1, buckets)[1] if bucket else 0
     assert before == first
     if bucket == buckets - 1:
         assert SHARDS * parts_of(buckets) == last
@@ -205,7 +190,7 @@ def test_every_cell_has_one_bucket(cells: int, data: st.DataObject) -> None:
 
 @given(costs=st.lists(st.integers(0, 50), min_size=1, max_size=40), runs=st.integers(1, 9))
 def test_runs_keep_the_order_and_are_no_more_than_asked_for(costs: list[int], runs: int) -> None:
-    found = exchange.cut_runs(costs, lambda cost: cost, runs)
+    found = joint_run.cut_runs(costs, lambda cost: cost, runs)
     assert costs == [cost for run in found for cost in run]
     assert 1 <= len(found) <= runs
     assert all(found)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from keeplast.errors import UnavailableError
 from keeplast.log.files import LocalFiles
-from keeplast.rewrite.meeting import PATIENCE_SECONDS, Meeting
+from keeplast.rewrite.joint_run import PATIENCE_SECONDS, Meeting
 from tests.support.manual_clock import ManualClock
-from tests.support.waiting import SECONDS_MAX
+from tests.support.waiting import run_at_once
 
 
 def meeting(directory: Path, number: int, tasks: int, clock: ManualClock) -> Meeting:
@@ -36,11 +37,7 @@ def test_everybody_hears_all_words_of_each_meeting_in_order(tmp_path: Path) -> N
         own = meeting(tmp_path, number, 3, Patient())
         heard[number] = [list(own.meet(f"{word} of {number}")) for word in ("first", "second")]
 
-    threads = [threading.Thread(target=come, args=(number,), daemon=True) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS_MAX)
+    run_at_once(partial(come, number) for number in range(3))
     said = [[f"{word} of {number}" for number in range(3)] for word in ("first", "second")]
     assert {0: said, 1: said, 2: said} == heard
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from keeplast.columns import verdicts
+from keeplast.log.data_directory import place_path
 from keeplast.log.files import FilesRecipe, LocalRecipe, WriteHandle
-from keeplast.log.object_paths import place_path
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.task import IndexStats, PartitionTask, TaskResult
 from keeplast.run import pace
@@ -25,12 +25,12 @@ from keeplast.run.pace import (
     SLOW_IN_TURN,
     SMALL_BYTES_MAX,
     TRIED_AGAIN,
+    Publishing,
     Quickness,
     is_small,
 )
-from keeplast.run.publishing import Publishing
 from keeplast.survey.report import CleanReport
-from keeplast.tier.objects.mounted_files import MountedRecipe
+from keeplast.tier.objects.object_files import MountedRecipe
 from tests.support.manual_clock import ManualClock
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import (

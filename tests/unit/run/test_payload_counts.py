@@ -15,7 +15,7 @@ from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
 from keeplast.format.record import Record
 from keeplast.log.files import LocalFiles
-from keeplast.model.shape import Shape
+from keeplast.model.topic_config import Shape
 from keeplast.rewrite import workspace
 from keeplast.rewrite.stats import Stats
 from keeplast.run.coordinator import Coordinator

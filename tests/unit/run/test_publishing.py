@@ -18,7 +18,7 @@ from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.task import IndexStats, TaskResult
-from keeplast.run.publishing import COMMITS_MAX, Publishing
+from keeplast.run.pace import COMMITS_MAX, Publishing
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import (
     clean_request,

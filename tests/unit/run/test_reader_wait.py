@@ -14,20 +14,18 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from keeplast.cli.main import app
-from keeplast.cluster.facts import TopicEnds
 from keeplast.cluster.group_offsets import BrokerGroups
+from keeplast.cluster.live_cluster import TopicEnds
 from keeplast.errors import UnavailableError
-from keeplast.format.control import ControlType
+from keeplast.format.record import ControlType
 from keeplast.inspect.explain import AskedKey, explain_key
 from keeplast.inspect.fates import Outlook
 from keeplast.inspect.status import LogStatus, TombstoneReading, find_statuses
 from keeplast.inspect.traces import find_last_trace, hold_words
 from keeplast.log.files import LocalFiles
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import Absence
-from keeplast.model.shape import Shape
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.hold import Absence
+from keeplast.model.partition import INT64_MAX, TopicPartition
+from keeplast.model.topic_config import Shape, TopicConfig
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.run.coordinator import Coordinator
 from keeplast.survey.group_offsets import FRESH_MS
@@ -168,7 +166,7 @@ def test_all_groups_must_have_read_it(directory: Path) -> None:
     report = clean(directory, HORIZON_MS, topic=topic)
     assert report.skipped
     (words,) = [each for each in report.notes if "wait for readers" in each]
-    assert f"at most 10 d behind their delete horizon: group g has read up to offset {END}" in words
+    assert f"at most 10 d after their delete horizon: group g has read up to offset {END}" in words
     home = f"__consumer_offsets-{home_of('h')}"
     assert f"group h counts as not there yet: {home}, where its offsets would be, is not" in words
     commit(directory, END, "h")

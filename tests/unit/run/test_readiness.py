@@ -7,7 +7,7 @@ from pathlib import Path
 
 from keeplast.errors import UnavailableError
 from keeplast.log.files import LocalFiles
-from keeplast.run.readiness import PROBE, PROBE_MS_MAX, unready_roots
+from keeplast.run.foresight import PROBE, PROBE_MS_MAX, unready_roots
 from keeplast.tier.objects.object_files import ObjectFiles
 from keeplast.tier.objects.stores import open_tree
 from tests.support.partition_maker import NOW_MS

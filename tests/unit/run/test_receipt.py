@@ -9,8 +9,7 @@ import pytest
 
 from keeplast.log.files import LocalFiles
 from keeplast.run.receipt import append_receipt
-from keeplast.survey.receipt_book import LINE_BYTES, LINE_BYTES_MAX
-from keeplast.survey.receipt_clock import clock_notes
+from keeplast.survey.receipt_book import LINE_BYTES, LINE_BYTES_MAX, clock_notes
 from keeplast.survey.wording import sentences
 
 

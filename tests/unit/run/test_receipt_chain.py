@@ -242,7 +242,7 @@ def test_a_chain_whose_host_nobody_wrote_down_is_told_so() -> None:
     chain = check_lines(lambda: lines, facts)
     assert "its chain is whole, proven up to the head that was kept" == chain.sentence
     other = check_lines(list, facts)
-    assert "1 chain (a host that nobody wrote down, to line 1)" in other.problems[0]
+    assert "1 chain (an unnamed host, to line 1)" in other.problems[0]
 
 
 def test_a_chain_is_found_beside_those_that_are_read_at_once(

@@ -13,8 +13,7 @@ from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
 from keeplast.format.record import Record
 from keeplast.log.files import LocalFiles
-from keeplast.rewrite.runner import Progressed
-from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.task import PartitionTask, Progressed, TaskResult
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.survey.report import RoundReport

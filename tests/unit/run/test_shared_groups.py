@@ -15,24 +15,19 @@ from keeplast.errors import StoppedError, UnavailableError
 from keeplast.format.batch import encode_batch
 from keeplast.format.checksum import Buffer
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.log.files import FileSystem, LocalFiles, LocalWriteHandle, ReadHandle, WriteHandle
-from keeplast.model.shape import Shape
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Shape, Strategy, TopicConfig
 from keeplast.rewrite import shared_group
-from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.shared_group import SharedGroup
 from keeplast.rewrite.stage_work import rewrite, rewritten_by
-from keeplast.rewrite.task import PartitionTask, TaskResult
-from keeplast.run import local_jobs
+from keeplast.rewrite.task import PartitionTask, Progressed, TaskResult
+from keeplast.run import local_runner
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
-from keeplast.run.local_jobs import StagedJob, Work
-from keeplast.run.local_runner import LocalRunner
-from keeplast.run.workbench import Workbench
+from keeplast.run.local_runner import LocalRunner, StagedJob, Work, Workbench
 from keeplast.survey.report import RoundReport
+from tests.support.flipped import flip
 from tests.support.partition_maker import (
     COMPACT,
     NOW_MS,
@@ -147,12 +142,12 @@ def test_parts_in_any_order_leave_the_bytes_of_one_task(
     assert expected == tree(directory)
 
 
-@pytest.mark.parametrize("share", [local_jobs.HELD_SHARE, 1 << 20])
+@pytest.mark.parametrize("share", [local_runner.HELD_SHARE, 1 << 20])
 def test_threads_leave_the_bytes_of_one_task(
     share: int, ends: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A share of 1/2^20 is less than any output, so that all parts wait for their turns."""
-    monkeypatch.setattr(local_jobs, "HELD_SHARE", share)
+    monkeypatch.setattr(local_runner, "HELD_SHARE", share)
     directory = plain_log(tmp_path / "data")
     expected = by_one_task(directory, COMPACT)
     with LocalRunner(cores=2) as threads:
@@ -176,9 +171,7 @@ class Broadcast(OneThread):
 
 def with_a_wrong_byte(directory: Path, base_offset: int) -> Path:
     path = directory / f"{base_offset:020d}.log"
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(bytes(data))
+    flip(path, -3)
     return path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,19 +10,18 @@ import pytest
 
 from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.clock import SystemClock
-from keeplast.format.control import ControlType
+from keeplast.format.record import ControlType
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.model.shape import Shape
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.rewrite.runner import Runner
+from keeplast.model.topic_config import CleanerConfig, Shape, Strategy, TopicConfig
+from keeplast.rewrite.task import Runner
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
-from keeplast.survey.report import CleanReport, RoundReport
+from keeplast.survey.report import CleanReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
-from tests.support.cleanings import OF_THE_SHAPE, Reshaped
+from tests.support.cleanings import Reshaped, untimed
+from tests.support.flipped import flip
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import (
     COMPACT,
@@ -44,25 +42,11 @@ CHOICES = [
     ShapeChoice(Shape.BUCKET, 3),
     ShapeChoice(Shape.BUCKET, 70),
 ]
-TIMED = ("index_seconds", "clean_seconds", "total_seconds", "removal_seconds", "peak_rss_bytes")
 BY_TIMESTAMP = replace(SMALL_SEGMENTS, strategy=Strategy.TIMESTAMP)
-
-
-@pytest.fixture(scope="module")
-def threads() -> Iterator[LocalRunner]:
-    with LocalRunner(cores=2) as runner:
-        yield runner
 
 
 def clean(runner: Runner, request: CleanRequest) -> CleanReport:
     return Coordinator(runner, SystemClock(), LocalFiles(), NoEvents()).clean(request)
-
-
-def untimed(report: RoundReport) -> object:
-    assert report.error is None, report.error
-    assert report.stats is not None
-    stats = replace(report.stats, **dict.fromkeys((*TIMED, *OF_THE_SHAPE), 0))
-    return stats, report.reasons, report.groups, report.end_offset
 
 
 def both_ways(
@@ -135,9 +119,7 @@ def test_a_failed_round_leaves_the_directory_as_it_was(
 ) -> None:
     directory = write_mixed_log(tmp_path / "data")
     path = directory / f"{50:020d}.log"
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(bytes(data))
+    flip(path, -3)
     before = tree(directory)
     report = last_round(
         clean(Reshaped(threads, choice), clean_request(directory, topic=SMALL_SEGMENTS))

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from keeplast.clock import SystemClock
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.shape import Shape
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.partition import INT64_MAX
+from keeplast.model.topic_config import Shape, Strategy, TopicConfig
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner

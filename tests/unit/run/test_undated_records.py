@@ -8,7 +8,7 @@ import pytest
 
 import keeplast
 from keeplast.log.append import NewRecord
-from keeplast.model.offsets import NO_TIMESTAMP
+from keeplast.model.partition import NO_TIMESTAMP
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import NOW_MS
 from tests.support.source_reading import read_log_state

@@ -23,18 +23,17 @@ from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.undo_files import read_kept
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.partition import TopicPartition
-from keeplast.model.shape import Shape
-from keeplast.model.topic_config import TopicConfig
-from keeplast.model.verdict import Verdict
-from keeplast.run.delete_records import delete_records
+from keeplast.model.document import Verdict
+from keeplast.model.partition import INT64_MAX, TopicPartition
+from keeplast.model.topic_config import Shape, TopicConfig
 from keeplast.run.events import NoEvents, RoundWork
-from keeplast.run.room import RESERVE_BYTES_MIN
+from keeplast.run.expiry import delete_records
+from keeplast.run.foresight import RESERVE_BYTES_MIN
 from keeplast.run.undo import UndoRound, drop_kept, find_undo, undo_newest
 from keeplast.survey.receipt_book import read_chain, read_entries, read_receipts, rounds_of
 from keeplast.survey.report import CleanReport, RoundReport
 from tests.support.faulty_files import FaultyFiles
+from tests.support.flipped import flip
 from tests.support.log_builder import LogBuilder
 from tests.support.manual_clock import ManualClock
 from tests.support.observed_files import ObservedFiles, UnsyncedFiles
@@ -239,9 +238,7 @@ def test_trying_it_changes_nothing(root: Path) -> None:
 
 def touch_output(root: Path) -> None:
     path = root / str(PARTITION) / f"{0:020d}.log"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip(path)
 
 
 def lose_output(root: Path) -> None:
@@ -251,9 +248,7 @@ def lose_output(root: Path) -> None:
 def touch_copy(root: Path) -> None:
     name = next(name for name in kept(root) if name.endswith(".log.kept"))
     path = root / str(PARTITION) / name
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip(path)
 
 
 def lose_copy(root: Path) -> None:
@@ -384,7 +379,7 @@ def test_names_like_ours_that_nothing_kept_harm_nothing(root: Path, tmp_path: Pa
 def test_the_oldest_rounds_give_way_where_there_are_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keeplast.run.keeping.ROUNDS_MAX", 2)
+    monkeypatch.setattr("keeplast.run.undoing.ROUNDS_MAX", 2)
     log = new_log(tmp_path)
     rounds = []
     for turn in range(4):

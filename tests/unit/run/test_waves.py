@@ -15,16 +15,15 @@ from keeplast.errors import RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.model.document import Verdict
 from keeplast.model.topic_config import TopicConfig
-from keeplast.model.verdict import Verdict
-from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.stats import Stats
-from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.task import PartitionTask, Progressed, TaskResult
 from keeplast.rewrite.wave import failed_result
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
+from keeplast.run.foresight import RESERVE_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
-from keeplast.run.room import RESERVE_BYTES_MIN
 from keeplast.survey.receipt_book import read_receipts
 from keeplast.survey.report import RoundReport
 from tests.support.mixed_log import segments, write_mixed_log

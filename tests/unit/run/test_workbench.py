@@ -6,7 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 from keeplast.clock import SystemClock
-from keeplast.run.workbench import Workbench
+from keeplast.run.local_runner import Workbench
 
 ALLOWED = os.sched_getaffinity(0)
 

@@ -15,7 +15,7 @@ from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from keeplast.format.message_set import read_batches
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.model.offsets import NO_TIMESTAMP, RELATIVE_OFFSET_MAX
+from keeplast.model.partition import NO_TIMESTAMP, RELATIVE_OFFSET_MAX
 from tests.support.log_builder import text
 from tests.support.scenario_log import FOREVER, PARTITION, SMALL, ScenarioLog
 from tests.unit.scenarios.conftest import MakeLog

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from keeplast.format.control import ControlType, encode_control_key
+from keeplast.format.record import ControlType, encode_control_key
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.append import NewRecord
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 from tests.support.log_builder import text
 from tests.support.scenario_log import BIG, SMALL, ScenarioLog
 from tests.unit.scenarios.conftest import MakeLog

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from keeplast.format.record import Record
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.survey.key_bound import key_capacity
-from keeplast.survey.request import PartitionRequest
+from keeplast.model.topic_config import CleanerConfig, Strategy, TopicConfig
+from keeplast.survey.request import PartitionRequest, key_capacity
 from tests.support import legacy_sets
 from tests.support.log_builder import record_of, text
 from tests.support.scenario_log import PARTITION, ScenarioLog

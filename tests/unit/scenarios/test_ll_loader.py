@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from keeplast.format import producer_snapshot
-from keeplast.format.control import ControlType
 from keeplast.format.filename import INDEX, LOG, TXN_INDEX, segment_file
 from keeplast.format.offset_index import decode as decode_index
 from keeplast.format.producer_snapshot import ProducerEntry
+from keeplast.format.record import ControlType
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.log.partition_log import list_partition, load_aborted
 from keeplast.log.recovery import recover_swap
-from keeplast.model.offsets import RELATIVE_OFFSET_MAX
+from keeplast.model.partition import RELATIVE_OFFSET_MAX
 from keeplast.model.topic_config import TopicConfig
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import (

@@ -10,13 +10,12 @@ from keeplast.cleaner.eligibility import non_active_from, segments_between
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format import txn_index
 from keeplast.format.batch import encode_batch
-from keeplast.format.control import ControlType
 from keeplast.format.producer_snapshot import ProducerEntry
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import LocalFiles
-from keeplast.model.segment import SegmentSummary
-from keeplast.survey.log_bounds import Checkpoints
+from keeplast.model.partition import SegmentSummary
+from keeplast.survey.bounds import Checkpoints
 from keeplast.survey.survey import survey_partition
 from tests.support.partition_maker import (
     COMPACT,

@@ -17,27 +17,27 @@ from typing import Any
 import pytest
 
 from keeplast.errors import CorruptError, InvalidError
-from keeplast.format.attributes import TimestampType
 from keeplast.format.batch import (
     HEADER_BYTES,
     RecordBatch,
+    TimestampType,
     decode_batch,
     encode_batch,
     encode_empty_batch,
 )
 from keeplast.format.checksum import crc32c
 from keeplast.format.compression import Codec
-from keeplast.format.control import (
+from keeplast.format.message_set import Batch, read_batches
+from keeplast.format.producer_snapshot import ProducerEntry
+from keeplast.format.record import (
     ControlType,
     EndTransactionMarker,
+    Record,
     decode_control_type,
     decode_end_transaction,
     encode_control_key,
 )
-from keeplast.format.message_set import Batch, read_batches
-from keeplast.format.producer_snapshot import ProducerEntry
-from keeplast.format.record import Record
-from keeplast.model.offsets import increment_sequence
+from keeplast.model.partition import increment_sequence
 from tests.support.kernel_window import windows_of
 from tests.support.legacy_sets import encode_message, encode_message_set
 from tests.support.partition_maker import (

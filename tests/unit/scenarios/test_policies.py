@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.config.choice import SettingSources
+from keeplast.config.layers import SettingSources
 from keeplast.config.selection import Selection, select_partitions
 from keeplast.log.files import LocalFiles
 from keeplast.survey.report import PartitionReport

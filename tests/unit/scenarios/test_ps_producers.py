@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.producers import last_records
+from keeplast.cleaner.transactions import last_records
 from keeplast.errors import CorruptError
 from keeplast.format.batch import decode_batch, encode_batch, encode_empty_batch
-from keeplast.format.control import ControlType
 from keeplast.format.producer_snapshot import ProducerEntry
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.producer_state import ProducerState
+from keeplast.log.active_segment import ProducerState
 from tests.support.partition_maker import (
     DAY_MS,
     NOW_MS,

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import CorruptError
-from keeplast.format.attributes import TimestampType
-from keeplast.format.batch import decode_batch, encode_batch, encode_empty_batch
+from keeplast.format.batch import TimestampType, decode_batch, encode_batch, encode_empty_batch
 from keeplast.format.compression import Codec
 from keeplast.format.record import Record
-from keeplast.model.offsets import INT32_MAX, NO_TIMESTAMP, increment_sequence
+from keeplast.model.partition import INT32_MAX, NO_TIMESTAMP, increment_sequence
 from tests.support.kernel_window import rows_of, window_of, windows_of
 from tests.support.partition_maker import NOW_MS, clean, clean_request, one, write_partition
 

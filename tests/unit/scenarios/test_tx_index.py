@@ -9,7 +9,7 @@ import pytest
 
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.format import txn_index
-from keeplast.format.control import ControlType
+from keeplast.format.record import ControlType
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles

@@ -10,15 +10,14 @@ import pytest
 from keeplast.errors import InvalidError
 from keeplast.format.batch import decode_batch, encode_batch, encode_empty_batch
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType
 from keeplast.format.filename import SNAPSHOT, segment_file
 from keeplast.format.producer_snapshot import decode as decode_snapshot
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.log.partition_log import list_partition, load_aborted
-from keeplast.model.offsets import INT64_MAX, RELATIVE_OFFSET_MAX
+from keeplast.model.partition import INT64_MAX, RELATIVE_OFFSET_MAX
 from keeplast.model.topic_config import TopicConfig
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import (

@@ -11,8 +11,8 @@ from keeplast.cleaner.retention import ExpiryRule, plan_expiry
 from keeplast.format.producer_snapshot import ProducerEntry
 from keeplast.log.files import LocalFiles
 from keeplast.log.partition_log import list_partition
-from keeplast.model.segment import SegmentSummary
-from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.model.partition import SegmentSummary
+from keeplast.survey.bounds import load_checkpoints
 from keeplast.survey.survey import survey_partition
 from tests.support.expiring_log import (
     BOTH,

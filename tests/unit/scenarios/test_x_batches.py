@@ -9,11 +9,10 @@ import pytest
 from keeplast.errors import CorruptError
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType, encode_control_key
 from keeplast.format.message_set import Batch
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record, encode_control_key
 from keeplast.log.append import NewRecord
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 from tests.support import legacy_sets
 from tests.support.log_builder import START_MS, Sender, record_of, tombstone_of
 from tests.support.scenario_log import DAY_MS, FOREVER, SMALL, ScenarioLog

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from keeplast.format.attributes import TimestampType
-from keeplast.format.batch import RecordBatch
+from keeplast.format.batch import RecordBatch, TimestampType
 from keeplast.format.message_set import Batch
 from keeplast.format.record import Record
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 from tests.support import legacy_sets
 from tests.support.log_builder import START_MS, record_of, tombstone_of
 from tests.support.scenario_log import DAY_MS, SMALL, ScenarioLog

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from keeplast.attach.answers.holds import AttachedHolds, HeldCluster
+from keeplast.attach.answers.shown_logs import AttachedHolds, HeldCluster
 from keeplast.attach.held.metadata_view import AttachTerms
 from keeplast.attach.held.publication import claim
-from keeplast.attach.rounds.allowance import DAY_MS
+from keeplast.attach.rounds.attached_place import DAY_MS
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.errors import (
     CorruptError,
@@ -27,13 +28,15 @@ from keeplast.model.hold import HoldPoint
 from keeplast.model.partition import TopicPartition
 from keeplast.run.events import RoundWork
 from keeplast.service.schedule import RETRY_MS_MAX
-from keeplast.service.snapshot import AttachedTotals, PartitionCondition, PartitionFacts
+from keeplast.service.snapshot import AttachedTotals, PartitionFacts
+from keeplast.service.status import State
 from keeplast.survey.receipt_book import CollectionReceipt, RoundReceipt, read_entries
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import DecisionState
 from tests.support.attached_loop import INTERVAL_MS, LoopWorld, caps
 from tests.support.attached_world import CLUSTER_ID
 from tests.support.daemon_world import Published
+from tests.support.flipped import flip
 from tests.support.store_world import ToldOfStore
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -41,9 +44,8 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[LoopWorld]:
-    made = LoopWorld(tmp_path)
-    yield made
-    made.close()
+    with closing(LoopWorld(tmp_path)) as made:
+        yield made
 
 
 def facts_of(published: Published, partition: TopicPartition) -> PartitionFacts:
@@ -90,7 +92,7 @@ def test_each_topic_that_is_due_is_compacted_and_the_refused_one_left_alone(
     assert isinstance(error, RefusedError)
     assert "retention-bytes" in str(error)
     assert "kafka-configs.sh" in str(error)
-    assert PartitionCondition.REFUSED is facts_of(published, refused).state
+    assert State.REFUSED is facts_of(published, refused).state
     assert any("c is refused" in line for line in told.of("warned"))
     assert facts_of(published, A).tier is not None
 
@@ -310,7 +312,7 @@ def test_what_another_process_holds_is_left_to_it_and_the_others_are_done(
     assert ["b-0", "a-0"] == told.of("chosen")
     assert {} == report.failures
     first = published.snapshots[0].partitions[0]
-    assert (A, PartitionCondition.ELSEWHERE) == (first.partition, first.state)
+    assert (A, State.ELSEWHERE) == (first.partition, first.state)
     assert "another process has it" in first.reason
 
 
@@ -351,7 +353,7 @@ def test_a_lost_race_is_told_once_and_the_partition_left_alone_for_a_while(
     assert ["a-0", "b-0", "a-0"] == told.of("chosen")
     assert {} == report.failures
     seen = [x.partitions[0] for x in published.snapshots]
-    assert any(PartitionCondition.ELSEWHERE is each.state and each.retry_at_ms for each in seen)
+    assert any(State.ELSEWHERE is each.state and each.retry_at_ms for each in seen)
     world.require_compacted("a")
 
 
@@ -512,13 +514,11 @@ def test_damage_sets_a_partition_aside_and_the_others_go_on(world: LoopWorld) ->
     world.topic("b")
     (first, *_) = world.served("a")
     (damaged,) = world.storage.glob(f"*/a-0-*/{first.start_offset:020d}-*.log")
-    data = bytearray(damaged.read_bytes())
-    data[-1] ^= 1
-    damaged.write_bytes(bytes(data))
+    flip(damaged)
     report, told, published = world.run("a", "b", idles=3)
     assert isinstance(report.failures[A], CorruptError)
     assert ["a-0"] == told.of("set aside")
-    assert PartitionCondition.SET_ASIDE is facts_of(published, A).state
+    assert State.SET_ASIDE is facts_of(published, A).state
     assert 2 == len(told.of("chosen"))
     world.require_compacted("b")
 

@@ -13,7 +13,8 @@ from keeplast.errors import CorruptError
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.stats import Reasons, Stats
 from keeplast.service.gauges import CLEANER, GAUGES, MANAGER, GaugeObserver
-from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
+from keeplast.service.snapshot import PartitionFacts, Snapshot
+from keeplast.service.status import State
 from keeplast.survey.report import RoundReport
 
 ROOT = Path("data")
@@ -22,7 +23,7 @@ NOW_MS = 1_700_000_000_000
 
 def facts(
     number: int,
-    state: PartitionCondition = PartitionCondition.NOT_DUE,
+    state: State = State.NOT_DUE,
     *,
     ratio: float | None = 0.25,
     size_bytes: int = 400,
@@ -87,9 +88,7 @@ def test_x49_the_share_of_the_map_in_use_is_told_as_it_is(
 
 def test_ci01_partitions_that_are_set_aside_are_counted_with_what_could_be_cleaned() -> None:
     observer = GaugeObserver()
-    aside = [
-        facts(n, PartitionCondition.SET_ASIDE, size_bytes=size) for n, size in ((0, 400), (1, 160))
-    ]
+    aside = [facts(n, State.SET_ASIDE, size_bytes=size) for n, size in ((0, 400), (1, 160))]
     observer.published(snapshot(*aside, facts(2)))
     found = values(observer)
     assert (2, 140) == (found["uncleanable-partitions-count"], found["uncleanable-bytes"])
@@ -111,10 +110,10 @@ def test_the_delay_is_that_of_the_most_overdue_and_follows_every_look() -> None:
 def test_the_dirtiest_is_looked_for_among_those_that_can_be_cleaned() -> None:
     found = observed(
         facts(0, ratio=0.429, size_bytes=1000),
-        facts(1, PartitionCondition.ELIGIBLE, ratio=0.428, size_bytes=1000),
-        facts(2, PartitionCondition.SET_ASIDE, ratio=0.9),
-        facts(4, PartitionCondition.RETRYING, ratio=0.43, size_bytes=1000),
-        facts(3, PartitionCondition.REFUSED, ratio=None),
+        facts(1, State.ELIGIBLE, ratio=0.428, size_bytes=1000),
+        facts(2, State.SET_ASIDE, ratio=0.9),
+        facts(4, State.RETRYING, ratio=0.43, size_bytes=1000),
+        facts(3, State.REFUSED, ratio=None),
     )
     assert 43 == found["max-dirty-percent"]
 

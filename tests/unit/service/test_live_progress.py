@@ -7,10 +7,9 @@ import pytest
 from keeplast.cleaner.eligibility import CleanableRange
 from keeplast.cleaner.selection import Choice
 from keeplast.model.partition import TopicPartition
-from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import Strategy
 from keeplast.run.events import NoEvents, RoundsProgress, RoundWork
-from keeplast.service.control import Control
-from keeplast.service.live import LiveProgress, Pass, RoundProgress
+from keeplast.service.live import Control, LiveProgress, Pass, RoundProgress
 from keeplast.service.schedule import planned_round
 from keeplast.survey.report import RoundReport
 from tests.support.daemon_world import Told

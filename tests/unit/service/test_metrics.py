@@ -19,7 +19,8 @@ from keeplast.service.metrics import (
     CleanerCollector,
     MetricsServer,
 )
-from keeplast.service.snapshot import PartitionCondition, TierFacts, TierTotals
+from keeplast.service.snapshot import TierFacts, TierTotals
+from keeplast.service.status import State
 from tests.support.manual_clock import ManualClock
 from tests.support.scrape import scrape
 from tests.unit.service.test_gauges import NOW_MS, facts, round_of, snapshot
@@ -34,7 +35,7 @@ def server(observer: GaugeObserver, port: int = 0) -> MetricsServer:
 
 def test_a_scrape_gives_every_gauge_under_its_name() -> None:
     observer = GaugeObserver()
-    aside = facts(1, PartitionCondition.SET_ASIDE, size_bytes=160)
+    aside = facts(1, State.SET_ASIDE, size_bytes=160)
     done = round_of(bytes_read=200, bytes_written=50)
     observer.published(snapshot(facts(0, last_round=done, delay_ms=7000), aside))
     with server(observer) as running:

@@ -18,10 +18,9 @@ from keeplast.cleaner.reasons import (
     TransactionLimit,
 )
 from keeplast.cleaner.section import LogFigures
-from keeplast.inspect.status import LogStatus
-from keeplast.model.partition import TopicPartition
-from keeplast.model.segment import SegmentSummary
-from keeplast.service.status import ErasedBy, PartitionStatus, State
+from keeplast.inspect.status import ErasedBy, LogStatus
+from keeplast.model.partition import SegmentSummary, TopicPartition
+from keeplast.service.status import PartitionStatus, State
 from keeplast.service.status_words import (
     old_values_lines,
     old_values_words,
@@ -130,7 +129,7 @@ def test_where_there_is_one_fact_there_is_no_other() -> None:
     unset = ErasedBy(None, None, ErasureBasis(BasisKind.NO_MAX_LAG))
     assert "no date: max.compaction.lag.ms is not set" == words(status(TOO_CLEAN, erased=unset))
     gone = ErasedBy(NOW_MS, NOW_MS, ErasureBasis(BasisKind.NOTHING_LEFT), is_gone=True)
-    assert "nothing overwritten or deleted is left" == words(status(AllClean(8), erased=gone))
+    assert "nothing superseded or deleted is left" == words(status(AllClean(8), erased=gone))
     failing = ErasedBy(None, None, ErasureBasis(BasisKind.FAILING), is_unknown=True)
     assert words(status(Overdue(1, 2), delay_ms=1, erased=failing)).startswith("? while its rounds")
     unread = replace(status(TOO_CLEAN), log=None)

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from keeplast.cli.main import app
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles, ReadHandle
+from keeplast.model.document import JudgedBy, Verdict
 from keeplast.model.partition import TopicPartition
-from keeplast.model.verdict import JudgedBy, Verdict
 from keeplast.run.receipt import action_line, verdict_line
-from keeplast.service.receipt_names import FILE_NAME, PREVIOUS_NAME
 from keeplast.service.receipt_shelf import ReceiptShelf
+from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME
 from keeplast.service.status import LastRound, find_last_rounds, read_kept_entries
 from keeplast.survey.receipt_book import (
     RoundReceipt,
@@ -25,6 +25,7 @@ from keeplast.survey.receipt_book import (
     read_chain,
     read_entries,
 )
+from tests.support import called
 from tests.support.small_log import write_log
 
 
@@ -35,10 +36,7 @@ def lines(tmp_path: Path) -> list[bytes]:
     for number in range(2):
         write_log(root, f"t-{number}", {0: [(b"a", b"1")], 1: [(b"a", b"2")], 2: [(b"b", b"3")]})
     (root / "keeplast.toml").write_text('[topic.t]\n"cleanup.policy" = "compact"\n', "utf-8")
-    done = CliRunner().invoke(
-        app, ["run", str(root), "--once", "--runner", "local", "--cores", "1"]
-    )
-    assert 0 == done.exit_code, done.stderr
+    called.run("run", str(root), "--once", "--runner", "local", "--cores", "1", code=0)
     found = (root / FILE_NAME).read_bytes().splitlines(keepends=True)
     assert 2 <= len(found)
     return found
@@ -109,8 +107,7 @@ def test_a_shelf_of_no_file_is_empty() -> None:
 def test_actions_are_listed_by_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "receipts"
     path.write_bytes(action_line(None, name="pause", by="a test", now_ms=1))
-    shown = CliRunner().invoke(app, ["inspect", str(path)])
-    assert 0 == shown.exit_code, shown.stderr
+    shown = called.run("inspect", str(path), code=0)
     assert "pause, asked for by a test" in " ".join(shown.stdout.split())
 
 

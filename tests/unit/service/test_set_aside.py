@@ -11,8 +11,8 @@ import pytest
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.service import receipt_names, receipts
-from keeplast.service.set_aside import (
+from keeplast.service import receipts
+from keeplast.service.schedule import (
     FILE_NAME,
     REASON_LENGTH_MAX,
     fingerprint,
@@ -108,8 +108,8 @@ def test_a_newer_file_is_refused(tmp_path: Path) -> None:
 def test_receipts_are_kept_in_two_files_at_most(tmp_path: Path) -> None:
     for number in range(3):
         path = receipts.receipts_file(FILES, tmp_path, bytes_max=10)
-        assert tmp_path / receipt_names.FILE_NAME == path
+        assert tmp_path / receipts.FILE_NAME == path
         path.write_text(f"{number}" * 12)
     assert "2" * 12 == path.read_text()
-    assert "1" * 12 == (tmp_path / receipt_names.PREVIOUS_NAME).read_text()
+    assert "1" * 12 == (tmp_path / receipts.PREVIOUS_NAME).read_text()
     assert 2 == len(list(tmp_path.iterdir()))

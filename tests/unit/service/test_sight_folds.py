@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.held.kept_folds import KeptFolds
-from keeplast.cluster.facts import OffsetRange
-from keeplast.cluster.live_cluster import MetadataValue
+from keeplast.attach.held.metadata_view import KeptFolds
+from keeplast.cluster.live_cluster import MetadataValue, OffsetRange
 from keeplast.cluster.metadata_log import FoldedMetadata, fold_metadata
-from keeplast.service.sight_folds import SightFolds
+from keeplast.service.attached_sight import SightFolds
 from tests.support.attached_loop import LoopCluster, LoopWorld
 from tests.support.attached_world import CLUSTER_ID
 

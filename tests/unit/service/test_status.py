@@ -23,20 +23,16 @@ from keeplast.cleaner.section import LogFigures
 from keeplast.config.layers import flags_layer
 from keeplast.config.settings import Settings
 from keeplast.errors import CorruptError, InvalidError, RefusedError
-from keeplast.inspect.status import LogStatus
+from keeplast.inspect.status import ErasedBy, LogStatus
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.partition import TopicPartition
-from keeplast.model.segment import SegmentSummary
+from keeplast.model.partition import INT64_MAX, SegmentSummary, TopicPartition
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.service.set_aside import failing, set_aside
+from keeplast.service.schedule import ROUND_BYTES_PER_SECOND, daemon_pace, failing, set_aside
 from keeplast.service.status import (
-    ROUND_BYTES_PER_SECOND,
     DirectoryStatus,
     PartitionStatus,
     State,
-    daemon_pace,
     find_last_rounds,
     find_sizes,
     find_timestamp_ahead_max,
@@ -97,6 +93,11 @@ def only(status: DirectoryStatus) -> PartitionStatus:
     return partition
 
 
+def erased_by(status: PartitionStatus) -> ErasedBy:
+    assert status.erased_by is not None
+    return status.erased_by
+
+
 def test_the_most_urgent_come_first(tmp_path: Path) -> None:
     damage = CorruptError("bad", path="x", position=3)
     marked = log(tmp_path, 9)
@@ -127,6 +128,7 @@ def test_the_most_urgent_come_first(tmp_path: Path) -> None:
     assert [
         ("t-9", State.SET_ASIDE),
         ("t-7", State.UNREADABLE),
+        ("r-0", State.REFUSED),
         ("t-6", State.OVERDUE),
         ("t-5", State.OVERDUE),
         ("t-4", State.ELIGIBLE),
@@ -136,14 +138,12 @@ def test_the_most_urgent_come_first(tmp_path: Path) -> None:
         ("t-10", State.NOT_DUE),
         ("t-8", State.HELD_BACK),
         ("t-0", State.CLEAN),
-        ("r-0", State.REFUSED),
         ("d-0", State.NOT_COMPACTED),
     ] == [(str(each.partition), each.state) for each in status.partitions]
 
 
 def test_erased_by_is_when_the_round_is_due_and_what_it_may_wait_and_take(tmp_path: Path) -> None:
-    erased = only(joined(tmp_path, [log(tmp_path, 0)])).erased_by
-    assert erased is not None
+    erased = erased_by(only(joined(tmp_path, [log(tmp_path, 0)])))
     assert NOW_MS + 50 + find_turn_ms(SIZES, PACE) == erased.by_ms
     assert (NOW_MS + 50, "it is overdue", False) == (
         erased.eligible_by_ms,
@@ -154,11 +154,9 @@ def test_erased_by_is_when_the_round_is_due_and_what_it_may_wait_and_take(tmp_pa
 
 def test_nothing_dirty_is_gone_but_for_what_a_crash_left(tmp_path: Path) -> None:
     clean_log = {"eligibility": Eligibility(NOW_MS, ErasureBasis(BasisKind.CLEAN), is_clean=True)}
-    erased = only(joined(tmp_path, [log(tmp_path, 0, **clean_log)])).erased_by
-    assert erased is not None
+    erased = erased_by(only(joined(tmp_path, [log(tmp_path, 0, **clean_log)])))
     assert (NOW_MS, True) == (erased.by_ms, erased.is_gone)
-    erased = only(joined(tmp_path, [log(tmp_path, 0, **clean_log, leftover_bytes=1)])).erased_by
-    assert erased is not None
+    erased = erased_by(only(joined(tmp_path, [log(tmp_path, 0, **clean_log, leftover_bytes=1)])))
     assert (NOW_MS + find_turn_ms(SIZES, PACE), False) == (
         erased.by_ms,
         erased.is_gone,
@@ -167,14 +165,12 @@ def test_nothing_dirty_is_gone_but_for_what_a_crash_left(tmp_path: Path) -> None
 
 def test_what_is_kept_for_undo_is_not_gone_before_its_time(tmp_path: Path) -> None:
     turn = find_turn_ms(SIZES, PACE)
-    dirty = only(joined(tmp_path, [log(tmp_path, 0, undo_retention_ms=1000)])).erased_by
-    assert dirty is not None
+    dirty = erased_by(only(joined(tmp_path, [log(tmp_path, 0, undo_retention_ms=1000)])))
     assert (NOW_MS + 50 + turn + 1000 + turn, 1000 + turn) == (dirty.by_ms, dirty.undo_ms)
     assert " for undo, while keeplast run goes on" in erased_sentence(dirty, NOW_MS)
     clean_log = {"eligibility": Eligibility(NOW_MS, ErasureBasis(BasisKind.CLEAN), is_clean=True)}
     kept = log(tmp_path, 0, **clean_log, kept_until_ms=NOW_MS + 7, undo_retention_ms=1000)
-    erased = only(joined(tmp_path, [kept])).erased_by
-    assert erased is not None
+    erased = erased_by(only(joined(tmp_path, [kept])))
     assert (NOW_MS + 7 + turn, False) == (erased.by_ms, erased.is_gone)
     assert "kept for undo" in erased.why
 
@@ -197,8 +193,7 @@ def test_without_a_bound_the_reason_is_told(
         if isinstance(found, Eligibility)
         else (request(tmp_path, 0), found)
     )
-    erased = only(joined(tmp_path, [entry])).erased_by
-    assert erased is not None
+    erased = erased_by(only(joined(tmp_path, [entry])))
     assert (None, why) == (erased.by_ms, erased.why)
 
 
@@ -211,9 +206,8 @@ def test_nothing_is_promised_while_rounds_fail(tmp_path: Path) -> None:
     first, second = joined(tmp_path, [due, waiting], failures=failures).partitions
     assert (State.FAILING, "full") == (first.state, first.reason)
     assert first.log is not None
-    assert first.erased_by is not None
     assert (7, None, True) == (
-        first.log.figures.compaction_delay_ms, first.erased_by.by_ms, first.erased_by.is_unknown,
+        first.log.figures.compaction_delay_ms, erased_by(first).by_ms, erased_by(first).is_unknown,
     )  # fmt: skip
     # What needs no round now fails in none.
     assert (State.NOT_DUE, None) == (second.state, second.failing)
@@ -228,8 +222,7 @@ def test_a_mark_about_other_files_counts_no_more(tmp_path: Path) -> None:
     marks = {found[0].partition: mark}
     status = only(joined(tmp_path, [found], marks=marks))
     assert (State.SET_ASIDE, "bad", mark) == (status.state, status.reason, status.set_aside)
-    assert status.erased_by is not None
-    assert "no date while it is skipped" == status.erased_by.why
+    assert "no date while it is skipped" == erased_by(status).why
     (found[0].path / f"{0:020d}.log").write_bytes(b"restored")
     assert State.NOT_DUE is only(joined(tmp_path, [found], marks=marks)).state
 

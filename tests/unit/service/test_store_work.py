@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 
 from keeplast.errors import UnavailableError
-from keeplast.format.control import ControlType
+from keeplast.format.record import ControlType
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.model.shape import Shape
-from keeplast.model.topic_config import CleanerConfig
+from keeplast.model.topic_config import CleanerConfig, Shape
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
-from keeplast.service.snapshot import PartitionCondition
+from keeplast.service.status import State
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.receipt_book import ExpiryReceipt, read_entries, read_receipts
 from keeplast.tier.metadata.metadata_store import MetadataStore
@@ -300,7 +299,7 @@ def test_another_hosts_partition_is_left_alone(world: StoreWorld) -> None:
     world.log(0, 3)
     report, told, published = world.run(owner="b")
     assert [("left alone", "t-0", "owned by a at epoch 0")] == told.lines[:1]
-    assert PartitionCondition.ELSEWHERE is published.facts(0).state
+    assert State.ELSEWHERE is published.facts(0).state
     assert (0, {}) == (report.rounds, report.failures)
 
 
@@ -323,7 +322,7 @@ def test_who_is_fenced_says_so_and_does_not_fight_back(world: StoreWorld) -> Non
 
     report, told, published = world.run(idles=4, on_idle=fence, takes_over=True, copies=True)
     assert ["t-0"] == told.of("left alone")
-    assert PartitionCondition.ELSEWHERE is published.facts(0).state
+    assert State.ELSEWHERE is published.facts(0).state
     with world.open() as store:
         assert "b" == store.state(T0).owner
     assert (1, {}) == (report.rounds, report.failures)
@@ -343,7 +342,7 @@ def test_who_is_fenced_in_the_middle_of_a_round_leaves_it(world: StoreWorld) -> 
     world.wrap = lambda store: Failing(store, "clean", take_over)
     report, told, published = world.run(idles=2)
     assert ["t-0"] == told.of("left alone")
-    assert PartitionCondition.ELSEWHERE is published.facts(0).state
+    assert State.ELSEWHERE is published.facts(0).state
     assert (0, {}) == (report.rounds, report.failures)
 
 
@@ -384,7 +383,7 @@ def test_a_process_that_runs_is_not_pushed_aside(world: StoreWorld) -> None:
     assert "another process of the same owner works on the partition" in reason
     assert "owner=a epoch=0 process=1 host=" in reason
     assert f"since={datetime.fromtimestamp(START_MS // 1000, UTC).isoformat()}" in reason
-    assert (0, PartitionCondition.ELSEWHERE) == (report.rounds, published.facts(0).state)
+    assert (0, State.ELSEWHERE) == (report.rounds, published.facts(0).state)
     report, told, _ = world.run(takes_over=True)
     assert (1, []) == (report.rounds, told.of("left alone"))
 
@@ -414,7 +413,7 @@ def test_of_two_the_later_one_stays_and_the_earlier_goes_on_when_it_has_ended(
     assert "process=7 host=pod-2" in reason
     assert ["pod-2"] * 4 + ["pod-1"] * 2 == seen
     assert (2, {}) == (report.rounds, report.failures)
-    assert PartitionCondition.NOT_DUE is published.facts(0).state
+    assert State.NOT_DUE is published.facts(0).state
 
 
 def test_what_a_slow_process_has_uploaded_is_not_live_after_it_was_collected(
@@ -487,7 +486,7 @@ def test_damage_is_set_aside_in_the_store_until_somebody_says_so(world: StoreWor
         assert str(store.state(T0).uncleanable_reason).startswith("CorruptError: ")
     damaged.write_bytes(whole)
     report, _, published = world.run()
-    assert (0, PartitionCondition.SET_ASIDE) == (report.rounds, published.facts(0).state)
+    assert (0, State.SET_ASIDE) == (report.rounds, published.facts(0).state)
     report, _, _ = world.run(retries=True)
     assert (1, {}) == (report.rounds, report.failures)
     with world.open() as store:
@@ -519,7 +518,7 @@ def test_one_partitions_failure_keeps_no_other_from_its_turn(world: StoreWorld) 
     pauses = [line[2] for line in told.lines if line[:2] == ("retrying", "t-0")]
     assert ["15", "30"] == pauses[:2]
     assert 1 == report.rounds
-    assert (PartitionCondition.RETRYING, PartitionCondition.NOT_DUE) == (
+    assert (State.RETRYING, State.NOT_DUE) == (
         published.facts(0).state,
         published.facts(1).state,
     )
@@ -538,7 +537,7 @@ def test_a_partition_that_fails_is_as_overdue_as_it_is(world: StoreWorld) -> Non
         facts
         for snapshot in published.snapshots
         for facts in snapshot.partitions
-        if facts.state in (PartitionCondition.RETRYING, PartitionCondition.SET_ASIDE)
+        if facts.state in (State.RETRYING, State.SET_ASIDE)
     ]
     assert {T0, T1} == {facts.partition for facts in found}
     known = [facts.figures for facts in found if facts.figures is not None]
@@ -595,7 +594,7 @@ def test_open_transactions_of_several_partitions_let_once_end(world: StoreWorld)
     world.wrap = lambda store: Failing(store, "clean", takes_time)
     report, told, published = world.run(copies=True)
     assert (["t-0", "t-1", "t-2"], 0) == (told.of("chosen"), report.rounds)
-    assert (PartitionCondition.NOT_DUE, ()) == (published.facts(2).state, report.left)
+    assert (State.NOT_DUE, ()) == (published.facts(2).state, report.left)
     world.run(copies=True, idles=3)
     # At another start each is tried once more, and then waits.
     assert 6 == len(asked)
@@ -612,7 +611,7 @@ def test_a_stop_ends_a_round_and_leaves_it_to_the_next_run(world: StoreWorld) ->
     world.wrap = lambda store: Failing(store, "clean", stop)
     report, _, published = world.run()
     assert ((T0,), {}, 0) == (report.left, report.failures, report.rounds)
-    assert PartitionCondition.ELIGIBLE is published.facts(0).state
+    assert State.ELIGIBLE is published.facts(0).state
     world.wrap = lambda store: store
     report, _, _ = world.run()
     assert ((), 1) == (report.left, report.rounds)

@@ -12,7 +12,7 @@ import pytest
 from keeplast.errors import ConflictError, CorruptError, UnavailableError
 from keeplast.format.filename import LOG
 from keeplast.log.files import LocalFiles
-from keeplast.model.offsets import RELATIVE_OFFSET_MAX
+from keeplast.model.partition import RELATIVE_OFFSET_MAX
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ObjectWriter, object_key
@@ -236,6 +236,23 @@ def test_chunk_that_ends_below_the_bound_expires_no_tombstone_where_versions_ran
     monkeypatch.setattr(MetadataStore, "publish", noting)
     tiered.clean(topic)
     assert [1, 0] == counts
+
+
+@pytest.mark.parametrize(("retention_ms", "left_over"), [(0, 0), (1, 1)])
+def test_a_chunk_takes_a_tombstone_that_an_earlier_one_stamped_when_its_time_has_come(
+    tmp_path: Path, retention_ms: int, left_over: int
+) -> None:
+    topic = replace(TOPIC, delete_retention_ms=retention_ms, tier_chunk_bytes=1)
+    log = LogBuilder(tmp_path / str(PARTITION), topic)
+    log.now_ms = NOW_MS
+    log.tombstone(1)
+    log.roll()
+    log.record(2, 0)
+    log.roll()
+    tiered = Tiered(tmp_path, log.directory)
+    assert 2 == tiered.clean(topic).chunks
+    tombstones = [each for each in left(tiered, tmp_path / "out") if each[3] is None]  # type: ignore[index]
+    assert left_over == len(tombstones)
 
 
 @pytest.mark.parametrize("slots", [3, 5, 100])

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import RefusedError
-from keeplast.format.control import ControlType
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
     LOG,
@@ -21,9 +20,10 @@ from keeplast.format.filename import (
     segment_file,
 )
 from keeplast.format.message_set import read_batches
+from keeplast.format.record import ControlType
 from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import LocalFiles, ReadHandle
-from keeplast.store.directory import directory_bounds
+from keeplast.store.intake import directory_bounds
 from tests.support.broker_directory import FILES, BrokerDirectory
 from tests.support.partition_maker import COMPACT, PARTITION
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.format.filename import LOG
-from keeplast.model.shape import Shape
+from keeplast.model.topic_config import Shape
 from keeplast.tier.metadata.collection import collect
 from keeplast.tier.objects.filters import KEY_BYTES
 from keeplast.tier.objects.object_store import ObjectStore, segment_of_key

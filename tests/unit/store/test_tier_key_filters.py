@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keeplast.format.control import ControlType
 from keeplast.format.filename import LOG
+from keeplast.format.record import ControlType
 from keeplast.inspect.explain import AskedKey
 from keeplast.model.topic_config import TopicConfig
-from keeplast.read.transaction_outcomes import TransactionOutcome
+from keeplast.read.transactions import TransactionOutcome
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.store.explain import StoredKey, explain_stored
 from keeplast.store.look import FirstTimestamps, look_at_remote

@@ -11,8 +11,8 @@ from keeplast.errors import InvalidError, RefusedError
 from keeplast.format.message_set import read_batches
 from keeplast.format.record import Record
 from keeplast.host import partition_host
-from keeplast.host.overlap import Overlap
 from keeplast.host.partition_host import PartitionHost
+from keeplast.host.partition_reader import Overlap
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.topic_config import CleanerConfig
@@ -70,9 +70,7 @@ def write_mixed(host: PartitionHost, count: int) -> None:
 
 def test_a_compacted_local_log_becomes_tiered_and_goes_on(tmp_path: Path) -> None:
     source = Cluster(tmp_path, TOPIC)
-    host = source.host("a")
-    host.become_leader(0)
-    write(host, 60)
+    host = source.led(60)
     host.become_follower(0)
     host.clean(source.runner, force=True)
     host.close()
@@ -141,9 +139,7 @@ def test_keyless_records_go_only_when_that_was_confirmed(tmp_path: Path, policy:
 
 def test_a_topic_whose_records_have_keys_needs_no_confirmation(tmp_path: Path) -> None:
     world = World(tmp_path, DELETE)
-    host = world.host("a")
-    host.become_leader(0)
-    write(host, 40)
+    host = world.led(40)
     host.copy()
     expected = read_all(host)
     done = world.tiered.configure(PARTITION, {"cleanup.policy": "compact"}, world.runner)

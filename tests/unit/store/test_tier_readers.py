@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from keeplast import open_store, topic_config
 from keeplast.cli.main import app
-from keeplast.cluster.facts import TopicEnds
 from keeplast.cluster.group_offsets import FRESH_MS, BrokerGroups
+from keeplast.cluster.live_cluster import TopicEnds
 from keeplast.errors import UnavailableError
 from keeplast.format.partition_metadata import PartitionMetadata, encode
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.traces import hold_words
-from keeplast.model.keyed_hash import KeyHasher
-from keeplast.model.reader_wait import Absence
+from keeplast.model.erasure_request import KeyHasher
+from keeplast.model.hold import Absence
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.run.local_runner import LocalRunner
 from keeplast.service.erasure.erasure_book import keys_of_file
@@ -26,6 +26,7 @@ from keeplast.service.erasure.store_erasing import find_store_traces
 from keeplast.service.store_answer import answer_from_store
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.report import RoundReport
+from tests.support import called
 from tests.support.key_pair import write_operator_files
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import DAY_MS, NOW_MS, PARTITION, one, write_partition
@@ -130,7 +131,7 @@ def test_who_is_not_told_of_is_waited_for_until_the_wait_is_over(
     store.clock.advance(DAY_MS + WAIT_MS - 1)
     report = store.clean()
     assert report.skipped
-    said = "no broker answers" if asks else "nobody was asked; status, plan, clean"
+    said = "no broker answers" if asks else "no broker was asked; status, plan, clean"
     assert any(said in each for each in report.notes)
     assert [b"a", b"e"] == store.tombstones(tmp_path)
     store.clock.advance(1)
@@ -163,17 +164,16 @@ def test_a_status_and_a_key_s_answer_name_who_is_waited_for(store: Store) -> Non
 
 
 def test_the_command_names_who_is_waited_for_and_that_nobody_was_asked(store: Store) -> None:
-    result = CliRunner().invoke(app, ["tier", "status", "--store", store.url])
-    assert 0 == result.exit_code, result.output
-    assert "group g counts as not there yet: nobody was asked" in " ".join(result.output.split())
-    result = CliRunner().invoke(app, ["tier", "status", "--store", store.url, "--json"])
+    result = called.run("status", store.url, code=0)
+    assert "group g counts as not there yet: no broker was asked" in " ".join(result.output.split())
+    result = CliRunner().invoke(app, ["status", store.url, "--json"])
     (partition,) = json.loads(result.stdout)["partitions"]
     (group,) = partition["readers"]["groups"]
     assert Absence.NOBODY_ASKED == group["absence"]
 
 
 def test_a_file_for_a_connection_that_nobody_makes_is_refused(store: Store) -> None:
-    given = ["tier", "status", "--store", store.url, "--command-config", "client.properties"]
+    given = ["status", store.url, "--command-config", "client.properties"]
     result = CliRunner().invoke(app, given)
     assert 2 == result.exit_code
     assert "add --bootstrap-server" in " ".join(result.output.split())
@@ -188,16 +188,15 @@ def test_every_command_of_a_store_asks_the_brokers_that_are_named(
     asked = ["--bootstrap-server", "host:9092", "--json"]
     given = {
         "erase": ["erase", "keys", store.url],
-        "status": ["tier", "status", "--store", store.url],
-        "run": ["tier", "run", "--store", store.url],
+        "status": ["status", store.url],
+        "run": ["run", store.url],
     }.get(command, [command, store.url])
     operator = write_operator_files(tmp_path / "apart", [b"a"])
     more = {"explain": ["a"], "run": ["--once", "--owner", "me"], "clean": ["--owner", "me"]}
     more["run"] += ["--config", "log.cleaner.expired.rounds=true"]
     erase = ["--keys", str(operator.keys), "--hash-key", str(operator.hash_key), "--owner", "me"]
     more |= {"erase": [*erase, "--topic", PARTITION.topic, "--now"]}
-    result = CliRunner().invoke(app, [*given, *asked, *more.get(command, [])])
-    assert 0 == result.exit_code, result.output
+    called.run(*given, *asked, *more.get(command, []), code=0)
     assert [PARTITION.topic, "g"] == store.cluster.asked[:2]
 
 
@@ -216,8 +215,7 @@ def test_the_rounds_of_erase_ask_the_brokers_that_are_named(
     operator = write_operator_files(tmp_path / "apart", [b"a"])
     given = ["erase", "keys", store.url, "--keys", str(operator.keys), "--owner", "me"]
     given += ["--hash-key", str(operator.hash_key), "--topic", PARTITION.topic, "--now"]
-    result = CliRunner().invoke(app, [*given, "--bootstrap-server", "host:9092"])
-    assert 0 == result.exit_code, result.output
+    called.run(*given, "--bootstrap-server", "host:9092", code=0)
     # To search, for each of two rounds, to search again; all of them ask the same.
     assert (4, 1) == (len(told), len({id(each) for each in told}))
     assert None not in told

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import ConflictError, FencedError, InvalidError, RefusedError
-from keeplast.format.control import ControlType
 from keeplast.format.partition_metadata import PartitionMetadata, encode
-from keeplast.host.opening import open_host
+from keeplast.format.record import ControlType
+from keeplast.host.leased_host import open_host
 from keeplast.store.removal import Removal
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.state.partition_state import PartitionState
@@ -54,7 +54,7 @@ def a_truncated_tail_was_copied(broker: BrokerDirectory) -> None:
 
 def test_a_truncated_tail_is_cut_off_and_copies_go_on(broker: BrokerDirectory) -> None:
     a_truncated_tail_was_copied(broker)
-    with pytest.raises(ConflictError, match="keeplast tier truncate"):
+    with pytest.raises(ConflictError, match="keeplast repair --truncate-to"):
         broker.copy()
     planned = broker.tiered.removals.plan_truncation(PARTITION, directory=broker.path)
     assert ("truncate", 3, 6, 2, 3, 2, False) == (
@@ -143,7 +143,7 @@ def test_a_cut_says_that_a_round_which_did_not_end_may_have_gone_by_what_it_take
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("keeplast.store.commit.TierCommit.publish", dies)
+        patch.setattr("keeplast.store.store_place.TierCommit.publish", dies)
         with pytest.raises(KeyboardInterrupt):
             broker.tiered.clean(PARTITION, force=True)
     assert (0, {1: "other", 2: "lost"}) == (broker.state.first_dirty(), broker.values())
@@ -167,7 +167,7 @@ def test_a_cut_inside_of_a_log_start_leaves_an_empty_log(broker: BrokerDirectory
     broker.append("a", "b", "c")
     broker.delete_before(2)
     broker.import_all()
-    with pytest.raises(InvalidError, match="forget"):
+    with pytest.raises(InvalidError, match="keeplast detach"):
         truncate(broker, 1)
     truncate(broker, 2)
     assert ((), 2, {}) == (broker.state.routes, broker.state.remote_end, broker.values())
@@ -235,7 +235,7 @@ def test_a_crash_before_the_transaction_leaves_the_log_and_garbage(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("keeplast.tier.metadata.removals.Removals.truncate", dies)
+        patch.setattr("keeplast.tier.metadata.commits.Removals.truncate", dies)
         with pytest.raises(KeyboardInterrupt):
             truncate(broker, 1)
     assert {0: "a", 1: "b", 2: "c"} == broker.values()

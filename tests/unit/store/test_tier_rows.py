@@ -9,9 +9,8 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from keeplast.errors import CorruptError
-from keeplast.model.verdict import Verdict
-from keeplast.store.judgement import CLAIMS, TierFinding, TierJudgement
-from keeplast.store.verification import judge_partition
+from keeplast.model.document import Verdict
+from keeplast.store.verification import CLAIMS, TierFinding, TierJudgement, judge_partition
 from keeplast.tier.state.continuity import Visit, Visits
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from keeplast.cli.show.tier_picture import draw_tiers
+from keeplast.cli.show.picture import draw_tiers
 from keeplast.config.mapping import topic_config
-from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
-from keeplast.store.status import Place, RegionName, TierStatus
+from keeplast.store.status import Place, TierStatus
 from keeplast.store.tiered_store import TieredStore
-from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.survey.bounds import load_checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import survey_partition
 from keeplast.tier.metadata import schema
@@ -48,20 +47,13 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.store.close()
 
 
-def led(world: World, count: int) -> PartitionHost:
-    host = world.host("a")
-    host.become_leader(0)
-    write(host, count)
-    return host
-
-
 def regions(status: TierStatus) -> dict[str, tuple[int, int]]:
     return {r.name.value: (r.base_offset, r.end_offset) for r in status.regions}
 
 
 def test_regions_follow_each_other_in_both_tiers(tmp_path: Path) -> None:
     world = World(tmp_path, **{"min.compaction.lag.ms": "1000"})
-    host = led(world, 30)
+    host = world.led(30)
     host.copy()
     cleaned_to = host.state().remote_end
     world.clock.advance(1100)
@@ -78,12 +70,12 @@ def test_regions_follow_each_other_in_both_tiers(tmp_path: Path) -> None:
     host.close()
     status = world.status()
     found = regions(status)
-    assert [name.value for name in RegionName] == list(found)
+    assert ["clean", "dirty", "uncleanable", "unstable", "active"] == list(found)
     edges = [edge for pair in found.values() for edge in pair]
     assert edges[0] == status.log_start == 0
     assert edges[-1] == status.log_end == 82
     assert edges[1:-1:2] == edges[2:-1:2]
-    assert found["cleaned"] == (0, cleaned_to) == (0, status.first_dirty)
+    assert found["clean"] == (0, cleaned_to) == (0, status.first_dirty)
     assert found["unstable"][0] <= stable < found["unstable"][1]
     assert status.cleanable_to == min(found["dirty"][1], status.remote_end)
     assert sum(r.size_bytes for r in status.regions) == sum(s.size_bytes for s in status.segments)
@@ -94,7 +86,7 @@ def test_regions_follow_each_other_in_both_tiers(tmp_path: Path) -> None:
 
 
 def test_second_column_says_in_which_tier(world: World) -> None:
-    host = led(world, 40)
+    host = world.led(40)
     host.copy()
     host.drop_below(host.closed_segments()[2][1])
     write(host, 4, start=40)
@@ -117,7 +109,7 @@ def test_second_column_says_in_which_tier(world: World) -> None:
 
 def test_st_17_ratio_counts_each_offset_once(world: World) -> None:
     """ST-17: with everything in both tiers the ratio is that of one copy, the KIP's is not."""
-    host = led(world, 24)
+    host = world.led(24)
     host.copy()
     host.clean(world.runner, force=True)
     write(host, 16, start=24)
@@ -133,7 +125,7 @@ def test_st_17_ratio_counts_each_offset_once(world: World) -> None:
 
 def test_st_17_cached_size_equals_the_sum_after_every_change(world: World) -> None:
     """I-21: after copies, rounds, expiry and deletion of the log's beginning."""
-    host = led(world, 40)
+    host = world.led(40)
     for act in (
         host.copy,
         lambda: host.clean(world.runner, force=True),
@@ -150,7 +142,7 @@ def test_st_17_cached_size_equals_the_sum_after_every_change(world: World) -> No
 
 def test_st_17_a_cached_size_that_drifted_is_a_finding(world: World) -> None:
     """I-21: status says so, and verify fails."""
-    host = led(world, 40)
+    host = world.led(40)
     host.copy()
     assert world.tiered.verify(PARTITION, lambda count: None) == ()
     with world.store._transactions.writing() as connection:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, update
+from sqlalchemy import update
 
 from keeplast.errors import ConflictError, CorruptError, RefusedError
-from keeplast.host.opening import open_host
+from keeplast.host.leased_host import open_host
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.hold import HoldPoint
@@ -24,12 +23,13 @@ from keeplast.run.undoing import undo_partitions
 from keeplast.store.undo import UndoneStore
 from keeplast.survey.receipt_book import UndoReceipt, read_entries, rounds_of
 from keeplast.tier.metadata import schema, undo_rows
-from keeplast.tier.metadata.kept_text import ERASURES, KeptText
+from keeplast.tier.metadata.facts import ERASURES, KeptText
 from keeplast.tier.objects.object_store import object_key, segment_of_key
 from keeplast.tier.state.kept_rounds import KeptSwap, joined_swap
 from keeplast.tier.state.partition_state import PartitionState
-from keeplast.tier.state.routing import Route
-from tests.support.broker_directory import BrokerDirectory
+from keeplast.tier.state.segment import Route
+from tests.support.broker_directory import BrokerDirectory, crashing_at
+from tests.support.observed_files import Crash
 from tests.support.partition_maker import COMPACT, DAY_MS, NOW_MS, PARTITION
 
 KEPT_MS = 2 * DAY_MS
@@ -37,6 +37,7 @@ GRACE_MS = DAY_MS // 24
 TOPIC = replace(COMPACT, segment_bytes=1 << 20, undo_retention_ms=KEPT_MS)
 CHUNKED = replace(TOPIC, segment_bytes=14, tier_chunk_bytes=14)
 """Every segment is a group, and a chunk."""
+DELETING = {"cleanup_policy": frozenset({"compact", "delete"}), "retention_ms": -1}
 
 
 class World(BrokerDirectory):
@@ -132,6 +133,32 @@ def test_a_round_is_listed_and_undone_as_it_was(world: World) -> None:
     world.clean()
     assert after[2:4] == world.seen()[2:4]
     world.sound()
+
+
+def test_what_an_undo_puts_back_is_a_reason_for_a_round_in_the_process_that_removed_it(
+    tmp_path: Path,
+) -> None:
+    world = made(tmp_path, replace(TOPIC, delete_retention_ms=0))
+    log = LogAppender(world.path, LocalFiles(), topic=COMPACT, clock=world.clock)
+    log.append([NewRecord(b"a", None, NOW_MS)])
+    log.roll()
+    log.close()
+    world.import_all()
+    world.clean()
+    stamped = world.seen()
+
+    def takes_expired() -> bool:
+        world.clock.advance(1)
+        report = world.tiered.clean(PARTITION, expired=True, grace_ms=GRACE_MS)
+        return report.is_expired_round and not report.skipped
+
+    assert takes_expired()
+    taken = world.seen()
+    world.undo()
+    assert stamped == world.seen()
+    assert takes_expired()
+    assert taken != stamped != world.seen()
+    assert not takes_expired()
 
 
 def test_nothing_is_kept_unless_that_is_set(tmp_path: Path) -> None:
@@ -339,12 +366,12 @@ def test_what_ends_a_history_lets_go_what_was_kept_of_it(
 
 def test_the_log_start_takes_what_is_kept_below_it(tmp_path: Path) -> None:
     """Each segment is a group: what lies above the new start comes back all the same."""
-    world = made(tmp_path, CHUNKED)
+    world = made(tmp_path, replace(CHUNKED, **DELETING))  # type: ignore[arg-type]
     world.fill("a")
     world.clean()
     (whole,) = world.rounds()
     assert (0, 3, 2) == (whole.first, whole.end, whole.segments)
-    world.tiered.expire(PARTITION, log_start=2, grace_ms=0)
+    world.tiered.removals.delete_records(PARTITION, 2, grace_ms=0)
     (left,) = world.rounds()
     assert (None, 2, 3, 1) == (left.refusal, left.first, left.end, left.segments)
     world.clock.advance(GRACE_MS)
@@ -354,13 +381,14 @@ def test_the_log_start_takes_what_is_kept_below_it(tmp_path: Path) -> None:
     world.sound()
 
 
-def test_a_log_start_inside_of_what_was_replaced_ends_it(world: World) -> None:
+def test_a_log_start_inside_of_what_was_replaced_ends_it(tmp_path: Path) -> None:
     """One group of four: a part of it may not come back, and without that the rest cannot."""
+    world = made(tmp_path, replace(TOPIC, **DELETING))  # type: ignore[arg-type]
     world.clean()
     world.fill("a")
     world.clean()
     assert 2 == len(world.rounds())
-    world.tiered.expire(PARTITION, log_start=2, grace_ms=0)
+    world.tiered.removals.delete_records(PARTITION, 2, grace_ms=0)
     (newest,) = world.rounds()
     assert (None, 2) == (newest.refusal, newest.segments)
     world.clock.advance(GRACE_MS)
@@ -511,29 +539,6 @@ def test_a_swap_of_a_later_chunk_goes_from_what_the_round_found() -> None:
     joined, parts = joined_swap([first, other], [high, c], [last])
     assert KeptSwap((a, b, c), (low, last)) == joined
     assert (first,) == parts
-
-
-class Crash(BaseException):
-    """The process ends."""
-
-
-@contextmanager
-def crashing_at(world: BrokerDirectory, number: int) -> Iterator[list[str]]:
-    """End the process before the change of the metadata with this number; those done are told."""
-    done: list[str] = []
-
-    def step(*arguments: Any) -> None:
-        if not str(arguments[2]).startswith(("SELECT", "BEGIN", "PRAGMA")):
-            if len(done) == number:
-                raise Crash
-            done.append(str(arguments[2]))
-
-    engine = world.store._transactions._engine
-    event.listen(engine, "before_cursor_execute", step)
-    try:
-        yield done
-    finally:
-        event.remove(engine, "before_cursor_execute", step)
 
 
 @pytest.mark.parametrize("what", ["undo", "drop", "sweep"])

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keeplast.cleaner.skipping import SegmentContents
+from keeplast.cleaner.plan import SegmentContents
 from keeplast.format import leader_epoch, offset_index, time_index, txn_index
 from keeplast.format.checksum import crc32c
-from keeplast.format.control import ControlType
 from keeplast.format.filename import (
     INDEX,
     LEADER_EPOCH_CHECKPOINT,
@@ -22,10 +21,9 @@ from keeplast.format.filename import (
     TXN_INDEX,
 )
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.store.judgement import CLAIMS
-from keeplast.store.verification import judge_partition, verify_remote
+from keeplast.store.verification import CLAIMS, judge_partition, verify_remote
 from keeplast.tier.objects.filters import FilterKey, SegmentBytes, encode_filter
 from keeplast.tier.objects.object_store import FILTER, object_key
 from keeplast.tier.objects.transfer import EPOCHS

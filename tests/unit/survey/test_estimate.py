@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from keeplast.cleaner.shapes import MAP_BYTES_PER_SLOT_BYTE
-from keeplast.cleaner.stage_costs import (
+from keeplast.cleaner.shapes import (
+    MAP_BYTES_PER_SLOT_BYTE,
     PACK_SECONDS_A_BYTE,
     UNPACK_SECONDS_A_BYTE,
     index_seconds,
@@ -22,17 +22,16 @@ from keeplast.clock import SystemClock
 from keeplast.errors import CorruptError
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.model.document import encode
-from keeplast.model.strategy import SLOT_BYTES
-from keeplast.model.topic_config import CleanerConfig
+from keeplast.model.topic_config import SLOT_BYTES, CleanerConfig
 from keeplast.rewrite.stats import Reasons, Stats
 from keeplast.survey import sample
 from keeplast.survey.report import Estimate
 from keeplast.survey.request import CleanRequest
 from tests.support.counting_files import CountingFiles
+from tests.support.flipped import flip
 from tests.support.partition_maker import (
     NOW_MS,
     PARTITION,
@@ -244,9 +243,7 @@ def test_sampling_ends_when_its_time_is_over(tmp_path: Path) -> None:
 def test_damage_in_the_sample_fails_the_plan_with_the_segment_named(tmp_path: Path) -> None:
     directory = write_keys(tmp_path, np.arange(2000) % 100)
     path = directory / f"{500:020d}.log"
-    data = bytearray(path.read_bytes())
-    data[3000] ^= 0xFF
-    path.write_bytes(data)
+    flip(path, 3000, 0xFF)
     report = last_round(coordinator().plan(clean_request(directory)))
     assert (None, None) == (report.estimate, report.groups)
     assert isinstance(report.failure, CorruptError)

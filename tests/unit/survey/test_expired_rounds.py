@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 from keeplast.cli.main import app
 from keeplast.format.batch import encode_batch
 from keeplast.format.checkpoint import decode_offsets
-from keeplast.format.control import ControlType
 from keeplast.format.filename import CLEANER_CHECKPOINT
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
+from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.log.partition_log import list_partition
-from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import Strategy
+from keeplast.run.undo import undo_newest
 from keeplast.survey.horizons import (
     HOP_BYTES,
     Examination,
@@ -28,6 +29,8 @@ from keeplast.survey.horizons import (
 )
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest
+from tests.support.manual_clock import ManualClock
+from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import (
     COMPACT,
     DAY_MS,
@@ -215,8 +218,31 @@ def test_headers_are_read_once_a_file(directory: Path) -> None:
     assert Expired(1, 0) == book.expired(directory, closed, Examination(LATER_MS))
     assert Expired() == book.expired(directory, closed, Examination(LATER_MS - 1))
     assert [] == files.opened
-    book.examined(directory, Examination(LATER_MS))
+    book.examined(directory, Examination(LATER_MS), closed)
     assert Expired() == book.expired(directory, closed, Examination(LATER_MS + DAY_MS))
+
+
+def test_what_an_undo_puts_back_is_a_reason_for_a_round_in_the_process_that_removed_it(
+    tmp_path: Path,
+) -> None:
+    topic = replace(COMPACT, undo_retention_ms=7 * DAY_MS)
+    directory = write_log(tmp_path)
+    clean(clean_request(directory, topic=topic))
+    process = coordinator(clock=ManualClock(LATER_MS))
+    request = replace(
+        expired_request(directory), partitions=clean_request(directory, topic=topic).partitions
+    )
+    assert last_round(process.clean(request)).is_expired_round
+    assert [4, 6, 7] == offsets(directory)
+    (entry,) = open_data_directory(tmp_path, UnsyncedFiles()).partitions
+    undone = undo_newest(
+        UnsyncedFiles(), entry, receipt=tmp_path / "receipts", now_ms=LATER_MS, warned=pytest.fail
+    )
+    assert undone is not None
+    assert [1, 4, 6, 7] == offsets(directory)
+    assert last_round(process.clean(replace(request, now_ms=LATER_MS + 1))).is_expired_round
+    assert [4, 6, 7] == offsets(directory)
+    assert last_round(process.clean(replace(request, now_ms=LATER_MS + 2))).skipped
 
 
 @pytest.mark.parametrize("size", [10, 2 * HOP_BYTES])

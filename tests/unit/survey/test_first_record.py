@@ -12,7 +12,7 @@ from keeplast.format.batch import encode_batch
 from keeplast.format.record import Record
 from keeplast.inspect.status import find_status
 from keeplast.log.files import LocalFiles
-from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.survey.bounds import load_checkpoints
 from keeplast.survey.report import RoundReport
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import (

@@ -14,19 +14,17 @@ from keeplast.cleaner.selection import Order
 from keeplast.errors import RefusedError
 from keeplast.format.batch import RecordBatch
 from keeplast.format.checkpoint import encode_offsets
-from keeplast.format.control import ControlType
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     REPLICATION_CHECKPOINT,
 )
 from keeplast.format.message_set import read_batches
+from keeplast.format.record import ControlType
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.document import encode
-from keeplast.model.shape import Shape
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
+from keeplast.model.topic_config import Shape, Strategy, TopicConfig
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest
 from tests.support.manual_clock import ManualClock
@@ -112,7 +110,7 @@ def test_what_lifts_a_limit_is_refused_before_anything_is_written(
         with pytest.raises(RefusedError) as caught:
             coordinator(clock=ManualClock(NOW_MS)).clean(asked(log, **how, **given))
         assert why in str(caught.value)
-        assert "--unsafe" in str(caught.value)
+        assert "--despite log-bounds" in str(caught.value)
     assert before == tree(log.parent)
     assert not (tmp_path / "new").exists()
 
@@ -124,7 +122,7 @@ def test_a_plan_shows_what_a_lift_would_do_and_says_that_clean_refuses_it(
     request = asked(log, **given)
     report = last_round(coordinator(clock=ManualClock(NOW_MS)).plan(request))
     assert report.failure is None
-    assert f"clean does this with --unsafe only: {why}" in " ".join(report.notes)
+    assert f"clean refuses this: {why}" in " ".join(report.notes)
 
 
 @pytest.mark.parametrize(("given", "why"), LIFTS)
@@ -157,7 +155,7 @@ def test_an_undecided_record_supersedes_nothing_whatever_is_given(
         tmp_path, {0: one(0, b"k", b"committed"), 1: data_batch(1, 7, [b"k"]), 2: one(2, b"x")}
     )
     point(tmp_path, REPLICATION_CHECKPOINT, 1)
-    with pytest.raises(RefusedError, match="--unsafe"):
+    with pytest.raises(RefusedError, match="--despite log-bounds"):
         coordinator(clock=ManualClock(NOW_MS)).clean(asked(directory, **given))
     clean(asked(directory))
     assert [b"committed"] == [r.value for r in records_of(directory) if r.offset == 0]
@@ -263,7 +261,7 @@ def test_an_aborted_transaction_stays_undecided_above_the_high_watermark(tmp_pat
     )
     point(tmp_path, REPLICATION_CHECKPOINT, 2)
     assert 1 == clean(asked(directory)).bound
-    with pytest.raises(RefusedError, match="--unsafe"):
+    with pytest.raises(RefusedError, match="--despite log-bounds"):
         coordinator(clock=ManualClock(NOW_MS)).clean(asked(directory, high_watermark=3))
 
 
@@ -346,5 +344,5 @@ def test_a_high_watermark_beyond_the_log_end_is_refused_without_a_checkpoint_too
     planned = last_round(
         coordinator(clock=ManualClock(NOW_MS)).plan(asked(log, high_watermark=given))
     )
-    assert any(why in note and "--unsafe only" in note for note in planned.notes)
+    assert any(why in note and "--despite log-bounds" in note for note in planned.notes)
     assert clean(asked(log, high_watermark=12)).end_offset == 10

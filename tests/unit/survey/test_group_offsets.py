@@ -9,11 +9,10 @@ import pytest
 
 from keeplast.format.compression import Codec
 from keeplast.format.consumer_offsets import TOPIC, home_partition
-from keeplast.format.control import ControlType
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.log.files import LocalFiles, ReadHandle
+from keeplast.model.hold import Absence, WaitedGroup
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import Absence, WaitedGroup
 from keeplast.survey.group_offsets import FRESH_MS, GroupOffsets, waited_group
 from keeplast.survey.wording import absence_words
 from tests.support.committed_offsets import (
@@ -24,6 +23,7 @@ from tests.support.committed_offsets import (
     home_of,
     write_offsets_log,
 )
+from tests.support.flipped import flip
 from tests.support.partition_maker import NOW_MS, PARTITION, marker, one
 
 HOME = home_of("g")
@@ -148,9 +148,7 @@ def test_a_log_that_cannot_be_read_counts_as_nothing(tmp_path: Path) -> None:
     directory = write_offsets_log(tmp_path, HOME, {0: plain(0, 5), 1: plain(1, 6)})
     assert 6 == found(tmp_path).offset
     path = directory / f"{0:020d}.log"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip(path)
     each = found(tmp_path)
     assert (None, Absence.UNREADABLE) == (each.offset, each.absence)
 

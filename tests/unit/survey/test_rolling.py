@@ -10,9 +10,9 @@ import pytest
 
 import keeplast
 from keeplast.errors import CorruptError, RefusedError
-from keeplast.format.control import ControlType
 from keeplast.format.filename import REPLICATION_CHECKPOINT as HIGH_WATERMARK
-from keeplast.run.room import RESERVE_BYTES_MIN
+from keeplast.format.record import ControlType
+from keeplast.run.foresight import RESERVE_BYTES_MIN
 from keeplast.survey.request import CleanRequest
 from tests.support.observed_files import ObservedFiles
 from tests.support.partition_maker import (
@@ -207,7 +207,7 @@ def test_in_python_a_target_is_overwritten_only_on_request(tmp_path: Path) -> No
     (partition,) = idle_log(tmp_path / "from").partitions
     log = keeplast.open_log(partition.path)
     log.clean(LAGGING, to=tmp_path / "to", force=True)
-    with pytest.raises(keeplast.RefusedError, match="--overwrite"):
+    with pytest.raises(keeplast.RefusedError, match="--despite existing-target"):
         log.clean(LAGGING, to=tmp_path / "to", force=True)
     report = log.clean(LAGGING, to=tmp_path / "to", force=True, overwrites=True)
     assert report.rounds[-1].failure is None

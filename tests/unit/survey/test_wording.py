@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from keeplast.cleaner.dating import Dating, dating_notes
 from keeplast.cleaner.eligibility import (
     FirstDirty,
     FirstUncleanable,
+    IdleRoll,
     find_first_uncleanable,
 )
 from keeplast.cleaner.reasons import (
@@ -22,10 +22,14 @@ from keeplast.cleaner.reasons import (
     TransactionLimit,
     WatermarkLimit,
 )
-from keeplast.cleaner.rolling import IdleRoll
-from keeplast.cleaner.section import due_reason, find_dirty_section, skip_reason
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.segment import SegmentSummary
+from keeplast.cleaner.section import (
+    Dating,
+    dating_notes,
+    due_reason,
+    find_dirty_section,
+    skip_reason,
+)
+from keeplast.model.partition import INT64_MAX, SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 from keeplast.survey.notes import (
     GivenOption,
@@ -161,7 +165,7 @@ def test_an_empty_log_says_so() -> None:
     ("cleanable_bytes", "delayed", "forced", "expected"),
     [
         (45, False, False, "dirty ratio 0.310 is not above min.cleanable.dirty.ratio 0.5; "
-         "clean --force does it anyway"),
+         "to go past this: clean --despite dirty-ratio"),
         (10, True, False, "due for a round: overdue for 3 h, max.compaction.lag.ms is 1 d"),
         (900, True, False, "due for a round: overdue for 3 h, max.compaction.lag.ms is 1 d"),
         (900, False, False, "due for a round: dirty ratio 0.900 is above min.cleanable.dirty.ratio "
@@ -216,7 +220,8 @@ def test_what_has_expired_is_counted(tombstones: int, markers: int, expected: st
          "offset 9"),
         (UnknownFiles(2, ("a", "b")), "2 files with names that mean nothing, left alone: 'a', 'b'"),
         (LiftNote(Lift(GivenOption.NOW, 9, 5), stands=False),
-         "clean does this with --unsafe only: --now-ms 9 is ahead of the clock, 5"),
+         "clean refuses this: --now-ms 9 is ahead of the clock, 5; to go past this: --despite "
+         "log-bounds"),
         (LiftNote(Lift(GivenOption.UNCLEANABLE, 9, 5, ActiveLimit(5)), stands=True),
          "unsafe: --uncleanable-offset 9 is above the first uncleanable offset, 5: the active "
          "segment starts at 5"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import ConflictError, CorruptError, FencedError
-from keeplast.tier.metadata.absence import explained
+from keeplast.tier.metadata.stored_logs import explained
 from tests.support.metadata_contract import GRACE_MS, LINEAGE, PARTITION, Opened, new_id, segment
 
 SOURCE = segment(0, 9)

@@ -12,18 +12,16 @@ import pytest
 
 from keeplast.errors import ConflictError, RefusedError, UnavailableError
 from keeplast.format import leader_epoch
-from keeplast.format.control import ControlType
 from keeplast.format.filename import LEADER_EPOCH_CHECKPOINT, REPLICATION_CHECKPOINT
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import read_batches
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import LocalFiles
-from keeplast.log.log_start import retire_segments
-from keeplast.model.strategy import Strategy
+from keeplast.log.truncation import retire_segments
+from keeplast.model.topic_config import Strategy
 from keeplast.survey.survey import Survey, survey_partition
-from keeplast.tier.copy.contents import read_rest
-from keeplast.tier.copy.moving_directory import MovedError, directory_id
+from keeplast.tier.copy.moving_directory import MovedError, directory_id, read_rest
 from keeplast.tier.metadata.rows import DIRECTORIES_MAX
 from keeplast.tier.objects.stores import open_objects
 from keeplast.tier.state.continuity import Doubt, RangeContent, Visits
@@ -56,14 +54,10 @@ def with_aborted_data(root: Path) -> CleanedDirectory:
 def with_a_delete(root: Path) -> CleanedDirectory:
     """Have k in the store, and its tombstone in the broker's log only."""
     log = CleanedDirectory(root)
-    log.put(b"k", b"1")
-    log.put(b"a", b"1")
-    log.roll()
+    log.put_segment((b"k", b"1"), (b"a", b"1"))
     log.copy()
     assert 2 == log.state.remote_end
-    log.put(b"k", None)
-    log.put(b"b", b"1")
-    log.roll()
+    log.put_segment((b"k", None), (b"b", b"1"))
     return log
 
 
@@ -93,8 +87,7 @@ def test_an_abort_whose_marker_is_gone_replaces_what_is_stored(tmp_path: Path) -
     log = with_aborted_data(tmp_path)
     drop_deletes(log)
     log.copy()
-    (done,) = log.replaced
-    assert Doubt.TOO_LATE == done.hazard.doubt
+    assert [Doubt.TOO_LATE] == log.doubts
     assert {b"a": b"1", b"b": b"1"} == log.exported().final_values()
 
 
@@ -169,8 +162,7 @@ def test_what_was_replaced_waits_out_its_grace(tmp_path: Path) -> None:
 def test_a_directory_that_begins_above_the_store_cannot_replace_it(tmp_path: Path) -> None:
     log = with_a_delete(tmp_path)
     drop_deletes(log)
-    log.put(b"d", b"1")
-    log.roll()
+    log.put_segment((b"d", b"1"))
     for path in retire_segments(LocalFiles(), log.directory, [0]):
         path.unlink()
     log.log.path(2).exists()
@@ -184,11 +176,9 @@ def test_a_directory_that_begins_above_the_store_cannot_replace_it(tmp_path: Pat
 def test_a_replacement_that_fails_changes_nothing(tmp_path: Path, nth: int) -> None:
     objects = FaultyObjects(open_objects("memory://"))
     log = CleanedDirectory(tmp_path, objects=objects)
-    log.put(b"k", b"1")
-    log.roll()
+    log.put_segment((b"k", b"1"))
     log.copy()
-    log.put(b"k", None)
-    log.roll()
+    log.put_segment((b"k", None))
     drop_deletes(log)
     before = log.state
     objects.fail("close", nth)
@@ -214,13 +204,11 @@ def test_a_store_of_which_nothing_is_remembered_is_replaced_where_offsets_are_mi
     tmp_path: Path,
 ) -> None:
     log = with_a_delete(tmp_path)
-    log.put(b"b", b"1")
-    log.roll()
+    log.put_segment((b"b", b"1"))
     log.clean()
     log.forget_visits()
     log.copy()
-    (done,) = log.replaced
-    assert Doubt.NEVER_SEEN == done.hazard.doubt
+    assert [Doubt.NEVER_SEEN] == log.doubts
     assert {b"a": b"1", b"b": b"1"} == log.exported().final_values()
 
 
@@ -250,8 +238,7 @@ def test_a_clock_that_went_back_is_not_believed(tmp_path: Path) -> None:
     drop_deletes(log)
     log.clock.advance(-2 * DAY_MS)
     log.copy()
-    (done,) = log.replaced
-    assert Doubt.NEVER_SEEN == done.hazard.doubt
+    assert [Doubt.NEVER_SEEN] == log.doubts
     assert {b"a": b"1", b"b": b"1"} == log.exported().final_values()
 
 
@@ -270,48 +257,37 @@ def test_a_retention_that_was_lowered_counts(tmp_path: Path) -> None:
 
 def test_a_retention_that_nobody_told_of_is_known_by_the_horizons_it_left(tmp_path: Path) -> None:
     log = with_a_delete(tmp_path)
-    log.put(b"z", None)
-    log.roll()
+    log.put_segment((b"z", None))
     log.topic = replace(COMPACT, delete_retention_ms=HOUR_MS)
     log.clean()
     log.clock.advance(HOUR_MS // 2)
-    log.put(b"z", b"1")
-    log.put(b"later", None)
-    log.roll()
+    log.put_segment((b"z", b"1"), (b"later", None))
     log.clean()
     log.clock.advance(HOUR_MS // 2)
     log.clean()
     log.tiered.copy_directory(PARTITION, log.directory, replaced=log.replaced.append)
-    (done,) = log.replaced
-    assert Doubt.EARLY_HORIZON == done.hazard.doubt
+    assert [Doubt.EARLY_HORIZON] == log.doubts
     assert log.served().final_values() == {b"a": b"1", b"b": b"1", b"z": b"1"}
-    log.put(b"end", b"1")
-    log.roll()
+    log.put_segment((b"end", b"1"))
     log.copy()
     assert log.served().final_values() == log.exported().final_values()
 
 
 def test_a_retention_of_nothing_is_within_no_time(tmp_path: Path) -> None:
     log = CleanedDirectory(tmp_path, replace(COMPACT, delete_retention_ms=0))
-    log.put(b"k", b"1")
-    log.roll()
+    log.put_segment((b"k", b"1"))
     log.copy()
-    log.put(b"k", None)
-    log.put(b"a", b"1")
-    log.roll()
+    log.put_segment((b"k", None), (b"a", b"1"))
     log.clean()
     log.clean()
     log.copy()
-    (done,) = log.replaced
-    assert Doubt.TOO_LATE == done.hazard.doubt
+    assert [Doubt.TOO_LATE] == log.doubts
     assert {b"a": b"1"} == log.exported().final_values()
 
 
 def test_old_formats_are_not_taken_by_time(tmp_path: Path) -> None:
     log = CleanedDirectory(tmp_path)
-    log.put(b"k", b"1")
-    log.put(b"a", b"1")
-    log.roll()
+    log.put_segment((b"k", b"1"), (b"a", b"1"))
     log.copy()
     for value in (None, b"1"):
         key = b"k" if value is None else b"b"
@@ -324,8 +300,7 @@ def test_old_formats_are_not_taken_by_time(tmp_path: Path) -> None:
         data = path.read_bytes()
         path.write_bytes(data[next(iter(read_batches(data))).size_bytes :])
     log.copy()
-    (done,) = log.replaced
-    assert Doubt.OLD_FORMAT == done.hazard.doubt
+    assert [Doubt.OLD_FORMAT] == log.doubts
     assert {b"a": b"1", b"b": b"1"} == log.exported().final_values()
 
 
@@ -335,15 +310,12 @@ def test_a_copy_goes_on_in_the_middle_of_a_segment(tmp_path: Path) -> None:
     log.put(b"a", b"1")
     log.tiered.import_directory(PARTITION, log.directory, {}, replaced=log.replaced.append)
     assert (2, 0) == (log.state.remote_end, log.log.active_base)
-    log.put(b"k", None)
-    log.put(b"b", b"1")
-    log.roll()
+    log.put_segment((b"k", None), (b"b", b"1"))
     log.clean()
     log.copy()
     assert [] == log.replaced
     drop_deletes(log)
-    log.put(b"b", b"2")
-    log.roll()
+    log.put_segment((b"b", b"2"))
     log.clean()
     log.copy()
     assert {b"a": b"1", b"b": b"2"} == log.exported().final_values()
@@ -381,20 +353,16 @@ def test_another_replica_tells_nothing_of_this_ones_cleaning(tmp_path: Path) -> 
     other.parent.mkdir()
     log.directory.rename(other)
     log.tiered.copy_directory(PARTITION, other, replaced=log.replaced.append)
-    (done,) = log.replaced
-    assert Doubt.NEVER_SEEN == done.hazard.doubt
+    assert [Doubt.NEVER_SEEN] == log.doubts
     assert {b"a": b"1", b"b": b"1"} == log.exported().final_values()
 
 
 def test_by_timestamp_a_broker_that_cleans_is_refused(tmp_path: Path) -> None:
     ranked = replace(COMPACT, strategy=Strategy.TIMESTAMP)
     log = CleanedDirectory(tmp_path, stored_as=ranked)
-    log.put(b"k", b"1")
-    log.roll()
+    log.put_segment((b"k", b"1"))
     log.copy()
-    log.put(b"k", b"2")
-    log.put(b"k", b"3")
-    log.roll()
+    log.put_segment((b"k", b"2"), (b"k", b"3"))
     log.clean()
     with pytest.raises(RefusedError, match="cleans by offset"):
         log.copy()
@@ -406,13 +374,10 @@ def test_by_timestamp_a_broker_that_was_seen_to_clean_is_refused_before_anything
 ) -> None:
     ranked = replace(COMPACT, strategy=Strategy.TIMESTAMP)
     log = CleanedDirectory(tmp_path, stored_as=ranked)
-    log.put(b"k", b"1")
-    log.put(b"k", b"1")
-    log.roll()
+    log.put_segment((b"k", b"1"), (b"k", b"1"))
     log.copy()
     log.clean()
-    log.put(b"k", b"2")
-    log.roll()
+    log.put_segment((b"k", b"2"))
     with pytest.raises(RefusedError, match="cleans by offset"):
         log.copy()
 
@@ -449,9 +414,7 @@ def test_what_was_merged_across_an_older_high_watermark_is_not_taken_for_unclean
     """The segment with the watermark began above the store's end before it was merged."""
     log = with_a_delete(tmp_path)
     log.clean()
-    log.put(b"c", b"1")
-    log.put(b"d", b"1")
-    log.roll()
+    log.put_segment((b"c", b"1"), (b"d", b"1"))
     log.clean()
     log.put(b"e", b"1")
     log.clock.advance(8 * HOUR_MS)
@@ -462,7 +425,7 @@ def test_what_was_merged_across_an_older_high_watermark_is_not_taken_for_unclean
     write_watermark(log, log.log.log_end)
     log.clean()
     log.copy()
-    assert [Doubt.TOO_LATE] == [each.hazard.doubt for each in log.replaced]
+    assert [Doubt.TOO_LATE] == log.doubts
     assert b"k" not in log.exported().final_values()
 
 
@@ -471,9 +434,7 @@ def test_what_was_merged_across_the_high_watermark_has_time_until_its_first_hori
 ) -> None:
     """The copy in between could take nothing, and has seen that nothing is gone yet."""
     log = with_a_delete(tmp_path)
-    log.put(b"c", b"1")
-    log.put(b"c", b"2")
-    log.roll()
+    log.put_segment((b"c", b"1"), (b"c", b"2"))
     log.clock.advance(8 * HOUR_MS)
     log.clean()
     write_watermark(log, 5)
@@ -493,14 +454,10 @@ def test_what_was_merged_across_the_high_watermark_is_taken_up_to_it_before_its_
 ) -> None:
     """A broker that merges before each of its copies would be replaced, healthy as it is."""
     log = with_a_delete(tmp_path)
-    log.put(b"c", b"1")
-    log.put(b"c", b"2")
-    log.roll()
+    log.put_segment((b"c", b"1"), (b"c", b"2"))
     for ends in (3, 5, 7):
         log.clock.advance(11 * HOUR_MS)
-        log.put(b"d", b"1")
-        log.put(b"d", b"2")
-        log.roll()
+        log.put_segment((b"d", b"1"), (b"d", b"2"))
         log.clean()
         write_watermark(log, ends)
         log.copy()
@@ -532,9 +489,7 @@ def test_a_segment_that_moves_while_it_is_asked_since_when_it_is_uncleaned_is_as
 ) -> None:
     """Else the copy would be remembered as one that reached nothing, and the next one be late."""
     log = with_a_delete(tmp_path)
-    log.put(b"c", b"1")
-    log.put(b"c", b"2")
-    log.roll()
+    log.put_segment((b"c", b"1"), (b"c", b"2"))
     log.clock.advance(8 * HOUR_MS)
     write_watermark(log, 5)
     asked: list[int] = []
@@ -581,16 +536,10 @@ def test_a_raised_retention_does_not_count_for_what_was_cleaned_before_it(tmp_pa
     """A tombstone was dated by the lower one, since the high watermark was last written down."""
     topic = replace(COMPACT, segment_bytes=160)
     log = CleanedDirectory(tmp_path, replace(topic, delete_retention_ms=HOUR_MS), stored_as=topic)
-    log.put(b"k", b"1")
-    log.put(b"a", b"1")
-    log.roll()
+    log.put_segment((b"k", b"1"), (b"a", b"1"))
     log.copy(retention_ms=HOUR_MS)
-    log.put(b"b", b"1")
-    log.put(b"c", b"1")
-    log.roll()
-    log.put(b"k", None)
-    log.put(b"d", b"1")
-    log.roll()
+    log.put_segment((b"b", b"1"), (b"c", b"1"))
+    log.put_segment((b"k", None), (b"d", b"1"))
     log.put(b"e", b"1")
     log.clock.advance(10 * 60 * SECOND_MS)
     log.clean()
@@ -602,7 +551,7 @@ def test_a_raised_retention_does_not_count_for_what_was_cleaned_before_it(tmp_pa
     log.clean()
     assert b"k" not in {record.key for record in log.served().records()}
     log.copy(retention_ms=DAY_MS)
-    assert [Doubt.TOO_LATE] == [each.hazard.doubt for each in log.replaced]
+    assert [Doubt.TOO_LATE] == log.doubts
     assert b"k" not in log.exported().final_values()
 
 

@@ -17,7 +17,7 @@ from keeplast.api.open_log import OpenLog
 from keeplast.errors import RefusedError
 from keeplast.format.checkpoint import encode_offsets
 from keeplast.format.filename import CLEANED_FOR, CLEANER_CHECKPOINT
-from keeplast.log.cleaned_for import RoundNote, write_note
+from keeplast.log.checkpoints import RoundNote, write_note
 from keeplast.log.files import LocalFiles
 from keeplast.tier.copy.importing import adopt_checkpoint
 from keeplast.tier.metadata.stored_logs import shown_log

@@ -109,8 +109,7 @@ def test_files_that_are_replaced_each_time_are_left_for_the_next_turn(tmp_path: 
 def test_a_segment_that_goes_in_the_middle_is_looked_for_anew(tmp_path: Path) -> None:
     files = BusyFiles()
     log = with_two_segments(tmp_path, files)
-    log.put(b"a", b"2")
-    log.roll()
+    log.put_segment((b"a", b"2"))
     log.put(b"a", b"3")
     seen: list[Path] = []
 

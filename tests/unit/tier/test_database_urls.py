@@ -6,6 +6,7 @@ import os
 import stat
 import threading
 import traceback
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.tier.metadata.database import _make_private, exposed_mode, is_missing, open_database
-from tests.support.waiting import SECONDS_MAX
+from tests.support.waiting import SECONDS_MAX, run_at_once
 
 SECRET = "s3cret"
 NOBODY = "127.0.0.1:1"
@@ -155,11 +156,7 @@ def test_threads_open_stores_at_once(tmp_path: Path) -> None:
         except BaseException as error:  # noqa: BLE001 - told to the test
             failed.append(error)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS_MAX)
+    run_at_once(partial(run, number) for number in range(8))
     assert [] == failed
 
 

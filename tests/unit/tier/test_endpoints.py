@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.tier.objects.endpoints import is_plain_http
+from keeplast.tier.objects.object_store import is_plain_http
 
 PLAIN, SAFE = "http://127.0.0.1:1", "https://127.0.0.1:1"
 NAMES = [

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from keeplast.format import offset_index, time_index, txn_index
-from keeplast.format.control import ControlType
 from keeplast.format.filename import INDEX, TIME_INDEX, TXN_INDEX
+from keeplast.format.record import ControlType
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.append import NewRecord
 from keeplast.model.topic_config import TopicConfig

@@ -13,10 +13,10 @@ import pytest
 
 from keeplast.errors import ConflictError, InvalidError
 from keeplast.format import offset_index, time_index
-from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.model.offsets import NO_PRODUCER_ID
+from keeplast.format.record import ControlType, decode_control_type
+from keeplast.model.partition import NO_PRODUCER_ID
 from keeplast.tier.objects.object_store import (
     FILTER,
     ObjectStore,

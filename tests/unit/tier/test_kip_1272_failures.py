@@ -17,7 +17,7 @@ from keeplast.tier.objects.stores import open_objects
 from keeplast.tier.state.segment import SegmentState
 from tests.support.crash_logs import CRASH_LOGS
 from tests.support.faulty_objects import REQUESTS, FaultyObjects
-from tests.support.hosts import TOPIC, Cluster, read_all, replicate, write
+from tests.support.hosts import TOPIC, Cluster, read_all
 from tests.support.metadata_contract import LINEAGE, Opened, new_id, segment
 from tests.support.metadata_contract import PARTITION as P
 from tests.support.partition_maker import DAY_MS, PARTITION
@@ -96,9 +96,7 @@ def test_kip_1272_failures_upload_that_lost_something_is_not_believed(tmp_path: 
     cluster = Cluster(tmp_path)
     objects = FaultyObjects(cluster.objects)
     cluster.objects = objects
-    host = cluster.host("a")
-    host.become_leader(0)
-    write(host, 20)
+    host = cluster.led(20)
     host.roll()
     objects.loses_bytes = True
     with pytest.raises(UnavailableError):
@@ -114,10 +112,7 @@ def test_kip_1272_failures_zombie_upload_is_not_read(tmp_path: Path) -> None:
     """ "Similar fencing protection also needs to happen to the remote log segment upload from the
     old broker." """
     cluster = Cluster(tmp_path)
-    a, b = cluster.host("a"), cluster.host("b")
-    a.become_leader(0)
-    write(a, 20)
-    replicate(a, b)
+    a, b = cluster.pair(20)
     b.become_leader(1)
     before = b.state()
     a.roll()
@@ -166,9 +161,7 @@ def test_kip_1272_failures_of_cleaning_do_not_keep_local_segments(tmp_path: Path
     cluster = Cluster(tmp_path, topic)
     objects = FaultyObjects(cluster.objects)
     cluster.objects = objects
-    host = cluster.host("a")
-    host.become_leader(0)
-    write(host, 40)
+    host = cluster.led(40)
     host.roll()
     host.copy()
     expected = read_all(host)

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.format.control import ControlType
 from keeplast.format.filename import LOG
 from keeplast.format.message_set import read_batches
+from keeplast.format.record import ControlType
 from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
 from keeplast.tier.objects.object_store import object_key, segment_of_key

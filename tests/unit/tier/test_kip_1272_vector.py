@@ -17,9 +17,8 @@ import pytest
 
 from keeplast.errors import ConflictError, FencedError
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.tier.state.partition_state import PartitionState
+from keeplast.tier.state.partition_state import PartitionState, find_vector
 from keeplast.tier.state.segment import RemoteSegment, SegmentKind
-from keeplast.tier.state.vector import find_vector
 from tests.support.metadata_contract import LINEAGE, PARTITION, Opened, new_id, segment
 from tests.support.store_world import COMPACTED, StoreWorld
 
@@ -240,7 +239,7 @@ def test_kip_1272_vector_of_a_round_that_did_not_end_is_the_one_before(tmp_path:
             raise KeyboardInterrupt
 
         a.own(partition, takes_over=True)
-        patch.setattr("keeplast.store.commit.TierCommit.publish", dies)
+        patch.setattr("keeplast.store.store_place.TierCommit.publish", dies)
         with pytest.raises(KeyboardInterrupt):
             a.clean(partition, force=True)
         assert {0: 0} == latest(a.state(partition))

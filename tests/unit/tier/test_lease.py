@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from keeplast.tier.state.lease import LEASE_MS_MAX, LEASE_MS_MIN, Lease
+from keeplast.tier.state.holder import LEASE_MS_MAX, LEASE_MS_MIN, Lease
 
 LEASE = Lease(3, "ab", 5000, 17, 4)
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import ConflictError, RefusedError, UnavailableError
+from keeplast.tier.metadata.collection import Marks, find_name, name_older
 from keeplast.tier.metadata.database import open_database
-from keeplast.tier.metadata.marks import Marks
 from keeplast.tier.metadata.metadata_store import MetadataStore
-from keeplast.tier.metadata.store_name import find_name, name_older
 from keeplast.tier.objects.object_store import MARKS, STORE_NAME, ObjectPlace
 from keeplast.tier.objects.stores import open_objects
 from tests.support.manual_clock import ManualClock
@@ -81,7 +80,9 @@ def test_a_restored_backup_is_refused(place: Place, act: Callable[[Marks], None]
     _, marks = place.open()
     marks.committing()
     _, restored = place.open("backup")
-    with pytest.raises(RefusedError, match=r"keeplast tier accept.*metadata_mark=1 objects_mark=2"):
+    with pytest.raises(
+        RefusedError, match=r"keeplast repair --accept-metadata.*metadata_mark=1 objects_mark=2"
+    ):
         act(restored)
     assert [2] == place.numbers
 

@@ -9,8 +9,7 @@ from sqlalchemy import update
 
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.filename import parse_partition_directory
-from keeplast.model.offsets import INT32_MAX
-from keeplast.model.partition import TopicPartition
+from keeplast.model.partition import INT32_MAX, TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.objects.object_store import partition_prefix
 from tests.support.metadata_contract import TOPIC_ID

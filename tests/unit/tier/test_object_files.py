@@ -19,8 +19,7 @@ from keeplast.run.events import NoEvents, RoundWork
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import CleanReport
 from keeplast.survey.request import CleanRequest
-from keeplast.tier.objects.mounted_files import MountedRecipe
-from keeplast.tier.objects.object_files import TIMES, ObjectFiles
+from keeplast.tier.objects.object_files import TIMES, MountedRecipe, ObjectFiles
 from keeplast.tier.objects.object_store import ObjectTree
 from keeplast.tier.objects.stores import open_tree
 from tests.support.crashing_tree import Crash, CrashingTree

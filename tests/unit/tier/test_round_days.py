@@ -10,7 +10,7 @@ from sqlalchemy import insert, select, update
 
 from keeplast.errors import CompactionError
 from keeplast.tier.metadata import schema
-from keeplast.tier.state.round_days import (
+from keeplast.tier.state.kept_rounds import (
     DAY_MS,
     DAYS_KEPT,
     HOSTS_MAX,

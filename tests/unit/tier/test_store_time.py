@@ -11,9 +11,8 @@ from keeplast.config.mapping import topic_config
 from keeplast.errors import UnavailableError
 from keeplast.log.files import LocalFiles
 from keeplast.store.tiered_store import TieredStore
-from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.database import SKEW_MS_MAX, open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
-from keeplast.tier.metadata.store_time import SKEW_MS_MAX
 from keeplast.tier.objects.stores import open_objects
 from tests.support.log_builder import START_MS
 from tests.support.manual_clock import ManualClock, SharedTime

@@ -12,8 +12,8 @@ from keeplast.errors import ConflictError, FencedError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.tier.metadata.collection import is_covered
 from keeplast.tier.objects.object_store import object_key
+from keeplast.tier.state.partition_state import Publication, checkpoint, find_vector
 from keeplast.tier.state.segment import RemoteSegment, SegmentKind
-from keeplast.tier.state.vector import Publication, checkpoint, find_vector
 from tests.support.metadata_contract import (
     GRACE_MS,
     LINEAGE,

@@ -10,7 +10,7 @@ import pytest
 
 from keeplast.errors import InvalidError
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.tier.state.vector import (
+from keeplast.tier.state.partition_state import (
     Publication,
     advance,
     checkpoint,

@@ -133,6 +133,46 @@ def test_a_ratchet_lowers_and_never_raises_and_keeps_what_people_wrote() -> None
     assert text == house.ratchet(text, {"modules": 950})
 
 
+def test_a_figure_may_be_below_its_limit_and_not_above() -> None:
+    limits = house.read_budgets("[limits]\nseconds = 540\n", "limits")
+    assert [] == house.find_past_limits({"seconds": 7}, limits)
+    (found,) = house.find_past_limits({"seconds": 541}, limits)
+    assert "seconds is 541, above its limit of 540" in found
+
+
+def weighed(root: Path, weights: str) -> int:
+    write(
+        root,
+        {
+            "tests/weights.toml": weights,
+            "tests/unit/test_a.py": "",
+            "tests/unit/test_b.py": "",
+            "tests/kafka/test_c.py": "",
+        },
+    )
+    return house.weight_figures(root)["make_test_processor_seconds"]
+
+
+def test_what_make_test_takes_is_the_weight_of_its_files_and_of_two_beginnings(
+    tmp_path: Path,
+) -> None:
+    assert 2 * 10 + 30 + 1 == weighed(
+        tmp_path, 'begin = 10\nunlisted = 1\n"tests/unit/test_a.py" = 30\n'
+    )
+
+
+def test_a_weight_of_a_file_that_is_not_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"does not run.*test_c"):
+        weighed(tmp_path, 'begin = 10\nunlisted = 1\n"tests/kafka/test_c.py" = 30\n')
+
+
+def test_every_limit_has_its_figure_and_holds() -> None:
+    limits = house.read_budgets(house.BUDGETS.read_text("utf-8"), "limits")
+    figures = house.weight_figures(ROOT)
+    assert set(figures) == set(limits)
+    assert [] == house.find_past_limits(figures, limits)
+
+
 def test_every_budget_has_its_figure() -> None:
     budgets = house.read_budgets(house.BUDGETS.read_text("utf-8"))
     figures = {**house.static_figures(ROOT), **house.command_figures()}

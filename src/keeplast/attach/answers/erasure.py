@@ -23,7 +23,7 @@ from keeplast.attach.answers.explain import (
     with_removal,
 )
 from keeplast.attach.rounds.round import RoundWish
-from keeplast.attach.rules.effective_log import EffectiveLog
+from keeplast.attach.rules.sources import EffectiveLog
 from keeplast.clock import Clock
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.metadata_cache import PartitionCache
@@ -53,12 +53,12 @@ WRITING_SECONDS_MAX = 60.0
 LOOK_SECONDS = 1.0
 COPY_BEGUN = "its copy was begun and has not ended: ask again when it has"
 UNKNOWN_OBJECTS = (
-    "nobody searched it: ask again, and if it stays, keeplast attach collect --orphans list says "
+    "it was not searched: ask again, and if it stays, keeplast collect --orphans list says "
     "whose it is"
 )
 WRITTEN_NOW = (
-    "nobody searched it: a round of ours was writing it, and did not end within a minute; ask "
-    "again, and if it stays, keeplast attach repair ends what a crash left"
+    "it was not searched: a round of ours was writing it, and did not end within a minute; ask "
+    "again, and if it stays, keeplast repair ends what a crash left"
 )
 SegmentPlace = tuple[bytes, int]
 """Where objects of a segment lie: its id, and the offset in their names."""
@@ -223,7 +223,7 @@ def _search_beside(
     except FileNotFoundError:
         return None
     except (CorruptError, RefusedError, InvalidError) as error:
-        problem = f"brokers read it no more, and nobody else can: {error}"
+        problem = f"brokers read it no more, and nothing else can: {error}"
     return BesideLog(name, keys, problem)
 
 

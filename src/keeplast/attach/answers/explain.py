@@ -17,11 +17,18 @@ from pathlib import Path
 from keeplast.attach.held.outputs import OutputMark
 from keeplast.attach.rounds.attached_files import AttachedFiles, AttachedRecipe
 from keeplast.attach.rounds.attached_place import NOBODY, AttachedPlace, AttachedState
+from keeplast.attach.rounds.missing_aborts import measure_sources
 from keeplast.attach.rounds.round import RoundWish, read_lineage, sources_of
-from keeplast.attach.rounds.seams import measure_sources
-from keeplast.attach.rules.effective_log import EffectiveLog, effective_log, synthetic_lineage
-from keeplast.attach.rules.removal_dates import RemovalDates
-from keeplast.attach.rules.sources import Sources, newest_whole, source_of, summary_of
+from keeplast.attach.rules.removal import RemovalDates
+from keeplast.attach.rules.sources import (
+    EffectiveLog,
+    Sources,
+    effective_log,
+    newest_whole,
+    source_of,
+    summary_of,
+    synthetic_lineage,
+)
 from keeplast.cleaner.reasons import (
     Decision,
     DueReason,
@@ -30,10 +37,10 @@ from keeplast.cleaner.reasons import (
     TransactionLimit,
 )
 from keeplast.clock import Clock
-from keeplast.cluster.facts import OffsetRange
 from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.cluster.live_cluster import OffsetRange
 from keeplast.cluster.metadata_cache import PartitionCache
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.errors import ConflictError, CorruptError, RefusedError
 from keeplast.format.batch import MAGIC
 from keeplast.format.identifier import encode_id
@@ -51,18 +58,15 @@ from keeplast.inspect.explain import (
     key_of,
     rankings_of,
 )
-from keeplast.inspect.fates import Fate, FoundLog, Outlook
-from keeplast.inspect.key_rounds import RecordVerdict
+from keeplast.inspect.fates import Fate, FoundLog, Outlook, RecordVerdict
 from keeplast.inspect.key_search import Progressed, SearchedSegment, find_key_records
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import SegmentFiles, list_partition
 from keeplast.model.hold import Hold, in_force
-from keeplast.model.partition import TopicPartition
-from keeplast.model.segment import SegmentSummary
+from keeplast.model.partition import SegmentSummary, TopicPartition
 from keeplast.rewrite.workspace import Workspace
 from keeplast.run.round_state import PartitionRun
-from keeplast.store.explain import ReplacedCopy
-from keeplast.store.key_filters import without_absent
+from keeplast.store.explain import ReplacedCopy, without_absent
 from keeplast.tier.objects.filters import FilterKey, SegmentBytes
 from keeplast.tier.state.attached import Decision as SwapDecision
 
@@ -317,7 +321,7 @@ def _files_of(layout: RemoteLayout, segments: Sequence[RemoteLogSegment]) -> Att
         if each.start_offset in starts:
             raise RefusedError(
                 "brokers serve two segments that begin at the same offset, each in part; see "
-                f"keeplast attach status. partition={each.id.partition.topic}-"
+                f"keeplast status. partition={each.id.partition.topic}-"
                 f"{each.id.partition.partition} offset={each.start_offset}"
             )
         starts[each.start_offset] = each

@@ -19,16 +19,17 @@ from keeplast.attach.rounds.attached_files import AttachedRecipe
 from keeplast.attach.rounds.attached_place import NOBODY, AttachedState, naming_sources
 from keeplast.attach.rounds.missing_aborts import AbortSearch, MissingAbort
 from keeplast.attach.rounds.round import RoundWish, read_lineage, sources_of
-from keeplast.attach.rules.effective_log import effective_log, synthetic_lineage
 from keeplast.attach.rules.sources import (
     Source,
     Sources,
+    effective_log,
     newest_whole,
     parts_of,
     source_of,
     summary_of,
+    synthetic_lineage,
 )
-from keeplast.attach.rules.swap_rules import reasserted
+from keeplast.attach.rules.swap import reasserted
 from keeplast.cleaner.eligibility import FirstDirty, find_first_uncleanable, find_hold
 from keeplast.cleaner.reasons import (
     AbortUnnamed,
@@ -53,8 +54,7 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.log.partition_log import list_partition, read_first_timestamp
 from keeplast.model.hold import Hold, in_force
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.segment import SegmentSummary
+from keeplast.model.partition import INT64_MAX, SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 
 LINEAGES_MAX = 10_000

@@ -4,27 +4,131 @@ The rule: **a view is read to the partition's end under one leader epoch**, and 
 that goes on from what was seen before. One that is shorter, was created again, or has another
 record where one was seen, is another topic: restored, cloned, or cut by an unclean leader. Where an
 earlier fold was kept and fits, only what is new is read, and what is asked for besides.
+
+Folds of a cluster's metadata topic that were made before: the newest here, each in a store.
+
+The rule: **what is kept was read from a topic that was accepted**, and is told to nobody as true:
+whoever goes on from it compares the topic with its point first. When it lies, that is said once
+by :meth:`KeptFolds.refute`, and the next fold that is kept takes its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from keeplast.attach.held.kept_folds import KeptFolds
-from keeplast.attach.rules.batch import Batch
+from keeplast.attach.rules.swap import Batch
 from keeplast.cluster.check import Severity, check_cluster, check_topic
-from keeplast.cluster.facts import METADATA_TOPIC, BrokerFacts, OffsetRange, TopicFacts
-from keeplast.cluster.fold_checkpoint import FoldCheckpoint, FoldPoint, digest_of
-from keeplast.cluster.live_cluster import LiveCluster, MetadataEnd, MetadataValue
-from keeplast.cluster.metadata_cache import PartitionCache
-from keeplast.cluster.metadata_log import FoldedMetadata, fold_values, require_beginning
-from keeplast.cluster.status import is_compactors
-from keeplast.errors import ConflictError, RefusedError, UnavailableError
-from keeplast.format.identifier import encode_id
-from keeplast.format.murmur2 import metadata_partition
+from keeplast.cluster.live_cluster import (
+    METADATA_TOPIC,
+    BrokerFacts,
+    ClusterFacts,
+    LiveCluster,
+    MetadataEnd,
+    MetadataReader,
+    MetadataValue,
+    OffsetRange,
+    TopicFacts,
+)
+from keeplast.cluster.metadata_cache import PartitionCache, is_compactors
+from keeplast.cluster.metadata_log import (
+    FoldCheckpoint,
+    FoldedMetadata,
+    FoldPoint,
+    decode_checkpoint,
+    digest_of,
+    encode_checkpoint,
+    fold_metadata,
+    fold_values,
+    partitions_of,
+    require_beginning,
+)
+from keeplast.errors import ConflictError, CorruptError, RefusedError, UnavailableError
+from keeplast.format.identifier import encode_id, metadata_partition
 from keeplast.format.remote_log_metadata import RemoteLogSegmentState
+from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.metadata.facts import FoldRows
 from keeplast.tier.state.attached import AttachedName, MetadataPoint, epoch_of_mark
+
+WRITTEN_RECORDS_MIN = 500
+"""So few records are read again in no time."""
+RECORDS_A_SEGMENT = 4
+"""To read a record takes longer than to write a segment, of which a fold has all each time."""
+
+
+class KeptFolds:
+    """The folds that a decision log keeps, for one thread. One of them is in memory, as it is."""
+
+    def __init__(self, rows: FoldRows) -> None:
+        """Read nothing yet."""
+        self._rows = rows
+        self._newest: FoldCheckpoint | None = None
+        self._stored: dict[tuple[str, int], int] = {}
+        self._refuted: set[tuple[str, int]] = set()
+
+    def find(self, cluster_id: str, partition: int) -> FoldCheckpoint | None:
+        """Return what was kept of a partition of the metadata topic, whichever that topic was.
+
+        What is damaged, or was kept by other rules, is as if there were none.
+        """
+        known = self._newest
+        if known is not None and _key(known) == (cluster_id, partition):
+            return known
+        if (cluster_id, partition) in self._refuted:
+            return None
+        data = self._rows.read(cluster_id, partition)
+        if data is None:
+            return None
+        try:
+            found = decode_checkpoint(data)
+        except CorruptError:
+            return None
+        if _key(found) != (cluster_id, partition):
+            return None
+        self._newest = found
+        self._stored[cluster_id, partition] = found.record_count
+        return found
+
+    def refute(self, cluster_id: str, partition: int) -> None:
+        """Forget a fold that the metadata topic does not go on from."""
+        self._refuted.add((cluster_id, partition))
+        self._stored.pop((cluster_id, partition), None)
+        if self._newest is not None and _key(self._newest) == (cluster_id, partition):
+            self._newest = None
+
+    def keep(self, checkpoint: FoldCheckpoint) -> None:
+        """Keep a fold of a topic that was accepted; written when that is worth it."""
+        key = _key(checkpoint)
+        self._newest = checkpoint
+        new = checkpoint.record_count - self._stored.get(key, 0)
+        is_worth = new >= WRITTEN_RECORDS_MIN
+        is_worth &= new * RECORDS_A_SEGMENT >= checkpoint.segment_count
+        if is_worth or key in self._refuted:
+            data = encode_checkpoint(checkpoint) if is_worth else None
+            self._rows.write(*key, data)
+            self._stored[key] = checkpoint.record_count if data is not None else 0
+            self._refuted.discard(key)
+
+
+def _key(checkpoint: FoldCheckpoint) -> tuple[str, int]:
+    return checkpoint.point.cluster_id, checkpoint.point.partition
+
+
+def fold_known(
+    client: MetadataReader,
+    facts: ClusterFacts,
+    metadata_topic: TopicFacts,
+    log: DecisionLog | None,
+    progressed: Callable[[int], object] = lambda count: None,
+) -> FoldedMetadata:
+    """Return what brokers know of the topics of ``facts``; what ``log`` keeps is not read again."""
+
+    def kept(partition: int) -> FoldCheckpoint | None:
+        return None if log is None else KeptFolds(log.folds).find(facts.cluster_id, partition)
+
+    chosen = partitions_of(facts.topics, metadata_topic)
+    return fold_metadata(client, metadata_topic, chosen, progressed, kept)
+
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 LOOKS_MAX = 3
@@ -109,7 +213,7 @@ class MetadataView:
             raise RefusedError(
                 f"{METADATA_TOPIC} is not the one that was seen before, or has lost its end: it "
                 "was restored, cloned or cut. Nothing is decided or deleted until somebody has "
-                "looked, and says keeplast attach repair --accept-metadata. Where brokers were cut "
+                "looked, and says keeplast repair --accept-metadata. Where brokers were cut "
                 "off just now, an older leader may have answered: try again first. "
                 f"partition={self.metadata_partition} end={self.end.offset}"
             )
@@ -131,7 +235,7 @@ class MetadataView:
                 raise RefusedError(
                     "a compactor announced a segment that this decision log does not know: "
                     "another one works here, or this log is an older one. Use the --store that "
-                    "has it, or its newest backup; if that is lost, keeplast attach repair "
+                    "has it, or its newest backup; if that is lost, keeplast repair "
                     f"--rebuild. partition={self.name} segment={encode_id(each.id.segment_id)} "
                     f"mark={each.broker_id}"
                 )

@@ -4,21 +4,29 @@ The rule: **an id is used once**. It follows from the attempt that wrote the seg
 random, so whoever publishes knows it wherever the attempt ran; brokers keep what they know by id,
 some of it for ever. What became of an attempt is told by an own object of the layout, in the form
 of the announcement that brokers will read.
+
+The filters of a partition's segments, as keeplast's own objects beside them.
+
+The rule: **a filter is only a cache**: a segment without one is read. It is written when its
+segment is read or written, by whoever holds the partition, and bound to the segment by its id, its
+size and the decision log's key. It goes when its segment is collected or taken back, and with the
+partition; of segments that brokers removed it goes when the next round begins.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.attach.rules.swap import merged_epochs
-from keeplast.columns import batch_table as t
+from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.columns import batches as t
+from keeplast.columns.batches import scan_batches
 from keeplast.columns.kernel import OK
-from keeplast.columns.scan import scan_batches
 from keeplast.errors import CorruptError, invariant
 from keeplast.format.checksum import Buffer
 from keeplast.format.filename import LOG, parse_segment_file
@@ -183,3 +191,37 @@ class OutputFacts:
                 self.max_timestamp_ms = max(self.max_timestamp_ms, int(times.max()))
             noted += consumed
         return noted
+
+
+KEPT_BYTES_MAX = 64 << 20
+"""No filter is larger: it is written, and read, as one request."""
+KEPT_SHARE_MAX = 0.5
+"""Nor larger than this share of its segment's bytes: to ask it would save too little."""
+
+
+def filter_names(layout: RemoteLayout, partition: TopicIdPartition) -> frozenset[str]:
+    """Return the names of the own objects that are filters of a partition's segments."""
+    return frozenset(each.name for each in layout.list_own(filter_folder(partition)))
+
+
+def remove_filters(
+    layout: RemoteLayout, there: Collection[str], segments: Iterable[RemoteLogSegment]
+) -> None:
+    """Remove the filters of ``segments``, as far as they are among the names ``there``."""
+    for each in segments:
+        if filter_name(each.id) in there:
+            layout.delete_own(filter_name(each.id))
+
+
+def sweep_filters(
+    layout: RemoteLayout, partition: TopicIdPartition, known: Collection[bytes] = ()
+) -> int:
+    """Remove the filters of all segments but those with the ids ``known``; return how many.
+
+    Whoever held the partition when it looked may: what somebody else has made since is made again.
+    """
+    kept = {filter_name(RemoteLogSegmentId(partition, each)) for each in known}
+    gone = filter_names(layout, partition) - kept
+    for name in sorted(gone):
+        layout.delete_own(name)
+    return len(gone)

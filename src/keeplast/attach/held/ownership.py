@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.errors import ConflictError, CorruptError, FencedError, RefusedError
 from keeplast.format.identifier import encode_id
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import INT64_MAX
 from keeplast.tier.state.attached import AttachedName
 
 VERSION = 1
@@ -79,7 +79,7 @@ class OwnerObject:
         if owner.store_id != self._store_id:
             raise RefusedError(
                 "another decision log owns the partition; use its --store, or have it given up "
-                "there (keeplast attach detach). If it is lost: keeplast attach repair --rebuild. "
+                "there (keeplast detach). If it is lost: keeplast repair --rebuild. "
                 f"partition={self._name} object={self.key} owner={owner.store_id} "
                 f"ours={self._store_id}"
             )
@@ -111,14 +111,14 @@ class OwnerObject:
         else:
             taken = self._layout.replace_own(self.key, mine.to_bytes(), known.to_bytes())
         if not taken:
-            raise ConflictError(f"somebody else took the owner object. object={self.key}")
+            raise ConflictError(f"another process took the owner object. object={self.key}")
 
     def check(self, epoch: int) -> None:
         """Raise FencedError unless the object says ``epoch``; RefusedError when it is gone."""
         known = self.read()
         if known is None:
             raise RefusedError(
-                "the owner object is gone: somebody removed it, or gave the partition up. Nothing "
+                "the owner object is gone: it was removed, or the partition was given up. Nothing "
                 f"is decided or deleted. partition={self._name} object={self.key}"
             )
         if known.epoch != epoch:
@@ -167,6 +167,6 @@ class OwnerObject:
     def _damaged(self) -> CorruptError:
         return CorruptError(
             "not an owner object: keeplast did not write it so. When no keeplast is at work on the "
-            "partition, remove it; the next command takes the partition anew",
+            "partition, remove it; the next command takes the partition again",
             path=self.key,
         )

@@ -10,25 +10,34 @@ section 8.2; attach.md section 2.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from keeplast.attach.held.kept_filters import sweep_filters
-from keeplast.attach.held.kept_folds import KeptFolds
-from keeplast.attach.held.metadata_view import AttachTerms, MetadataView, look, look_further
-from keeplast.attach.held.outputs import filter_name
+from keeplast.attach.held.metadata_view import (
+    AttachTerms,
+    KeptFolds,
+    MetadataView,
+    look,
+    look_further,
+)
+from keeplast.attach.held.outputs import filter_name, sweep_filters
 from keeplast.attach.held.ownership import OwnerObject
-from keeplast.attach.rules.batch import Batch, announcement, batch_of, updates
 from keeplast.attach.rules.removal import require_settled
 from keeplast.attach.rules.sources import overlaid_from
-from keeplast.attach.rules.swap import Swap
-from keeplast.attach.rules.swap_rules import reasserted, require_decidable, standing_of
-from keeplast.cluster.facts import OffsetRange
+from keeplast.attach.rules.swap import (
+    Batch,
+    Swap,
+    announcement,
+    batch_of,
+    reasserted,
+    require_decidable,
+    standing_of,
+    updates,
+)
 from keeplast.cluster.late_copies import late_copies, without
 from keeplast.cluster.layouts.layout import RemoteLayout
-from keeplast.cluster.live_cluster import LiveCluster, encode_batch
-from keeplast.cluster.metadata_cache import PartitionCache
-from keeplast.cluster.status import is_compactors
+from keeplast.cluster.live_cluster import LiveCluster, OffsetRange, encode_batch
+from keeplast.cluster.metadata_cache import PartitionCache, is_compactors
 from keeplast.cluster.storage_check import NOT_STORED_REMEDY, not_stored, read_stored
 from keeplast.errors import (
     CommitUnknownError,
@@ -39,8 +48,7 @@ from keeplast.errors import (
     RefusedError,
     StoppedError,
 )
-from keeplast.format.identifier import encode_id
-from keeplast.format.murmur2 import metadata_partition
+from keeplast.format.identifier import encode_id, metadata_partition
 from keeplast.format.remote_log_metadata import (
     EpochStart,
     RemoteLogSegment,
@@ -210,8 +218,9 @@ class Publisher:
             keep_ms=self.terms.keep_sources_ms, first_dirty=swap.first_dirty,
             expires_below=swap.expires_below,
         )  # fmt: skip
+        outputs = (output for each in self.log.decisions(self.held) for output in each.outputs)
         require_settled(
-            view.cache, swap, self._published_outputs(), log_start=view.log.start,
+            view.cache, swap, outputs, log_start=view.log.start,
             now_ms=decision.decided_ms,
         )  # fmt: skip
         batch = batch_of(decision)
@@ -320,7 +329,7 @@ class Publisher:
         if standing.live_sources or (standing.lost_outputs and standing.overlaid_from is None):
             raise CorruptError(
                 "a published swap does not hold: brokers dropped a part of it. Nothing more is "
-                f"decided; see keeplast attach repair. partition={self.name} id={decision.id}",
+                f"decided; see keeplast repair. partition={self.name} id={decision.id}",
                 expected="outputs served, sources on their way out",
                 found=[encode_id(each.id.segment_id) for each in standing.live_sources],
             )
@@ -344,17 +353,13 @@ class Publisher:
             self.cluster.append(view.metadata_topic, view.metadata_partition, again)
             look_further(self.cluster, view, ())
 
-    def _published_outputs(self) -> Iterator[RemoteLogSegment]:
-        decisions = self.log.decisions(self.held)
-        return (output for decision in decisions for output in decision.outputs)
-
     def _reread(self) -> Attached:
         found = self.log.find(self.name)
         if found is None:
             raise InvariantError(f"an attached partition is gone. partition={self.name}")
         if found.paused_ms is not None:
             raise StoppedError(
-                f"the partition is paused; keeplast attach resume goes on. partition={self.name}"
+                f"the partition is paused; keeplast pause --resume goes on. partition={self.name}"
             )
         return found
 
@@ -394,11 +399,12 @@ def claim(
         newer = log.find(name)
         if newer is not None and newer.epoch >= held_by.epoch:
             raise ConflictError(
-                f"somebody else took the partition over first. partition={name} epoch={newer.epoch}"
+                "another process took the partition over first. "
+                f"partition={name} epoch={newer.epoch}"
             )
         raise RefusedError(
             "the owner object says a later epoch than the decision log: the log is an older one, "
-            "restored or of a clone. Use the newest; if that is lost, keeplast attach repair "
+            "restored or of a clone. Use the newest; if that is lost, keeplast repair "
             f"--rebuild. partition={name} epoch={held_by.epoch}"
         )
     # One that was held and never claimed is nobody's either.
@@ -407,9 +413,8 @@ def claim(
         known = log.attach(name, view.point, cleaned_to=view.log.start)
     elif not takes_over:
         require_free(log, known)
-    epoch = 1 + max(
-        known.epoch, 0 if held_by is None else held_by.epoch, *_marks_of(view.cache),
-    )  # fmt: skip
+    marks = (epoch_of_mark(e.broker_id) for e in view.cache.segments if is_compactors(e))
+    epoch = 1 + max(known.epoch, 0 if held_by is None else held_by.epoch, *marks)
     held = log.claim(known, epoch=epoch)
     try:
         owner.take(epoch)
@@ -490,10 +495,6 @@ def require_own(view: MetadataView, log: DecisionLog) -> None:
         for decision in log.decisions(known, DecisionState.COLLECTED):
             ids |= {each.id.segment_id for each in decision.sources}
     view.require_own(ids, known.epoch, undecided)
-
-
-def _marks_of(cache: PartitionCache) -> list[int]:
-    return [0, *(epoch_of_mark(each.broker_id) for each in cache.segments if is_compactors(each))]
 
 
 def require_free(log: DecisionLog, known: Attached) -> None:

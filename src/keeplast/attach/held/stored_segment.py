@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.cluster.layouts.layout import ALWAYS_THERE, AuxiliaryFile, RemoteLayout, SegmentReader
-from keeplast.cluster.status import is_compactors
-from keeplast.columns import batch_table as t
+from keeplast.cluster.metadata_cache import is_compactors
+from keeplast.columns import batches as t
 from keeplast.errors import CorruptError
 from keeplast.format import leader_epoch, offset_index, producer_snapshot, time_index, txn_index
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import RemoteLogSegment
-from keeplast.log.index_check import IndexCheck
+from keeplast.log.indexes import IndexCheck
 from keeplast.log.windows import Window, WindowBuffers, read_windows
 
 

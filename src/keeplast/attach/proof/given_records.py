@@ -12,14 +12,13 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from keeplast.attach.rules.effective_log import Range
+from keeplast.attach.rules.sources import Range
 from keeplast.cluster.topic_records import ConsumedRecord
 from keeplast.errors import CorruptError
-from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.message_set import Batch
-from keeplast.format.record import Record
-from keeplast.inspect.verdicts import Findings
-from keeplast.model.offsets import INT64_MAX
+from keeplast.format.record import ControlType, Record, decode_control_type
+from keeplast.inspect.verified_log import Findings
+from keeplast.model.partition import INT64_MAX
 
 
 class _Told:
@@ -76,7 +75,7 @@ class _Consumer:
             self._head = None
             self.is_over = True
             self._told.findings.add(f"{self._level}: {error}")
-            self._told.findings.cannot_judge("behind that a consumer was given nothing to compare")
+            self._told.findings.cannot_judge("after that a consumer was given nothing to compare")
 
     def take(self, offset: int) -> ConsumedRecord | None:
         """Return the record at ``offset``, None when it is not given; tell of those before."""

@@ -23,43 +23,44 @@ from numpy.typing import NDArray
 from keeplast.attach.held.publication import known_ids
 from keeplast.attach.held.stored_segment import StoredSegment
 from keeplast.attach.proof.given_records import GivenRecords
-from keeplast.attach.proof.key_law import CleanGround, KeyLaw
-from keeplast.attach.proof.published_swaps import check_swaps, sources_left
+from keeplast.attach.proof.published_swaps import CleanGround, KeyLaw, check_swaps, sources_left
 from keeplast.attach.rounds.round import clean_to
-from keeplast.attach.rules.effective_log import (
+from keeplast.attach.rules.sources import (
     EffectiveLog,
     EffectiveRange,
     Range,
     effective_log,
+    newest_whole,
     synthetic_lineage,
 )
-from keeplast.attach.rules.sources import newest_whole
-from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
-from keeplast.cluster.live_cluster import MetadataReader
-from keeplast.cluster.metadata_cache import PartitionCache
+from keeplast.cluster.live_cluster import ClusterFacts, MetadataReader, OffsetRange, TopicFacts
+from keeplast.cluster.metadata_cache import PartitionCache, is_compactors, name_of
 from keeplast.cluster.metadata_log import fold_metadata
-from keeplast.cluster.status import is_compactors, name_of
 from keeplast.cluster.topic_records import RecordReader
 from keeplast.columns.fingerprints import PRIME
 from keeplast.errors import ConflictError, CorruptError, RefusedError
 from keeplast.format import leader_epoch, producer_snapshot
 from keeplast.format.checksum import crc32c
+from keeplast.format.identifier import metadata_partition
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.format.murmur2 import metadata_partition
 from keeplast.format.remote_log_metadata import RemoteLogSegment
-from keeplast.inspect.aborted_scan import AbortedScan
-from keeplast.inspect.receipt_groups import Print, rounds_behind, rounds_within
+from keeplast.inspect.log_scan import AbortedScan
+from keeplast.inspect.receipt_proof import Print, rounds_behind, rounds_within
 from keeplast.inspect.sorted_runs import SortedRuns
-from keeplast.inspect.verdicts import Findings, VerificationReport
-from keeplast.inspect.verified_log import WINDOW_BYTES, PartReader, VerifiedPart
+from keeplast.inspect.verified_log import (
+    WINDOW_BYTES,
+    Findings,
+    PartReader,
+    VerificationReport,
+    VerifiedPart,
+)
 from keeplast.log.transactions import TransactionFold, cut_window
 from keeplast.log.windows import WindowBuffers
+from keeplast.model.document import JudgedBy, Verdict
 from keeplast.model.partition import TopicPartition
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
-from keeplast.model.verdict import JudgedBy, Verdict
-from keeplast.read.transaction_outcomes import TransactionOutcomes
+from keeplast.model.topic_config import Strategy, TopicConfig
+from keeplast.read.transactions import TransactionOutcomes
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
@@ -189,14 +190,14 @@ class AttachedVerifier:
             if self._look(topic, number).standing(end) == looked.standing(end):
                 return report
         raise ConflictError(
-            "the partition changed whenever it was read; verify again when nobody compacts it. "
+            "the partition changed whenever it was read; verify again when no process compacts it. "
             f"partition={topic.name}-{number}"
         )
 
     def _look(self, topic: TopicFacts, number: int) -> _Looked:
         facts = self._cluster.read_facts([topic.name])
         if facts.metadata_topic is None:
-            raise RefusedError("nothing was ever copied to a remote tier here")
+            raise RefusedError("the cluster has no remote tier: nothing was ever copied to one")
         if facts.topics[0].topic_id != topic.topic_id:
             raise ConflictError(f"the topic was deleted and created again. topic={topic.name}")
         name = AttachedName(facts.cluster_id, name_of(topic, number))
@@ -264,7 +265,7 @@ class AttachedVerifier:
             found.notes.append("this decision log has not attached it")
             return found.report(title), end
         if any(each.state is DecisionState.DECIDED for each in looked.decisions):
-            found.notes.append("a swap is decided and not published: keeplast attach repair")
+            found.notes.append("a swap is decided and not published: keeplast repair")
         clean = clean_to(self._log, looked.known, looked.cache, looked.log.start)
         found.notes.append(f"clean below offset {clean}: {keys} keys")
         found.notes.append(f"the records of a key rank by {settings.topic.ranking}")

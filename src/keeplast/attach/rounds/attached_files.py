@@ -8,10 +8,18 @@ read them.
 
 The rule: **an output is complete, described and read by its own description, before the engine
 checks it**; what the check has read is what brokers will read. Nobody serves it yet.
+
+The segments of a remote tier that one process has open for one round, whoever reads them there.
+
+To open a segment is two requests, and an unwrapped key where it is encrypted; a reader keeps the
+chunk that it has decoded last, in which the next one mostly begins. The rule: **a reader is of one
+segment id, and what lies under an id never changes**, until its objects are removed: then it is
+forgotten. Nothing of it leaves the process.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +34,6 @@ from keeplast.attach.held.outputs import (
     staged_id,
     work_name,
 )
-from keeplast.attach.rounds.shared_readers import SharedReaders
 from keeplast.attach.rules.sources import Source, parts_of, source_of
 from keeplast.cluster.layouts.layout import (
     AuxiliaryFile,
@@ -35,13 +42,7 @@ from keeplast.cluster.layouts.layout import (
     SegmentReader,
     WrittenLog,
 )
-from keeplast.errors import (
-    ConflictError,
-    CorruptError,
-    InvalidError,
-    InvariantError,
-    RefusedError,
-)
+from keeplast.errors import ConflictError, CorruptError, InvalidError, InvariantError, RefusedError
 from keeplast.format import txn_index
 from keeplast.format.filename import (
     INDEX,
@@ -62,9 +63,41 @@ from keeplast.format.remote_log_metadata import (
 from keeplast.log.files import Buffer, FileStat, ReadHandle, WriteHandle
 from keeplast.rewrite.task import StagedGroup
 from keeplast.tier.objects.filters import decode_head
-from keeplast.tier.objects.handles import BytesReadHandle, copy_part, write_at_once
+from keeplast.tier.objects.handles import BytesReadHandle, WriteOnceFiles, copy_part, write_at_once
 from keeplast.tier.objects.round_files import parse_filter_file
-from keeplast.tier.objects.write_once import WriteOnceFiles
+
+READERS_KEPT = 8
+"""A reader may keep two chunks; a group is read source by source."""
+
+
+class SharedReaders:
+    """At most READERS_KEPT of them, the oldest goes first; safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readers: dict[RemoteLogSegmentId, SegmentReader] = {}
+
+    def __reduce__(self) -> tuple[type[SharedReaders], tuple[()]]:
+        """Travel empty: another process opens what it reads."""
+        return SharedReaders, ()
+
+    def open(self, layout: RemoteLayout, segment: RemoteLogSegment) -> SegmentReader:
+        """Return the reader of a segment, opened if there is none; errors are the layout's."""
+        with self._lock:
+            reader = self._readers.get(segment.id)
+        if reader is None:
+            reader = layout.open(segment)
+            with self._lock:
+                while len(self._readers) >= READERS_KEPT:
+                    del self._readers[next(iter(self._readers))]
+                self._readers[segment.id] = reader
+        return reader
+
+    def forget(self, name: RemoteLogSegmentId) -> None:
+        """Open a segment anew from here on."""
+        with self._lock:
+            self._readers.pop(name, None)
+
 
 ROOT = Path("/attached")
 _AUXILIARY = {
@@ -106,7 +139,7 @@ class AttachedRecipe:
 class AttachedFiles(WriteOnceFiles):
     """The :class:`~keeplast.log.files.FileSystem` of one partition's round.
 
-    It completes outputs, as :class:`~keeplast.rewrite.completion.CompletesOutputs` asks.
+    It completes outputs, as :class:`~keeplast.rewrite.wave.CompletesOutputs` asks.
     """
 
     def __init__(self, recipe: AttachedRecipe) -> None:

@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from keeplast.attach.rounds.attached_files import AttachedFiles
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.errors import CompactionError
 from keeplast.format import offset_index, time_index
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX, Kind, segment_file
 from keeplast.log.files import reading
-from keeplast.log.index_builder import IndexBuilder
+from keeplast.log.indexes import IndexBuilder
 from keeplast.log.windows import WindowBuffers, read_windows
-from keeplast.model.offsets import RELATIVE_OFFSET_MAX
+from keeplast.model.partition import RELATIVE_OFFSET_MAX
 from keeplast.rewrite.output import staged_name
 from keeplast.rewrite.task import StagedFile, StagedGroup
 

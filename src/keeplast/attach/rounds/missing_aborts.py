@@ -1,4 +1,6 @@
-"""Which segments that brokers serve have a transaction index that lacks an abort.
+"""What brokers serve that a round has to look behind: indexes without an abort, and seams.
+
+Which segments that brokers serve have a transaction index that lacks an abort.
 
 A broker that builds its state from the remote tier may drop the snapshot of producers that it has
 fetched (seen on Kafka 4.3.0: ``Wrote producer snapshot … with 0 producer ids``). It has forgotten
@@ -12,26 +14,33 @@ open where each one ends, and of a segment that follows an open transaction its 
 markers of those. The rule: **a finding is a proof**, of a marker that was read; that nothing is
 found is none. ``verify`` reads all. Answers to ``ProducerStateManager`` and
 ``RemoteLogManager.collectAbortedTransactions``.
+
+Where in a remote log an offset begins that another segment serves: logs are read up to there.
+
+The rule: **a log is cut between two batches or not at all**. Segments begin with a batch on every
+broker, and a round keeps the bounds of batches; where they do not fit, nothing is concluded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keeplast.attach.held.stored_segment import StoredSegment
-from keeplast.attach.rules.effective_log import EffectiveRange
+from keeplast.attach.rules.sources import EffectiveRange, Source, Sources
+from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
-from keeplast.cluster.status import is_compactors
-from keeplast.columns import batch_table as t
+from keeplast.cluster.metadata_cache import is_compactors
+from keeplast.columns import batches as t
 from keeplast.errors import CorruptError
-from keeplast.format import producer_snapshot, txn_index
-from keeplast.format.control import ControlType
+from keeplast.format import offset_index, producer_snapshot, txn_index
+from keeplast.format.batch import HEADER_BYTES, decode_header
 from keeplast.format.identifier import encode_id
+from keeplast.format.record import ControlType
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.log.transactions import markers_of
 from keeplast.log.windows import WindowBuffers
-from keeplast.read.transaction_outcomes import is_transactional_data
+from keeplast.read.transactions import is_transactional_data
 
 SEGMENTS_MAX = 16
 """So many of the newest segments are looked at: what is older is due by its dirty ratio."""
@@ -190,3 +199,44 @@ class AbortSearch:
             (each.producer_id, each.last_offset): each.first_offset
             for each in txn_index.decode(data or b"")
         }
+
+
+def measure_sources(layout: RemoteLayout, found: Sources) -> Sources:
+    """Return ``found`` with the bytes that are served of each part; it ends where none fit."""
+    measured: list[Source] = []
+    for source in found.segments:
+        sizes = [
+            _bytes_before(layout, part, source.last_of(number) + 1)
+            for number, part in enumerate(source.parts)
+        ]
+        if None in sizes:
+            limit = SourcesLimit(source.start_offset, SourcesEnd.SHADOWED)
+            return replace(found, segments=tuple(measured), end=source.start_offset, limit=limit)
+        measured.append(replace(source, sizes=tuple(each or 0 for each in sizes)))
+    return replace(found, segments=tuple(measured))
+
+
+def _bytes_before(layout: RemoteLayout, segment: RemoteLogSegment, offset: int) -> int | None:
+    """Return where in a segment's log the first batch from ``offset`` on begins.
+
+    None when a batch lies on both sides. CorruptError for a log that cannot be followed.
+    """
+    if offset > segment.end_offset:
+        return segment.size_bytes
+    reader = layout.open(segment)
+    data = reader.read_auxiliary(AuxiliaryFile.OFFSET_INDEX) or b""
+    # An entry has the last offset of the batch at its position.
+    below = [
+        int(position)
+        for relative, position in offset_index.decode(data)
+        if segment.start_offset + int(relative) < offset
+    ]
+    at = below[-1] if below else 0
+    while at < segment.size_bytes:
+        header = decode_header(bytes(reader.read_log(at, at + HEADER_BYTES)), 0)
+        if header.base_offset >= offset:
+            break
+        if header.last_offset >= offset:
+            return None
+        at += header.size_bytes
+    return at

@@ -6,62 +6,64 @@
     round     the engine's, on the segments as a directory             attached_place
     publish   swap after swap, each behind a look of its own           Publisher.decide_and_publish
 
-Whoever claims a partition has repaired it before: :mod:`keeplast.attach.upkeep.repair`.
+Whoever claims a partition has repaired it before: :mod:`keeplast.attach.upkeep.collection`.
+
+Why an object of a remote tier that is read is not there, said by who may know: the cluster.
+
+The rule: **damage is what brokers still serve and the remote tier has not**. A process that slept
+in its round may wake when another one has replaced and collected what it reads, and a broker may
+expire or delete it at any time; nothing is wrong then, and a new round finds what took its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from keeplast.attach.held.kept_filters import sweep_filters
 from keeplast.attach.held.metadata_view import MetadataView
+from keeplast.attach.held.outputs import sweep_filters
 from keeplast.attach.held.publication import Publisher
 from keeplast.attach.held.words import sweep_outputs
-from keeplast.attach.rounds.allowance import RECORDS_A_SEGMENT, Allowance
 from keeplast.attach.rounds.attached_files import attached_path
-from keeplast.attach.rounds.attached_place import AttachedPlace, AttachedState
-from keeplast.attach.rounds.gone_objects import telling_why_gone
-from keeplast.attach.rounds.missing_aborts import AbortSearch
-from keeplast.attach.rounds.seams import measure_sources
-from keeplast.attach.rules.effective_log import effective_log
+from keeplast.attach.rounds.attached_place import (
+    RECORDS_A_SEGMENT,
+    Allowance,
+    AttachedPlace,
+    AttachedState,
+)
+from keeplast.attach.rounds.missing_aborts import AbortSearch, measure_sources
 from keeplast.attach.rules.removal import expires_below, removal_terms
 from keeplast.attach.rules.sources import (
     MARGIN_SEGMENTS,
     Sources,
     choose_sources,
+    effective_log,
     newest_whole,
     overlaid_from,
 )
 from keeplast.cleaner.plan import plan_groups
 from keeplast.cleaner.reasons import NothingBelow, SourcesEnd, SourcesLimit
 from keeplast.clock import Clock
-from keeplast.cluster.facts import TopicFacts
 from keeplast.cluster.late_copies import closable_holes, late_copies
 from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
+from keeplast.cluster.live_cluster import TopicFacts
 from keeplast.cluster.metadata_cache import PartitionCache
-from keeplast.errors import CorruptError
+from keeplast.errors import ConflictError, CorruptError
 from keeplast.format import leader_epoch
+from keeplast.format.identifier import encode_id
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.format.remote_log_metadata import (
-    RemoteLogSegment,
-    TopicIdPartition,
-)
+from keeplast.format.remote_log_metadata import RemoteLogSegment, TopicIdPartition
 from keeplast.log.windows import WINDOW_BYTES_DEFAULT
-from keeplast.model.hold import Hold
-from keeplast.model.keyless import Keyless
+from keeplast.model.hold import GroupReader, Hold
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader
-from keeplast.model.shape import Shape
-from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.model.topic_config import CleanerConfig, Keyless, Shape, TopicConfig
 from keeplast.run.events import ProgressOnly
-from keeplast.run.place import RunnerFor
 from keeplast.run.receipt import Receipt
-from keeplast.run.round import Rounds
-from keeplast.run.round_reports import base_report, planned_report
-from keeplast.run.round_state import PartitionRun, Round
-from keeplast.store.readers import StoredReaders
+from keeplast.run.round import Rounds, RunnerFor
+from keeplast.run.round_state import PartitionRun, Round, base_report, planned_report
+from keeplast.store.look import StoredReaders
 from keeplast.survey.notes import WaitNote
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import (
@@ -73,6 +75,47 @@ from keeplast.survey.request import (
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.objects.stores import PART_BYTES
 from keeplast.tier.state.attached import Attached, DecisionState
+
+
+@contextmanager
+def telling_why_gone(publisher: Publisher, view: MetadataView) -> Iterator[None]:
+    """Read segments of ``view``, by who holds the partition; an object that is gone is explained.
+
+    FencedError when another process has taken the partition over, ConflictError when brokers serve
+    a segment of ``view`` no more: a round that is done again finds what they do. CorruptError for
+    an object that is missing and should be there. Any other error of the look is raised as it is.
+    """
+    before = view.cache.served_segments()
+    try:
+        yield
+    except (FileNotFoundError, CorruptError) as error:
+        publisher.log.check(publisher.held)
+        now = publisher.look().cache.served_segments()
+        # What this very round has replaced tells nothing of anybody else.
+        mine = {
+            source.id
+            for decision in publisher.log.decisions(publisher.held)
+            if decision.epoch == publisher.epoch
+            for source in decision.sources
+        }
+        gone = [each for name, each in before.items() if name not in now and name not in mine]
+        if gone:
+            raise ConflictError(
+                "a segment was replaced, or expired, while a round read it; the next round reads "
+                "what is served now. "
+                f"partition={publisher.name} segment={encode_id(gone[0].id.segment_id)} "
+                f"count={len(gone)}"
+            ) from error
+        if isinstance(error, FileNotFoundError):
+            raise CorruptError(
+                "an object of the remote tier is missing, and brokers serve all that was found: "
+                "was it removed by hand, or by a rule of the bucket, or does --storage name "
+                "another place than the brokers' plugin? Put it back from a copy, or correct "
+                "--storage",
+                path=str(error.filename or error),
+            ) from error  # fmt: skip
+        raise
+
 
 Progressed = Callable[[int], None]
 REQUESTS_A_SOURCE, REQUESTS_AN_OUTPUT = 18, 25

@@ -1,27 +1,44 @@
-"""Removes sources whose replacement brokers serve, when the grace of their readers has passed.
+"""What goes after a swap, and what a crash left undone: sources, decisions, half-done swaps.
+
+Which decisions of a partition nobody needs any more: the decision log stays bounded.
+
+The rule: **what explains anything that the metadata topic still has, stays**. A decision goes when
+its sources were collected long ago, and the topic's fold has none of its segments: a later swap, or
+the log start, took the place of its outputs. Who reads old ones needs no more than that: what is
+clean is told by outputs that are there, a day's caps look back for a day, tombstones wait for no
+more than that (:mod:`keeplast.attach.rules.removal`), and ``keeplast repair
+--accept-metadata`` can publish again what a metadata topic lost that was put back to an earlier
+time, as long as that is not longer ago than :data:`DECISIONS_KEPT_MS`.
+
+Removes sources whose replacement brokers serve, when the grace of their readers has passed.
 
 The rule, in this order, each time: **the grace has passed; the metadata topic was read to its end
 under one leader epoch and still has the swap; what is served in the sources' place was read from
 the store; decision log and owner object are ours. Then objects go, and the end of the deletion is
 announced last.** After this nobody goes back. Source: attach.md sections 4 and 8, attach-aiven.md
 section 9.
+
+Ends what a crash, or a cluster that lost something, left undone on an attached partition.
+
+The rule: **what was decided is published, what was not is taken back**, and nothing else is done.
+Whoever claims a partition does this before anything of his own. Source: tiering.md section 8.2,
+step 2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from keeplast.attach.held.kept_filters import filter_names, remove_filters
 from keeplast.attach.held.metadata_view import MetadataView
-from keeplast.attach.held.pruning import prune
+from keeplast.attach.held.outputs import filter_names, remove_filters
 from keeplast.attach.held.publication import Publisher
 from keeplast.attach.held.stored_segment import check_stored
-from keeplast.attach.rules.batch import batch_of
-from keeplast.attach.rules.swap import covered
-from keeplast.attach.rules.swap_rules import standing_of
+from keeplast.attach.rules.removal import REMEMBERED_MS
+from keeplast.attach.rules.swap import announcement, batch_of, covered, standing_of
 from keeplast.cluster.late_copies import closable_holes
-from keeplast.errors import ConflictError, CorruptError, InvalidError
+from keeplast.errors import CompactionError, ConflictError, CorruptError, InvalidError
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
@@ -30,7 +47,35 @@ from keeplast.format.remote_log_metadata import (
 )
 from keeplast.model.partition import TopicPartition
 from keeplast.run.receipt import Receipt, collection_line
-from keeplast.tier.state.attached import Decision, DecisionState
+from keeplast.tier.state.attached import Decision, DecisionState, OwnSegment
+
+DECISIONS_KEPT_MS = REMEMBERED_MS
+PRUNED_MAX = 1_000
+"""Decisions that one call removes; each partition's collections are one."""
+
+
+def prune(publisher: Publisher) -> int:
+    """Remove decisions that nothing needs, with the ids of their outputs; return how many."""
+    log, held = publisher.log, publisher.held
+    before_ms = log.clock.now_ms() - DECISIONS_KEPT_MS
+    old = [
+        each
+        for each in log.decisions(held, DecisionState.COLLECTED)
+        if each.collected_ms is not None
+        # Of records that are dated ahead brokers keep local copies, and tombstones, for so long.
+        and max(each.collected_ms, *(e.max_timestamp_ms for e in each.sources)) < before_ms
+    ]
+    if not old:
+        return 0
+    there = {each.id for each in publisher.look().cache.segments}
+    gone = [
+        each.id
+        for each in old
+        if not any(segment.id in there for segment in (*each.sources, *each.outputs))
+    ][:PRUNED_MAX]
+    log.prune(held, gone)
+    return len(gone)
+
 
 GRACE_MS_DEFAULT = 60 * 60 * 1000
 GRACE_MS_MIN = 60 * 1000
@@ -184,7 +229,7 @@ def _require_collectable(view: MetadataView, decision: Decision) -> list[RemoteL
     if view.find(batch_of(decision)) is None:
         raise ConflictError(
             "the cluster has no record of a swap that it acknowledged; nothing is deleted. See "
-            f"keeplast attach repair. id={decision.id} offset={decision.first_offset}"
+            f"keeplast repair. id={decision.id} offset={decision.first_offset}"
         )
     start, end = covered(decision.sources)
     hidden = [
@@ -195,7 +240,7 @@ def _require_collectable(view: MetadataView, decision: Decision) -> list[RemoteL
     if hidden:
         raise ConflictError(
             "a copy that a broker finished late hides what was compacted; nothing is deleted. The "
-            "next round makes it served again (keeplast attach run, or keeplast clean). "
+            "next round makes it served again (keeplast run, or keeplast clean). "
             f"id={decision.id} offsets={hidden}"
         )
     standing = standing_of(view.cache, decision.sources, decision.outputs, view.log.start)
@@ -209,3 +254,100 @@ def _require_collectable(view: MetadataView, decision: Decision) -> list[RemoteL
         if each.start_offset <= end and each.end_offset >= max(start, view.log.start):
             serving[each.segment.id] = each.segment
     return list(serving.values())
+
+
+OPEN = (DecisionState.DECIDED, DecisionState.PUBLISHED, DecisionState.COLLECTING)
+"""Of these something is still to be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """How many decisions were published at last, or once more, and how many ids taken back."""
+
+    published: int
+    published_again: int
+    discarded: int
+
+
+@contextmanager
+def repaired(publisher: Publisher, not_given_back: Callable[[Exception], None]) -> Iterator[None]:
+    """End what was left undone of a partition that was claimed; give it back behind what follows.
+
+    ``not_given_back`` hears why it could not be given back: the error of the work is worth more.
+    """
+    try:
+        repair(publisher)
+        yield
+    finally:
+        try:
+            publisher.close()
+        except (CompactionError, OSError) as error:
+            not_given_back(error)
+
+
+def repair(publisher: Publisher, *, accepts_metadata: bool = False) -> Repaired:
+    """Publish what was decided, publish again what the cluster lost, discard what is left over.
+
+    What a batch that came late has hidden is served again: see :meth:`.Publisher.mend`.
+
+    ``accepts_metadata`` says that somebody has looked at a metadata topic that is not the one that
+    was seen, and that it is the right one. RefusedError for marks of another compactor; when an
+    output cannot be read from the store, it is a CorruptError and not published.
+    """
+    log, held = publisher.log, publisher.held
+    published = published_again = 0
+    # A topic that goes on from what was seen still has what was collected long ago.
+    states = tuple(DecisionState) if accepts_metadata else OPEN
+    for decision in log.decisions(held, *states):
+        batch = batch_of(decision)
+        view = publisher.look([batch], accepts_metadata=accepts_metadata)
+        is_there = view.find(batch) is not None
+        if is_there and decision.state is not DecisionState.DECIDED:
+            publisher.mend(view)
+            continue
+        if not is_there:
+            _restore(publisher, view, decision)
+        if decision.state is DecisionState.COLLECTED:
+            decision = log.reopen(held, decision)
+        publisher.publish(decision, view)
+        published += decision.state is DecisionState.DECIDED
+        published_again += decision.state is not DecisionState.DECIDED
+    if accepts_metadata:
+        publisher.accept(publisher.look(accepts_metadata=True))
+    left = _leftovers(publisher)
+    publisher.discard(left)
+    return Repaired(published, published_again, len(left))
+
+
+def _leftovers(publisher: Publisher) -> list[OwnSegment]:
+    """Return the ids of earlier epochs of which nothing was decided, and something is left.
+
+    Also those that were taken back before: who was overtaken may have announced one, or written
+    its objects, afterwards.
+    """
+    own = [
+        each
+        for each in publisher.log.own_segments(publisher.held)
+        if each.decision_id is None and each.epoch < publisher.epoch
+    ]
+    if not own:
+        return []
+    there = {each.segment_id for each in publisher.layout.list(publisher.name.partition)}
+    there |= {each.id.segment_id for each in publisher.look().cache.segments}
+    return [each for each in own if not each.is_discarded or each.segment_id in there]
+
+
+def _restore(publisher: Publisher, view: MetadataView, decision: Decision) -> None:
+    """See that the outputs of a decision are whole, and that the cluster was told of them."""
+    unknown: list[RemoteLogSegment] = []
+    for output in decision.outputs:
+        if output.end_offset < view.log.start:
+            continue  # The log's start has passed it: a broker has removed it, or will.
+        known = view.cache.find(output.id)
+        if known is None:
+            unknown.append(output)
+        if known is None or known.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            check_stored(publisher.layout, output)
+    if unknown:
+        announced = [announcement(each, decision.epoch, decision.decided_ms) for each in unknown]
+        publisher.cluster.append(view.metadata_topic, view.metadata_partition, announced)

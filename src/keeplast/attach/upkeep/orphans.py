@@ -15,9 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from keeplast.attach.held.kept_filters import sweep_filters
-from keeplast.attach.held.kept_folds import KeptFolds
-from keeplast.attach.held.outputs import work_folder, work_name
+from keeplast.attach.held.metadata_view import KeptFolds
+from keeplast.attach.held.outputs import sweep_filters, work_folder, work_name
 from keeplast.attach.held.ownership import OwnerObject
 from keeplast.attach.held.publication import Publisher, require_free
 from keeplast.attach.held.words import (
@@ -27,16 +26,12 @@ from keeplast.attach.held.words import (
     remove_words,
     words_of_nothing,
 )
-from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange
-from keeplast.cluster.fold_checkpoint import FoldPoint
 from keeplast.cluster.layouts.layout import FoundSegment, RemoteLayout
-from keeplast.cluster.live_cluster import LiveCluster
-from keeplast.cluster.metadata_cache import PartitionCache
-from keeplast.cluster.metadata_log import fold_metadata
-from keeplast.cluster.status import is_compactors
+from keeplast.cluster.live_cluster import METADATA_TOPIC, LiveCluster, OffsetRange
+from keeplast.cluster.metadata_cache import PartitionCache, is_compactors
+from keeplast.cluster.metadata_log import FoldPoint, fold_metadata
 from keeplast.errors import CompactionError, RefusedError, StoppedError
-from keeplast.format.identifier import encode_id
-from keeplast.format.murmur2 import metadata_partition
+from keeplast.format.identifier import encode_id, metadata_partition
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
     RemoteLogSegmentId,
@@ -63,7 +58,7 @@ class TopicsCluster(LiveCluster, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Orphans:
+class FoundOrphans:
     """What lies below a partition that no broker serves; sizes are of objects as they are stored.
 
     ``named`` may go, ``waiting`` are named and younger than the grace, ``unknown`` nobody names.
@@ -81,7 +76,7 @@ class Orphans:
 def orphans_of_gone(
     cluster: TopicsCluster, log: DecisionLog, layout: RemoteLayout, known: Attached,
     grace_ms: int, folds: KeptFolds,
-) -> Orphans:  # fmt: skip
+) -> FoundOrphans:  # fmt: skip
     """Return what a topic that is gone has left; RefusedError where that is in doubt."""
     cache = _gone_cache(cluster, log, known, folds)
     kept = {each.id.segment_id for each in _not_let_go(log, known, cache)}
@@ -104,13 +99,13 @@ def orphans_of_gone(
         else:
             (served if found.segment_id in kept else due).append(found)
     words = words_of_nothing(known, begun, {each.segment_id for each in there}, latest_ms)
-    return Orphans(tuple(due), tuple(waiting), tuple(unknown), tuple(served), words)
+    return FoundOrphans(tuple(due), tuple(waiting), tuple(unknown), tuple(served), words)
 
 
 def collect_gone(
     cluster: TopicsCluster, log: DecisionLog, layout: RemoteLayout, known: Attached,
     grace_ms: int, folds: KeptFolds, *, takes_over: bool = False, takes_served: bool = False,
-) -> Orphans:  # fmt: skip
+) -> FoundOrphans:  # fmt: skip
     """Remove what a topic that is gone has left, and return what that was; see the module's rule.
 
     ``takes_served`` says that a person has looked, and that no other cluster has the topic: what
@@ -119,7 +114,7 @@ def collect_gone(
     """
     if known.paused_ms is not None:
         raise StoppedError(
-            f"the partition is paused; keeplast attach resume goes on. partition={known.name}"
+            f"the partition is paused; keeplast pause --resume goes on. partition={known.name}"
         )
     if not takes_over:
         require_free(log, known)

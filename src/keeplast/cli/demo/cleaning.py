@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import keeplast
-from keeplast.cli.demo.history import GitHistory
+from keeplast.cli.demo.history import PARTITION, GitHistory, write_topic
 from keeplast.cli.demo.reading import LogReading, read_log
-from keeplast.cli.demo.topic import PARTITION, write_topic
 from keeplast.cli.frame.wiring import CoordinatorPort
 from keeplast.clock import Clock
-from keeplast.config.choice import PartitionChoice
+from keeplast.config.layers import PartitionChoice
 from keeplast.config.selection import select_partitions
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.checkpoints import read_checkpoint

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.parameters import Json, Runner
+from keeplast.cli.frame.options import Json, Runner
 
 if TYPE_CHECKING:
     from keeplast.cli.demo.cleaning import CleaningOutcome
@@ -65,7 +65,7 @@ def demo(
 
 
 def _show_tier(runner: RunnerName, *, as_json: bool) -> Result:
-    from keeplast.cli.frame.packages import check_packages
+    from keeplast.cli.frame.command import check_packages
 
     check_packages()
     from keeplast.cli.demo.tier import show_tier
@@ -76,8 +76,7 @@ def _show_tier(runner: RunnerName, *, as_json: bool) -> Result:
 def _show_cleaning(git: Path, runner: RunnerName, *, as_json: bool) -> Result:
     from keeplast.cli.demo.history import GitHistory
     from keeplast.cli.frame import wiring
-    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
-    from keeplast.cli.frame.verdict import report_errors, report_exit_code
+    from keeplast.cli.frame.command import CHECK_FAILED, DONE, report_errors, report_exit_code
     from keeplast.cli.show.output import print_result, say
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.clock import SystemClock
@@ -127,8 +126,7 @@ def _from_here(path: Path) -> Path:
 
 def _describe(outcome: CleaningOutcome, number: int, runner: RunnerName) -> str:
     """Return one part as text: facts, pictures, counts, verdict."""
-    from keeplast.model.escapes import shown_bytes
-    from keeplast.model.size import format_bytes, format_count
+    from keeplast.model.text import format_bytes, format_count, shown_bytes
 
     before, after = outcome.before, outcome.after
     rows = [

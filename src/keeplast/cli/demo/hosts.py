@@ -26,9 +26,9 @@ from keeplast.cli.frame.wiring import RunnerName
 from keeplast.clock import SystemClock
 from keeplast.config.mapping import topic_config
 from keeplast.errors import CompactionError, UnavailableError
-from keeplast.format.control import ControlType
 from keeplast.format.message_set import read_batches
-from keeplast.host.opening import open_host
+from keeplast.format.record import ControlType
+from keeplast.host.leased_host import open_host
 from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
 from keeplast.model.partition import TopicPartition

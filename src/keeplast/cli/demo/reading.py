@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.message_set import Batch, read_batches
-from keeplast.format.record import Record
+from keeplast.format.record import ControlType, Record, decode_control_type
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import SegmentFiles, list_partition
 from keeplast.log.windows import WindowBuffers, read_windows

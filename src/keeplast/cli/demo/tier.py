@@ -28,12 +28,12 @@ from keeplast.cli.demo.hosts import (
     replicate,
 )
 from keeplast.cli.frame import wiring
-from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+from keeplast.cli.frame.command import CHECK_FAILED, DONE
 from keeplast.cli.frame.wiring import RunnerName
 from keeplast.cli.show.output import print_result, say, screen_width
-from keeplast.cli.show.tier_picture import draw_tiers
+from keeplast.cli.show.picture import draw_tiers
 from keeplast.host.partition_host import PartitionHost
-from keeplast.model.size import format_bytes, format_count
+from keeplast.model.text import format_bytes, format_count
 from keeplast.tier.metadata.collection import Collected
 
 SEED = 1272
@@ -292,8 +292,8 @@ def _closing(outcome: TierDemoOutcome) -> str:
         f"   {verdict}",
         "",
         "Next",
-        "   a store of your own        keeplast tier init --store sqlite:///meta.db --objects URL",
-        "   take a log in              keeplast tier import DATA_DIR --store sqlite:///meta.db",
-        "   keep it cleaned            keeplast tier run --store sqlite:///meta.db",
+        "   take logs in    keeplast copy DATA_DIR sqlite:///meta.db --new --objects URL",
+        "   copy more       keeplast copy DATA_DIR sqlite:///meta.db",
+        "   keep it cleaned keeplast run sqlite:///meta.db",
     ]
     return "\n".join(lines)

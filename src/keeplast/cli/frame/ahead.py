@@ -25,19 +25,19 @@ _COLUMNS = "keeplast.columns"
 ROUND = tuple(
     f"{_COLUMNS}.{each}"
     for each in (
-        "key_stream.stream_keys",
+        "shortcuts.stream_keys",
         "verdicts.mark_indexed",
         "winners.sort_by_shard",
-        "noting.insert_noting",
-        "skim.skim_batches",
-        "scan.find_bad_crc",
+        "ranks.insert_noting",
+        "shortcuts.skim_batches",
+        "batches.find_bad_crc",
         "verdicts.judge_batches",
         "rows.parse_rows",
         "verdicts.judge_rows",
         "rebuild.describe_rebuilt",
         "rebuild.emit",
-        "index_entries.index_batches",
-        "scan.scan_batches",
+        "rebuild.index_batches",
+        "batches.scan_batches",
     )
 )
 """What a round of any plain log needs, in the order in which it does."""

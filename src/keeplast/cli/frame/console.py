@@ -9,25 +9,24 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.frame.parameters import LOOPBACK
+from keeplast.cli.frame.options import LOOPBACK
+from keeplast.config.place_properties import WITH, PlaceKind
 from keeplast.errors import InvalidError, installing
-from keeplast.model.size import parse_size
 
 if TYPE_CHECKING:
     from keeplast.clock import Clock
-    from keeplast.config.choice import PartitionChoice, SettingSources
-    from keeplast.log.files import FileSystem
-    from keeplast.model.reader_wait import GroupReader
-    from keeplast.service.console.searches import HeaderScanner, KeyFinder, SearchLimits
+    from keeplast.config.places import FoundPlace
+    from keeplast.service.console.searches import SearchLimits
     from keeplast.service.console.server import Certificate, ConsoleServer
     from keeplast.service.console.view import ViewSource
+    from keeplast.service.place_loop import PlaceView
 
 PANEL = "Console"
 PORT_DEFAULT = 9590
@@ -128,61 +127,33 @@ class EntranceOptions:
     ] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchOptions:
-    """What a page may find of keys, and what finding them may take."""
+SEARCH_PROPERTIES = ("no-values", "closed-topics", "search-seconds", "search-bytes")
+"""Properties of a place that say what a page may find of its keys."""
 
-    no_values: Annotated[
-        bool,
-        typer.Option(
-            "--no-values",
-            help="Never show values of records in the console. Default: hidden until asked for.",
-            rich_help_panel=PANEL,
-        ),
-    ] = False
-    closed_topics: Annotated[
-        tuple[str, ...],
-        typer.Option(
-            "--closed-topics",
-            metavar="PATTERN",
-            help="Topics of which the console finds no key, as a shell pattern; repeatable. '*' "
-            "closes all of them.",
-            rich_help_panel=PANEL,
-        ),
-    ] = ()
-    search_seconds: Annotated[
-        int | None,
-        typer.Option(
-            "--search-seconds",
-            metavar="N",
-            min=1,
-            max=50,
-            help="The longest that the search for a key from a page may take. Default: 20.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None
-    search_bytes: Annotated[
-        str | None,
-        typer.Option(
-            "--search-bytes",
-            metavar="SIZE",
-            help="The most that the search for a key from a page may read, such as 512m. "
-            "Default: 8g.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None
 
-    def limits(self) -> SearchLimits:
-        """Return them; InvalidError for a size that is none."""
-        from keeplast.service.console.searches import BYTES_DEFAULT, SECONDS_DEFAULT, SearchLimits
+def search_limits(found: FoundPlace) -> SearchLimits:
+    """Return what a page may find of keys, and what finding them may take.
 
-        size = self.search_bytes
-        return SearchLimits(
-            SECONDS_DEFAULT if self.search_seconds is None else self.search_seconds,
-            BYTES_DEFAULT if size is None else parse_size(size, "--search-bytes", least=1),
-            not self.no_values,
-            self.closed_topics,
-        )
+    InvalidError for more time than a page has, and for no bytes.
+    """
+    from keeplast.service.console.searches import (
+        BYTES_DEFAULT,
+        SECONDS_DEFAULT,
+        SECONDS_MAX,
+        SearchLimits,
+    )
+
+    seconds, size = found.count("search-seconds"), found.size("search-bytes")
+    if seconds is not None and seconds > SECONDS_MAX:
+        raise InvalidError(f"give {SECONDS_MAX} seconds at most. --search-seconds={seconds}")
+    if size == 0:
+        raise InvalidError("give 1 byte at least. --search-bytes=0")
+    return SearchLimits(
+        SECONDS_DEFAULT if seconds is None else seconds,
+        BYTES_DEFAULT if size is None else size,
+        not found.flag("no-values"),
+        found.texts("closed-topics"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +171,6 @@ class ConsoleOptions:
         ),
     ] = None
     entrance: EntranceOptions
-    search: SearchOptions
     allow_actions: Annotated[
         bool,
         typer.Option(
@@ -210,18 +180,20 @@ class ConsoleOptions:
         ),
     ] = False
 
-    def check_receipt(self, receipt: Path | None) -> None:
-        """Raise InvalidError where somebody could act, and nothing would be written of it."""
-        if self.allow_actions and receipt is None:
-            raise InvalidError(
-                "what is asked for from a page is written to the receipts, and there are none; "
-                "give --receipt FILE too. --allow-actions"
-            )
-
-    def check(self) -> tuple[str, int] | None:
+    def check(self, found: FoundPlace) -> tuple[str, int] | None:
         """Return where to listen, None without a console; InvalidError for what makes no sense."""
         if self.console is not None:
             check_packages()
+            search_limits(found)
+            if (
+                self.allow_actions
+                and found.kind is not PlaceKind.DIRECTORY
+                and found.path("receipt") is None
+            ):
+                raise InvalidError(
+                    "what is asked for from a page is written to the receipts, and there are none; "
+                    "give --receipt FILE too. --allow-actions"
+                )
             return console_address(self.console)
         given = [
             name
@@ -232,13 +204,15 @@ class ConsoleOptions:
                 ("--behind-proxy", self.entrance.behind_proxy),
                 ("--console-name", self.entrance.console_names),
                 ("--metrics-open", self.entrance.metrics_open),
-                ("--no-values", self.search.no_values),
-                ("--closed-topics", self.search.closed_topics),
-                ("--search-seconds", self.search.search_seconds),
-                ("--search-bytes", self.search.search_bytes),
                 ("--allow-actions", self.allow_actions),
             )
             if value
+        ]
+        # What a place's table has is for whenever there is one.
+        given += [
+            f"--{name}"
+            for name in SEARCH_PROPERTIES
+            if name in found.given and found.given[name].source == WITH
         ]
         if given:
             raise InvalidError(f"there is no console; add --console. given={', '.join(given)}")
@@ -258,25 +232,22 @@ def check_packages() -> None:
 @contextlib.contextmanager
 def console_served(
     source: ViewSource,
+    view: PlaceView,
     address: tuple[str, int],
     options: EntranceOptions,
     clock: Clock,
     *,
-    allows_actions: bool,
-    search: SearchOptions,
-    find: KeyFinder | None,
-    scan: HeaderScanner | None = None,
+    limits: SearchLimits,
+    allows_actions: bool = False,
 ) -> Iterator[ConsoleServer]:
-    """Serve a console while it lasts; InvalidError when an option cannot be used.
+    """Serve a console of ``source`` while it lasts; InvalidError when an option cannot be used.
 
-    ``find`` finds keys in the place that is shown, None where none are found; ``scan`` reads batch
-    headers there.
+    ``view`` reads the logs of the place when a page asks, within ``limits``.
     """
     from keeplast.log.files import LocalFiles
-    from keeplast.service.console.gate import Entrance, is_address
+    from keeplast.service.console.gate import Entrance, is_address, random_tokens, read_tokens
     from keeplast.service.console.searches import KeySearches
     from keeplast.service.console.server import ConsoleServer
-    from keeplast.service.console.tokens import random_tokens, read_tokens
 
     host, port = address
     certificate = _certificate(options)
@@ -301,66 +272,11 @@ def console_served(
         if file is None
         else read_tokens(file, needs_actor=allows_actions)
     )
-    searches = None if find is None else KeySearches(find, clock, search.limits(), scan)
+    searches = None if view.find is None else KeySearches(view.find, clock, limits, view.scan)
     with ConsoleServer(
         source, entrance, tokens, clock, LocalFiles(), certificate, searches
     ) as server:
         yield server
-
-
-def directory_finder(
-    data_dir: Path,
-    files: FileSystem,
-    scope: PartitionChoice,
-    settings: SettingSources,
-    brokers: GroupReader | None = None,
-) -> KeyFinder:
-    """Return what finds keys in a data directory, within what the console shows of it.
-
-    ``brokers`` tell what consumer groups have committed, None where files do.
-    """
-    from keeplast.config.choice import PartitionChoice
-    from keeplast.config.selection import select_partitions
-    from keeplast.inspect.explain import AskedKey
-    from keeplast.service.console.searches import MEMORY_BYTES
-    from keeplast.service.directory_answer import answer_from_directory
-    from keeplast.service.explained import KeyAnswer
-
-    def find(
-        topic: str,
-        partition: int | None,
-        asked: AskedKey,
-        now_ms: int,
-        *,
-        planned: Callable[[int], None],
-        progressed: Callable[[int], None],
-    ) -> KeyAnswer:
-        numbers = scope.partitions if partition is None else (partition,)
-        chosen = PartitionChoice(topics=(topic,), partitions=numbers)
-        selection = select_partitions(data_dir, files, chosen, settings)
-        return answer_from_directory(
-            selection, files, now_ms, asked, scope=chosen, memory_bytes=MEMORY_BYTES,
-            planned=planned, progressed=progressed, brokers=brokers,
-        )  # fmt: skip
-
-    return find
-
-
-def directory_scanner(data_dir: Path, files: FileSystem) -> HeaderScanner:
-    """Return what reads the batch headers of the partitions in a data directory."""
-    from keeplast.inspect.header_scan import LogHeaders, scan_headers
-    from keeplast.log.data_directory import open_data_directory
-    from keeplast.model.partition import TopicPartition
-
-    def scan(
-        partition: TopicPartition, now_ms: int, *, progressed: Callable[[int], None]
-    ) -> LogHeaders:
-        entry = open_data_directory(data_dir, files).find(partition)
-        if entry is None:
-            raise InvalidError(f"the partition is gone; look again. partition={partition}")
-        return scan_headers(entry.path, files, now_ms, progressed)
-
-    return scan
 
 
 def _certificate(options: EntranceOptions) -> Certificate | None:

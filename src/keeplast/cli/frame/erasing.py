@@ -1,4 +1,10 @@
-"""What every ``erase`` does, of directories, stores and attached topics: ask, keep, act, ask again.
+"""What ``erase`` and certificate commands share: their options, and what they do with them.
+
+Options of ``erase`` and of certificates, of directories and of stores; each declared once.
+
+What every certificate command does with its options, and what it says in the end.
+
+What every ``erase`` does, of directories, stores and attached topics: ask, keep, act, ask again.
 
 A place says how its logs are searched and what may be done there; what is asked, kept and said is
 the same. No key is printed: only its line and its hash.
@@ -9,19 +15,145 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.frame.erasure_options import KEYS, HashKey, Keys, Requests
-from keeplast.cli.frame.options import RunnerOptions
-from keeplast.cli.frame.parameters import SCOPE
+from keeplast.cli.frame.command import Result
+from keeplast.cli.frame.key_files import KEYS_FILE_WORDS
+from keeplast.cli.frame.options import SCOPE, RunnerOptions
 
 if TYPE_CHECKING:
+    from keeplast.service.erasure.certificate import SearchPlace
+    from keeplast.service.erasure.directory_erasing import AskedErasure
     from keeplast.service.erasure.erasure_answer import ErasureAnswer
     from keeplast.service.erasure.erasure_book import RequestShelf
-    from keeplast.service.erasure.erasure_call import AskedErasure
     from keeplast.service.search_tasks import SearchRunner
+
+KEYS = "The keys"
+
+Keys = Annotated[
+    Path | None,
+    typer.Option(
+        "--keys", metavar="FILE", help=f"The keys: {KEYS_FILE_WORDS}.", rich_help_panel=KEYS
+    ),
+]
+HashKey = Annotated[
+    Path,
+    typer.Option(
+        "--hash-key",
+        metavar="FILE",
+        help="What keys are hashed with wherever they are named: 32 bytes or more, such as openssl "
+        "rand -hex 32 writes. Keep it apart from what is hashed with it.",
+        show_default=False,
+        rich_help_panel=KEYS,
+    ),
+]
+Requests = Annotated[
+    Path | None,
+    typer.Option(
+        "--requests",
+        metavar="FILE",
+        help="Where requests are kept. Default: keeplast-erasures in a data directory, the "
+        "metadata of a store, the decision log of a cluster; a backup takes them along.",
+        rich_help_panel=KEYS,
+    ),
+]
+RequestId = Annotated[
+    str | None,
+    typer.Option(
+        "--request",
+        metavar="ID",
+        help="The request. Default: the only one there is.",
+        rich_help_panel=KEYS,
+    ),
+]
+SignKey = Annotated[
+    Path,
+    typer.Option(
+        "--sign-key",
+        metavar="FILE",
+        help="The Ed25519 private key, in PEM: openssl genpkey -algorithm ed25519.",
+        show_default=False,
+    ),
+]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out", metavar="FILE", help="Where the certificate goes; a new file.", show_default=False
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateOptions:
+    """What every certificate command takes."""
+
+    hash_key: HashKey
+    sign_key: SignKey
+    out: Out
+    request: RequestId = None
+    keys: Keys = None
+    requests: Requests = None
+
+
+def sign_certificate(
+    options: CertificateOptions, shelf: RequestShelf, search: SearchPlace, *, as_json: bool
+) -> Result:
+    """Search for the keys of the chosen request, and write a certificate down.
+
+    RefusedError while a trace may be left; InvalidError for what cannot be signed with, or written
+    to.
+    """
+    from keeplast.cli.frame.command import DONE, check_signing
+    from keeplast.cli.frame.key_files import read_hasher, read_keys, warn_if_open
+    from keeplast.cli.show.output import print_result, say
+    from keeplast.log.files import LocalFiles
+    from keeplast.model.text import printable
+    from keeplast.service.erasure.certificate import issue_certificate, require_new
+    from keeplast.service.erasure.erasure_answer import unsearched_words
+
+    check_signing()
+    from keeplast.service.erasure.certificate import not_here
+    from keeplast.signing import Signer
+
+    files, out = LocalFiles(), options.out
+    require_new(out)
+    signer, hasher = Signer(options.sign_key), read_hasher(options.hash_key)
+    warn_if_open(options.sign_key, "the signing key", "sign with it in your name")
+    issued = issue_certificate(
+        out, files, shelf, options.request, hasher,
+        lambda: None if options.keys is None else read_keys(options.keys), signer, search,
+    )  # fmt: skip
+    for gone in not_here(issued.request, issued.answer):
+        say(f"not searched: {gone}", kind="warning")
+    if not as_json:
+        print_result(
+            f"{out}: no record with one of {len(issued.request.keys)} key(s) was found in "
+            f"{len(issued.answer.searches)} partition(s); it says what was searched, and what was "
+            f"not{_unknown_words(issued.answer)}",
+            *(printable(each) for each in unsearched_words(issued.answer)),
+            *(f"not stated: {printable(each)}" for each in issued.not_stated),
+        )
+    return DONE, {
+        "request": issued.request.request_id,
+        "certificate": out,
+        "signed_by": signer.key_id,
+        "not_stated": list(issued.not_stated),
+        **issued.answer.document(),
+    }
+
+
+def _unknown_words(answer: ErasureAnswer) -> str:
+    unknown = answer.unknown
+    if not unknown:
+        return ""
+    return (
+        f": {len(unknown)} path(s) of unknown name, {sum(each.size_bytes for each in unknown)} "
+        "bytes, among it"
+    )
+
 
 AllTopics = Annotated[
     bool,
@@ -75,7 +207,7 @@ def asked_keys(about: KeyOptions, topics: tuple[str, ...], shelf: RequestShelf) 
     """
     from keeplast.cli.frame.key_files import read_hasher, read_keys
     from keeplast.errors import InvalidError
-    from keeplast.service.erasure.erasure_call import ask_again, ask_for_keys
+    from keeplast.service.erasure.directory_erasing import ask_again, ask_for_keys
 
     hasher = read_hasher(about.hash_key)
     plain = None if about.keys is None else read_keys(about.keys)
@@ -95,9 +227,8 @@ def asked_keys(about: KeyOptions, topics: tuple[str, ...], shelf: RequestShelf) 
 
 def say_answer(answer: ErasureAnswer, asked: AskedErasure) -> int:
     """Say what needs somebody; returns the exit code."""
-    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE, REFUSED, error_exit_code
-    from keeplast.cli.show.fault import fault_text
-    from keeplast.cli.show.output import say
+    from keeplast.cli.frame.command import CHECK_FAILED, DONE, REFUSED, error_exit_code
+    from keeplast.cli.show.output import fault_text, say
 
     for warning in answer.warnings:
         say(warning, kind="warning")

@@ -1,6 +1,8 @@
 """Files that an operator keeps apart: keys of records, one a line, and the key to hash them with.
 
 What a reader must not break: no error has anything of a line in it but its number.
+
+Keys of records as people write them, so that none need stand in a list of processes.
 """
 
 from __future__ import annotations
@@ -10,12 +12,56 @@ import re
 import stat
 from pathlib import Path
 
-from keeplast.cli.frame.keys import FORMS, KEY_BYTES_MAX
 from keeplast.cli.show.output import say
 from keeplast.errors import InvalidError
-from keeplast.model.erasure_request import KEYS_MAX
-from keeplast.model.key_text import KeyForm, decode_key
-from keeplast.model.keyed_hash import HASH_KEY_BYTES_MAX, KeyHasher
+from keeplast.model.erasure_request import (
+    HASH_KEY_BYTES_MAX,
+    KEYS_MAX,
+    KeyForm,
+    KeyHasher,
+    decode_key,
+)
+
+KEY_BYTES_MAX = 1 << 20
+KEY_WORDS = (
+    "text, hex:DIGITS, base64:DATA, or @FILE whose bytes are the key; text:TEXT is taken as it "
+    "stands"
+)
+FROM_FILE = "@"
+FORMS = {"text:": KeyForm.TEXT, "hex:": KeyForm.HEX, "base64:": KeyForm.BASE64}
+
+
+def parse_key(text: str) -> bytes:
+    """Return the bytes of a key; InvalidError, without the key, for what is none.
+
+    A file's bytes are all of it, a newline at its end included only if there are two: editors add
+    one, on some systems behind a carriage return.
+    """
+    if text.startswith(FROM_FILE):
+        return _read_key(Path(text.removeprefix(FROM_FILE)).expanduser())
+    for prefix, form in FORMS.items():
+        if text.startswith(prefix):
+            return decode_key(text.removeprefix(prefix), form)
+    return decode_key(text, KeyForm.TEXT)
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(KEY_BYTES_MAX + 1)
+    except OSError as error:
+        raise InvalidError(
+            f"the file of a key cannot be read; name another one. path={path} "
+            f"error={(error.strerror or str(error)).lower()}"
+        ) from None
+    if len(data) > KEY_BYTES_MAX:
+        raise InvalidError(
+            f"the file is larger than a key can be; name another one. path={path} "
+            f"limit={KEY_BYTES_MAX}"
+        )
+    has_newline = data.endswith(b"\n")
+    return data.removesuffix(b"\n").removesuffix(b"\r") if has_newline else data
+
 
 KEYS_FILE_WORDS = (
     "one key a line: text, hex:DIGITS or base64:DATA; text:TEXT is taken as it stands. Empty lines "
@@ -87,7 +133,7 @@ def read_keys(path: Path) -> dict[int, bytes]:
 
 def read_hasher(path: Path) -> KeyHasher:
     """Return what hashes with the key in a file, without the newline that an editor adds."""
-    warn_if_open(path, "the hash key", "tell with it who is meant")
+    warn_if_open(path, "the hash key", "find out the keys with it")
     data = _read(path, HASH_KEY_BYTES_MAX + 2, "the hash key").rstrip(b"\r\n")
     try:
         return KeyHasher(data)
@@ -126,5 +172,5 @@ def _read(path: Path, limit: int, what: str) -> bytes:
             f"error={(error.strerror or str(error)).lower()}"
         ) from None
     if len(data) > limit:
-        raise InvalidError(f"{what} is too large to be one. path={path} bytes_max={limit}")
+        raise InvalidError(f"{what} is too large; correct the path. path={path} bytes_max={limit}")
     return data

@@ -5,21 +5,240 @@ is about one command, so it declares that one and no other. Whatever goes throug
 (its ``--help``, the completion of a command's name) imports all of it.
 
 The rule: a command's name stands where it is listed, and not only in its module.
+
+Takes the values of a command line that say plainly what they are, without Typer's conversion.
+
+Typer converts with pydantic, which takes longer to import than most commands take to begin. A
+text for a text, a default that is of its type already, and what a parser of ours makes of a text
+need none of it.
+
+The rule: nothing is refused here. Whatever is not plain goes to Typer, with the words it has for
+mistakes. Typer keeps what converts a parameter in the parameter; one that does not asks nobody.
+
+Commands over a place: properties as options, and help in two lengths.
+
+``--memory 4g`` is a short way to write ``--with memory=4g``: a property of a place is declared
+once, in :mod:`keeplast.config.place_properties`, and can be given to every verb. The rule: an
+option that the command declares itself is left to it. Options of a verb that the table of a named
+place gives count where the command line is silent.
+
+``--help`` shows at most twelve options, and says how many more ``--help-all`` shows.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Any, ClassVar, Final
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy
+from enum import Enum
+from typing import Any, ClassVar, Final, get_args, get_origin
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 from typer.main import get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
-from keeplast.cli.frame.place_command import PlaceCommand
-from keeplast.cli.frame.plain_values import take_plainly
+from keeplast.config.place_properties import AT, PROPERTIES, WITH, PropertyType
+from keeplast.errors import CompactionError
+
+
+class NotPlainError(Exception):
+    """A value that is for Typer to convert."""
+
+
+class PlainValues:
+    """Stands in for what Typer would make to convert the values of one parameter."""
+
+    def __init__(self, parameter: Any) -> None:
+        descriptor = parameter.type_descriptor
+        self._kind = descriptor.annotation
+        self._parser: Callable[[str], Any] | None = descriptor.parameter_info.parser
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return a value as the command takes it; errors are Typer's."""
+        try:
+            if param.multiple or param.nargs == -1:
+                return self._several(() if value is None else value)
+            return None if value is None else self._one(self._kind, value)
+        except NotPlainError:
+            param._runtime_param = None
+            return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+    def _several(self, values: Any) -> Any:
+        if values == ():
+            return ()
+        if get_origin(self._kind) is not list or not isinstance(values, list | tuple):
+            raise NotPlainError
+        (kind,) = get_args(self._kind)
+        return [self._one(kind, value) for value in values]
+
+    def _one(self, kind: Any, value: Any) -> Any:
+        if self._parser is not None and isinstance(value, str):
+            try:
+                return self._parser(value)
+            except (ValueError, AssertionError):
+                raise NotPlainError from None
+        is_same = isinstance(kind, type) and issubclass(kind, str | int | Enum)
+        if self._parser is None and is_same and type(value) is kind:
+            return value
+        raise NotPlainError
+
+
+def take_plainly(parameters: Iterable[Any]) -> None:
+    """Have the values of ``parameters`` taken as they are where they are plain."""
+    for parameter in parameters:
+        if getattr(parameter, "_runtime_param", parameter) is None:
+            parameter._runtime_param = PlainValues(parameter)
+
+
+TYPES = {f"--{each.name}": each.type for each in PROPERTIES if each.name != AT}
+HELP_ALL = "--help-all"
+LINE_CHARS_MAX = 200
+COLUMNS_MIN = 90
+"""Tables of options need so many columns; below, names of options would be cut."""
+SHOWN_MAX = 12
+"""A help shows so many options, ``--json`` among them, without ``--help`` itself."""
+
+
+class TwoHelps:
+    """The help of a command or a group in two lengths; stands in front of Typer's class."""
+
+    params: list[Any]
+    epilog: str | None
+    rich_markup_mode: Any
+    _help_all: Any = None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, those for help among them."""
+        if self._help_all is None:
+            short: Any = self.get_help_option(ctx)  # type: ignore[attr-defined]
+
+            def show_all(ctx: Any, param: Any, value: Any) -> None:
+                ctx.meta[HELP_ALL] = value
+                short.callback(ctx, param, value)
+
+            self._help_all = _changed(
+                short, name="help_all", opts=[HELP_ALL], callback=show_all,
+                help="Show all options and exit.",
+            )  # fmt: skip
+        return [*super().get_params(ctx), self._help_all]  # type: ignore[misc]
+
+    def shown_options(self) -> list[Any]:
+        """Return the options that ``--help`` shows: the first of them, and ``--json``."""
+        options = [each for each in self.params if each.param_type_name == "option"]
+        others = [each for each in options if each.name != "as_json"]
+        left = max(len(options) - SHOWN_MAX, 0)
+        return [each for each in options if each not in others[len(others) - left :]]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help in the length that was asked for."""
+        written = copy(self)
+        if shutil.get_terminal_size().columns < COLUMNS_MIN:
+            written.rich_markup_mode = None  # Plain lines, which fold.
+        if not ctx.meta.get(HELP_ALL):
+            arguments = [each for each in self.params if each.param_type_name == "argument"]
+            options = [_changed(each, rich_help_panel=None) for each in self.shown_options()]
+            written.params = arguments + options
+            written._help_all = _changed(self._help_all, hidden=True)
+            if left := len(self.params) - len(written.params):
+                written.epilog = f"{left} more: {ctx.command_path} {HELP_ALL}"
+        super(TwoHelps, written).format_help(ctx, formatter)  # type: ignore[misc]
+
+
+def _changed(option: Any, **attributes: Any) -> Any:
+    """Return an option with other attributes, for the help alone."""
+    found = copy(option)
+    vars(found).update(attributes)
+    return found
+
+
+class HelpGroup(TwoHelps, TyperGroup):
+    """A group of commands."""
+
+    def rows(self, ctx: Any) -> list[tuple[str, str]]:
+        """Return each command, and the first sentence of what it does."""
+        return [
+            (name, str(each.get_short_help_str(LINE_CHARS_MAX)))
+            for name in self.list_commands(ctx)
+            if (each := self.get_command(ctx, name)) is not None
+        ]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands in lines that fold; none is cut."""
+        with formatter.section("Commands"):
+            formatter.write_dl(self.rows(ctx))
+
+
+class PlaceCommand(TwoHelps, TyperCommand):
+    """A command whose options may be properties of its place."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the arguments, properties among them."""
+        own = {name for each in self.params for name in (*each.opts, *each.secondary_opts)}
+        if WITH in own:
+            args = with_properties(args, own)
+            ctx.default_map = {**(ctx.default_map or {}), **self._defaults(ctx, args)}
+        found: list[str] = super().parse_args(ctx, args)
+        return found
+
+    def _defaults(self, ctx: Any, args: list[str]) -> dict[str, Any]:
+        """Return the options that a named place's table has for this verb, by parameter."""
+        try:
+            given, _, _ = self.make_parser(ctx).parse_args(list(args))
+            name = given.get("place")
+            if not isinstance(name, str):
+                return {}
+            from keeplast.config.places import find_place
+
+            found = find_place(name)
+        except (TyperException, CompactionError):
+            return {}  # The command itself says what is wrong.
+        verb = " ".join(_words_of(ctx))
+        options = {opt[2:]: each for each in self.params for opt in each.opts}
+        values: dict[str, Any] = {}
+        for key, value in found.defaults.get(verb, {}).items():
+            if key == "yes":
+                raise typer.BadParameter(
+                    "a question is answered on the command line alone; take yes out of the place's "
+                    f"table. place={name} table={verb}"
+                )
+            if key not in options:
+                raise typer.BadParameter(
+                    f"the place's table has an option that this command lacks; correct it. "
+                    f"place={name} table={verb} option={key}"
+                )
+            is_one = options[key].multiple and isinstance(value, str)
+            values[options[key].name] = (value,) if is_one else value
+        return values
+
+
+def _words_of(ctx: Any) -> list[str]:
+    """Return the words by which a command is called, without the program's."""
+    return [] if ctx.parent is None else [*_words_of(ctx.parent), ctx.info_name]
+
+
+def with_properties(args: Sequence[str], own: set[str]) -> list[str]:
+    """Return the arguments with every property as ``--with NAME=VALUE``; after ``--`` none is."""
+    found: list[str] = []
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return [*found, word, *rest]
+        name, equals, value = word.partition("=")
+        kind = TYPES.get(name)
+        if kind is None or name in own:
+            found.append(word)
+            continue
+        if not equals:
+            # A flag needs no value; everything else takes the next word, as options do.
+            value = "true" if kind is PropertyType.FLAG or not rest else rest.pop(0)
+        separator = "." if kind is PropertyType.OPTIONS else "="
+        found += [WITH, f"{name[2:]}{separator}{value}"]
+    return found
+
 
 MARKUP: Final = "markdown"
 """What help texts are written in."""
@@ -31,7 +250,7 @@ def import_home(home: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(HelpGroup):
     """A group of commands, each with its home: ``module:attribute``, by name and in order."""
 
     homes: ClassVar[Mapping[str, str]] = {}
@@ -94,8 +313,10 @@ class _Commands(MutableMapping[str, Any]):
 def _make(name: str, found: Any) -> Any:
     """Return the command or group as Typer makes them of what is registered."""
     if isinstance(found, typer.Typer):
+        own = found.info.cls
+        group = own if isinstance(own, type) else HelpGroup
         return get_group_from_info(
-            TyperInfo(found), pretty_exceptions_short=True, rich_markup_mode=MARKUP,
+            TyperInfo(found, cls=group), pretty_exceptions_short=True, rich_markup_mode=MARKUP,
             suggest_commands=True,
         )  # fmt: skip
     return get_command_from_info(

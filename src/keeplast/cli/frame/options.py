@@ -2,42 +2,190 @@
 
 How a group becomes options is in :mod:`keeplast.cli.frame.command`. A command with another default
 or other words for an option says so in a group made from this one.
+
+Options of commands that are used one by one, or in several groups; each declared once.
+
+Those that belong together are a group of :mod:`keeplast.cli.frame.options`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from keeplast.cleaner.selection import Order
-from keeplast.cli.frame.parameters import (
-    FACTS,
-    LOOPBACK,
-    MEMORY_DEFAULT,
-    ROUND,
-    RUN,
-    SCOPE,
-    SETTINGS,
-    TASK_MEMORY_DEFAULT,
-    BrokerConfig,
-    Cores,
-    Flags,
-    HighWatermark,
-    Memory,
-    Runner,
-    Selection,
-    TaskMemory,
-    Unsafe,
-    partition_number,
-)
-from keeplast.cli.frame.places import place
+from keeplast.cli.frame.values import SPAN_WORDS, place, span_ms
 from keeplast.cli.frame.wiring import RunnerName, choose_runner
-from keeplast.config.choice import PartitionChoice, SettingSources
-from keeplast.model.shape import Shape
-from keeplast.model.size import parse_size
+from keeplast.config.layers import PartitionChoice
+from keeplast.errors import Despite
+from keeplast.model.text import parse_size
+from keeplast.model.topic_config import HostRole
+
+SCOPE = "Which partitions"
+RUN = "How it runs"
+SETTINGS = "Settings"
+FACTS = "What a broker knows and a directory does not"
+ROUND = "The round"
+
+MEMORY_DEFAULT = "256m"
+TASK_MEMORY_DEFAULT = "1g"
+LOOPBACK = "127.0.0.1"
+
+
+def partition_number(text: str) -> int:
+    """Return a partition's number; for Typer, which shows the mistake as one of usage."""
+    stripped = text.strip()
+    if stripped.isascii() and stripped.isdecimal() and len(stripped) < 10:
+        return int(stripped)
+    raise typer.BadParameter(
+        "not the number of a partition; give one from 0 on, and the option again for each further "
+        f"one: --partition 0 --partition 1. value={text!r}"
+    )
+
+
+_DESPITE_ABOUT = {
+    Despite.DIRTY_RATIO: "clean whatever min.cleanable.dirty.ratio says",
+    Despite.LOG_BOUNDS: "take a clock and offsets given here as they are, also where they go "
+    "beyond what the log says; the receipt says so",
+    Despite.EXISTING_TARGET: "write to --to although it is not empty; an earlier export, or "
+    "earlier copies of the same partitions, are replaced",
+    Despite.KEYLESS_RECORDS: "let records without a key go when a topic of a store becomes "
+    "compacted",
+    Despite.PARTIAL_TOPICS: "take what is here of topics that have more partitions by the "
+    "directory's metadata log",
+}
+
+
+def despite_option(*limits: Despite) -> Any:
+    """Return the option by which a command goes past ``limits``; its refusals name them."""
+
+    def parse(text: str) -> Despite:
+        if text in limits:
+            return Despite(text)
+        raise typer.BadParameter(
+            f"not a limit of this command; give one of {', '.join(limits)}. value={text!r}"
+        )
+
+    about = "; ".join(f"{each}: {_DESPITE_ABOUT[each]}" for each in limits)
+    return typer.Option(
+        "--despite", metavar="LIMIT", parser=parse,
+        help=f"Go past a limit that a refusal names; repeatable. {about}.",
+    )  # fmt: skip
+
+
+DataDir = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DATA_DIR",
+        help="A Kafka log.dirs directory, or one partition directory in it; s3://, gs:// and az:// "
+        "too where nothing is written to it.",
+        show_default=False,
+        parser=place,
+    ),
+]
+ObjectOptions = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--object-option",
+        metavar="KEY=VALUE",
+        help="An option of the object store, such as endpoint=http://host:port; repeatable. "
+        "Credentials are taken from the environment too, or given as KEY=@FILE or KEY=env:NAME.",
+        rich_help_panel=RUN,
+    ),
+]
+BrokerConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--broker-config",
+        metavar="FILE",
+        help="The broker's server.properties: the cluster's defaults where nothing else says them. "
+        "Only settings that keeplast knows are read. Default: Kafka's defaults, and a note.",
+        rich_help_panel=SETTINGS,
+    ),
+]
+Runner = Annotated[
+    RunnerName | None,
+    typer.Option(
+        "--runner",
+        help="Threads of this process, or Spark. Default: local; spark with --master and under "
+        "spark-submit.",
+        show_default=False,
+        rich_help_panel=RUN,
+    ),
+]
+Flags = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--config",
+        metavar="KEY=VALUE",
+        help="Any of Kafka's cleaner settings; repeatable. The topic's spelling is about the "
+        "chosen topics, the broker's about the cluster.",
+        rich_help_panel=SETTINGS,
+    ),
+]
+Cores = Annotated[
+    int | None,
+    typer.Option(
+        "--cores", metavar="N", min=1, help="Cores to use. Default: all.", rich_help_panel=RUN
+    ),
+]
+NowMs = Annotated[
+    int | None,
+    typer.Option(
+        "--now-ms",
+        metavar="MS",
+        min=0,
+        help="The clock of the run, milliseconds since 1970. Default: now.",
+        rich_help_panel=FACTS,
+    ),
+]
+HighWatermark = Annotated[
+    int | None,
+    typer.Option(
+        "--high-watermark",
+        metavar="OFFSET",
+        min=0,
+        help="End of what is replicated; not above the default. Default: "
+        "replication-offset-checkpoint, else the log end.",
+        rich_help_panel=FACTS,
+    ),
+]
+Memory = Annotated[
+    str,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="Buffers, and decompressed data kept between the two passes; the keys of a round come "
+        "on top.",
+        rich_help_panel=RUN,
+    ),
+]
+Selection = Annotated[
+    Order,
+    typer.Option(
+        "--selection",
+        help="overdue-first: max.compaction.lag.ms comes before the dirty ratio, and an idle "
+        "active segment older than it or segment.ms is rolled first. kafka: a broker's order, "
+        "which rolls nothing.",
+        rich_help_panel=ROUND,
+    ),
+]
+Note = Annotated[
+    bool,
+    typer.Option(
+        "--note",
+        help="Append each verdict to the receipt, as a line of its own; keeplast inspect and the "
+        "console show it next to the rounds that it judges.",
+        rich_help_panel=RUN,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+HOST = "As a host"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,30 +211,6 @@ class ScopeOptions(PartitionChoice):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileOptions(SettingSources):
-    """The files in which settings are looked for."""
-
-    config_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--config-file",
-            metavar="FILE",
-            help='TOML with [cluster] and [topic."name"] tables. '
-            "Default: keeplast.toml in the data directory, if there is one.",
-            rich_help_panel=SETTINGS,
-        ),
-    ] = None
-    broker_config: BrokerConfig = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingOptions(FileOptions):
-    """Where settings are looked for."""
-
-    flags: Flags = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOptions:
     """Where the cleaned log is written; ``to`` None is in place."""
 
@@ -96,21 +220,11 @@ class TargetOptions:
             "--to",
             metavar="DIR",
             help="Write the cleaned log there and leave the source untouched; s3://, gs:// and "
-            "az:// "
-            "too. Default: in place.",
+            "az:// too. Default: in place.",
             rich_help_panel=ROUND,
             parser=place,
         ),
     ] = None
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite",
-            help="Write to --to although other things lie there; partitions that are there already "
-            "are replaced, unless they are of another topic or go further than the source.",
-            rich_help_panel=ROUND,
-        ),
-    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,35 +265,6 @@ def task_memory_size(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkOptions:
-    """What a round may hold in memory, and how its work is cut."""
-
-    memory: Memory = MEMORY_DEFAULT
-    shape: Annotated[
-        Shape | None,
-        typer.Option(
-            "--shape",
-            help="How the work of a partition is cut. Default: each partition as it needs; plan "
-            "says "
-            "how and why.",
-            show_default=False,
-            rich_help_panel=RUN,
-        ),
-    ] = None
-    task_memory: TaskMemory = TASK_MEMORY_DEFAULT
-
-    @property
-    def memory_bytes(self) -> int:
-        """Return the size in bytes; InvalidError when it is none, or too little."""
-        return memory_size(self.memory)
-
-    @property
-    def task_memory_bytes(self) -> int:
-        """Return the size in bytes; InvalidError when it is none, or too little."""
-        return task_memory_size(self.task_memory)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FactOptions:
     """What stands in place of what the directory says."""
 
@@ -189,9 +274,7 @@ class FactOptions:
             "--now-ms",
             metavar="MS",
             min=0,
-            help="The clock of the round, milliseconds since 1970; not ahead of now, unless "
-            "--unsafe. "
-            "Default: now.",
+            help="The clock of the round, milliseconds since 1970; not ahead of now. Default: now.",
             rich_help_panel=FACTS,
         ),
     ] = None
@@ -202,7 +285,7 @@ class FactOptions:
             "--log-start-offset",
             metavar="OFFSET",
             min=0,
-            help="First readable offset; another counts with --unsafe only. Default: "
+            help="First readable offset; another needs --despite log-bounds. Default: "
             "log-start-offset-checkpoint, else the first segment.",
             rich_help_panel=FACTS,
         ),
@@ -213,7 +296,7 @@ class FactOptions:
             "--first-dirty-offset",
             metavar="OFFSET",
             min=0,
-            help="Where the last round ended; not above the default, unless --unsafe. Default: "
+            help="Where the last round ended; not above the default. Default: "
             "cleaner-offset-checkpoint, else the log start.",
             rich_help_panel=FACTS,
         ),
@@ -224,26 +307,17 @@ class FactOptions:
             "--uncleanable-offset",
             metavar="OFFSET",
             min=0,
-            help="First offset that must stay as it is; not above the default, unless --unsafe. "
+            help="First offset that must stay as it is; not above the default. "
             "Default: from transactions, lag and the active segment.",
             rich_help_panel=FACTS,
         ),
     ] = None
-    unsafe: Unsafe = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorthOptions:
     """What makes a log worth a round besides its dirty ratio."""
 
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Ignore min.cleanable.dirty.ratio, and nothing else.",
-            rich_help_panel=ROUND,
-        ),
-    ] = False
     expired: Annotated[
         bool,
         typer.Option(
@@ -262,19 +336,52 @@ class LoopOptions:
     once: Annotated[
         bool,
         typer.Option(
-            "--once", help="End when no log is due for a round any more.", rich_help_panel=ROUND
+            "--once",
+            help="End when no log is due for a round any more, and nothing can be collected.",
+            rich_help_panel=ROUND,
         ),
     ] = False
     retry: Annotated[
         bool,
         typer.Option(
             "--retry",
-            help="Try again what was skipped: partitions whose files are damaged, which are left "
-            "alone until those change.",
+            help="Try again what was skipped: damaged partitions, which are left alone until "
+            "their files change.",
             rich_help_panel=ROUND,
         ),
     ] = False
     selection: Selection = Order.OVERDUE_FIRST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOptions:
+    """Whether a process is a host of a store's partitions, where, and by which lease."""
+
+    host_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--host-dir", metavar="DIR", show_default=False, rich_help_panel=HOST,
+            help="Lead or follow the partitions of a store, with their local logs below DIR, which "
+            "is this process's alone: segments that object storage has leave it by "
+            "local.retention. Never a broker's directory.",
+        ),
+    ] = None  # fmt: skip
+    role: Annotated[
+        HostRole | None,
+        typer.Option(
+            "--role", show_default=False, rich_help_panel=HOST,
+            help="auto leads what no host leads and follows the rest, leader leaves the rest "
+            "alone, follower never leads. Default: auto. With --host-dir.",
+        ),
+    ] = None  # fmt: skip
+    lease_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--lease-ms", metavar="MS", parser=span_ms, rich_help_panel=HOST,
+            help="After how long without a sign of it a leader is taken over: milliseconds, or "
+            f"{SPAN_WORDS}. Default: 30 seconds. With --host-dir.",
+        ),
+    ] = None  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,12 +404,7 @@ class MetricsOptions:
         typer.Option(
             "--metrics-host",
             metavar="ADDRESS",
-            help="Where they are served. Nobody is asked for a password.",
+            help="The address to serve them at; readers need no password.",
             rich_help_panel=RUN,
         ),
     ] = LOOPBACK
-
-    @property
-    def address(self) -> tuple[str, int] | None:
-        """Return host and port, None when nothing is served."""
-        return None if self.metrics_port is None else (self.metrics_host, self.metrics_port)

@@ -1,21 +1,190 @@
-"""The options of ``clean`` and ``plan``: which rounds are asked for, over every kind of place."""
+"""PLACE, and the options of rounds over every kind of it.
+
+PLACE, and the two options by which a command line adds to what is known of it.
+
+Every verb takes :class:`PlaceOptions` and asks the place that :meth:`PlaceOptions.open` returns.
+Imports nothing heavy.
+
+The options of ``clean`` and ``plan``: which rounds are asked for, over every kind of place.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keeplast.cleaner.selection import Order
-from keeplast.cli.frame.options import FactOptions, ScopeOptions, TargetOptions, WorthOptions
-from keeplast.cli.frame.parameters import ROUND, RUN, Selection
-from keeplast.cli.frame.place import PlaceOptions
-from keeplast.errors import InvalidError
+from keeplast.cli.frame.options import (
+    MEMORY_DEFAULT,
+    ROUND,
+    RUN,
+    TASK_MEMORY_DEFAULT,
+    FactOptions,
+    Flags,
+    RunnerOptions,
+    ScopeOptions,
+    Selection,
+    TargetOptions,
+    WorthOptions,
+    despite_option,
+)
+from keeplast.cli.frame.wiring import RunnerName
+from keeplast.config.place_properties import WITH
+from keeplast.errors import Despite, InvalidError
 
 if TYPE_CHECKING:
-    from keeplast.api.round_terms import AskedRounds
+    from keeplast.api.place import AskedPlace, SearchTerms
+    from keeplast.api.round_terms import AskedRounds, WorkTerms
+    from keeplast.cli.show.progress import ProgressEvents
     from keeplast.config.places import FoundPlace
+    from keeplast.model.hold import GroupReader
+    from keeplast.pipeline.runner import SparkRunner
+    from keeplast.run.events import Events, StopSwitch
+    from keeplast.run.local_runner import LocalRunner
+    from keeplast.service.search_tasks import SearchRunner
+
+PlaceName = Annotated[
+    str,
+    typer.Argument(
+        metavar="PLACE", show_default=False,
+        help="A data directory or a partition in it (s3://, gs://, az:// too), a store "
+        "(sqlite:///FILE, postgresql://HOST/DATABASE), a live cluster (kafka://HOST:PORT), or a "
+        "name from keeplast.toml.",
+    ),
+]  # fmt: skip
+OptionalPlace = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="PLACE", show_default=False,
+        help="A data directory, a store, a live cluster, or a name from keeplast.toml.",
+    ),
+]  # fmt: skip
+Given = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        WITH, metavar="KEY=VALUE",
+        help="A property of the place, such as memory=4g or decisions=URL; repeatable. --memory 4g "
+        "says the same. It beats the place's table in keeplast.toml. keeplast place list "
+        "--properties shows all.",
+    ),
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceOptions:
+    """Which place a command is about."""
+
+    place: PlaceName
+    given: Given = ()
+    flags: Flags = ()
+
+    def found(self) -> FoundPlace:
+        """Return the place; InvalidError for what is none."""
+        from keeplast.config.places import find_place
+
+        return find_place(self.place, self.given)
+
+    def open(self) -> tuple[FoundPlace, AskedPlace]:
+        """Return the place and its logs; its warnings and its progress are shown."""
+        from keeplast.api.open_place import open_found
+        from keeplast.api.place import PlaceEvents
+        from keeplast.cli.show.output import say
+        from keeplast.config.layers import flag_pairs
+
+        found = self.found()
+        events = PlaceEvents(warned=lambda message: say(message, kind="warning"), folding=_folding)
+        return found, open_found(found, config=flag_pairs(self.flags), events=events)
+
+
+def runner_of(found: FoundPlace) -> RunnerOptions:
+    """Return where the work of a place is done."""
+    runner, cores = found.text("runner"), found.text("cores")
+    return RunnerOptions(
+        runner=None if runner is None else RunnerName(runner), master=found.text("master"),
+        cores=None if cores is None else int(cores),
+    )  # fmt: skip
+
+
+def say_note(words: str | None, found: FoundPlace) -> None:
+    """Say that a cluster could share the work, where no runner was chosen."""
+    from keeplast.cli.show.output import say
+
+    workers = runner_of(found)
+    if words and workers.runner is None and workers.chosen_runner is RunnerName.LOCAL:
+        say(words, kind="note")
+
+
+def work_of(
+    found: FoundPlace, events: Events, switch: StopSwitch, *, compiles: bool = True,
+    brokers: GroupReader | None = None,
+) -> WorkTerms:  # fmt: skip
+    """Return who does the rounds of a place; mistakes are found before anything is opened.
+
+    ``compiles`` says that the work may call every kernel. ``brokers`` are those that were asked
+    before, None to reach those of the place.
+    """
+    from keeplast.api.open_place import brokers_of
+    from keeplast.api.round_terms import WorkTerms
+    from keeplast.cli.frame import wiring
+    from keeplast.cli.frame.options import memory_size, task_memory_size
+    from keeplast.cli.show.output import say
+    from keeplast.model.topic_config import Shape
+
+    workers, shape = runner_of(found), found.text("shape")
+    wiring.check_runner(workers.chosen_runner, master=workers.master)
+    return WorkTerms(
+        open_runner=lambda: open_workers(workers, compiles=compiles),
+        events=events,
+        noted=lambda message: say(message, kind="note"),
+        switch=switch,
+        memory_bytes=memory_size(found.text("memory") or MEMORY_DEFAULT),
+        task_memory_bytes=task_memory_size(found.text("task-memory") or TASK_MEMORY_DEFAULT),
+        key_map_bytes=found.size("key-map-bytes"),
+        shape=None if shape is None else Shape(shape),
+        receipt=found.path("receipt"),
+        brokers=brokers_of(found) if brokers is None else brokers,
+    )
+
+
+def search_of(
+    found: FoundPlace, events: ProgressEvents, runner: SearchRunner | None,
+    brokers: GroupReader | None, now_ms: int | None = None,
+) -> SearchTerms:  # fmt: skip
+    """Return how a place is searched: by whom, as of when, None for now."""
+    from keeplast.api.place import SearchTerms
+
+    return SearchTerms(
+        now_ms=now_ms, runner=runner, receipt=found.path("receipt"), brokers=brokers,
+        planned=events.planned, progressed=events.progressed,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def open_workers(workers: RunnerOptions, *, compiles: bool) -> Iterator[LocalRunner | SparkRunner]:
+    """Open threads of this process or tasks of Spark; ``compiles`` as for :func:`work_of`."""
+    from keeplast.cli.frame import wiring
+    from keeplast.cli.frame.ahead import compiled_ahead
+
+    wiring.say_start(workers.chosen_runner)
+    with contextlib.ExitStack() as stack:
+        if compiles and workers.chosen_runner is RunnerName.LOCAL:
+            # Spark's tasks have kernels of their own.
+            stack.enter_context(compiled_ahead(workers.cores))
+        yield stack.enter_context(
+            wiring.open_runner(workers.chosen_runner, master=workers.master, cores=workers.cores)
+        )
+
+
+def _folding() -> AbstractContextManager[Callable[[int], object]]:
+    from keeplast.cli.show.attach import folding
+
+    return folding()
+
 
 TakeOver = Annotated[
     bool,
@@ -25,6 +194,15 @@ TakeOver = Annotated[
         "nothing from then on.",
     ),
 ]  # fmt: skip
+
+
+Yes = Annotated[
+    bool,
+    typer.Option(
+        "--yes",
+        help="Do what loses data. Without it, say what would be lost, and exit with 4.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,25 +262,30 @@ class CleanOptions:
     facts: FactOptions
     count: RoundCountOptions
     worth: WorthOptions
+    despite: Annotated[
+        tuple[Despite, ...],
+        despite_option(Despite.DIRTY_RATIO, Despite.LOG_BOUNDS, Despite.EXISTING_TARGET),
+    ] = ()
     take_over: TakeOver = False
 
     def terms(self, found: FoundPlace) -> AskedRounds:
         """Return which rounds are asked for; InvalidError for what contradicts itself."""
         from keeplast.api.round_terms import AskedRounds, DirectoryTerms
-        from keeplast.model.keyless import Keyless
+        from keeplast.model.topic_config import Keyless
 
         facts, count = self.facts, self.count
         return AskedRounds(
-            force=self.worth.force, expired=self.worth.expired,
+            force=Despite.DIRTY_RATIO in self.despite, expired=self.worth.expired,
             keyless=Keyless(found.text("keyless") or Keyless.FAIL), takes_over=self.take_over,
             keep_sources_ms=found.milliseconds("keep-sources") or 0,
             directory=DirectoryTerms(
                 now_ms=facts.now_ms, high_watermark=facts.high_watermark,
                 log_start_offset=facts.log_start_offset,
                 first_dirty_offset=facts.first_dirty_offset,
-                uncleanable_offset=facts.uncleanable_offset, is_unsafe=facts.unsafe,
+                uncleanable_offset=facts.uncleanable_offset,
+                is_unsafe=Despite.LOG_BOUNDS in self.despite,
                 rounds=count.count, roll_active=count.roll_active, order=count.selection,
                 retention=count.retention, target=self.target.to,
-                overwrites=self.target.overwrite,
+                overwrites=Despite.EXISTING_TARGET in self.despite,
             ),
         )  # fmt: skip

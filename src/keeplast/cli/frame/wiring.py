@@ -19,7 +19,7 @@ from keeplast.errors import InvalidError, installing
 
 if TYPE_CHECKING:
     from keeplast.log.files import FilesRecipe
-    from keeplast.model.reader_wait import GroupReader
+    from keeplast.model.hold import GroupReader
     from keeplast.pipeline.runner import SparkRunner
     from keeplast.run.coordinator import Coordinator
     from keeplast.run.events import Events

@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from keeplast.cli.show.rows import new_table
-from keeplast.config.definition import Definition, Scope
-from keeplast.config.effective import Effective
+from keeplast.cli.show.tables import new_table
+from keeplast.config.definition import Definition, Scope, value_range
 from keeplast.config.layers import variable_of
 from keeplast.config.places import PropertyRow
 from keeplast.config.setting_rows import origin_text, shown_source, shown_value
+from keeplast.config.settings import Effective
 from keeplast.config.settings_file import Edit
-from keeplast.config.values import value_range
-from keeplast.model.duration import duration_text
-from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
-from keeplast.model.size import format_bytes, format_count, format_counted
+from keeplast.model.text import duration_text, format_bytes, format_count, format_counted, printable
 
 if TYPE_CHECKING:
     from keeplast.store.migration import Migration

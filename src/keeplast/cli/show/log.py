@@ -16,7 +16,7 @@ from rich.text import Text
 from keeplast.cli.show.file import view_file
 from keeplast.cli.show.picture import PicturedSegment, draw_log
 from keeplast.cli.show.progress import ProgressEvents
-from keeplast.cli.show.rows import (
+from keeplast.cli.show.tables import (
     batches_table,
     document_row,
     new_table,
@@ -38,17 +38,21 @@ from keeplast.format.filename import (
     parse_undo_file,
 )
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.inspect.aborted_scan import AbortedScan
-from keeplast.inspect.epoch_check import EpochCheck
-from keeplast.inspect.log_scan import RowSample, ScanFindings, SegmentView, scan_segment
+from keeplast.inspect.log_scan import (
+    AbortedScan,
+    EpochCheck,
+    RowSample,
+    ScanFindings,
+    SegmentView,
+    scan_segment,
+)
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
-from keeplast.log.log_start import read_leader_epochs
 from keeplast.log.partition_log import settled_names
-from keeplast.model.escapes import printable
+from keeplast.log.truncation import read_leader_epochs
 from keeplast.model.partition import TopicPartition
-from keeplast.model.size import format_bytes, format_count
-from keeplast.service.receipt_names import FILE_NAME
+from keeplast.model.text import format_bytes, format_count, printable
+from keeplast.service.receipts import FILE_NAME
 
 METADATA_SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
 INTERNAL_PREFIX = "__"

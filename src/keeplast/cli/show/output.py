@@ -2,24 +2,258 @@
 
 In a process of its own (:func:`claim_stdout`) file descriptor 1 is stderr: a JVM or any library
 that prints to it cannot spoil the one document on stdout.
+
+The line for an error, as every command says it: no secret, and whose right is missing.
+
+Gives a table the width of the screen: which column is how wide, so that no letter is lost.
+
+A column is as wide as its widest cell where all of them fit. Otherwise numbers, pictures and times
+stay whole (``no_wrap``), gaps become narrow, and texts fold, the widest first: between words, and
+inside a word only where one is longer than :data:`WORD_WIDTH_MAX`. A screen that is too small even
+for that gets a table that is wider than it, which the screen folds.
+
+rich has a rule of its own, which takes from the widest column first whatever stands in it.
+
+How much a command says beside its result, and the file in which all of it is kept.
+
+One voice a process: commands run one at a time, and their worker threads share it. Errors and
+warnings are said whatever was asked for; a quiet command has its log file all the same.
 """
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import os
 import sys
-from typing import IO, Any, cast
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self, cast
 
-from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.table import Column, Table
 from rich.text import Text
 
-from keeplast.cli.show.table_fit import fit_table
-from keeplast.cli.show.voice import voice
-from keeplast.log.object_paths import shown
-from keeplast.model.escapes import printable
+from keeplast.clock import Clock, SystemClock
+from keeplast.errors import error_text
+from keeplast.log.data_directory import shown
+from keeplast.log.file_rights import right_words
+from keeplast.model.text import printable, without_secrets
 from keeplast.service.document_text import document_text
+
+
+def fault_text(error: Exception) -> str:
+    """Return the sentence for ``error``; after a missing right with ``user`` and ``right``."""
+    return without_secrets(error_text(error) + right_words(error))
+
+
+WORD_WIDTH_MAX = 24
+"""A longer word, such as a topic's name or a key, may be cut into lines."""
+GAP, NARROW_GAP = 2, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How wide a column must be, and how wide it is when nothing in it folds."""
+
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class FittedTable:
+    """A table whose columns have their widths, without blanks at line ends.
+
+    A line that fits is put together here: rich takes half a millisecond for a row, and a data
+    directory has thousands. rich folds what does not fit.
+    """
+
+    table: Table
+    widths: tuple[int, ...]
+    gap: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = self.table.columns
+        style = self.table.header_style or ""
+        headings = self._fold_row([Text(str(each.header), style) for each in columns], console)
+        height = max(map(len, headings), default=0)
+        yield from self._lines(
+            [[*[""] * (height - len(each)), *each] for each in headings], console
+        )
+        for row in zip(*(each.cells for each in columns), strict=True):
+            yield from self._lines(self._fold_row([_text(cell) for cell in row], console), console)
+
+    def _fold_row(self, row: Sequence[str | Text], console: Console) -> list[list[str | Text]]:
+        return [_fold(cell, width, console) for cell, width in zip(row, self.widths, strict=True)]
+
+    def _lines(self, folded: Sequence[list[str | Text]], console: Console) -> Iterable[Segment]:
+        for line in itertools.zip_longest(*folded, fillvalue=""):
+            blanks, text = 0, ""
+            for piece, width, column in zip(line, self.widths, self.table.columns, strict=True):
+                taken = _width(piece)
+                before = width - taken if column.justify == "right" else 0
+                if taken:
+                    text += " " * (blanks + before)
+                    blanks = 0
+                    if isinstance(piece, str):
+                        text += piece
+                    else:
+                        yield Segment(text)
+                        yield from piece.render(console)
+                        text = ""
+                else:
+                    before = 0
+                blanks += width - taken - before + self.gap
+            yield Segment(text + "\n")
+
+
+def fit_table(table: Table, width: int) -> FittedTable:
+    """Give the columns of ``table`` widths for a screen of ``width``."""
+    reaches = [_reach(column) for column in table.columns]
+    gap = find_gap(reaches, width)
+    return FittedTable(table, tuple(share_width(reaches, width - gap * (len(reaches) - 1))), gap)
+
+
+def find_gap(reaches: Sequence[Reach], width: int) -> int:
+    """Return how many blanks stand between columns: fewer where that keeps texts or words whole."""
+    gaps = len(reaches) - 1
+    for wanted in (sum(each.most for each in reaches), sum(each.least for each in reaches)):
+        for gap in (GAP, NARROW_GAP):
+            if wanted + gap * gaps <= width:
+                return gap
+    return NARROW_GAP
+
+
+def share_width(reaches: Sequence[Reach], width: int) -> list[int]:
+    """Return the width of each column; in all ``width`` at the most, unless the least is more.
+
+    What is left over the least goes to the narrowest columns first, so that a long text gives way
+    to many short ones.
+    """
+    widths = [each.least for each in reaches]
+    spare = max(width - sum(widths), 0)
+    growing = [index for index, each in enumerate(reaches) if each.most > each.least]
+    while spare and growing:
+        index = min(growing, key=lambda each: widths[each])
+        widths[index] += 1
+        spare -= 1
+        if widths[index] == reaches[index].most:
+            growing.remove(index)
+    return widths
+
+
+def _reach(column: Column) -> Reach:
+    most = word = 0
+    for cell in (column.header, *column.cells):
+        text = _text(cell)
+        plain = text if isinstance(text, str) else text.plain
+        most = max(most, *map(_width, plain.splitlines() or [""]))
+        if not column.no_wrap:
+            word = max(word, *map(_width, plain.split() or [""]))
+    return Reach(most if column.no_wrap else min(word, WORD_WIDTH_MAX), most)
+
+
+def _text(cell: object) -> str | Text:
+    """Return a cell as letters alone, or with its styles where it has any."""
+    if isinstance(cell, Text) and (cell.spans or cell.style):
+        return cell
+    return str(cell)
+
+
+def _width(text: str | Text) -> int:
+    if isinstance(text, str):
+        return len(text) if text.isascii() else cell_len(text)
+    return text.cell_len
+
+
+def _fold(cell: str | Text, width: int, console: Console) -> list[str | Text]:
+    """Return the lines of a cell, none of them wider than ``width`` nor with blanks at its end."""
+    plain = cell if isinstance(cell, str) else cell.plain
+    if _width(plain) <= width and plain.isprintable() and not plain.endswith(" "):
+        return [cell]
+    text = Text(cell) if isinstance(cell, str) else cell
+    lines = text.wrap(console, width, overflow="fold")
+    for line in lines:
+        line.rstrip()
+    return [line.plain if isinstance(cell, str) else line for line in lines]
+
+
+LOUD = ("error", "warning")
+"""Kinds of lines that no ``--quiet`` keeps back."""
+
+_lock = threading.Lock()
+
+
+class Voice:
+    """What ``--quiet``, ``--verbose`` and ``--log-file`` ask for; in force inside its ``with``."""
+
+    def __init__(
+        self,
+        *,
+        is_quiet: bool = False,
+        is_verbose: bool = False,
+        path: Path | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Take what was asked for; ``path`` is opened by :meth:`open`."""
+        self.is_quiet = is_quiet
+        self.is_verbose = is_verbose
+        self._path = path
+        self._clock = SystemClock() if clock is None else clock
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        global _voice
+        _voice = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Speak as before, and close the file."""
+        global _voice
+        _voice = _USUAL
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def open(self) -> None:
+        """Open the log file, which is appended to; OSError when that cannot be."""
+        if self._path is not None:
+            self._file = self._path.open("a", encoding="utf-8", errors="backslashreplace")
+
+    def says(self, kind: str | None) -> bool:
+        """Say whether a line of this kind goes to stderr."""
+        return not self.is_quiet or kind in LOUD
+
+    def keep(self, text: str) -> None:
+        """Write lines into the log file, if there is one, behind the time in UTC."""
+        if self._file is None:
+            return
+        now = datetime.datetime.fromtimestamp(self._clock.now_ms() / 1000, datetime.UTC)
+        moment = now.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+        with _lock:
+            for line in text.splitlines():
+                self._file.write(f"{moment} {line}\n")
+            self._file.flush()
+
+
+_USUAL = Voice()
+_voice = _USUAL
+
+
+def voice() -> Voice:
+    """Return the voice that is in force."""
+    return _voice
+
 
 PLAIN_WIDTH = 120
 """Columns to lay out for when stdout is a file or a pipe and nobody says how wide it is."""

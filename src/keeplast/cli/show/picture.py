@@ -1,18 +1,22 @@
-"""Draws a log as a bar: what is clean, what is dirty, what is still being appended to.
+"""Draws a log as a bar, and one that lies in two tiers: what each part is to the cleaner.
+
+Draws a log that lies in two tiers: what each part is to the cleaner, and where it is.
 
 ::
 
-    ████████████│██████████│▓▓▓▓▓▓▓▓│▓▓▓▓│░░░░
+    ████████████│██████│▓▓▓▓▓▓▓▓│╱╱╱╱│░░░░
+    ━━━━━━━━━━━━━━━━━━━━━━━━━━━━              remote
+                 ━━━━━━━━━━━━━━━━━━━━━━━━━    local
     ^ log start 0
-                           ^ first dirty offset 1204
-                                              ^ log end 2310
-    █ clean (tail)   2 segments   12.0 MiB
-    ▓ dirty (head)   2 segments   8.00 MiB
-    ░ active         1 segment    1.00 MiB
+                        ^ first dirty offset 1204
+                                         ^ log end 2310
+                            remote only      both  local only
+    █ clean       0..1204      12.0 MiB  4.00 MiB
+    ▓ dirty       1204..1900             8.00 MiB
+    ╱ unstable    1900..2100                         1.00 MiB
+    ░ active      2100..2310                         1.00 MiB
 
-Lengths are bytes, but every segment gets a cell, so that none disappears; with more segments than
-cells neighbours share them and the walls between segments are left out. A segment that contains the
-first dirty offset is split where the offset lies between its ends.
+Lengths are bytes, as in :mod:`~keeplast.cli.show.picture`; each offset is drawn once.
 """
 
 from __future__ import annotations
@@ -21,9 +25,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from keeplast.model.size import format_bytes
+from keeplast.model.partition import LogRegion
+from keeplast.model.text import format_bytes
+from keeplast.store.status import Place, TierStatus
 
 CLEAN, DIRTY, ACTIVE, DELETED = "█", "▓", "░", "·"
+MARKS = {
+    LogRegion.CLEAN: CLEAN, LogRegion.DIRTY: DIRTY, LogRegion.UNCLEANABLE: "▒",
+    LogRegion.UNSTABLE: "╱", LogRegion.MARGIN: "╱", LogRegion.ACTIVE: ACTIVE,
+    LogRegion.BROKERS_ONLY: ACTIVE,
+}  # fmt: skip
+"""How the parts of a log are drawn; those that look alike are never in one picture."""
 WALL = "│"
 WIDTH = 72
 
@@ -58,11 +70,13 @@ def draw_log(
     *,
     log_start: int | None = None,
     first_dirty: int | None = None,
+    regions: Sequence[LogRegion] | None = None,
     width: int = WIDTH,
     screen: int | None = None,
 ) -> str:
     """Return the picture of ``segments`` (ascending, the last one active).
 
+    ``regions`` has that of each; None where only the checkpoint says what is clean.
     ``first_dirty`` None means that there is no cleaner checkpoint: all that is closed is dirty.
     With ``screen`` bar and offsets stay within so many columns.
     """
@@ -73,18 +87,25 @@ def draw_log(
     dirty = start if first_dirty is None else first_dirty
     has_walls = len(segments) * 2 <= width
     shares = share_cells(segments, width - (len(segments) - 1 if has_walls else 0))
+    marks: list[str | None] = [*[None] * (len(segments) - 1), ACTIVE]
+    if regions is None:
+        closed = segments[:-1]
+        parts = [LogRegion.CLEAN if s.base_offset < dirty else LogRegion.DIRTY for s in closed]
+        regions = [*parts, LogRegion.ACTIVE]
+    else:
+        marks = [MARKS[each] for each in regions]
     bar: list[str] = []
     edges: list[tuple[int, int, PicturedSegment]] = []
-    for index, (segment, cells) in enumerate(zip(segments, shares, strict=True)):
-        if index and has_walls:
+    for segment, cells, mark in zip(segments, shares, marks, strict=True):
+        if edges and has_walls:
             bar.append(WALL)
         edges.append((len(bar), cells, segment))
-        bar.extend(_fill(segment, cells, start, dirty, is_active=index == len(segments) - 1))
+        bar.extend(_fill(segment, cells, start, dirty, mark))
     lines = ["".join(bar), draw_mark(edges, "log start", start, screen)]
     if first_dirty is not None:
         lines.append(draw_mark(edges, "first dirty offset", first_dirty, screen))
     lines.append(draw_mark(edges, "log end", segments[-1].end_offset, screen))
-    return "\n".join([*lines, *_legend(segments, dirty)])
+    return "\n".join([*lines, *_legend(segments, regions)])
 
 
 def draw_bar(clean_bytes: int, dirty_bytes: int, rest_bytes: int, width: int) -> str:
@@ -150,30 +171,126 @@ def _column(edges: Sequence[tuple[int, int, Drawable]], offset: int) -> int:
 
 
 def _fill(
-    segment: PicturedSegment, cells: int, start: int, dirty: int, *, is_active: bool
+    segment: PicturedSegment, cells: int, start: int, dirty: int, mark: str | None
 ) -> list[str]:
+    """Return the cells of a segment; ``mark`` None tells clean from dirty by offsets."""
     span = max(segment.end_offset - segment.base_offset, 1)
     marks = []
     for cell in range(cells):
         offset = segment.base_offset + span * cell // max(cells, 1)
         if offset < start:
             marks.append(DELETED)
-        elif is_active:
-            marks.append(ACTIVE)
+        elif mark is not None:
+            marks.append(mark)
         else:
             marks.append(CLEAN if offset < dirty else DIRTY)
     return marks
 
 
-def _legend(segments: Sequence[PicturedSegment], dirty: int) -> list[str]:
-    closed = segments[:-1]
-    parts = (
-        (f"{CLEAN} clean (tail)", [each for each in closed if each.base_offset < dirty]),
-        (f"{DIRTY} dirty (head)", [each for each in closed if each.base_offset >= dirty]),
-        (f"{ACTIVE} active", [segments[-1]]),
-    )
-    return [
-        f"{words:<16}{len(members):>6,} segment{' ' if len(members) == 1 else 's'}"
-        f"{format_bytes(sum(each.size_bytes for each in members)):>12}"
-        for words, members in parts
+_NAMES = {
+    LogRegion.CLEAN: "clean (tail)", LogRegion.DIRTY: "dirty (head)", LogRegion.ACTIVE: "active",
+}  # fmt: skip
+"""What a legend names whether there is any of it or not."""
+
+
+def _legend(segments: Sequence[PicturedSegment], regions: Sequence[LogRegion]) -> list[str]:
+    lines = []
+    for region in LogRegion:
+        its = [s for s, where in zip(segments, regions, strict=True) if where is region]
+        if its or region in _NAMES:
+            words = f"{MARKS[region]} {_NAMES.get(region, region.words)}"
+            plural = " " if len(its) == 1 else "s"
+            size = format_bytes(sum(each.size_bytes for each in its))
+            lines.append(f"{words:<16}{len(its):>6,} segment{plural}{size:>12}")
+    return lines
+
+
+LINE = "━"
+
+
+def draw_tiers(status: TierStatus, *, screen: int | None = None) -> str:
+    """Return the picture of a partition, without a trailing newline; see ``draw_log``."""
+    if not status.segments:
+        return "nothing was copied yet"
+    segments = status.segments
+    lines = [
+        (tier.value, [each.place in (tier, Place.BOTH) for each in segments])
+        for tier in (Place.REMOTE, Place.LOCAL)
+        if status.local_bytes is not None
     ]
+    offsets = (
+        ("log start", status.log_start), ("first dirty offset", status.first_dirty),
+        ("log end", status.log_end),
+    )  # fmt: skip
+    drawn = draw_places(segments, [MARKS[each.region] for each in segments], lines, offsets, screen)
+    return "\n".join([*drawn, *_tier_legend(status), _ratio(status)])
+
+
+def draw_places(
+    segments: Sequence[Drawable],
+    marks: Sequence[str],
+    lines: Sequence[tuple[str, Sequence[bool]]],
+    offsets: Sequence[tuple[str, int]],
+    screen: int | None,
+) -> list[str]:
+    """Return a bar of ``segments``, at least one, and what is told below it, in ``screen`` columns.
+
+    ``marks`` fill each one's cells; each of ``lines`` is a place, and which of them it has.
+    """
+    width = WIDTH if screen is None else min(WIDTH, screen)
+    has_walls = len(segments) * 2 <= width
+    shares = share_cells(segments, width - (len(segments) - 1 if has_walls else 0))
+    bar, edges = _bar(segments, marks, shares, has_walls=has_walls)
+    return [
+        bar,
+        *(f"{_line(edges, len(bar), has)}  {words}" for words, has in lines),
+        *(draw_mark(edges, words, offset, screen) for words, offset in offsets),
+    ]
+
+
+Edge = tuple[int, int, Drawable]
+"""A segment with the column where it begins and its width."""
+
+
+def _bar(
+    segments: Sequence[Drawable], marks: Sequence[str], shares: Sequence[int], *, has_walls: bool
+) -> tuple[str, list[Edge]]:
+    bar, edges = "", []
+    for segment, mark, cells in zip(segments, marks, shares, strict=True):
+        if bar and has_walls:
+            bar += WALL
+        edges.append((len(bar), cells, segment))
+        bar += mark * cells
+    return bar, edges
+
+
+def _line(edges: Sequence[Edge], width: int, has: Sequence[bool]) -> str:
+    """Return a line below the parts that a place ``has``, through the walls between them."""
+    cells = [" "] * width
+    for (column, count, _), is_there in zip(edges, has, strict=True):
+        if is_there:
+            first = column - 1 if column and cells[max(column - 2, 0)] == LINE else column
+            cells[first : column + count] = LINE * (column + count - first)
+    return "".join(cells)
+
+
+def _tier_legend(status: TierStatus) -> list[str]:
+    has_local = status.local_bytes is not None
+    heads = ("remote only", "both", "local only") if has_local else ("remote",)
+    lines = [f"{'':<36}" + "".join(f"{head:>13}" for head in heads)]
+    for region in status.regions:
+        sizes = (region.remote_bytes, region.both_bytes, region.local_bytes)[: len(heads)]
+        shown = "".join(f"{format_bytes(size) if size else '':>13}" for size in sizes)
+        offsets = f"{region.base_offset}..{region.end_offset}"
+        lines.append(f"{MARKS[region.name]} {region.name.value:<12}{offsets:<22}{shown}".rstrip())
+    return lines
+
+
+def _ratio(status: TierStatus) -> str:
+    words = (
+        f"ratio {status.ratio:.3f}: {format_bytes(status.cleanable_bytes)} cleanable next to "
+        f"{format_bytes(status.clean_bytes)} clean"
+    )
+    if status.local_bytes is None:
+        return words
+    return f"{words}; KIP-1272 counts what is in both tiers twice: {status.kip_ratio:.3f}"

@@ -20,11 +20,10 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from keeplast.cli.show.output import say, stderr_console
+from keeplast.cli.show.output import say, stderr_console, voice
 from keeplast.cli.show.tables import round_sentence
-from keeplast.cli.show.voice import voice
-from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
+from keeplast.model.text import printable
 from keeplast.run.events import RoundWork
 from keeplast.survey.report import RoundReport
 

@@ -17,35 +17,47 @@ from rich.table import Table
 from keeplast.cleaner.selection import Choice
 from keeplast.cli.show.output import say, stderr_console
 from keeplast.cli.show.progress import ProgressEvents
-from keeplast.cli.show.rows import cells, new_table
+from keeplast.cli.show.tables import cells, new_table
 from keeplast.clock import Clock, time_text
-from keeplast.model.escapes import printable
+from keeplast.config.place_properties import PlaceKind
 from keeplast.model.partition import TopicPartition
-from keeplast.model.size import format_bytes, format_count
+from keeplast.model.text import format_bytes, format_count, format_counted, printable
+from keeplast.service.daemon import RunReport
 from keeplast.service.documents import facts_document
-from keeplast.service.run_report import RunReport
-from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
+from keeplast.service.snapshot import (
+    AttachedTotals,
+    PartitionFacts,
+    Snapshot,
+    TierTotals,
+)
 from keeplast.service.status import State
 from keeplast.service.status_words import state_words
 from keeplast.survey.report import ExpiryReport, RoundReport
 
 _TOLD_WHEN_IDLE = (
-    PartitionCondition.RETRYING,
-    PartitionCondition.SET_ASIDE,
-    PartitionCondition.REFUSED,
-    PartitionCondition.ELSEWHERE,
+    State.RETRYING,
+    State.SET_ASIDE,
+    State.REFUSED,
+    State.ELSEWHERE,
 )
 NAME_WIDTH = 20
 REASON_WIDTH = 22
+_SKIPPED_UNTIL = {
+    PlaceKind.DIRECTORY: "its files change, or --retry",
+    PlaceKind.STORE: "--retry or a clean by hand",
+    PlaceKind.CLUSTER: "keeplast clean has done it, its log begins elsewhere, or the loop begins "
+    "again",
+}
 
 
 class RunLines(ProgressEvents):
     """Receiver of everything that happens during a run, for people."""
 
-    def __init__(self, clock: Clock) -> None:
-        """Take the clock that lines are dated with."""
+    def __init__(self, clock: Clock, kind: PlaceKind) -> None:
+        """Take the clock that lines are dated with, and the kind of place that they are about."""
         super().__init__("cleaning", stderr_console())
         self._clock = clock
+        self._kind = kind
         self._why: dict[TopicPartition, str] = {}
         self._is_idle = False
         self._status: Status | None = None
@@ -81,9 +93,10 @@ class RunLines(ProgressEvents):
                 self._line(f"{name}  {why}  skipped: {report.reason}")
             return
         before, after = report.log_bytes or (0, 0)
+        saving = f" (-{100 * (before - after) / before:.0f} %)" if before else ""
         self._line(
             f"{name}  {why}  {report.first_dirty}..{report.end_offset}  "
-            f"{format_bytes(before)} -> {format_bytes(after)}{_show_saving(before, after)}  "
+            f"{format_bytes(before)} -> {format_bytes(after)}{saving}  "
             f"{report.stats.total_seconds:.1f} s"
         )
 
@@ -103,20 +116,49 @@ class RunLines(ProgressEvents):
 
     def expired(self, partition: TopicPartition, report: ExpiryReport) -> None:
         """Say what retention or the log start let go."""
-        count = len(report.segments)
-        self._line(
-            f"{str(partition).ljust(NAME_WIDTH)}  {'expired'.ljust(REASON_WIDTH)}  {count} "
-            f"segment{'' if count == 1 else 's'}, {format_bytes(report.bytes)}; the log starts at "
-            f"{report.log_start}"
-        )
+        more = f"; the log starts at {report.log_start}"
+        self._tell(partition, "expired", len(report.segments), "segment", report.bytes, more)
+
+    def copied(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
+        """Say what a partition has gained."""
+        self._tell(partition, "copied", segments, "segment", size_bytes)
+
+    def replaced(self, partition: TopicPartition, reason: str) -> None:
+        """Say that a partition was copied again as a whole, and why."""
+        self._line(f"{partition}  {reason}")
+
+    def collected(self, partition: TopicPartition, objects: int, size_bytes: int) -> None:
+        """Say what was removed: objects of a store, replaced segments of a cluster."""
+        noun = "segment" if self._kind is PlaceKind.CLUSTER else "object"
+        self._tell(partition, "collected", objects, noun, size_bytes)
+
+    def left_disk(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
+        """Say what local retention has removed from this host's disk."""
+        self._tell(partition, "left disk", segments, "segment", size_bytes)
+
+    def stands(self, partition: TopicPartition, words: str) -> None:
+        """Say whether this host leads a partition, or whom it follows."""
+        self._line(f"{partition}  {words}")
+
+    def left_alone(self, partition: TopicPartition, reason: str) -> None:
+        """Say that another host owns a partition."""
+        self._line(f"{partition}  left alone: {reason}")
 
     def set_aside(self, partition: TopicPartition, reason: str) -> None:
         """Say that a partition will not be cleaned any more, and what helps."""
-        self._line(f"{partition}  skipped until its files change, or --retry: {reason}")
+        self._line(f"{partition}  skipped until {_SKIPPED_UNTIL[self._kind]}: {reason}")
 
     def retrying(self, partition: TopicPartition, reason: str, seconds: float) -> None:
         """Say that something failed and will be tried again."""
         self._line(f"{partition}  failed, again in {seconds:g} s: {reason}")
+
+    def _tell(
+        self, partition: TopicPartition, what: str, count: int, noun: str, size_bytes: int,
+        more: str = "",
+    ) -> None:  # fmt: skip
+        name = str(partition).ljust(NAME_WIDTH)
+        words = f"{format_counted(count, noun)}, {format_bytes(size_bytes)}"
+        self._line(f"{name}  {what.ljust(REASON_WIDTH)}  {words}{more}")
 
     def _line(self, text: str) -> None:
         moment = time_text(self._clock.now_ms()).partition(".")[0].partition(" ")[2]
@@ -130,10 +172,6 @@ class RunLines(ProgressEvents):
             self._status.stop()
             self._status = None
             self._resume_bar()
-
-
-def _show_saving(before: int, after: int) -> str:
-    return f" (-{100 * (before - after) / before:.0f} %)" if before else ""
 
 
 def _idle_words(snapshot: Snapshot) -> str:
@@ -151,7 +189,7 @@ def _idle_words(snapshot: Snapshot) -> str:
 
 
 def run_sentences(report: RunReport) -> list[str]:
-    """Return what was done, and what was not."""
+    """Return what was done to logs and to what lies in object storage, and what was not."""
     sentences = [
         f"{format_count(report.rounds)} round{'' if report.rounds == 1 else 's'} in "
         f"{report.seconds:.1f} s: read {format_bytes(report.bytes_read)}, wrote "
@@ -160,6 +198,45 @@ def run_sentences(report: RunReport) -> list[str]:
     if report.left:
         names = ", ".join(str(partition) for partition in report.left)
         sentences.append(f"not done, the next run does: {names}")
+    totals = report.snapshot.tier
+    if isinstance(totals, AttachedTotals):
+        sentences += _attached_sentences(totals)
+    elif totals is not None:
+        sentences += _store_sentences(totals)
+    return sentences
+
+
+def _store_sentences(totals: TierTotals) -> list[str]:
+    parts = [
+        (totals.copied_segments, "segment", totals.copied_bytes, "copied"),
+        (totals.expired_segments, "segment", totals.expired_bytes, "expired"),
+        (totals.collected_objects, "object", totals.collected_bytes, "collected"),
+    ]
+    words = [
+        f"{format_counted(count, noun)} ({format_bytes(size)}) {what}"
+        for count, noun, size, what in parts
+        if count
+    ]
+    if totals.replaced_ranges:
+        words.append(f"{format_counted(totals.replaced_ranges, 'partition')} copied anew")
+    if totals.refused_copies:
+        copies = "1 copy" if totals.refused_copies == 1 else f"{totals.refused_copies} copies"
+        words.append(f"{copies} refused")
+    return [", ".join(words)] if words else []
+
+
+def _attached_sentences(totals: AttachedTotals) -> list[str]:
+    sentences = []
+    if totals.collected_objects:
+        sentences.append(
+            f"{format_counted(totals.collected_objects, 'replaced segment')} "
+            f"({format_bytes(totals.collected_bytes)}) collected"
+        )
+    sentences.append(
+        f"in the last 24 hours {format_count(totals.swaps)} of "
+        f"{format_counted(totals.swaps_max, 'swap')} and {format_count(totals.metadata_records)} "
+        f"of {format_counted(totals.metadata_records_max, 'record')} of the metadata topic"
+    )
     return sentences
 
 

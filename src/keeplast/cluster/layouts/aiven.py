@@ -12,6 +12,24 @@ settings are now, and so does this.
 The rule: **the manifest is written last, and all under an id that nobody used**. Everything in it
 is held against the objects before it is believed: a log that is too short is no error to the
 plugin, only fewer bytes. Answers to ``RemoteStorageManager``, ``ObjectKeyFactory``.
+
+What Aiven's plugin keeps of a segment in the metadata topic itself: custom metadata.
+
+Tagged fields, as Kafka's messages have them: a count, then by ascending tag the tag, the length and
+the content. Which there are, the plugin's ``custom.metadata.fields.include`` says; without any the
+metadata is null.
+
+===  =============  =====================================================================
+tag  field          content
+===  =============  =====================================================================
+0    REMOTE_SIZE    zig-zag varint: bytes of all three objects as stored
+1    OBJECT_PREFIX  compact string: ``key.prefix``
+2    OBJECT_KEY     compact string: the objects' key without prefix and suffix
+===  =============  =====================================================================
+
+Brokers fetch log and indexes below the prefix and key of these fields, and delete by the computed
+ones: whoever writes others than the true ones leaves objects behind. Pure.
+Answers to ``SegmentCustomMetadataSerde``.
 """
 
 from __future__ import annotations
@@ -38,25 +56,18 @@ from keeplast.cluster.layouts.aiven_manifest import (
     decode_written,
     encode_manifest,
 )
-from keeplast.cluster.layouts.aiven_metadata import (
-    CustomMetadata,
-    decode_custom_metadata,
-    encode_custom_metadata,
-)
 from keeplast.cluster.layouts.layout import (
     ALWAYS_THERE,
+    OWN,
     OWN_BYTES_MAX,
     PROBE,
     AuxiliaryFile,
     FoundOwn,
     FoundSegment,
     LogWriter,
+    OwnDirectory,
     SegmentReader,
     WrittenLog,
-)
-from keeplast.cluster.layouts.own_directory import (
-    OWN,
-    OwnDirectory,
     check_own_content,
     check_own_name,
     is_own_name,
@@ -69,24 +80,95 @@ from keeplast.errors import (
     RefusedError,
     invariant,
 )
+from keeplast.format.fields import FieldReader, decode_varlong, encode_unsigned, encode_varlong
 from keeplast.format.identifier import decode_id, encode_id
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
     RemoteLogSegmentId,
     TopicIdPartition,
 )
-from keeplast.inspect.foreign_search import ForeignPath
-from keeplast.inspect.foreign_walk import walk
+from keeplast.inspect.remains import ForeignPath, walk
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.objects.handles import ObjectReadHandle
 from keeplast.tier.objects.new_object import NewObject, put_once
-from keeplast.tier.objects.option_values import read_option
+from keeplast.tier.objects.object_store import read_option
 from keeplast.tier.objects.stores import FILE, ObstoreObjects, open_once
+
+_NAME = "custom metadata"
+_REMOTE_SIZE, _OBJECT_PREFIX, _OBJECT_KEY = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class CustomMetadata:
+    """The fields of a segment; None for one that is not kept."""
+
+    remote_size: int | None = None
+    object_prefix: str | None = None
+    object_key: str | None = None
+
+
+def decode_custom_metadata(data: bytes | None) -> CustomMetadata:
+    """Return the fields. CorruptError for damage, RefusedError for a field that is not known."""
+    if data is None:
+        return CustomMetadata()
+    reader = FieldReader(data, _NAME)
+    reader.is_flexible = True
+    fields = reader.raw_tags()
+    reader.end()
+    unknown = sorted(set(fields) - {_REMOTE_SIZE, _OBJECT_PREFIX, _OBJECT_KEY})
+    if unknown:
+        raise RefusedError(
+            "custom metadata has a field that is not known; this version of the plugin was not "
+            f"tested. tag={unknown[0]}"
+        )
+    found = CustomMetadata(
+        _size(fields.get(_REMOTE_SIZE)),
+        _text(fields.get(_OBJECT_PREFIX)),
+        _text(fields.get(_OBJECT_KEY)),
+    )
+    if encode_custom_metadata(found) != data and fields:
+        raise CorruptError(
+            f"{_NAME}: written as the plugin does not", position=0,
+            expected=(encode_custom_metadata(found) or b"").hex(), found=data.hex(),
+        )  # fmt: skip
+    return found
+
+
+def encode_custom_metadata(fields: CustomMetadata) -> bytes | None:
+    """Return the bytes that the metadata topic carries, None for no field."""
+    contents: list[tuple[int, bytes]] = []
+    if fields.remote_size is not None:
+        contents.append((_REMOTE_SIZE, encode_varlong(fields.remote_size)))
+    for tag, text in ((_OBJECT_PREFIX, fields.object_prefix), (_OBJECT_KEY, fields.object_key)):
+        if text is not None:
+            raw = text.encode()
+            contents.append((tag, encode_unsigned(len(raw) + 1) + raw))
+    if not contents:
+        return None
+    parts = [encode_unsigned(len(contents))]
+    for tag, content in contents:
+        parts += (encode_unsigned(tag), encode_unsigned(len(content)), content)
+    return b"".join(parts)
+
+
+def _size(content: bytes | None) -> int | None:
+    return None if content is None else decode_varlong(content)[0]
+
+
+def _text(content: bytes | None) -> str | None:
+    if content is None:
+        return None
+    reader = FieldReader(content, _NAME)
+    reader.is_flexible = True
+    text = reader.text()
+    reader.end()
+    return text
+
 
 LOG, INDEXES, MANIFEST = "log", "indexes", "rsm-manifest"
 _SUFFIXES = (LOG, INDEXES, MANIFEST)
-_NAME = re.compile(rf"([0-9]{{20}})-([A-Za-z0-9_-]{{22}})\.(?:{'|'.join(_SUFFIXES)})\Z")
+_OBJECT_NAME = re.compile(rf"([0-9]{{20}})-([A-Za-z0-9_-]{{22}})\.(?:{'|'.join(_SUFFIXES)})\Z")
 _OBJECT = re.compile(r"[^/]+-[A-Za-z0-9_-]{22}/[0-9]+/([^/]+)\Z")
 _NO_KEYS = KeyRing()
 
@@ -201,7 +283,7 @@ class AivenLayout:
         found: dict[tuple[bytes, int], FoundSegment] = {}
         folder = f"{self.key_prefix}{_folder(partition)}"
         for each in self._objects.list(folder):
-            match = _NAME.match(each.key.removeprefix(f"{folder}/"))
+            match = _OBJECT_NAME.match(each.key.removeprefix(f"{folder}/"))
             if match is None or encode_id(decode_id(match[2])) != match[2]:
                 continue
             name = decode_id(match[2]), int(match[1])
@@ -382,5 +464,5 @@ def _is_known(key: str, begins: str) -> bool:
     named = _OBJECT.match(key.removeprefix(begins))
     own = key.removeprefix(f"{begins}{OWN}/")
     return (own != key and is_own_name(own)) or (
-        named is not None and _NAME.match(named[1]) is not None
+        named is not None and _OBJECT_NAME.match(named[1]) is not None
     )

@@ -23,8 +23,7 @@ from Crypto.PublicKey import RSA
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
-from keeplast.cluster.layouts.aiven_chunks import SEAL_BYTES
-from keeplast.cluster.layouts.aiven_manifest import Sealing
+from keeplast.cluster.layouts.aiven_manifest import SEAL_BYTES, Sealing
 from keeplast.errors import CorruptError, InvalidError, RefusedError, invariant
 from keeplast.format.checksum import Buffer
 

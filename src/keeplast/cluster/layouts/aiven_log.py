@@ -12,19 +12,17 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from keeplast.cluster.layouts.aiven_chunks import (
-    SEAL_BYTES,
-    ChunkIndex,
-    check_log_size,
-    fixed_index,
-)
 from keeplast.cluster.layouts.aiven_keys import IV_BYTES, TAG_BYTES, ChunkSealer, SegmentCipher
 from keeplast.cluster.layouts.aiven_manifest import (
     INDEX_MEMBERS,
+    SEAL_BYTES,
+    ChunkIndex,
     Sealing,
     SegmentManifest,
     StoredFile,
+    check_log_size,
     encode_written,
+    fixed_index,
 )
 from keeplast.cluster.layouts.layout import AuxiliaryFile, SegmentReader, WrittenLog
 from keeplast.errors import CorruptError, InvariantError, RefusedError, UnavailableError

@@ -26,16 +26,14 @@ from pathlib import Path
 from keeplast.cluster.layouts.layout import (
     ALWAYS_THERE,
     AUXILIARY_BYTES_MAX,
+    OWN,
     AuxiliaryFile,
     FoundOwn,
     FoundSegment,
     LogWriter,
+    OwnDirectory,
     SegmentReader,
     WrittenLog,
-)
-from keeplast.cluster.layouts.own_directory import (
-    OWN,
-    OwnDirectory,
     is_own_name,
     make_directory,
     sync_directory,
@@ -49,8 +47,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentId,
     TopicIdPartition,
 )
-from keeplast.inspect.foreign_search import ForeignPath
-from keeplast.inspect.foreign_walk import walk
+from keeplast.inspect.remains import ForeignPath, walk
 from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.model.partition import TopicPartition
 
@@ -253,7 +250,7 @@ class _FileSegmentReader(SegmentReader):
             return None
         if size > AUXILIARY_BYTES_MAX:
             raise CorruptError(
-                "a file beside a remote log is larger than any", path=str(path), position=0,
+                "a file next to a remote log is too large", path=str(path), position=0,
                 expected=f"<= {AUXILIARY_BYTES_MAX}", found=size,
             )  # fmt: skip
         data = bytearray(size)

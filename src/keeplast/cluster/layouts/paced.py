@@ -36,7 +36,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentId,
     TopicIdPartition,
 )
-from keeplast.inspect.foreign_search import ForeignPath
+from keeplast.inspect.remains import ForeignPath
 from keeplast.log.files import ReadHandle
 from keeplast.log.throttle import NAP_SECONDS, Throttle
 
@@ -151,10 +151,6 @@ def pace_of(limits: PaceLimits) -> RequestPace:
 def says_slow_down(error: Exception) -> bool:
     """Say whether a store asks for fewer requests; what its keys are called says nothing."""
     return _REFUSED.search(str(error).rpartition(" error=")[2]) is not None
-
-
-def _requests_of(size_bytes: int) -> int:
-    return 1 + size_bytes // REQUEST_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +294,7 @@ class _PacedReader(SegmentReader):
 
     def read_into(self, start: int, buffer: memoryview) -> int:
         size = max(min(len(buffer), self._reader.log_bytes - start), 0)
-        self._pace.take(_requests_of(size), size, self._waiting)
+        self._pace.take(1 + size // REQUEST_BYTES, size, self._waiting)
         with self._pace.watching():
             return self._reader.read_into(start, buffer)
 

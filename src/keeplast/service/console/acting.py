@@ -2,30 +2,48 @@
 
 What a reader must not break: only by POST, past the gate's check of the origin, with a form of the
 visitor's own session or a token in a header.
+
+The routes that read the batch headers of one log, when somebody asks for it by a button.
+
+A page never does so by itself: it reads every byte. By POST, with a token and a form of the
+session, as key search.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from keeplast.errors import UnavailableError
+from keeplast.inspect.stages import LogHeaders
 from keeplast.service.console import pages
-from keeplast.service.console.asked import form_of, given_partition, unknown
-from keeplast.service.console.gate import Brake, Entrance, Visitor
-from keeplast.service.console.rendering import Rendering
-from keeplast.service.console.standing import (
-    find_entry,
+from keeplast.service.console.gate import Brake, Entrance, Sessions, Visitor, VisitorRole
+from keeplast.service.console.rendering import (
+    Rendering,
+    form_of,
+    given_partition,
+    partition_of,
+    run_errand,
+    unknown,
 )
-from keeplast.service.console.tokens import Sessions, VisitorRole
-from keeplast.service.console.view import ViewSource
-from keeplast.service.control import Deed
+from keeplast.service.console.searches import KeySearches
+from keeplast.service.console.standing import find_entry, place_head, status_among
+from keeplast.service.console.view import ConsoleView, ViewSource
+from keeplast.service.console.wording import ShownTime, moment
+from keeplast.service.document_text import document_text
+from keeplast.service.documents import PARTITIONS, headers_document, partition_document
+from keeplast.service.live import Deed
+from keeplast.service.status import PartitionStatus
+from keeplast.service.status_words import stage_lines
 
 DEEDS = {"clean": Deed.CLEAN, "retry": Deed.RETRY, "pause": Deed.PAUSE, "resume": Deed.RESUME}
 NO_ROUND = (
-    "no round is begun from here in a store or a live cluster; keeplast clean --force does one, "
-    "and /do/retry has what is skipped or waits tried again"
+    "no round is begun from here in a store or a live cluster; keeplast clean --despite "
+    "dirty-ratio does one, and /do/retry has what is skipped or waits tried again"
 )
 
 
@@ -106,3 +124,99 @@ class Acting:
         except UnavailableError as error:
             raise HTTPException(503, str(error)) from error
         return RedirectResponse("/work" if partition is None else pages.log_url(partition), 303)
+
+
+SEGMENTS_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderRow:
+    """A segment's batches, as a page shows them."""
+
+    base_offset: int
+    batches: int
+    records: int
+    codecs: str
+    stamped: int
+    first: ShownTime
+    last: ShownTime
+
+
+class Counting:
+    """Batch headers in one console."""
+
+    def __init__(
+        self,
+        source: ViewSource,
+        searches: KeySearches,
+        sessions: Sessions,
+        rendering: Rendering,
+    ) -> None:
+        """Take how headers are read, and who may ask."""
+        self._source = source
+        self._searches = searches
+        self._sessions = sessions
+        self._rendering = rendering
+
+    async def page(self, request: Request) -> Response:
+        """Show codecs, horizons and stages of one log."""
+        view, entry, found = await self._counted(request)
+
+        def make() -> str:
+            rows = header_rows(found, view.now_ms)
+            return self._rendering.page(
+                "headers.html", request, view, partition=entry.partition,
+                rows=rows[:SEGMENTS_MAX], rows_left=max(len(rows) - SEGMENTS_MAX, 0),
+                lines=stage_lines(found.stages, view.now_ms, names_options=False),
+            )  # fmt: skip
+
+        return HTMLResponse(await self._rendering.in_turn(make))
+
+    async def document(self, request: Request) -> Response:
+        """Return the document of ``keeplast status --json --tombstones headers``, and ``headers``.
+
+        Of a store and a live cluster it is that of ``keeplast status --json``, with what headers
+        tell.
+        """
+        view, entry, found = await self._counted(request)
+
+        def make() -> str:
+            status = status_among(view, [entry])
+            (one,) = status.partitions
+            counted = headers_document(found)
+            if one.log is not None:
+                one = replace(one, log=replace(one.log, stages=found.stages))
+                counted = {"headers": counted["headers"]}
+            told = partition_document(one) | counted
+            document = {**place_head(view), **status.head(), PARTITIONS: [told]}
+            return document_text(document)
+
+        return await self._rendering.json(make)
+
+    async def _counted(self, request: Request) -> tuple[ConsoleView, PartitionStatus, LogHeaders]:
+        partition = partition_of(request)
+        require_own_form(request, await form_of(request), self._sessions)
+        view: ConsoleView = await self._rendering.in_turn(self._source.view)
+        entry = find_entry(view, partition)
+        if entry is None:
+            raise unknown(partition)
+        size_bytes = entry.size_bytes
+        if size_bytes is None:
+            raise HTTPException(400, "nothing is known of this log; there is nothing to count")
+
+        def scan(has_left: Callable[[], bool]) -> LogHeaders:
+            return self._searches.scan(partition, size_bytes, has_left)
+
+        return view, entry, await run_errand(request, scan)
+
+
+def header_rows(found: LogHeaders, now_ms: int) -> list[HeaderRow]:
+    """Return a row a segment, ascending."""
+    return [
+        HeaderRow(
+            base, each.batches, each.records,
+            ", ".join(f"{count} {name}" for name, count in each.codecs.items()), each.stamped,
+            moment(each.first_horizon_ms, now_ms), moment(each.last_horizon_ms, now_ms),
+        )
+        for base, each in found.segments.items()
+    ]  # fmt: skip

@@ -13,11 +13,12 @@ from keeplast.config.definition import DOUBLE_MAX, Definition, Value
 from keeplast.config.definitions import BY_KEY, DEFINITIONS
 from keeplast.config.setting_rows import origin_text, shown_value
 from keeplast.config.settings import Settings
-from keeplast.model.duration import precise_relative_text
+from keeplast.inspect.status import ErasedBy
 from keeplast.model.hold import in_force
-from keeplast.model.offsets import range_text
-from keeplast.model.size import format_bytes, format_counted
-from keeplast.service.attached_status import AttachedStatus
+from keeplast.model.partition import range_text
+from keeplast.model.text import format_bytes, format_counted, precise_relative_text
+from keeplast.service.attached_outlook import PartitionOutlook
+from keeplast.service.attached_status import AttachedStatus, holes_words
 from keeplast.service.console.pages import (
     Row,
     queue_words,
@@ -25,36 +26,31 @@ from keeplast.service.console.pages import (
     with_progress,
 )
 from keeplast.service.console.standing import (
-    Entry,
-    holes_words,
     settings_of,
 )
 from keeplast.service.console.strip import (
     SegmentPart,
     StripMark,
     StripPart,
-    attached_parts,
     brokers_line,
     by_segment,
     hidden_parts,
     in_tier,
-    log_parts,
     marks_of,
-    tier_parts,
+    offsets_of,
+    parts_of,
     twin_of,
 )
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
-from keeplast.service.snapshot import PartitionFacts
-from keeplast.service.status import ErasedBy, PartitionStatus
+from keeplast.service.status import PartitionStatus
 from keeplast.service.status_words import (
     detail_lines,
     erased_sentence,
     hold_lines,
     told_words,
 )
-from keeplast.store.erasure import TierErasure
 from keeplast.store.status import TierStatus
 from keeplast.survey.wording import wait_words
 
@@ -85,7 +81,6 @@ class LogAnatomy:
     rounds_left: int
     settings: tuple[SettingRow, ...]
     problems: tuple[str, ...]
-    facts: PartitionFacts | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,79 +96,52 @@ class SettingRow:
 
 def log_page(
     view: ConsoleView,
-    entry: Entry,
+    entry: PartitionStatus,
     rounds: Sequence[ReceiptLine],
     now_ms: int,
     live: LiveProgress | None = None,
 ) -> LogAnatomy:
     """Return the page of one log at ``now_ms``, with what ``live`` heard of its round."""
-    facts = view.facts(entry.partition)
     turn = queue_words(view, live).get(entry.partition, "")
-    row = with_progress(
-        row_of(view, entry, now_ms, facts if view.status is None else None, turn), live, now_ms
-    )
+    row = with_progress(row_of(view, entry, now_ms, turn), live, now_ms)
     settings, problems = _settings(view, entry)
-    local: tuple[StripPart, ...] = ()
-    brokers: tuple[StripPart, ...] = ()
-    hidden: tuple[SegmentPart, ...] = ()
-    if isinstance(entry, PartitionStatus):
-        parts, offsets = _directory_parts(entry)
-        lines = detail_lines(entry, now_ms, names_options=False)
-    elif isinstance(entry, AttachedStatus):
-        parts, hidden = attached_parts(entry), hidden_parts(entry)
-        held = entry.remote.log
-        offsets = [("log start", held.start), ("clean to", entry.cleaned_to)]
-        if entry.remote.remote_end is not None:
-            offsets.append(("remote end", entry.remote.remote_end + 1))
-        lines = [*_attached_lines(entry, now_ms), *_outlook_lines(view, entry)]
-        brokers = brokers_line(entry)
-    else:
-        parts = tier_parts(entry)
-        offsets = [
-            ("log start", entry.log_start),
-            ("first dirty", entry.first_dirty),
-            ("cleanable to", entry.cleanable_to),
-            ("remote end", entry.remote_end),
-        ]
-        if entry.local_bytes is not None:
-            offsets.append(("log end", entry.log_end))
-            local = in_tier(parts, is_local=True)
-        lines = _tier_lines(view, entry, now_ms)
+    parts, hidden = parts_of(entry), hidden_parts(entry)
+    has_local = entry.stored is not None and entry.stored.local_bytes is not None
+    local = in_tier(parts, is_local=True) if has_local else ()
+    lines = _lines(entry, now_ms)
     # What a round would do is no question while one does it.
-    saves = "" if row.badge else saving_words(entry, facts, rounds)
+    saves = "" if row.badge else saving_words(entry, rounds)
     every = (*parts, *hidden)
     return LogAnatomy(
         row, (*([saves] if saves else ()), *lines), every[:SEGMENTS_MAX],
         max(len(every) - SEGMENTS_MAX, 0),
         in_tier(parts, is_local=False) if local else by_segment(parts), local,
-        by_segment(hidden), twin_of(hidden) if hidden else "", brokers, marks_of(parts, offsets),
+        by_segment(hidden), twin_of(hidden) if hidden else "", brokers_line(entry.attached),
+        marks_of(parts, offsets_of(entry)),
         tuple(reversed(rounds))[:ROUNDS_MAX], max(len(rounds) - ROUNDS_MAX, 0), settings,
-        problems, facts,
+        problems,
     )  # fmt: skip
 
 
-def _directory_parts(
-    entry: PartitionStatus,
-) -> tuple[tuple[SegmentPart, ...], list[tuple[str, int]]]:
-    log = entry.log
-    if log is None:
-        return (), []
-    return log_parts(log), [
-        ("log start", log.log_start),
-        ("first dirty", log.figures.first_dirty),
-        ("cleanable to", log.figures.cleanable.bound),
-        ("log end", log.log_end),
-    ]
+def _lines(entry: PartitionStatus, now_ms: int) -> list[str]:
+    """Return all that is known of a partition beside its row, a line each."""
+    if entry.stored is not None:
+        return _tier_lines(entry.stored, entry.erased_by, now_ms)
+    if entry.attached is None:
+        return detail_lines(entry, now_ms, names_options=False)
+    coming = [] if entry.outlook is None else _outlook_lines(entry.outlook)
+    return [*_attached_lines(entry.attached, now_ms), *coming]
 
 
-def saving_words(entry: Entry, facts: PartitionFacts | None, rounds: Sequence[ReceiptLine]) -> str:
+def saving_words(entry: PartitionStatus, rounds: Sequence[ReceiptLine]) -> str:
     """Say what a round would clean, and what it would free by the share of the last one.
 
     Empty where nothing is cleanable. keeplast plan reads the log for more than that.
     """
-    cleanable, clean = _cleanable(entry, facts)
-    if not cleanable:
+    found = entry.cleanable
+    if found is None or not found.cleanable_bytes:
         return ""
+    cleanable, clean = found.cleanable_bytes, found.clean_bytes
     words = f"a round would clean {format_bytes(cleanable)} that are dirty"
     last = next((each.round for each in reversed(rounds) if each.round is not None), None)
     if last is None or last.bytes_read <= 0:
@@ -186,20 +154,6 @@ def saving_words(entry: Entry, facts: PartitionFacts | None, rounds: Sequence[Re
         f"free about {format_bytes(about)} of that, if as large a share of it goes as in the "
         f"last one: {100 * share:.0f} %"
     )
-
-
-def _cleanable(entry: Entry, facts: PartitionFacts | None) -> tuple[int, int]:
-    """Return cleanable and clean bytes of what a round would read."""
-    figures = None if facts is None else facts.figures
-    if isinstance(entry, PartitionStatus):
-        figures = None if entry.log is None else entry.log.figures
-    if figures is not None:
-        return figures.cleanable.cleanable_bytes, figures.cleanable.clean_bytes
-    if isinstance(entry, TierStatus):
-        return entry.cleanable_bytes, entry.clean_bytes
-    if isinstance(entry, AttachedStatus):
-        return entry.dirty_bytes, entry.size_bytes - entry.dirty_bytes
-    return 0, 0
 
 
 def _at(at_ms: int, now_ms: int) -> str:
@@ -217,7 +171,7 @@ def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
     ]
     if remote.remote_end is not None and remote.remote_end + 1 < remote.log.end:
         lines.append(
-            f"on brokers alone: {range_text(remote.remote_end + 1, remote.log.end)}, which no "
+            f"brokers only: {range_text(remote.remote_end + 1, remote.log.end)}, which no "
             "compactor can reach"
         )
     for words, found in (
@@ -244,7 +198,7 @@ def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
         f"{attached.holder.host} since {_at(held, now_ms)}"
     )
     if attached.paused_ms is not None:
-        lines.append(f"paused since {_at(attached.paused_ms, now_ms)}: keeplast attach resume")
+        lines.append(f"paused since {_at(attached.paused_ms, now_ms)}: keeplast pause --resume")
     if attached.detached_ms is not None:
         lines.append(f"detached since {_at(attached.detached_ms, now_ms)}")
     lines += [
@@ -260,13 +214,9 @@ def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
     return lines
 
 
-def _outlook_lines(view: ConsoleView, entry: AttachedStatus) -> list[str]:
-    """Return what comes next, in the words of ``keeplast attach status``."""
-    report, partition = view.attached, entry.partition
-    if report is None:
-        return []
-    outlook = report.outlooks[partition]
-    told, tombstones = report.told_from.get(partition), report.tombstones.get(partition)
+def _outlook_lines(outlook: PartitionOutlook) -> list[str]:
+    """Return what comes next, in the words of ``keeplast status``."""
+    told, tombstones = outlook.told_from, outlook.tombstones
     return [
         *([] if outlook.old is None else [f"old values: {outlook.old.why}"]),
         *([] if told is None else [told_words(told)]),
@@ -274,10 +224,11 @@ def _outlook_lines(view: ConsoleView, entry: AttachedStatus) -> list[str]:
     ]
 
 
-def _tier_lines(view: ConsoleView, status: TierStatus, now_ms: int) -> list[str]:
-    outlook = view.outlooks.get(status.partition)
-    erased = None if outlook is None else outlook.erased
-    lines = [] if erased is None else [f"old values: {_erased_words(erased, now_ms)}"]
+def _tier_lines(status: TierStatus, erased: ErasedBy | None, now_ms: int) -> list[str]:
+    lines = []
+    if erased is not None:
+        by = "" if erased.by_ms is None else "gone by "
+        lines = [f"old values: {by}{erased_sentence(erased, now_ms, in_store=True)}"]
     lines += [
         f"owner: {status.owner or 'nobody'}, epoch {status.leader_epoch}",
         f"in object storage: {format_bytes(status.remote_bytes)}, "
@@ -308,13 +259,9 @@ def _tier_lines(view: ConsoleView, status: TierStatus, now_ms: int) -> list[str]
     return lines + hold_lines(status.holds, now_ms)
 
 
-def _erased_words(found: TierErasure, now_ms: int) -> str:
-    bound = ErasedBy(found.by_ms, found.eligible_by_ms, found.basis)
-    words = erased_sentence(bound, now_ms, loop="keeplast tier run")
-    return words if found.by_ms is None else f"gone by {words}"
-
-
-def _settings(view: ConsoleView, entry: Entry) -> tuple[tuple[SettingRow, ...], tuple[str, ...]]:
+def _settings(
+    view: ConsoleView, entry: PartitionStatus
+) -> tuple[tuple[SettingRow, ...], tuple[str, ...]]:
     settings, topic = settings_of(view, entry), entry.partition.topic
     if settings is None:
         return (), ()

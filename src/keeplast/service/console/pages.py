@@ -13,56 +13,49 @@ from typing import Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 from keeplast.cleaner.selection import Choice
-from keeplast.model.duration import precise_duration_text
+from keeplast.inspect.status import LogStatus
 from keeplast.model.partition import TopicPartition
-from keeplast.model.redaction import without_folders
-from keeplast.model.size import format_bytes, format_count
+from keeplast.model.text import format_bytes, format_count, precise_duration_text, without_folders
 from keeplast.service.attached_outlook import PartitionOutlook
-from keeplast.service.attached_status import AttachedStatus
-from keeplast.service.console.error_words import brief
-from keeplast.service.console.progress import CLEANING, NAMES_MAX, running_document
-from keeplast.service.console.remedies import Need, need_of, remedy_of
-from keeplast.service.console.round_words import (
+from keeplast.service.console.standing import (
+    entries,
+    has_longest_lag,
+    least_ratio,
+    reason_of,
+    state_badge,
+)
+from keeplast.service.console.strip import (
+    SegmentPart,
+    StripPart,
+    by_region,
+    hidden_parts,
+    parts_of,
+    regions_in_tier,
+    twin_of,
+)
+from keeplast.service.console.view import ConsoleView
+from keeplast.service.console.wording import (
+    CLEANING,
+    NAMES_MAX,
+    NO_TIME,
+    Need,
+    ShownTime,
+    brief,
+    deadline,
     deadline_words,
     held_words,
+    moment,
+    need_of,
     next_round_words,
     ordinal,
+    remedy_of,
+    running_document,
     running_end_words,
     running_words_of,
 )
-from keeplast.service.console.shown_time import NO_TIME, ShownTime, deadline, moment
-from keeplast.service.console.standing import (
-    Entry,
-    attached_reason,
-    deadline_ms,
-    entries,
-    facts_by_partition,
-    has_longest_lag,
-    least_ratio,
-    outlook_of,
-    ratio_of,
-    state_badge,
-    state_of,
-    stored_reason,
-)
-from keeplast.service.console.strip import (
-    StripPart,
-    attached_parts,
-    by_zone,
-    hidden_parts,
-    log_parts,
-    tier_parts,
-    twin_of,
-    zones_in_tier,
-)
-from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import LiveProgress
-from keeplast.service.snapshot import PartitionFacts
 from keeplast.service.status import PartitionStatus, State
 from keeplast.service.status_words import above_words, state_words
-from keeplast.store.erasure import TierErasure
-from keeplast.store.status import TierStatus
-from keeplast.survey.wording import decision_words
 
 ROWS = 50
 """Partitions or receipts on one page."""
@@ -167,26 +160,32 @@ def log_url(partition: TopicPartition) -> str:
     return f"/log/{quote(partition.topic, safe='')}/{partition.partition}"
 
 
-_SORTS: dict[str, Callable[[Entry], tuple[object, ...]]] = {
+def _ratio(each: PartitionStatus) -> float:
+    return 0.0 if each.cleanable is None else each.cleanable.ratio
+
+
+_SORTS: dict[str, Callable[[PartitionStatus], tuple[object, ...]]] = {
     "name": lambda each: (each.partition,),
-    "size": lambda each: (-size_of(each), each.partition),
-    "ratio": lambda each: (-ratio_of(each), each.partition),
+    "size": lambda each: (-(each.size_bytes or 0), each.partition),
+    "ratio": lambda each: (-_ratio(each), each.partition),
 }
 SORTS = ("", *_SORTS)
+_NEEDS = {need: place for place, need in enumerate(Need)}
 
 
-def chosen(view: ConsoleView, query: Query, live: LiveProgress | None = None) -> list[Entry]:
+def chosen(
+    view: ConsoleView, query: Query, live: LiveProgress | None = None
+) -> list[PartitionStatus]:
     """Return the partitions that a query is about, in its order; all of them without one.
 
     Their states are those that are shown, as ``live`` heard of them since the look.
     """
-    wanted = query.text.casefold()
-    facts, at_work = facts_by_partition(view), _at_work(live)
+    wanted, at_work = query.text.casefold(), _at_work(live)
     found = [
         each
         for each in entries(view)
         if (not wanted or wanted in str(each.partition).casefold())
-        and (not query.state or query.state in shown_states(view, each, facts, at_work))
+        and (not query.state or query.state in shown_states(each, at_work))
     ]
     if query.sort:
         found.sort(key=_SORTS[query.sort])
@@ -194,22 +193,15 @@ def chosen(view: ConsoleView, query: Query, live: LiveProgress | None = None) ->
 
 
 def by_need(
-    view: ConsoleView, found: Sequence[Entry], live: LiveProgress | None = None
-) -> list[Entry]:
+    found: Sequence[PartitionStatus], live: LiveProgress | None = None
+) -> list[PartitionStatus]:
     """Return partitions in the order of a page: what needs a person, what a round, the others."""
-    facts, at_work = facts_by_partition(view), _at_work(live)
-    groups: dict[Need, list[Entry]] = {need: [] for need in Need}
-    of_state: dict[str, list[Entry]] = {}
-    for each in found:
-        state = state_of(view, each, facts.get(each.partition))
-        if at_work and each.partition in at_work:
-            groups[need_of(state, is_at_work=True)].append(each)
-            continue
-        its = of_state.get(state)
-        if its is None:
-            its = of_state[state] = groups[need_of(state)]
-        its.append(each)
-    return [each for its in groups.values() for each in its]
+    at_work = _at_work(live)
+
+    def rank(each: PartitionStatus) -> int:
+        return _NEEDS[need_of(each.state, is_at_work=each.partition in at_work)]
+
+    return sorted(found, key=rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,32 +224,26 @@ def state_counts(view: ConsoleView, live: LiveProgress | None = None) -> list[St
 
     One that is being cleaned counts as that, and in the state that the round is for.
     """
-    facts, at_work = facts_by_partition(view), _at_work(live)
+    at_work = _at_work(live)
     counts: Counter[str] = Counter()
     in_work: Counter[str] = Counter()
     for each in entries(view):
-        first, *others = shown_states(view, each, facts, at_work)
+        first, *others = shown_states(each, at_work)
         counts.update((first, *others))
         in_work.update(others)
-    order, working = list(Need), (CLEANING, ROUND_OVER)
+    working = (CLEANING, ROUND_OVER)
 
     def rank(state: str) -> int:
-        return order.index(need_of(state, is_at_work=state in working))
+        return _NEEDS[need_of(state, is_at_work=state in working)]
 
     return [StateCount(each, counts[each], in_work[each]) for each in sorted(counts, key=rank)]
 
 
-def shown_states(
-    view: ConsoleView,
-    each: Entry,
-    facts: Mapping[TopicPartition, PartitionFacts],
-    at_work: Mapping[TopicPartition, str],
-) -> tuple[str, ...]:
+def shown_states(each: PartitionStatus, at_work: Mapping[TopicPartition, str]) -> tuple[str, ...]:
     """Return the state of a partition in the words of its badge, without the per cent, and behind
     it, of one that is being cleaned, the state that it is in until the round ends.
     """
-    working = at_work.get(each.partition)
-    state = state_of(view, each, facts.get(each.partition))
+    working, state = at_work.get(each.partition), each.state.value
     if working is None:
         return (state,)
     return (working, state) if working == CLEANING else (working,)
@@ -273,20 +259,18 @@ def _at_work(live: LiveProgress | None) -> dict[TopicPartition, str]:
 
 
 def overview_rows(
-    view: ConsoleView, found: Sequence[Entry], now_ms: int, live: LiveProgress | None = None
+    view: ConsoleView,
+    found: Sequence[PartitionStatus],
+    now_ms: int,
+    live: LiveProgress | None = None,
 ) -> list[Row]:
     """Return a row for each of a page's partitions, as ``live`` heard of them since the look.
 
     ``now_ms`` is the page's clock, from which ages count.
     """
-    facts = facts_by_partition(view)
     places = queue_words(view, live)
     rows = [
-        with_progress(
-            row_of(view, each, now_ms, facts.get(each.partition), places.get(each.partition, "")),
-            live,
-            now_ms,
-        )
+        with_progress(row_of(view, each, now_ms, places.get(each.partition, "")), live, now_ms)
         for each in found
     ]
     largest = max((each.size_bytes for each in rows), default=0) or 1
@@ -363,97 +347,85 @@ def _need(row: Row, *, is_at_work: bool) -> Need:
     return need_of(row.state, is_at_work=is_at_work)
 
 
-def row_of(
-    view: ConsoleView,
-    each: Entry,
-    now_ms: int,
-    facts: PartitionFacts | None,
-    turn: str = "",
-) -> Row:
-    """Return the row of a partition; ``facts`` are the loop's, None where there is none.
-
-    ``turn`` says when its round begins, empty where nobody knows.
-    """
-    row = _plain_row(view, each, now_ms, facts, turn)
-    limit = least_ratio(view, each)
-    what = _RATIO_OF[type(each)]
+def row_of(view: ConsoleView, each: PartitionStatus, now_ms: int, turn: str = "") -> Row:
+    """Return the row of a partition; ``turn`` says when its round begins, empty if nobody knows."""
+    row = _plain_row(view, each, now_ms, turn)
+    limit, what = least_ratio(view, each), "of closed segments"
+    if each.log is None:
+        what = "of what brokers serve" if each.stored is None else "of what is in object storage"
     return replace(
-        row, state_badge=state_badge(each, row.state), need=need_of(row.state),
-        remedy=remedy_of(view, row.state, each), size_bytes=size_of(each),
+        row, state_badge=state_badge(each), need=need_of(row.state),
+        remedy=remedy_of(view, each), size_bytes=each.size_bytes or 0,
         ratio_of="" if not row.ratio else f"{what}; limit {limit}" if limit else what,
     )  # fmt: skip
 
 
-_RATIO_OF = {
-    PartitionStatus: "of closed segments",
-    TierStatus: "of what is in object storage",
-    AttachedStatus: "of what brokers serve",
-}
+def _plain_row(view: ConsoleView, each: PartitionStatus, now_ms: int, turn: str) -> Row:
+    erased, why = _erased(each, now_ms)
+    last, last_of = _last(view, each, now_ms)
+    reason = reason_of(view, each)
+    if each.state is State.REFUSED:
+        # What is refused for a setting names the file that says it.
+        reason = without_folders(reason, view.place)
+    row = Row(
+        each.partition, each.state.value, reason, erased=erased, erased_why=why, last=last,
+        last_of=last_of,
+    )  # fmt: skip
+    cleanable, log = each.cleanable, each.log
+    if cleanable is None:
+        known = each.state in (State.REFUSED, State.NOT_COMPACTED)
+        return row if known else replace(row, deadline=ShownTime("not known: it was not read"))
+    parts, hidden = parts_of(each), hidden_parts(each)
+    has_local = each.stored is not None and each.stored.local_bytes is not None
+    row = replace(
+        row, strip=regions_in_tier(parts, is_local=False) if has_local else by_region(parts),
+        twin=twin_of(parts), hidden=by_region(hidden),
+        hidden_twin=twin_of(hidden) if hidden else "",
+        local=regions_in_tier(parts, is_local=True) if has_local else (),
+        ratio=f"{cleanable.ratio:.3f}", size=format_bytes(each.size_bytes or 0),
+        cleanable=format_bytes(cleanable.cleanable_bytes), deadline=_due(view, each, now_ms),
+    )  # fmt: skip
+    return row if log is None else _with_log(row, each, log, parts, turn)
 
 
-def _plain_row(
-    view: ConsoleView,
-    each: Entry,
-    now_ms: int,
-    facts: PartitionFacts | None,
-    turn: str,
+def _with_log(
+    row: Row, each: PartitionStatus, log: LogStatus, parts: Sequence[SegmentPart], turn: str
 ) -> Row:
-    if isinstance(each, PartitionStatus):
-        return _directory_row(view, each, now_ms, turn)
-    if isinstance(each, AttachedStatus):
-        return _attached_row(view, each, now_ms, facts)
-    parts = tier_parts(each)
+    """Return the row of a log whose files were read, with what they tell of its rounds."""
+    cleanable = log.figures.cleanable
+    is_split = bool(cleanable.cleanable_bytes) and cleanable.bound < log.log_end
+    return replace(
+        row, cleanable_of=held_words(log, parts),
+        deadline_of=deadline_words(log) if row.deadline.iso else "",
+        erased_of=f"with {above_words(log)}" if is_split else "",
+        next_words=next_round_words(each, log, turn), running_words=running_words_of(log),
+        running_of=running_end_words(log),
+    )  # fmt: skip
+
+
+def _last(view: ConsoleView, each: PartitionStatus, now_ms: int) -> tuple[ShownTime, str]:
+    """Return when the last round was, and what it did or who."""
+    last = each.last_round
+    if last is not None:
+        return moment(last.at_ms, now_ms), (
+            f"{format_bytes(last.bytes_read)} to {format_bytes(last.bytes_written)}, below offset "
+            f"{last.end_offset}"
+        )
     days = [day for day in view.round_days if day.partition == each.partition]
-    last = max(days, key=lambda day: day.sums.last_ms, default=None)
-    outlook = view.outlooks.get(each.partition)
-    erased, why = _stored_erased(None if outlook is None else outlook.erased, now_ms)
-    has_local = each.local_bytes is not None
-    return Row(
-        each.partition, state_of(view, each, facts), stored_reason(view, each, facts),
-        zones_in_tier(parts, is_local=False) if has_local else by_zone(parts), twin_of(parts),
-        local=zones_in_tier(parts, is_local=True) if has_local else (),
-        ratio=f"{each.ratio:.3f}", size=format_bytes(each.remote_bytes),
-        cleanable=format_bytes(each.cleanable_bytes),
-        deadline=_due(view, each, deadline_ms(view, each, facts), now_ms),
-        erased=erased, erased_why=why,
-        last=moment(None if last is None else last.sums.last_ms, now_ms),
-        last_of="" if last is None else f"on {last.host}",
-    )  # fmt: skip
+    day = max(days, key=lambda day: day.sums.last_ms, default=None)
+    return (NO_TIME, "") if day is None else (moment(day.sums.last_ms, now_ms), f"on {day.host}")
 
 
-def _stored_erased(erased: TierErasure | None, now_ms: int) -> tuple[ShownTime, str]:
-    if erased is None:
-        return NO_TIME, ""
-    if erased.by_ms is None:
-        return ShownTime("no date"), erased.why
-    return moment(erased.by_ms, now_ms), erased.why
-
-
-def _attached_row(
-    view: ConsoleView, each: AttachedStatus, now_ms: int, facts: PartitionFacts | None
-) -> Row:
-    outlook = outlook_of(view, each)
-    parts, hidden = attached_parts(each), hidden_parts(each)
-    figures = None if outlook is None else outlook.figures
-    figures = figures if facts is None else facts.figures
-    dirty = each.dirty_bytes if figures is None else figures.cleanable.cleanable_bytes
-    ratio = each.ratio if figures is None else figures.cleanable.ratio
-    return Row(
-        each.partition, state_of(view, each, facts), attached_reason(each, facts, outlook),
-        by_zone(parts), twin_of(parts), by_zone(hidden), twin_of(hidden) if hidden else "",
-        ratio=f"{ratio:.3f}", size=format_bytes(each.size_bytes), cleanable=format_bytes(dirty),
-        deadline=_due(view, each, deadline_ms(view, each, facts), now_ms),
-        erased_why="" if outlook is None else _old_words(outlook),
-    )  # fmt: skip
-
-
-def _due(view: ConsoleView, each: Entry, at_ms: int | None, now_ms: int) -> ShownTime:
+def _due(view: ConsoleView, each: PartitionStatus, now_ms: int) -> ShownTime:
     """Return by when a round is due at the latest, or why there is no such date."""
-    if at_ms is not None:
-        return deadline(at_ms, now_ms)
-    return ShownTime(
-        "no date: max.compaction.lag.ms is not set" if has_longest_lag(view, each) is False else ""
-    )
+    log = each.log
+    if log is not None and log.figures.first_dirty >= log.log_end:
+        return ShownTime("nothing is dirty")
+    if each.deadline_ms is not None:
+        return deadline(each.deadline_ms, now_ms)
+    if has_longest_lag(view, each) is False:
+        return ShownTime("no date: max.compaction.lag.ms is not set")
+    return ShownTime("" if log is None else "no date: what is dirty has no timestamp")
 
 
 def _old_words(outlook: PartitionOutlook) -> str:
@@ -465,48 +437,10 @@ def _old_words(outlook: PartitionOutlook) -> str:
     return f"no date; {precise_duration_text(outlook.old.after_round_ms)} after its round"
 
 
-def _directory_row(view: ConsoleView, each: PartitionStatus, now_ms: int, turn: str) -> Row:
-    erased, why = _erased(each, now_ms)
-    last = each.last_round
-    # Nobody types an option into a page.
-    reason = (
-        each.reason if each.decision is None else decision_words(each.decision, names_options=False)
-    )
-    # What is refused for a setting names the file that says it.
-    reason = without_folders(reason, view.place) if each.state is State.REFUSED else reason
-    row = Row(
-        each.partition, each.state.value, reason, erased=erased, erased_why=why,
-        last=moment(None if last is None else last.at_ms, now_ms),
-        last_of="" if last is None
-        else f"{format_bytes(last.bytes_read)} to {format_bytes(last.bytes_written)}, below offset "
-        f"{last.end_offset}",
-    )  # fmt: skip
-    log = each.log
-    if log is None:
-        known = each.state in (State.REFUSED, State.NOT_COMPACTED)
-        return row if known else replace(row, deadline=ShownTime("not known: it was not read"))
-    parts, cleanable = log_parts(log), log.figures.cleanable
-    is_split = bool(cleanable.cleanable_bytes) and cleanable.bound < log.log_end
-    due = _due(view, each, log.deadline_ms, now_ms)
-    if log.figures.first_dirty >= log.log_end:
-        due = ShownTime("nothing is dirty")
-    elif not due.text:
-        due = ShownTime("no date: what is dirty has no timestamp")
-    return replace(
-        row, strip=by_zone(parts), twin=twin_of(parts), ratio=f"{cleanable.ratio:.3f}",
-        size=format_bytes(log.size_bytes), cleanable=format_bytes(cleanable.cleanable_bytes),
-        cleanable_of=held_words(log, parts),
-        deadline=due, deadline_of=deadline_words(log) if due.iso else "",
-        erased_of=f"with {above_words(log)}" if is_split else "",
-        next_words=next_round_words(each, log, turn), running_words=running_words_of(log),
-        running_of=running_end_words(log),
-    )  # fmt: skip
-
-
 def _erased(each: PartitionStatus, now_ms: int) -> tuple[ShownTime, str]:
     erased = each.erased_by
     if erased is None:
-        return NO_TIME, ""
+        return NO_TIME, "" if each.outlook is None else _old_words(each.outlook)
     if erased.is_gone:
         return ShownTime("nothing left"), erased.why
     if erased.is_unknown:
@@ -514,12 +448,3 @@ def _erased(each: PartitionStatus, now_ms: int) -> tuple[ShownTime, str]:
     if erased.by_ms is None:
         return ShownTime("no date"), erased.why
     return moment(erased.by_ms, now_ms), erased.why
-
-
-def size_of(entry: Entry) -> int:
-    """Return the bytes of a log, 0 where nobody could look."""
-    if isinstance(entry, TierStatus):
-        return entry.remote_bytes
-    if isinstance(entry, AttachedStatus):
-        return entry.size_bytes
-    return 0 if entry.log is None else entry.log.size_bytes

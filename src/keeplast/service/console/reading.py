@@ -16,38 +16,35 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from keeplast.clock import Clock
 from keeplast.config.setting_rows import settings_document
 from keeplast.log.files import FileSystem, reading
-from keeplast.model.escapes import printable
+from keeplast.model.text import printable
 from keeplast.service.console import anatomy, pages, work
-from keeplast.service.console.asked import partition_of, query_of, unknown
-from keeplast.service.console.progress import progress_document
-from keeplast.service.console.rendering import Rendering, shown_problem
+from keeplast.service.console.rendering import (
+    Rendering,
+    partition_of,
+    query_of,
+    shown_problem,
+    unknown,
+)
 from keeplast.service.console.standing import (
-    Entry,
     cleaner_beside,
     dates_words,
-    deadline_ms,
-    facts_by_partition,
     find_entry,
     headings_of,
-    reason_of,
+    place_head,
     settings_of,
-    state_of,
+    status_among,
 )
-from keeplast.service.console.view import ConsoleView, ViewSource
+from keeplast.service.console.view import ViewSource
+from keeplast.service.console.wording import progress_document
 from keeplast.service.document_text import document_pieces, document_text
 from keeplast.service.documents import (
     PARTITIONS,
     facts_document,
     partition_document,
-    status_head,
-    store_head,
-    tier_document,
+    status_document,
 )
 from keeplast.service.metrics import CleanerCollector, exposition
 from keeplast.service.receipt_shelf import ACTION, LINES_MAX
-from keeplast.service.snapshot import PartitionFacts
-from keeplast.service.status import PartitionStatus
-from keeplast.store.status import TierStatus
 
 CHUNK_BYTES = 1 << 18
 
@@ -72,7 +69,7 @@ class Reading:
             view, live = self._source.view(), self._source.live
             chosen = pages.chosen(view, query, live)
             if not query.sort:
-                chosen = pages.by_need(view, chosen, live)
+                chosen = pages.by_need(chosen, live)
             found = pages.paged(chosen, query.page)
             rows = pages.overview_rows(view, found.items, self._rendering.page_ms(view), live)
             groups = [(None, rows)] if query.sort and rows else pages.groups_of(rows)
@@ -133,8 +130,9 @@ class Reading:
 
         def make() -> Iterator[str]:
             view = self._source.view()
-            head, rows = _place_parts(view, pages.chosen(view, query, self._source.live))
-            return document_pieces(head, PARTITIONS, rows)
+            found = status_among(view, pages.chosen(view, query, self._source.live))
+            rows = (partition_document(each) for each in found.partitions)
+            return document_pieces({**place_head(view), **found.head()}, PARTITIONS, rows)
 
         return await self._rendering.json_pieces(make)
 
@@ -147,8 +145,8 @@ class Reading:
             entry = find_entry(view, partition)
             if entry is None:
                 raise unknown(partition)
-            head, rows = _place_parts(view, [entry])
-            return document_text({**head, PARTITIONS: list(rows)})
+            found = status_among(view, [entry])
+            return document_text({**place_head(view), **status_document(found)})
 
         return await self._rendering.json(make)
 
@@ -235,34 +233,3 @@ class Reading:
         fault = shown_problem(view.problem if control is None else control.fault(), view)
         words = "ok" if fault is None else printable(fault)
         return PlainTextResponse(f"{words}\n", 200 if fault is None else 503)
-
-
-def _standing(view: ConsoleView, each: TierStatus, facts: PartitionFacts | None) -> dict[str, Any]:
-    """Return how a partition of a store stands: the metadata alone, of which ``keeplast tier
-    status`` tells, say neither why it is or is not cleaned nor by when a round is due.
-    """
-    return {
-        "state": state_of(view, each, facts),
-        "reason": reason_of(view, each, facts),
-        "deadline_ms": deadline_ms(view, each, facts),
-    }
-
-
-def _place_parts(view: ConsoleView, found: list[Entry]) -> tuple[dict[str, Any], Iterator[object]]:
-    """Return what the command line prints of these partitions with ``--json``: head and rows.
-
-    Those of a store have beside it how they stand.
-    """
-    if view.attached is not None:
-        head = view.attached.as_document([each.partition for each in found])
-        return head, iter(head.pop(PARTITIONS))
-    if view.status is None:
-        by_name = {each.partition: each for each in found if isinstance(each, TierStatus)}
-        chosen = (by_name[e.partition] for e in view.tiers if e.partition in by_name)
-        facts = facts_by_partition(view)
-        return store_head(view.given_up), (
-            tier_document(each) | _standing(view, each, facts.get(each.partition))
-            for each in chosen
-        )
-    those = [each for each in found if isinstance(each, PartitionStatus)]
-    return status_head(view.status, those), (partition_document(each) for each in those)

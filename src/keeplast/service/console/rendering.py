@@ -1,4 +1,14 @@
-"""How an answer is made: from a template or as a document, in a worker thread, one at a time.
+"""How a request is read, and how an answer is made.
+
+Work that one request asks for, in a thread beside the pages: it ends with who asked for it.
+
+What fails is told by a status: busy, over its budget, not understood, closed, or of the place.
+
+What a request asks for: its form, its query, its partition; anything else is a 4xx.
+
+Nothing of a request names a file: a partition is looked up in the view. Every part is bounded.
+
+How an answer is made: from a template or as a document, in a worker thread, one at a time.
 
 What a reader must not break: every text in a template is escaped and shows no hidden character. A
 browser that asks often makes itself wait and nobody else's round.
@@ -7,27 +17,142 @@ browser that asks often makes itself wait and nobody else's round.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 import anyio
 import anyio.to_thread
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from keeplast.clock import Clock
-from keeplast.model.escapes import printable
-from keeplast.model.offsets import range_text
-from keeplast.model.redaction import without_folders
-from keeplast.model.size import format_bytes, format_count
-from keeplast.service.console import pages, shown_time, work
-from keeplast.service.console.gate import Entrance, Visitor
-from keeplast.service.console.progress import progress_document
-from keeplast.service.console.tokens import VisitorRole
+from keeplast.errors import (
+    CompactionError,
+    InvalidError,
+    RefusedError,
+    StoppedError,
+    UnavailableError,
+    error_text,
+)
+from keeplast.model.partition import TopicPartition, range_text
+from keeplast.model.text import (
+    format_bytes,
+    format_count,
+    printable,
+    without_folders,
+    without_secrets,
+)
+from keeplast.service.console import pages, wording, work
+from keeplast.service.console.gate import Entrance, Visitor, VisitorRole, form_bytes_max
 from keeplast.service.console.view import ConsoleView, ViewSource
+from keeplast.service.console.wording import progress_document
 from keeplast.service.status_words import seconds_text, state_words
+
+T = TypeVar("T")
+STATUS = {UnavailableError: 429, StoppedError: 422, InvalidError: 400, RefusedError: 403}
+
+
+async def run_errand(request: Request, work: Callable[[Callable[[], bool]], T]) -> T:
+    """Return what ``work`` makes in a thread; it is given what says that nobody waits any more.
+
+    HTTPException for its errors. The body of the request was read before.
+    """
+    has_left = threading.Event()
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        has_left.set()
+
+    def run() -> tuple[T | None, Exception | None]:
+        try:
+            return work(has_left.is_set), None
+        except (CompactionError, OSError) as error:
+            return None, error
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            found, error = await anyio.to_thread.run_sync(run)
+            group.cancel_scope.cancel()
+    finally:
+        # Also where the server ends and nobody waits for the thread.
+        has_left.set()
+    if error is not None:
+        code = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 503)
+        raise HTTPException(code, without_secrets(error_text(error))) from error
+    return found  # type: ignore[return-value]
+
+
+BODY_SECONDS = 10.0
+FIELDS_MAX = 8
+TEXT_LENGTH_MAX = 300
+PAGE_MAX = 1_000_000
+PARTITION_MAX = 2**31
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form; 400 for what is none."""
+    data, bytes_max = b"", form_bytes_max(request.url.path)
+    with anyio.move_on_after(BODY_SECONDS) as waiting:
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > bytes_max:
+                raise HTTPException(413, "the form is too large")
+    if waiting.cancelled_caught:
+        raise HTTPException(408, "the form did not come")
+    try:
+        pairs = parse_qsl(
+            data.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX,
+            errors="strict",
+        )  # fmt: skip
+    except ValueError as error:
+        raise HTTPException(400, "not a form") from error
+    return dict(pairs)
+
+
+def query_of(request: Request) -> pages.Query:
+    """Return what the URL asks for; 400 for what it cannot ask for."""
+    given = request.query_params
+    if len(given.multi_items()) > FIELDS_MAX or set(given) - {"q", "state", "sort", "page"}:
+        raise HTTPException(400, "no such filter; there are q, state, sort and page")
+    text, state, sort = given.get("q", ""), given.get("state", ""), given.get("sort", "")
+    if max(len(text), len(state)) > TEXT_LENGTH_MAX:
+        raise HTTPException(400, "the filter is too long")
+    if sort not in pages.SORTS:
+        raise HTTPException(400, "no such order; there are name, size and ratio")
+    number = given.get("page", "1")
+    is_number = number.isascii() and number.isdigit() and len(number) <= 7
+    if not is_number or not 1 <= int(number) <= PAGE_MAX:
+        raise HTTPException(400, "no such page; pages are counted from 1")
+    return pages.Query(text, state, sort, int(number))
+
+
+def partition_of(request: Request) -> TopicPartition:
+    """Return the partition that the path names; 404 for a number that none has."""
+    number: int = request.path_params["partition"]
+    if number >= PARTITION_MAX:
+        raise HTTPException(404, "no such partition")
+    return TopicPartition(request.path_params["topic"], number)
+
+
+def given_partition(form: dict[str, str]) -> TopicPartition:
+    """Return the partition that a form names; 400 when it names none."""
+    number = form.get("partition", "")
+    if not (number.isascii() and number.isdigit() and len(number) <= 10):
+        raise HTTPException(400, "which partition is not said")
+    return TopicPartition(form.get("topic", ""), int(number))
+
+
+def unknown(partition: TopicPartition) -> HTTPException:
+    """Return the answer to a request for what is not there."""
+    return HTTPException(404, f"no such partition: {printable(str(partition))[:TEXT_LENGTH_MAX]}")
+
 
 RELOAD_SECONDS = 10
 _NAME_DOTS = re.compile(r"(?<=[a-z])\.(?=[a-z])")
@@ -82,7 +207,7 @@ class Rendering:
             has_wishes=control is not None and control.has_wishes,
             look_problem=shown_problem(view.problem, view),
             trouble=None if control is None else shown_problem(control.fault(), view),
-            now=shown_time.moment(view.now_ms, page_ms), page_ms=page_ms, **values,
+            now=wording.moment(view.now_ms, page_ms), page_ms=page_ms, **values,
         )  # fmt: skip
 
     async def in_turn(self, make: Callable[[], Any]) -> Any:
@@ -126,7 +251,7 @@ def _templates() -> Environment:
     found.filters |= {"bytes": format_bytes, "count": format_count, "span": seconds_text,
                       "breakable": breakable, "path": unbroken_path}  # fmt: skip
     found.globals |= {
-        "moment": shown_time.moment, "log_url": pages.log_url, "receipt_words": work.receipt_words,
+        "moment": wording.moment, "log_url": pages.log_url, "receipt_words": work.receipt_words,
         "throughput": work.throughput, "state_words": state_words,
         "range_text": range_text, "slots_words": work.slots_words,
     }  # fmt: skip

@@ -16,9 +16,9 @@ from typing import Protocol
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError, StoppedError, UnavailableError
 from keeplast.inspect.explain import AskedKey
-from keeplast.inspect.header_scan import LogHeaders
+from keeplast.inspect.stages import LogHeaders
 from keeplast.model.partition import TopicPartition
-from keeplast.model.size import format_bytes
+from keeplast.model.text import format_bytes
 from keeplast.service.explained import KeyAnswer
 
 SECONDS_DEFAULT, SECONDS_MAX = 20, 50

@@ -4,31 +4,209 @@ What hangs holds nothing: a connection that sends no whole request within :data:
 closed, requests beyond :data:`CONNECTIONS_MAX` connections are told to come again, and beyond
 :data:`SOCKETS_MAX` nothing is taken from the network: files that rounds open are of the same
 process. Rounds never wait for a browser.
+
+Events when something has changed, for pages that are open: how far the loop is, and which view.
+
+Streams are counted and end by themselves: what hangs holds none for long.
+
+The routes: which page is where, and the document beside it.
+
+Which room answers is here, and nothing else. A static file is looked up in a table.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib.resources
+import json
 import logging
 import socket
 import ssl
 import threading
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import anyio
+import anyio.to_thread
 import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem
-from keeplast.service.console.app import ConsoleApp
-from keeplast.service.console.gate import Entrance, is_loopback
+from keeplast.service.console.acting import Acting, Counting
+from keeplast.service.console.gate import Brake, Entrance, Gate, Sessions, Tokens, is_loopback
+from keeplast.service.console.reading import Reading
+from keeplast.service.console.rendering import Rendering
 from keeplast.service.console.searches import KeySearches
-from keeplast.service.console.tokens import Tokens
+from keeplast.service.console.searching import Searching
 from keeplast.service.console.view import ViewSource
+from keeplast.service.console.wording import progress_document
+
+STREAMS_MAX = 32
+STREAM_SECONDS = 300.0
+"""An event stream ends after so long; browsers open the next one by themselves."""
+STREAM_STEP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """How many event streams there may be, and how long each lasts; tests have shorter ones."""
+
+    count: int = STREAMS_MAX
+    seconds: float = STREAM_SECONDS
+    step_seconds: float = STREAM_STEP_SECONDS
+
+
+class EventStreams:
+    """The event streams of one console."""
+
+    def __init__(self, source: ViewSource, limits: StreamLimits) -> None:
+        """Take whose events they are."""
+        self._source = source
+        self._limits = limits
+        self._open = 0
+
+    async def begin(self, request: Request) -> Response:
+        """Open a stream; 503 when there are too many."""
+        if self._open >= self._limits.count:
+            # Closed, too: who opens hundreds of them shall not hold all connections.
+            raise HTTPException(
+                503, "too many event streams are open; the page reloads instead",
+                {"connection": "close"},
+            )  # fmt: skip
+        # Counted before anything is awaited, or many that come at once would all be let in.
+        self._open += 1
+        return _Stream(self._events(), self._ended)
+
+    def _ended(self) -> None:
+        self._open -= 1
+
+    async def _events(self) -> AsyncIterator[str]:
+        """Yield an event whenever something has changed, until the stream has lasted long enough.
+
+        One whose browser takes nothing is cut off by the gate.
+        """
+        left, last = self._limits.seconds, ""
+        while True:
+            view = await anyio.to_thread.run_sync(self._source.view)
+            text = json.dumps({"serial": view.serial, "live": progress_document(self._source)})
+            yield f"data: {text}\n\n" if text != last else ": \n\n"
+            last = text
+            left -= self._limits.step_seconds
+            if left <= 0:
+                return
+            await anyio.sleep(self._limits.step_seconds)
+
+
+class _Stream(StreamingResponse):
+    """An event stream that says when it is over, also when it never began."""
+
+    def __init__(self, events: AsyncIterator[str], ended: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
+STATIC = {
+    "console.css": "text/css; charset=utf-8",
+    "console.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+class ConsoleApp:
+    """The pages of one place."""
+
+    def __init__(
+        self,
+        source: ViewSource,
+        entrance: Entrance,
+        tokens: Tokens,
+        clock: Clock,
+        files: FileSystem,
+        streams: StreamLimits | None = None,
+        searches: KeySearches | None = None,
+    ) -> None:
+        """Take where views come from, and for whom they are; without ``searches`` none is done."""
+        self._entrance = entrance
+        self._sessions = Sessions(tokens, clock)
+        rendering = Rendering(
+            source, entrance, clock, has_search=searches is not None,
+            has_scans=searches is not None and searches.has_scans,
+        )  # fmt: skip
+        self._streams = EventStreams(source, StreamLimits() if streams is None else streams)
+        self._reading = Reading(source, rendering, clock, files)
+        self._brake = Brake()
+        self._acting = Acting(source, entrance, self._sessions, rendering, self._brake)
+        self._on_demand: list[Route] = []
+        if searches is not None:
+            searching = Searching(source, searches, self._sessions, rendering)
+            self._on_demand += [
+                Route("/keys", searching.page, methods=["GET", "POST"]),
+                Route("/keys.json", searching.document, methods=["POST"]),
+            ]
+        if searches is not None and searches.has_scans:
+            log = "/log/{topic}/{partition:int}"
+            counting = Counting(source, searches, self._sessions, rendering)
+            self._on_demand += [
+                Route(f"{log}/headers", counting.page, methods=["POST"]),
+                Route(f"{log}/headers.json", counting.document, methods=["POST"]),
+            ]
+
+    def asgi(self) -> ASGIApp:
+        """Return the application, behind its gate."""
+        reading, acting = self._reading, self._acting
+        routes = [
+            Route("/", reading.overview),
+            Route("/overview.json", reading.overview_json),
+            Route("/log/{topic}/{partition:int}", reading.log),
+            Route("/log/{topic}/{partition:int}.json", reading.log_json),
+            Route("/log/{topic}/{partition:int}/settings.json", reading.settings_json),
+            Route("/work", reading.work),
+            Route("/work.json", reading.work_json),
+            Route("/receipts.jsonl", reading.receipts),
+            Route("/events", self._streams.begin),
+            Route("/metrics", reading.metrics),
+            Route("/healthz", reading.health),
+            Route("/enter", acting.enter, methods=["GET", "POST"]),
+            Route("/leave", acting.leave, methods=["POST"]),
+            Route("/do/{deed}", acting.do, methods=["POST"]),
+            Route("/static/{name}", _static),
+        ]
+        handlers: dict[Any, Any] = {HTTPException: _refused}
+        made = Starlette(routes=[*routes, *self._on_demand], exception_handlers=handlers)
+        return Gate(made, self._entrance, self._sessions, self._brake)
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in STATIC:
+        raise HTTPException(404, "no such file")
+    found = importlib.resources.files("keeplast.service.console") / "static" / name
+    data = await anyio.to_thread.run_sync(found.read_bytes)
+    return Response(data, media_type=STATIC[name], headers={"cache-control": "max-age=60"})
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """Answer with the reason; nothing of it is taken for markup."""
+    assert isinstance(error, HTTPException)
+    return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
+
 
 CONNECTIONS_MAX = 200
 SOCKETS_MAX = 256

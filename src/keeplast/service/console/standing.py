@@ -6,100 +6,54 @@ it: the loop, an outlook, or the metadata alone. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
 from keeplast.cleaner.reasons import MAX_LAG, MIN_RATIO
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.layers import Layer
+from keeplast.config.mapping import KEPT_SOURCE
+from keeplast.config.place_properties import PlaceKind
 from keeplast.config.settings import Settings
-from keeplast.config.stored import KEPT_SOURCE
-from keeplast.errors import CorruptError
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.partition import TopicPartition
-from keeplast.model.size import format_counted
-from keeplast.service.attached_outlook import PartitionOutlook
-from keeplast.service.attached_status import AttachedStatus
+from keeplast.errors import error_text
+from keeplast.log.data_directory import shown
+from keeplast.model.partition import INT64_MAX, TopicPartition
+from keeplast.model.text import format_counted
 from keeplast.service.console.view import ConsoleView
-from keeplast.service.set_aside import read_stored_mark
-from keeplast.service.snapshot import PartitionCondition, PartitionFacts
-from keeplast.service.status import PartitionStatus, State
-from keeplast.service.status_words import DAMAGE, skipped_words, state_words
-from keeplast.store.status import TierStatus
+from keeplast.service.schedule import read_stored_mark
+from keeplast.service.snapshot import PartitionFacts
+from keeplast.service.status import PartitionStatus, PlaceStatus, State, most_urgent_first
+from keeplast.service.status_words import skipped_words, state_words
+from keeplast.service.store_facts import StoreStatus, stored_partition
+from keeplast.survey.wording import decision_words
 
-Entry = PartitionStatus | TierStatus | AttachedStatus
-NEED = (
-    "holes", "set aside", "unreadable", "failing", "retrying", "refused", "overdue", "eligible",
-    "expired", "dirty", "paused", "not due", "held back", "not attached", "owned elsewhere",
-    "clean", "not compacted",
-)  # fmt: skip
-"""States of a store and of a live cluster, the most urgent first."""
-_RANK = {state: rank for rank, state in enumerate(NEED)}
+_IDLE = (State.CLEAN, State.HELD_BACK, State.NOT_COMPACTED)
+_URGENT = (State.OVERDUE, State.SET_ASIDE)
 
 
-def entries(view: ConsoleView) -> tuple[Entry, ...]:
-    """Return all partitions, the most urgent first."""
-    if view.status is not None:
-        return view.status.partitions
+def entries(view: ConsoleView) -> tuple[PartitionStatus, ...]:
+    """Return how all partitions stand, the most urgent first."""
+    return most_urgent_first(_standing(view))
+
+
+def find_entry(view: ConsoleView, partition: TopicPartition) -> PartitionStatus | None:
+    """Return how a partition of the view stands, None when it has no such."""
+    return next((each for each in _standing(view) if each.partition == partition), None)
+
+
+def _standing(view: ConsoleView) -> Iterator[PartitionStatus]:
     facts = facts_by_partition(view)
-
-    def need(each: Entry) -> tuple[int, int, float, TopicPartition]:
-        rank = _RANK.get(state_of(view, each, facts.get(each.partition)), len(_RANK))
-        late_ms = deadline_ms(view, each, facts.get(each.partition))
-        by_ms = INT64_MAX if late_ms is None else late_ms
-        return rank, by_ms, -ratio_of(each), each.partition
-
-    return tuple(sorted(_unordered(view), key=need))
+    for each in _looked_at(view):
+        told = facts.get(each.partition)
+        yield each if told is None else _told(each, told)
 
 
-def _unordered(view: ConsoleView) -> tuple[TierStatus, ...] | tuple[AttachedStatus, ...]:
-    return view.tiers if view.attached is None else view.attached.partitions
-
-
-def state_of(view: ConsoleView, entry: Entry, facts: PartitionFacts | None = None) -> str:
-    """Return the state of a partition in a word or two; ``facts`` are the loop's, where one runs.
-
-    What is wrong comes first, whoever says so; else the loop's word counts, in which only what an
-    outlook knows better is made more exact.
-    """
-    if isinstance(entry, PartitionStatus):
-        return entry.state.value
-    if isinstance(entry, AttachedStatus):
-        ahead = attached_state(view, entry)
-        if ahead == "holes" or facts is None:
-            return ahead
-    else:
-        ahead = _stored_state(view, entry)
-        if facts is None:
-            return ahead
-    if facts.state is PartitionCondition.ELIGIBLE:
-        late = facts.figures is not None and facts.figures.compaction_delay_ms
-        return State.OVERDUE.value if late else facts.state.value
-    if facts.state is PartitionCondition.NOT_DUE:
-        return ahead if ahead in _IDLE else facts.state.value
-    is_late = facts.state is PartitionCondition.ELSEWHERE and ahead in _URGENT
-    return ahead if is_late else facts.state.value
-
-
-_IDLE = (State.CLEAN.value, State.HELD_BACK.value, State.NOT_COMPACTED.value)
-_URGENT = (State.OVERDUE.value, State.SET_ASIDE.value)
-
-
-def _stored_state(view: ConsoleView, entry: TierStatus) -> str:
-    outlook = view.outlooks.get(entry.partition)
-    if entry.uncleanable_reason is not None:
-        return State.SET_ASIDE.value
-    if outlook is not None and outlook.state is not None:
-        return outlook.state.value
-    return "dirty" if entry.cleanable_bytes else State.CLEAN.value
-
-
-def stored_reason(view: ConsoleView, entry: TierStatus, facts: PartitionFacts | None) -> str:
-    """Say why a partition of a store is in its state, whoever owns it."""
-    outlook = view.outlooks.get(entry.partition)
-    if facts is not None and facts.state is not PartitionCondition.ELSEWHERE:
-        return facts.reason
-    if entry.uncleanable_reason is not None:
-        return read_stored_mark(entry.partition, entry.uncleanable_reason, 0).reason
-    ahead = "" if outlook is None else outlook.reason
-    return "; ".join(each for each in (ahead, "" if facts is None else facts.reason) if each)
+def _looked_at(view: ConsoleView) -> Iterable[PartitionStatus]:
+    status = view.attached if view.status is None else view.status
+    if status is not None:
+        return status.partitions
+    return (stored_partition(each, view.outlooks.get(each.partition)) for each in view.tiers)
 
 
 def facts_by_partition(view: ConsoleView) -> dict[TopicPartition, PartitionFacts]:
@@ -109,78 +63,63 @@ def facts_by_partition(view: ConsoleView) -> dict[TopicPartition, PartitionFacts
     return {each.partition: each for each in view.snapshot.partitions}
 
 
-def attached_state(view: ConsoleView, entry: AttachedStatus) -> str:
-    """Return the state of an attached partition where no loop says it."""
-    if entry.remote.holes:
-        return "holes"
-    if not entry.is_attached:
-        return "not attached"
-    if entry.attached is not None and entry.attached.paused_ms is not None:
-        return "paused"
-    outlook = outlook_of(view, entry)
-    if outlook is None or outlook.error is not None or outlook.is_due is None:
-        return "dirty" if entry.dirty_bytes else State.CLEAN.value
-    figures = outlook.figures
-    if outlook.is_due:
-        is_late = figures is not None and figures.compaction_delay_ms
-        return State.OVERDUE.value if is_late else State.ELIGIBLE.value
-    is_clean = figures is not None and not figures.cleanable.cleanable_bytes
-    return State.CLEAN.value if is_clean and not entry.dirty_bytes else State.NOT_DUE.value
+def _told(each: PartitionStatus, facts: PartitionFacts) -> PartitionStatus:
+    """Return how a partition stands by what the loop says.
+
+    What is wrong comes first, whoever says so; else the loop's word counts, in which only what an
+    outlook knows better is made more exact.
+    """
+    figures, reason = facts.figures or each.looked, facts.reason
+    if each.state is State.HOLES:
+        return replace(each, looked=figures)
+    if each.stored is not None and facts.state is State.ELSEWHERE:
+        told = "" if each.state is State.SET_ASIDE else facts.reason
+        reason = "; ".join(words for words in (each.reason, told) if words)
+    return replace(each, state=_told_state(each.state, facts), reason=reason, looked=figures)
 
 
-def deadline_ms(view: ConsoleView, entry: Entry, facts: PartitionFacts | None) -> int | None:
-    """Return by when a round is due at the latest, None when nobody knows."""
-    if isinstance(entry, PartitionStatus):
-        return None if entry.log is None else entry.log.deadline_ms
-    if facts is not None and facts.figures is not None:
-        return facts.figures.overdue_from_ms
-    if isinstance(entry, AttachedStatus):
-        ahead = outlook_of(view, entry)
-        return None if ahead is None else ahead.deadline_ms
-    outlook = view.outlooks.get(entry.partition)
-    return None if outlook is None else outlook.deadline_ms
+def _told_state(ahead: State, facts: PartitionFacts) -> State:
+    if facts.state is State.ELIGIBLE and facts.figures is not None:
+        return State.OVERDUE if facts.figures.compaction_delay_ms else facts.state
+    knows_better = (facts.state is State.NOT_DUE and ahead in _IDLE) or (
+        facts.state is State.ELSEWHERE and ahead in _URGENT
+    )
+    return ahead if knows_better else facts.state
 
 
-def outlook_of(view: ConsoleView, entry: AttachedStatus) -> PartitionOutlook | None:
-    """Return what comes next of an attached partition, None where nobody has looked."""
-    return None if view.attached is None else view.attached.outlooks.get(entry.partition)
+def reason_of(view: ConsoleView, each: PartitionStatus) -> str:
+    """Return why a partition is in its state, as pages say it; nobody types an option there."""
+    if each.decision is not None:
+        return decision_words(each.decision, names_options=False)
+    found, outlook = each.attached, each.outlook
+    if found is None or each.state is State.HOLES or view.snapshot is not None:
+        return each.reason
+    if not found.is_attached:
+        return "nothing is known of rounds: no decision log that is asked here attached it"
+    kept = sum(waiting.segments for waiting in found.waiting)
+    more = f"; {format_counted(kept, 'replaced segment')} in grace" if kept else ""
+    why = "" if outlook is None else outlook.why
+    if outlook is not None and outlook.error is not None:
+        why = error_text(outlook.error)
+    coming = f"; next round: {why}" if why else ""
+    return f"clean up to offset {found.cleaned_to}{more}{coming}"
 
 
-def reason_of(view: ConsoleView, entry: Entry, facts: PartitionFacts | None) -> str:
-    """Return why a partition is in its state."""
-    if isinstance(entry, PartitionStatus):
-        return entry.reason
-    if isinstance(entry, AttachedStatus):
-        return attached_reason(entry, facts, outlook_of(view, entry))
-    return stored_reason(view, entry, facts)
-
-
-def skipped_class(entry: Entry) -> str | None:
+def skipped_class(each: PartitionStatus) -> str | None:
     """Return the class of the error that a log is skipped for, None where nobody knows it."""
-    if isinstance(entry, PartitionStatus):
-        return None if entry.set_aside is None else entry.set_aside.error_class
-    if isinstance(entry, TierStatus) and entry.uncleanable_reason is not None:
-        mark = read_stored_mark(entry.partition, entry.uncleanable_reason, 0)
-        return None if mark.error_class == mark.reason else mark.error_class
-    return None
+    if each.set_aside is not None:
+        return each.set_aside.error_class
+    if each.stored is None or each.stored.uncleanable_reason is None:
+        return None
+    mark = read_stored_mark(each.partition, each.stored.uncleanable_reason, 0)
+    return None if mark.error_class == mark.reason else mark.error_class
 
 
-def is_damaged(entry: Entry) -> bool:
-    """Say whether a log could not be looked at because a file is damaged."""
-    error = entry.error if isinstance(entry, PartitionStatus) else None
-    return isinstance(error, CorruptError)
-
-
-def is_defect(entry: Entry) -> bool:
-    """Say whether a log is skipped for a defect of keeplast, and not for a damaged file."""
-    error_class = skipped_class(entry)
-    return error_class is not None and error_class not in DAMAGE
-
-
-def state_badge(entry: Entry, state: str) -> str:
+def state_badge(each: PartitionStatus) -> str:
     """Return the state of a log as its badge says it, of one that is skipped with what for."""
-    skipped = state == State.SET_ASIDE.value
-    return skipped_words(skipped_class(entry)) if skipped else state_words(state)
+    if each.state is State.SET_ASIDE:
+        return skipped_words(skipped_class(each))
+    return state_words(each.state)
 
 
 def cleaner_beside(view: ConsoleView) -> str:
@@ -224,78 +163,58 @@ def headings_of(view: ConsoleView) -> tuple[str, str]:
 def dates_words(view: ConsoleView) -> str:
     """Say what the dates of a page rest on, and from where what they are about is gone."""
     if view.attached is not None:
-        loop, place = "attach run", "the remote tier and from brokers' disks"
+        place = "the remote tier and from brokers' disks"
     elif view.status is None:
-        loop, place = "tier run", "the store and from the disks of its hosts"
+        place = "the store and from the disks of its hosts"
     else:
-        loop = "run"
         place = "this directory; other replicas of a log have their own cleaning"
     return (
-        f"Each date is kept at the latest, while keeplast {loop} goes on and its rounds succeed. "
+        f"Each date is kept at the latest, while keeplast run goes on and its rounds succeed. "
         f"Gone is gone from {place}."
     )
 
 
-def settings_of(view: ConsoleView, entry: Entry) -> Settings | None:
+def settings_of(view: ConsoleView, each: PartitionStatus) -> Settings | None:
     """Return the settings that count for a partition, a store's as they are kept with it.
 
     None where nobody knows them.
     """
-    if isinstance(entry, TierStatus):
-        topic = entry.partition.topic
-        return Settings([Layer(KEPT_SOURCE, topics={topic: entry.settings})])
-    return view.settings
+    if each.stored is None:
+        return view.settings
+    return Settings([Layer(KEPT_SOURCE, topics={each.partition.topic: each.stored.settings})])
 
 
-def least_ratio(view: ConsoleView, entry: Entry) -> str:
+def least_ratio(view: ConsoleView, each: PartitionStatus) -> str:
     """Return the dirty ratio that a log has to be above, empty where nobody knows it."""
-    settings = settings_of(view, entry)
+    settings = settings_of(view, each)
     if settings is None:
         return ""
-    found = settings.effective(BY_KEY[MIN_RATIO], entry.partition.topic)
+    found = settings.effective(BY_KEY[MIN_RATIO], each.partition.topic)
     return f"{found.number:g}"
 
 
-def has_longest_lag(view: ConsoleView, entry: Entry) -> bool | None:
+def has_longest_lag(view: ConsoleView, each: PartitionStatus) -> bool | None:
     """Say whether a log becomes overdue at all; None where nobody knows."""
-    settings = settings_of(view, entry)
+    settings = settings_of(view, each)
     if settings is None:
         return None
-    return settings.effective(BY_KEY[MAX_LAG], entry.partition.topic).number < INT64_MAX
+    return settings.effective(BY_KEY[MAX_LAG], each.partition.topic).number < INT64_MAX
 
 
-def holes_words(entry: AttachedStatus) -> list[str]:
-    """Return what nothing serves of an attached partition, a sentence each."""
-    return [
-        f"nothing serves offsets {first} to {last}; who reads them is sent elsewhere, or stops"
-        for first, last in entry.remote.holes
-    ]
+def place_head(view: ConsoleView) -> dict[str, Any]:
+    """Return how documents name the place."""
+    if view.status is not None:
+        return {"place": shown(str(view.status.root)), "kind": PlaceKind.DIRECTORY}
+    if view.attached is not None:
+        return {"place": f"kafka://{view.attached.address}", "kind": PlaceKind.CLUSTER}
+    return {"place": view.place, "kind": PlaceKind.STORE}
 
 
-def attached_reason(
-    entry: AttachedStatus, facts: PartitionFacts | None, outlook: PartitionOutlook | None
-) -> str:
-    """Say why an attached partition is in its state."""
-    if entry.remote.holes:
-        return holes_words(entry)[0]
-    if facts is not None:
-        return facts.reason
-    if not entry.is_attached:
-        return "nothing is known of rounds: no decision log that is asked here attached it"
-    kept = sum(each.segments for each in entry.waiting)
-    more = f"; {format_counted(kept, 'replaced segment')} in grace" if kept else ""
-    coming = "" if outlook is None else f"; next round: {outlook.error or outlook.why}"
-    return f"clean up to offset {entry.cleaned_to}{more}{coming}"
-
-
-def ratio_of(entry: Entry) -> float:
-    """Return which part is dirty, 0 where nobody could look."""
-    if not isinstance(entry, PartitionStatus):
-        return entry.ratio
-    return 0.0 if entry.log is None else entry.log.figures.cleanable.ratio
-
-
-def find_entry(view: ConsoleView, partition: TopicPartition) -> Entry | None:
-    """Return a partition of the view, None when it has no such."""
-    found = _unordered(view) if view.status is None else view.status.partitions
-    return next((each for each in found if each.partition == partition), None)
+def status_among(view: ConsoleView, found: Sequence[PartitionStatus]) -> PlaceStatus:
+    """Return the status of the place with these partitions alone."""
+    rows = tuple(found)
+    if view.status is not None:
+        return replace(view.status, partitions=rows)
+    if view.attached is not None:
+        return replace(view.attached, partitions=rows)
+    return StoreStatus(now_ms=view.now_ms, partitions=rows, given_up=view.given_up)

@@ -1,4 +1,4 @@
-"""A log drawn to scale as parts of a strip: where each begins, how wide it is, which zone it is in.
+"""A log drawn to scale as parts of a strip: where each begins, how wide it is, in which region.
 
 Lengths are bytes, in thousandths of the strip; what is there gets :data:`PART_MIN` at least, so
 that none disappears, as long as all that is widened for it takes no more than :data:`WIDENED_MAX`:
@@ -11,61 +11,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from itertools import groupby
+from itertools import groupby, zip_longest
 
-from keeplast.cleaner.reasons import (
-    BoundNote,
-    HoldLimit,
-    LagLimit,
-    Limit,
-    NothingBelow,
-    TransactionLimit,
-    WatermarkLimit,
-)
 from keeplast.inspect.status import LogStatus
-from keeplast.model.offsets import range_text
-from keeplast.model.size import format_bytes, format_counted
+from keeplast.model.partition import LogRegion, range_text
+from keeplast.model.text import format_bytes, format_counted
+from keeplast.service.attached_outlook import PartitionOutlook
 from keeplast.service.attached_status import AttachedStatus
-from keeplast.store.status import Place, RegionName, TierStatus
+from keeplast.service.status import PartitionStatus
+from keeplast.store.status import Place, TierStatus
 
 WIDTH = 1000
 PART_MIN = 4
 WIDENED_MAX = 50
 """So much of a strip goes to what would be narrower than can be seen."""
 PARTS_MAX = 200
-"""A strip of more segments is drawn by zones."""
-
-
-class Zone(StrEnum):
-    """What a part of a log is to the next round."""
-
-    CLEAN = "clean"
-    DIRTY = "dirty"
-    HELD = "held back"
-    UNSTABLE = "unstable"
-    ACTIVE = "active"
-    HIDDEN = "hidden"
-    BROKERS = "on brokers alone"
-
-
-_REGIONS = {
-    RegionName.CLEANED: Zone.CLEAN,
-    RegionName.DIRTY: Zone.DIRTY,
-    RegionName.UNCLEANABLE: Zone.HELD,
-    RegionName.UNSTABLE: Zone.UNSTABLE,
-    RegionName.ACTIVE: Zone.ACTIVE,
-}
+"""A strip of more segments is drawn by regions."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:
-    """A segment and its zone: offsets ``[start, end)``; times None where nobody looked.
+    """A segment and its region: offsets ``[start, end)``; times None where nobody looked.
 
     ``place`` says in which tier it is, of a store only.
     """
 
-    zone: Zone
+    region: LogRegion
     start: int
     end: int
     size_bytes: int
@@ -78,7 +49,7 @@ class SegmentPart:
 class StripPart:
     """A drawn part: from ``x``, ``width`` wide, in thousandths; ``words`` say all of it."""
 
-    zone: Zone
+    region: LogRegion
     x: float
     width: float
     words: str
@@ -100,93 +71,103 @@ class StripMark:
 
 
 def log_parts(log: LogStatus) -> tuple[SegmentPart, ...]:
-    """Return the segments of a log, each with its zone; one is clean that begins below the dirty
-    ones, as in Kafka.
-    """
-    bound, first_dirty = log.figures.cleanable.bound, log.figures.first_dirty
-    held = _held_zone(_limit(log))
-    ends = [*(each.base_offset for each in log.segments[1:]), log.log_end]
-    parts = []
-    for index, (segment, end) in enumerate(zip(log.segments, ends, strict=True)):
-        if segment.base_offset < first_dirty and end <= max(first_dirty, bound):
-            zone = Zone.CLEAN if end <= first_dirty else Zone.DIRTY
-        elif segment.base_offset < bound:
-            zone = Zone.DIRTY
-        elif index == len(log.segments) - 1:
-            zone = Zone.ACTIVE
-        else:
-            zone = held
-        largest = segment.largest_timestamp_ms
-        parts.append(
-            SegmentPart(
-                zone, segment.base_offset, end, segment.size_bytes,
-                segment.first_timestamp_ms, None if largest < 0 else largest,
-            )
-        )  # fmt: skip
-    return tuple(parts)
-
-
-def tier_parts(status: TierStatus) -> tuple[SegmentPart, ...]:
-    """Return the segments of a partition in a store."""
+    """Return the segments of a log, each with its region."""
     return tuple(
         SegmentPart(
-            _REGIONS[each.region], each.base_offset, each.end_offset, each.size_bytes,
+            region, each.base_offset, end, each.size_bytes, each.first_timestamp_ms,
+            None if each.largest_timestamp_ms < 0 else each.largest_timestamp_ms,
+        )
+        for each, end, region in zip(log.segments, log.ends, log.regions, strict=True)
+    )  # fmt: skip
+
+
+def parts_of(each: PartitionStatus) -> tuple[SegmentPart, ...]:
+    """Return the segments of a partition, of a live cluster those that brokers serve."""
+    if each.log is not None:
+        return log_parts(each.log)
+    if each.stored is not None:
+        return _tier_parts(each.stored)
+    return () if each.attached is None else _attached_parts(each.attached, each.outlook)
+
+
+def offsets_of(each: PartitionStatus) -> list[tuple[str, int]]:
+    """Return the offsets that matter to rounds, ascending as far as they are ordered."""
+    log, stored, attached = each.log, each.stored, each.attached
+    if log is not None:
+        return [
+            ("log start", log.log_start), ("first dirty", log.figures.first_dirty),
+            ("cleanable to", log.figures.cleanable.bound), ("log end", log.log_end),
+        ]  # fmt: skip
+    if stored is not None:
+        ends = [("remote end", stored.remote_end)]
+        if stored.local_bytes is not None:
+            ends.append(("log end", stored.log_end))
+        return [
+            ("log start", stored.log_start), ("first dirty", stored.first_dirty),
+            ("cleanable to", stored.cleanable_to), *ends,
+        ]  # fmt: skip
+    if attached is None:
+        return []
+    last = attached.remote.remote_end
+    begins = [("log start", attached.remote.log.start), ("clean to", attached.cleaned_to)]
+    return begins if last is None else [*begins, ("remote end", last + 1)]
+
+
+def _tier_parts(status: TierStatus) -> tuple[SegmentPart, ...]:
+    return tuple(
+        SegmentPart(
+            each.region, each.base_offset, each.end_offset, each.size_bytes,
             place=each.place.value,
         )
         for each in status.segments
     )  # fmt: skip
 
 
-def attached_parts(status: AttachedStatus) -> tuple[SegmentPart, ...]:
-    """Return what brokers serve of an attached partition: clean below what rounds have cleaned."""
+def _attached_parts(
+    status: AttachedStatus, outlook: PartitionOutlook | None
+) -> tuple[SegmentPart, ...]:
+    """Return what is served, in the regions of the outlook; of one that failed by what is clean."""
+    regions = [] if outlook is None else [each.region for each in outlook.segments]
+    cleaned_to = status.cleaned_to
     return tuple(
         SegmentPart(
-            Zone.CLEAN if each.end <= status.cleaned_to else Zone.DIRTY, each.start, each.end,
-            each.size_bytes, largest_ms=each.largest_ms,
+            region or (LogRegion.CLEAN if each.end <= cleaned_to else LogRegion.DIRTY),
+            each.start, each.end, each.size_bytes, largest_ms=each.largest_ms,
             place="served, compacted" if each.is_compacted else "served, a broker's",
         )
-        for each in status.served
+        for each, region in zip_longest(status.served, regions)
     )  # fmt: skip
 
 
-def hidden_parts(status: AttachedStatus) -> tuple[SegmentPart, ...]:
-    """Return what lies in the remote tier and is not served: replaced, on its way in or out."""
+def hidden_parts(each: PartitionStatus) -> tuple[SegmentPart, ...]:
+    """Return what lies in the remote tier and is not served: replaced, on its way in or out.
+
+    Of a live cluster alone.
+    """
     return tuple(
         SegmentPart(
-            Zone.HIDDEN, each.start, each.end, each.size_bytes, largest_ms=each.largest_ms,
+            LogRegion.HIDDEN, each.start, each.end, each.size_bytes, largest_ms=each.largest_ms,
             place=each.use.value,
         )
-        for each in status.others
+        for each in (() if each.attached is None else each.attached.others)
     )  # fmt: skip
 
 
-def _limit(log: LogStatus) -> Limit | None:
-    if isinstance(log.decision, NothingBelow):
-        return log.decision.limit
-    return next((note.limit for note in log.notes if isinstance(note, BoundNote)), None)
-
-
-def _held_zone(limit: Limit | None) -> Zone:
-    if isinstance(limit, TransactionLimit | WatermarkLimit):
-        return Zone.UNSTABLE
-    return Zone.HELD if isinstance(limit, LagLimit | HoldLimit) else Zone.ACTIVE
-
-
-def zone_bytes(parts: Sequence[SegmentPart]) -> dict[Zone, int]:
-    """Return the bytes of each zone that has any."""
-    found: dict[Zone, int] = {}
+def region_bytes(parts: Sequence[SegmentPart]) -> dict[LogRegion, int]:
+    """Return the bytes of each region that has any."""
+    found: dict[LogRegion, int] = {}
     for each in parts:
-        found[each.zone] = found.get(each.zone, 0) + each.size_bytes
-    return {zone: found[zone] for zone in Zone if found.get(zone)}
+        found[each.region] = found.get(each.region, 0) + each.size_bytes
+    return {region: found[region] for region in LogRegion if found.get(region)}
 
 
-def by_zone(parts: Sequence[SegmentPart]) -> tuple[StripPart, ...]:
-    """Return a strip of one part a zone."""
-    return _drawn([each for each in _grouped(parts, _zone_of) if _bytes_of(each)], _zone_words)
+def by_region(parts: Sequence[SegmentPart]) -> tuple[StripPart, ...]:
+    """Return a strip of one part a region."""
+    return _drawn([each for each in _grouped(parts, _region_of) if _bytes_of(each)], _region_words)
 
 
 def by_segment(parts: Sequence[SegmentPart]) -> tuple[StripPart, ...]:
-    """Return a strip of one part a segment; by zones and tiers when there are too many."""
+    """Return a strip of one part a segment; by regions and tiers when there are too many."""
     return _drawn(_shown_groups(parts), _group_words)
 
 
@@ -196,35 +177,41 @@ def in_tier(parts: Sequence[SegmentPart], *, is_local: bool) -> tuple[StripPart,
     return _of_places(_shown_groups(parts), wanted, _group_words)
 
 
-def zones_in_tier(parts: Sequence[SegmentPart], *, is_local: bool) -> tuple[StripPart, ...]:
-    """Return the same by zones."""
+def regions_in_tier(parts: Sequence[SegmentPart], *, is_local: bool) -> tuple[StripPart, ...]:
+    """Return the same by regions."""
     wanted = (Place.LOCAL, Place.BOTH) if is_local else (Place.REMOTE, Place.BOTH)
-    return _of_places(_grouped(parts, _zone_and_place_of), wanted, _zone_words)
+    return _of_places(_grouped(parts, _region_and_place_of), wanted, _region_words)
 
 
-def brokers_line(status: AttachedStatus) -> tuple[StripPart, ...]:
+def brokers_line(status: AttachedStatus | None) -> tuple[StripPart, ...]:
     """Return the line of what only brokers have of an attached partition, empty where nothing is.
 
     Nobody told how many bytes that is: the line is the log from its start to its end by offsets.
     """
+    if status is None:
+        return ()
     log, remote_end = status.remote.log, status.remote.remote_end
     begin = log.start if remote_end is None else max(remote_end + 1, log.start)
     if begin >= log.end:
         return ()
     x = round(WIDTH * (begin - log.start) / (log.end - log.start), 1)
     width = round(max(WIDTH - x, PART_MIN), 1)
-    words = f"{Zone.BROKERS.value}: {range_text(begin, log.end)}"
-    return (StripPart(Zone.BROKERS, min(x, float(WIDTH - PART_MIN)), width, words, begin),)
+    words = f"{LogRegion.BROKERS_ONLY.words}: {range_text(begin, log.end)}"
+    return (
+        StripPart(LogRegion.BROKERS_ONLY, min(x, float(WIDTH - PART_MIN)), width, words, begin),
+    )
 
 
-def _zone_of(part: SegmentPart) -> tuple[int, int]:
-    return list(Zone).index(part.zone), 0
+def _region_of(part: SegmentPart) -> tuple[int, int]:
+    return list(LogRegion).index(part.region), 0
 
 
-def _zone_and_place_of(part: SegmentPart) -> tuple[int, int]:
-    """Return what parts of one zone in one tier have in common, in the order of offsets."""
+def _region_and_place_of(part: SegmentPart) -> tuple[int, int]:
+    """Return what parts of one region in one tier have in common, in the order of offsets."""
     places = [each.value for each in Place]
-    return list(Zone).index(part.zone), places.index(part.place) if part.place in places else 0
+    return list(LogRegion).index(part.region), places.index(
+        part.place
+    ) if part.place in places else 0
 
 
 Group = tuple[SegmentPart, ...]
@@ -233,14 +220,14 @@ Group = tuple[SegmentPart, ...]
 def _shown_groups(parts: Sequence[SegmentPart]) -> list[Group]:
     """Return what is drawn as one part each."""
     if len(parts) > PARTS_MAX:
-        return _grouped(parts, _zone_and_place_of)
+        return _grouped(parts, _region_and_place_of)
     return [(each,) for each in parts]
 
 
 def _grouped(
     parts: Sequence[SegmentPart], key: Callable[[SegmentPart], tuple[int, int]]
 ) -> list[Group]:
-    # Zones ascend with offsets; a log whose do not is drawn zone after zone, and so bounded too.
+    # Regions ascend with offsets; a log whose do not is drawn region by region, and so bounded too.
     return [tuple(its) for _, its in groupby(sorted(parts, key=key), key)]
 
 
@@ -250,15 +237,15 @@ def _bytes_of(group: Group) -> int:
 
 def _drawn(groups: Sequence[Group], words: Callable[[Group], str]) -> tuple[StripPart, ...]:
     return tuple(
-        StripPart(group[0].zone, round(x, 1), round(width, 1), words(group), group[0].start)
+        StripPart(group[0].region, round(x, 1), round(width, 1), words(group), group[0].start)
         for group, (x, width) in zip(
             groups, _laid([_bytes_of(each) for each in groups]), strict=True
         )
     )
 
 
-def _zone_words(group: Group) -> str:
-    return f"{group[0].zone.value} {format_bytes(_bytes_of(group))}"
+def _region_words(group: Group) -> str:
+    return f"{group[0].region.words} {format_bytes(_bytes_of(group))}"
 
 
 def _group_words(group: Group) -> str:
@@ -268,7 +255,7 @@ def _group_words(group: Group) -> str:
     places = {part.place for part in group}
     (where,) = places if len(places) == 1 else (None,)
     return (
-        f"{group[0].zone.value}: {format_counted(len(group), 'segment')}, "
+        f"{group[0].region.words}: {format_counted(len(group), 'segment')}, "
         f"{range_text(group[0].start, max(part.end for part in group))}, {format_bytes(size)}"
         + ("" if where is None else f", {where}")
     )
@@ -288,7 +275,7 @@ def part_words(part: SegmentPart) -> str:
     """Return a segment in words."""
     where = "" if part.place is None else f", {part.place}"
     return (
-        f"{part.zone.value}: segment {part.start}, {range_text(part.start, part.end)}, "
+        f"{part.region.words}: segment {part.start}, {range_text(part.start, part.end)}, "
         f"{format_bytes(part.size_bytes)}{where}"
     )
 
@@ -346,6 +333,6 @@ def _laid(sizes: Sequence[int]) -> list[tuple[float, float]]:
 
 def twin_of(parts: Sequence[SegmentPart]) -> str:
     """Return what a strip shows in words."""
-    sizes = zone_bytes(parts)
-    words = ", ".join(f"{zone.value} {format_bytes(size)}" for zone, size in sizes.items())
+    sizes = region_bytes(parts)
+    words = ", ".join(f"{region.words} {format_bytes(size)}" for region, size in sizes.items())
     return words or "empty"

@@ -10,25 +10,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from keeplast.clock import Clock
 from keeplast.config.settings import Settings
 from keeplast.errors import CompactionError, error_text
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
-from keeplast.model.redaction import without_secrets
-from keeplast.service.attached_report import AttachedReport
-from keeplast.service.control import Control
-from keeplast.service.directory_look import DirectoryLook
+from keeplast.model.text import without_secrets
+from keeplast.service.attached_report import ClusterStatus
 from keeplast.service.gauges import GaugeObserver
-from keeplast.service.live import LiveProgress
+from keeplast.service.live import Control, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine, ReceiptShelf
-from keeplast.service.snapshot import PartitionFacts, Snapshot
+from keeplast.service.snapshot import DirectoryLook, Snapshot
 from keeplast.service.status import DirectoryStatus
-from keeplast.service.store_outlook import StoreOutlook
-from keeplast.store.status import TierStatus
-from keeplast.tier.state.round_days import RoundDay
+
+if TYPE_CHECKING:
+    # Not needed to show a directory, and heavy.
+    from keeplast.service.store_facts import StoreOutlook
+    from keeplast.store.status import TierStatus
+    from keeplast.tier.state.kept_rounds import RoundDay
 
 PAUSE_SECONDS_MIN = 5.0
 IDLE_SHARE = 50
@@ -52,7 +53,7 @@ class ConsoleView:
     status: DirectoryStatus | None = None
     tiers: tuple[TierStatus, ...] = ()
     given_up: tuple[TopicPartition, ...] = ()
-    attached: AttachedReport | None = None
+    attached: ClusterStatus | None = None
     round_days: tuple[RoundDay, ...] = ()
     outlooks: Mapping[TopicPartition, StoreOutlook] = field(default_factory=dict)
     settings: Settings | None = None
@@ -61,11 +62,6 @@ class ConsoleView:
     unreadable_receipts: int = 0
     problem: str | None = None
     serial: int = 0
-
-    def facts(self, partition: TopicPartition) -> PartitionFacts | None:
-        """Return what the loop says of a partition, None where nothing runs."""
-        found = () if self.snapshot is None else self.snapshot.partitions
-        return next((each for each in found if each.partition == partition), None)
 
 
 class ViewSource(Protocol):
@@ -106,7 +102,7 @@ class Looked:
     directory: DirectoryLook | None = None
     tiers: tuple[TierStatus, ...] = ()
     given_up: tuple[TopicPartition, ...] = ()
-    attached: AttachedReport | None = None
+    attached: ClusterStatus | None = None
     round_days: tuple[RoundDay, ...] = ()
     outlooks: Mapping[TopicPartition, StoreOutlook] = field(default_factory=dict)
     settings: Settings | None = None

@@ -6,37 +6,41 @@ Texts are as they are; the template escapes them. A page is bounded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from keeplast.clock import time_text
 from keeplast.model.partition import TopicPartition
-from keeplast.model.size import format_bytes, format_count, format_counted
+from keeplast.model.text import format_bytes, format_count, format_counted
 from keeplast.service.console.anatomy import SettingRow, setting_rows
-from keeplast.service.console.error_words import brief, place_in, sentence_of
 from keeplast.service.console.pages import (
     ROWS,
     Query,
     log_url,
-    size_of,
     state_counts,
 )
-from keeplast.service.console.remedies import is_wrong, remedy_of
-from keeplast.service.console.shown_time import NO_TIME, ShownTime, moment
 from keeplast.service.console.standing import (
-    Entry,
     entries,
+    facts_by_partition,
     reason_of,
     state_badge,
-    state_of,
 )
 from keeplast.service.console.view import ConsoleView
+from keeplast.service.console.wording import (
+    NO_TIME,
+    ShownTime,
+    brief,
+    is_wrong,
+    moment,
+    place_in,
+    remedy_of,
+    sentence_of,
+)
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import AttachedTotals, PartitionFacts
 from keeplast.service.status import PartitionStatus, State
-from keeplast.service.status_words import seconds_text, state_words
-from keeplast.store.status import TierStatus
-from keeplast.tier.state.round_days import RoundSums
+from keeplast.service.status_words import seconds_text
+from keeplast.tier.state.kept_rounds import RoundSums
 
 QUEUE_MAX = 50
 DUE = (State.OVERDUE.value, State.ELIGIBLE.value, State.EXPIRED.value)
@@ -92,47 +96,31 @@ class Trouble:
 
 def troubles(view: ConsoleView) -> list[Trouble]:
     """Return what needs attention, the most urgent first; whose it is elsewhere, its owner's."""
-    if view.status is not None:
-        return [_directory_trouble(view, each) for each in view.status.partitions
-                if is_wrong(each.state.value)]  # fmt: skip
-    facts = {} if view.snapshot is None else {e.partition: e for e in view.snapshot.partitions}
-    found, known = [], set()
-    for each in entries(view):
-        known.add(each.partition)
-        its = facts.get(each.partition)
-        state = state_of(view, each, its)
-        if is_wrong(state):
-            reason = reason_of(view, each, its)
-            found.append(_trouble(view, each.partition, state, reason, its, each))
+    facts, found = facts_by_partition(view), entries(view)
+    known = {each.partition for each in found}
     # What a loop cannot even look at, the watcher beside it may not have.
-    for partition, told in facts.items():
-        state = told.state.value
-        if partition not in known and is_wrong(state):
-            found.append(_trouble(view, partition, state, told.reason, told, None))
-    return found
+    alone = (
+        PartitionStatus(partition, told.state, told.reason)
+        for partition, told in facts.items()
+        if partition not in known
+    )
+    return [
+        _trouble(view, each, facts.get(each.partition))
+        for each in (*found, *alone)
+        if is_wrong(each.state)
+    ]
 
 
-def _directory_trouble(view: ConsoleView, each: PartitionStatus) -> Trouble:
-    mark, state = each.set_aside or each.failing, each.state.value
-    found = _trouble(view, each.partition, state, each.reason, None, each)
-    if mark is None:
-        return found
-    return replace(found, path=mark.path, position=mark.position, since_ms=mark.since_ms)
-
-
-def _trouble(
-    view: ConsoleView,
-    partition: TopicPartition,
-    state: str,
-    reason: str,
-    facts: PartitionFacts | None,
-    entry: Entry | None,
-) -> Trouble:
+def _trouble(view: ConsoleView, each: PartitionStatus, facts: PartitionFacts | None) -> Trouble:
+    reason, mark = reason_of(view, each), each.set_aside or each.failing
     path, position = place_in(reason)
     since_ms = None if facts is None else facts.set_aside_since_ms
-    remedy = remedy_of(view, state, entry)
-    badge = state_words(state) if entry is None else state_badge(entry, state)
-    return Trouble(partition, state, reason, path, position, since_ms, remedy, badge)
+    if mark is not None:
+        path, position, since_ms = mark.path, mark.position, mark.since_ms
+    return Trouble(
+        each.partition, each.state.value, reason, path, position, since_ms,
+        remedy_of(view, each), state_badge(each),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +135,14 @@ class DueLine:
 
 def due_lines(view: ConsoleView) -> list[DueLine]:
     """Return what is due or overdue, on every host, the most urgent first."""
-    facts = {} if view.snapshot is None else {e.partition: e for e in view.snapshot.partitions}
-    found = []
-    for each in entries(view):
-        its = None if view.status is not None else facts.get(each.partition)
-        state = state_of(view, each, its)
-        if state in DUE:
-            owner = each.owner if isinstance(each, TierStatus) else ""
-            found.append(DueLine(each.partition, state, reason_of(view, each, its), owner))
-    return found
+    return [
+        DueLine(
+            each.partition, each.state.value, reason_of(view, each),
+            "" if each.stored is None else each.stored.owner,
+        )
+        for each in entries(view)
+        if each.state in DUE
+    ]  # fmt: skip
 
 
 def others_words(view: ConsoleView) -> str:
@@ -363,7 +350,7 @@ def _growth_of_store(view: ConsoleView, first_ms: int) -> Growth:
 
 
 def _size_now(view: ConsoleView) -> int:
-    return sum(size_of(each) for each in entries(view))
+    return sum(each.size_bytes or 0 for each in entries(view))
 
 
 def cap_lines(view: ConsoleView) -> list[str]:

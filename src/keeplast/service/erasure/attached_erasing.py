@@ -1,14 +1,21 @@
 """Searches a live cluster's remote tier for keys that must go: the answer of ``erase keys``.
 
 Cluster, decision log and objects are only read: nothing is claimed and nothing is changed.
+
+What an erasure certificate says of attached topics: the remote tier of a live cluster.
+
+Brokers keep what they serve on their own disks too, and may upload it anew: nothing of that is
+searched, and it is said. The decision log's epoch of a partition and the end of the metadata topic
+only grow: lower ones are of what came back from a backup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 from keeplast.attach.answers.erasure import (
     AttachedTraces,
@@ -18,28 +25,48 @@ from keeplast.attach.answers.erasure import (
     search_listed,
 )
 from keeplast.attach.answers.explain import RemoteLog, collected_times
-from keeplast.attach.held.kept_folds import fold_known
+from keeplast.attach.held.metadata_view import fold_known
+from keeplast.attach.rounds.attached_files import attached_path
 from keeplast.attach.rounds.round import RoundWish
 from keeplast.clock import Clock
-from keeplast.cluster.facts import ClusterFacts, TopicFacts
 from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.layouts.layout import RemoteLayout
-from keeplast.cluster.live_cluster import MetadataReader
-from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
-from keeplast.cluster.status import name_of
+from keeplast.cluster.live_cluster import ClusterFacts, MetadataReader, TopicFacts
+from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache, name_of
+from keeplast.cluster.metadata_log import FoldedMetadata
 from keeplast.config.settings import Settings
 from keeplast.errors import invariant
+from keeplast.format.identifier import encode_id, metadata_partition
 from keeplast.format.remote_log_metadata import TopicIdPartition
-from keeplast.inspect.erasure_search import WantedKeys
+from keeplast.inspect.erasure_search import PartitionSearch, WantedKeys
 from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.traces import LastTrace, find_attached_trace
+from keeplast.log.partition_log import PartitionFiles, Tail
+from keeplast.model.erasure_request import KeyHasher
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.workspace import Workspace
+from keeplast.service.attached_outlook import dated, removal_pace
 from keeplast.service.cluster_answer import AskedCluster, remote_log
+from keeplast.service.erasure.certificate import (
+    ATTACHED,
+    NOT_SEARCHED,
+    NOT_SEARCHED_OF_UNKNOWN,
+    SEARCHED_OF_UNKNOWN,
+    CertifiedPlace,
+    SearchedPlace,
+    receipts_standing,
+)
+from keeplast.service.erasure.certificate_check import (
+    CertificateStanding,
+    PartitionStanding,
+    age,
+    compare_each,
+    judge,
+    wanted_keys,
+)
 from keeplast.service.erasure.erasing import Search, SearchedLog, search_logs, with_foreign
 from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.search_tasks import SearchRunner
-from keeplast.service.tombstone_dates import dated, removal_pace
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import AttachedName
@@ -132,7 +159,7 @@ class AttachedDates:
 
     def erased_words(self, partition: TopicPartition) -> str:
         """Return why nobody knows."""
-        return "no date: nobody knows when brokers copy more"
+        return "no date: when brokers copy more is not known"
 
     def last_trace(self, found: KeyExplanation) -> LastTrace:
         """Return by when the last record of the key is gone from what brokers serve."""
@@ -222,3 +249,189 @@ def _why_left_out(
     if topic.is_tiered or (cache is not None and cache.segment_count):
         return None
     return "the topic is not tiered: brokers alone have it"
+
+
+SEARCHED_IN_TIER = (
+    "every batch of every segment of the remote tier that brokers serve, decompressed, up to "
+    "searched_to",
+    "segments that were copied or made, whose place others have taken, and that are not collected",
+    "the list of the partitions' objects, at a moment behind the search: none was there that was "
+    "not searched and begins below searched_to",
+)
+NOT_SEARCHED_OF_ATTACHED = (
+    "brokers' local logs, which have more than the remote tier serves, and what brokers upload of "
+    "them later, also below searched_to",
+    "brokers' and plugins' caches of segments and indexes",
+    "keeplast's own filters beside segments, which have keyed hashes of keys in some of their bits",
+    "earlier topics of the same names, with other ids",
+    "uploads that were given up, as far as the store does not list them",
+    "the decision log's database, its logs and its backups",
+)
+
+
+def attached_place(facts: ClusterFacts, folded: FoldedMetadata, log: DecisionLog) -> CertifiedPlace:
+    """Return what is said of topics, before they are searched: what is found then is no older."""
+    found = [(topic, number) for topic in facts.topics for number in range(topic.partition_count)]
+    return CertifiedPlace(
+        {
+            "kind": ATTACHED, "cluster_id": facts.cluster_id, "directory_id": None,
+            "node_id": None, "decision_log": log.store_id(),
+        },
+        (*SEARCHED_IN_TIER, SEARCHED_OF_UNKNOWN),
+        (*NOT_SEARCHED, *NOT_SEARCHED_OF_ATTACHED, NOT_SEARCHED_OF_UNKNOWN),
+        {TopicPartition(t.name, number): encode_id(t.topic_id) for t, number in found},
+        {TopicPartition(t.name, n): _epoch(facts, log, t, n) for t, n in found},
+        {TopicPartition(t.name, n): _metadata_end(facts, folded, t, n) for t, n in found},
+    )  # fmt: skip
+
+
+def _epoch(facts: ClusterFacts, log: DecisionLog, topic: TopicFacts, number: int) -> int:
+    """Return at which epoch a partition was claimed last, 0 where it never was."""
+    held = log.find(AttachedName(facts.cluster_id, name_of(topic, number)))
+    return 0 if held is None else held.epoch
+
+
+def _metadata_end(
+    facts: ClusterFacts, folded: FoldedMetadata, topic: TopicFacts, number: int
+) -> int:
+    if facts.metadata_topic is None:
+        return 0
+    at = metadata_partition(topic.topic_id, number, facts.metadata_topic.partition_count)
+    return folded.ranges[at].end
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTier:
+    """A live cluster's remote tier as it stands; ``folded`` is its metadata topic, to the end."""
+
+    cluster: AskedCluster
+    facts: ClusterFacts
+    folded: FoldedMetadata
+    log: DecisionLog
+    layout: RemoteLayout
+    settings: Settings
+
+
+def search_tier(
+    tier: LiveTier,
+    clock: Clock,
+    keys: ErasureKeys,
+    *,
+    grace_ms: int,
+    receipt: Path | None = None,
+    planned: Callable[[int], None] = lambda _: None,
+    progressed: Callable[[int], None] = lambda _: None,
+    runner: SearchRunner | None = None,
+) -> SearchedPlace:
+    """Search the remote tier of the topics that were looked at, for what a certificate rests on.
+
+    ``receipt`` is held against the heads that the decision log keeps. RefusedError where it is
+    broken.
+    """
+    standing = receipts_standing(receipt, tier.log.facts)
+    place = attached_place(tier.facts, tier.folded, tier.log)
+    answer = find_attached_traces(
+        tier.cluster, tier.facts, tier.folded.cache, tier.log, tier.layout, tier.settings, clock,
+        keys, grace_ms=grace_ms, planned=planned, progressed=progressed, runner=runner,
+    )  # fmt: skip
+    return SearchedPlace(answer, place, standing)
+
+
+def compare_attached(
+    statement: Mapping[str, Any],
+    tier: LiveTier,
+    hasher: KeyHasher | None,
+    clock: Clock,
+    *,
+    behind: str | None = None,
+    memory_bytes: int = MEMORY_BYTES_DEFAULT,
+    progressed: Callable[[int], None] = lambda _: None,
+) -> tuple[PartitionStanding, ...]:
+    """Compare what a remote tier has now with a certificate; reads only.
+
+    ``behind`` is why receipts do not reach the certificate's. Without ``hasher`` nobody looks for
+    keys, and what has changed is told as such.
+    """
+    wanted = wanted_keys(statement, hasher)
+    asked = Search(wanted, clock.now_ms(), Workspace(memory_bytes), progressed)
+    strange = _strangeness(statement, tier.facts)
+    topics = {each.name: each for each in tier.facts.topics}
+
+    def compare(entry: Mapping[str, Any], partition: TopicPartition) -> PartitionStanding:
+        if strange is not None:
+            return PartitionStanding(partition, CertificateStanding.OTHER, strange)
+        topic = topics.get(partition.topic)
+        if topic is None or partition.partition >= topic.partition_count:
+            why = "there is no such partition"
+            return PartitionStanding(partition, CertificateStanding.MISSING, why)
+        if entry["topic_id"] != encode_id(topic.topic_id):
+            why = f"the topic was made anew: its id is {encode_id(topic.topic_id)}"
+            return PartitionStanding(partition, CertificateStanding.OTHER, why)
+        return _compare(entry, tier, topic, partition, asked, clock, behind)
+
+    return compare_each(statement["partitions"], compare)
+
+
+def _strangeness(statement: Mapping[str, Any], facts: ClusterFacts) -> str | None:
+    """Return why a cluster is not the one that a certificate is about, None when it may be."""
+    place = statement["place"]
+    if place["kind"] != ATTACHED:
+        return f"the certificate is about a {place['kind']}"
+    if place["cluster_id"] != facts.cluster_id:
+        return f"another cluster: {facts.cluster_id}, the certificate's is {place['cluster_id']}"
+    return None
+
+
+def _compare(
+    entry: Mapping[str, Any],
+    tier: LiveTier,
+    topic: TopicFacts,
+    partition: TopicPartition,
+    asked: Search,
+    clock: Clock,
+    behind: str | None,
+) -> PartitionStanding:
+    number = partition.partition
+    older = _older(
+        entry, _epoch(tier.facts, tier.log, topic, number),
+        _metadata_end(tier.facts, tier.folded, topic, number),
+    )  # fmt: skip
+    remote, wish = remote_log(
+        tier.cluster, BrokerGroups(tier.cluster), tier.facts, tier.folded.cache, tier.log,
+        tier.settings, topic, number, clock.now_ms(),
+    )  # fmt: skip
+    at = name_of(topic, number)
+    listed = ListedTier(
+        tier.cluster, tier.facts, tier.log, tier.layout, at, clock, lambda: asked.workspace,
+        asked.progressed,
+    )  # fmt: skip
+    found = TieredLog(tier.layout, remote, at, wish, clock).search(asked)
+    found = listed.complete(found, asked.wanted)
+    search = found.search
+    if search is None:
+        search = PartitionSearch(
+            partition, attached_path(at), None,
+            PartitionFiles(attached_path(at), (), (), (), ()), Tail(remote.ends.end, 0), {}, (), 0,
+            (), 0, (),
+        )  # fmt: skip
+    elif older is None:
+        older = age(search, entry)
+    older = older or behind
+    sums = {(each.name, each.size_bytes, each.sha256) for each in search.sums}
+    wanted = {(e["name"], e["bytes"], e["sha256"]) for e in entry["segments_after"]}
+    return judge(
+        entry, search, found.beside, older, lambda: wanted <= sums,
+        looked_for_keys=asked.wanted.keys is None,
+    )  # fmt: skip
+
+
+def _older(entry: Mapping[str, Any], epoch: int, metadata_end: int) -> str | None:
+    """Return by what only grows that a cluster, or a decision log, came back from a backup."""
+    if epoch < int(entry["metadata_version"]):
+        return (
+            f"the decision log has epoch {epoch}, and had {entry['metadata_version']}: it came "
+            "back from a backup, or is another one"
+        )
+    if metadata_end < int(entry["metadata_offset"]):
+        return f"the metadata topic ends at {metadata_end}, and ended at {entry['metadata_offset']}"
+    return None

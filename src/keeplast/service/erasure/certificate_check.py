@@ -28,12 +28,10 @@ from keeplast.inspect.erasure_search import (
 )
 from keeplast.inspect.explain import rankings_of
 from keeplast.log.checkpoints import read_checkpoint
-from keeplast.log.child_path import child_path
-from keeplast.log.data_directory import DataDirectory, open_data_directory
+from keeplast.log.data_directory import DataDirectory, child_path, open_data_directory
 from keeplast.log.files import FileSystem
-from keeplast.model.keyed_hash import ALGORITHM, KeyHasher
+from keeplast.model.erasure_request import ALGORITHM, KeyHasher, read_statement, statement_bytes
 from keeplast.model.partition import TopicPartition
-from keeplast.model.statement import read_statement, statement_bytes
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.erasure.certificate import (

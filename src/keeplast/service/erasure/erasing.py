@@ -25,15 +25,14 @@ from keeplast.inspect.erasure_search import (
 )
 from keeplast.inspect.explain import KeyExplanation, explain_records, look_for_keys, rankings_of
 from keeplast.inspect.fates import Outlook
-from keeplast.inspect.foreign_search import ForeignPath, search_foreign
 from keeplast.inspect.key_search import KeyRecord
+from keeplast.inspect.remains import ForeignPath, search_foreign
 from keeplast.inspect.traces import LastTrace, TraceKind, hold_words, trace_words
 from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.files import FileSystem
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader
-from keeplast.read.transaction_outcomes import TransactionOutcome
+from keeplast.model.hold import GroupReader
+from keeplast.model.partition import INT64_MAX, TopicPartition
+from keeplast.read.transactions import TransactionOutcome
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.erasure.erasure_answer import (
     ErasedKey,
@@ -46,8 +45,8 @@ from keeplast.service.erasure.erasure_answer import (
 from keeplast.service.erasure.foreign_paths import foreign_in_directory
 from keeplast.service.erasure.trace_bounds import TraceBounds
 from keeplast.service.search_tasks import Progressed, SearchRunner, ask_each
+from keeplast.survey.bounds import Checkpoints, load_checkpoints
 from keeplast.survey.group_offsets import ReaderOffsets, ask_ahead
-from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from keeplast.inspect.erasure_search import (
     PartitionSearch,
     WantedKeys,
 )
-from keeplast.inspect.foreign_search import ForeignSearch
-from keeplast.model.escapes import printable
-from keeplast.model.keyed_hash import KeyHasher
+from keeplast.inspect.remains import ForeignSearch
+from keeplast.model.erasure_request import KeyHasher
 from keeplast.model.partition import TopicPartition
+from keeplast.model.text import printable
 
 TOMBSTONE_WORDS = "write a tombstone for the key, to this partition"
 """What is to be done where a value wins."""

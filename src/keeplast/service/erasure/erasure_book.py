@@ -15,21 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from keeplast.errors import InvalidError
-from keeplast.log.erasure_requests import decode_book, encode_book, read_book, write_book
 from keeplast.log.files import FileSystem
 from keeplast.log.lock import appended
+from keeplast.log.root_files import decode_book, encode_book, read_book, write_book
 from keeplast.model.erasure_request import (
     KEYS_MAX,
     ErasureRequest,
     KeptElsewhere,
+    KeyHasher,
     RequestBook,
     SegmentDigest,
 )
-from keeplast.model.keyed_hash import KeyHasher
 from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
 
 if TYPE_CHECKING:
-    from keeplast.tier.metadata.kept_text import KeptText
+    from keeplast.tier.metadata.facts import KeptText
 
 
 def keys_of_file(

@@ -23,16 +23,14 @@ from keeplast.format.filename import (
     parse_undo_file,
 )
 from keeplast.inspect.erasure_search import is_without_keys, was_log
-from keeplast.inspect.foreign_search import ForeignPath
-from keeplast.inspect.foreign_walk import walk
+from keeplast.inspect.remains import ForeignPath, walk
 from keeplast.log.data_directory import DataDirectory
-from keeplast.log.erasure_requests import REQUESTS_NAME
 from keeplast.log.files import FileSystem, LocalFiles
-from keeplast.log.holds import HOLDS_NAME
+from keeplast.log.root_files import HOLDS_NAME, REQUESTS_NAME
 from keeplast.model.partition import TopicPartition
-from keeplast.service import set_aside
-from keeplast.service.receipt_names import FILE_NAME as RECEIPTS_NAME
-from keeplast.service.receipt_names import PREVIOUS_NAME
+from keeplast.service import schedule
+from keeplast.service.receipts import FILE_NAME as RECEIPTS_NAME
+from keeplast.service.receipts import PREVIOUS_NAME
 from keeplast.tier.objects.handles import ObjectReadHandle
 from keeplast.tier.objects.object_store import FILTER, MARKS, STORE_NAME, ObjectStore, OnDisk
 
@@ -40,7 +38,7 @@ _AT_ROOT = frozenset(
     {
         META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, CLEANER_CHECKPOINT, LOG_START_CHECKPOINT,
         RECOVERY_POINT_CHECKPOINT, REPLICATION_CHECKPOINT, SETTINGS_NAME, RECEIPTS_NAME,
-        PREVIOUS_NAME, REQUESTS_NAME, HOLDS_NAME, set_aside.FILE_NAME, set_aside.FAILING_NAME,
+        PREVIOUS_NAME, REQUESTS_NAME, HOLDS_NAME, schedule.FILE_NAME, schedule.FAILING_NAME,
     }
 )  # fmt: skip
 _REMOTE_INDEXES = "remote-log-index-cache"

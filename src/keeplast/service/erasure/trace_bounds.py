@@ -8,6 +8,8 @@ from keeplast.cleaner.erasure import find_turn_ms
 from keeplast.config.selection import Selection
 from keeplast.format.filename import parse_segment_file, parse_undo_file
 from keeplast.inspect.explain import KeyExplanation
+from keeplast.inspect.remains import UndoCopy
+from keeplast.inspect.status import ErasedBy
 from keeplast.inspect.traces import (
     LastTrace,
     behind_files,
@@ -15,22 +17,21 @@ from keeplast.inspect.traces import (
     find_last_trace,
     unless_unseen,
 )
-from keeplast.inspect.undo_copies import UndoCopy
 from keeplast.log.files import FileSystem
+from keeplast.model.hold import GroupReader
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import GroupReader
-from keeplast.service.directory_look import DirectoryLook, look_at_directory
 from keeplast.service.erasure.erasure_answer import TOMBSTONE_WORDS
-from keeplast.service.status import ErasedBy, find_last_rounds
+from keeplast.service.snapshot import DirectoryLook, look_at_directory
+from keeplast.service.status import find_last_rounds
 from keeplast.survey.receipt_book import RoundReceipt
 
 BESIDE_WORDS = (
-    "in files beside the log: what was staged or replaced goes with the next clean, run or start "
+    "in files next to the log: what was staged or replaced goes with the next clean, run or start "
     "of a broker, what is kept for undo when its time is over"
 )
 STRANGE_WORDS = (
-    "in files beside the log that no round removes: a directory out of service goes when a broker, "
-    "or somebody, removes it, and a file that no broker gave its name when somebody does"
+    "in files next to the log that no round removes: a directory out of service goes when a broker "
+    "or an operator removes it, and a file whose name no broker gave when an operator does"
 )
 
 

@@ -36,29 +36,32 @@ from keeplast.format.filename import (
 )
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.partition_metadata import PartitionMetadata
-from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
-from keeplast.log.cleaned_for import RoundNote, said_end, write_note
+from keeplast.log.checkpoints import (
+    RoundNote,
+    drop_from_checkpoint,
+    read_checkpoint,
+    said_end,
+    update_checkpoint,
+    write_note,
+)
 from keeplast.log.files import FileSystem
-from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import PartitionFiles, find_tail, list_partition
 from keeplast.log.transactions import TransactionFold
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
-from keeplast.tier.copy.contents import (
+from keeplast.log.truncation import noted_log_start
+from keeplast.model.topic_config import Strategy, TopicConfig
+from keeplast.tier.copy.moving_directory import (
     ContentReader,
+    check_seam,
+    check_unmoved,
+    directory_id,
     opened_in_directory,
     opened_in_store,
     parts_to_copy,
     read_rest,
-)
-from keeplast.tier.copy.moving_directory import (
-    check_unmoved,
-    directory_id,
     still_listing,
     while_it_moves,
 )
 from keeplast.tier.copy.replacing import RangeReplacement
-from keeplast.tier.copy.seam import check_seam
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore, object_key
 from keeplast.tier.objects.transfer import copy_segment, download_object
@@ -375,7 +378,7 @@ def continued_lineage(
     if differing is not None:
         raise ConflictError(
             "the directory has another history than the store: its leader epochs differ. Where "
-            "a broker truncated what was copied, cut the store too: keeplast tier truncate "
+            "a broker truncated what was copied, cut the store too: keeplast repair --truncate-to "
             f"--data-dir. path={directory} epoch={differing.epoch} "
             f"from_offset={differing.start_offset}"
         )
@@ -388,7 +391,7 @@ def check_same_topic(files: FileSystem, directory: Path, state: PartitionState) 
     if int(topic_id, 16) and int(state.topic_id, 16) and topic_id != state.topic_id:
         raise ConflictError(
             "another topic of the same name: it was deleted and made again. To keep the new one, "
-            "give the old one up (keeplast tier forget) and import it anew. "
+            "give the old one up (keeplast detach) and import it anew. "
             f"path={directory} topic_id={topic_id} store_topic_id={state.topic_id}"
         )
 

@@ -20,32 +20,30 @@ from keeplast.format import txn_index
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import CLEANER_CHECKPOINT, LOG, TXN_INDEX
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.log.checkpoints import read_checkpoint
-from keeplast.log.cleaned_for import said_end
+from keeplast.log.checkpoints import read_checkpoint, said_end
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail, load_indexes
 from keeplast.log.windows import WindowBuffers
-from keeplast.model.strategy import Strategy
-from keeplast.model.topic_config import TopicConfig
-from keeplast.tier.copy.contents import (
+from keeplast.model.topic_config import Strategy, TopicConfig
+from keeplast.tier.copy.moving_directory import (
+    ATTEMPTS_MAX,
     ContentReader,
     CopiedPart,
+    MovedError,
+    identity,
     opened_in_directory,
     parts_to_copy,
+    still_listing,
 )
-from keeplast.tier.copy.moving_directory import ATTEMPTS_MAX, MovedError, identity, still_listing
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore
 from keeplast.tier.objects.transfer import copy_segment, end_batch, file_crc
 from keeplast.tier.state.continuity import Doubt, Hazard, RangeContent, ReplacedRange
 from keeplast.tier.state.partition_state import PartitionState
-from keeplast.tier.state.routing import Route
-from keeplast.tier.state.segment import RemoteSegment, SegmentKind
+from keeplast.tier.state.segment import RemoteSegment, Route, SegmentKind
 
 Progressed = Callable[[int], None]
-FORGET = (
-    "let the store begin anew with the directory: keeplast tier forget, then keeplast tier import"
-)
+FORGET = "let the store begin anew with the directory: keeplast detach, then keeplast copy --new"
 
 
 @dataclass(frozen=True, slots=True)

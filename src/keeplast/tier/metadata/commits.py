@@ -3,6 +3,14 @@
 What a reader must not break: a commit has an id of its caller's and is one transaction of the
 partition's owner, decided by the rows that it has locked. Segments are retired in the commit that
 routes around them, and wait out the grace from then on. Source: tiering.md sections 9.1 to 9.3.
+
+What takes a log, or the end of one, out of the store because its user says so.
+
+What a reader must not break: each is one transaction of the process that holds the partition,
+decided by the very version that its user was shown, and the beginning of a new leader epoch. What
+the same owner does elsewhere at the old one is fenced, and how far the log was clean is claimed
+anew: what is copied to the same offsets later is dirty. Objects go with a collection, after their
+grace.
 """
 
 from __future__ import annotations
@@ -10,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sqlalchemy import Engine, RowMapping, update
+from sqlalchemy import Connection, Engine, RowMapping, delete, update
 
 from keeplast.cleaner.eligibility import require_unheld
 from keeplast.clock import Clock
@@ -18,15 +26,16 @@ from keeplast.errors import ConflictError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.facts import Anchor
-from keeplast.tier.metadata.round_sums import note_round
-from keeplast.tier.metadata.row_values import json_text
+from keeplast.tier.metadata.database import StoreClock, StoreTime
+from keeplast.tier.metadata.facts import Anchor, note_round, remove_lease
 from keeplast.tier.metadata.rows import (
     NO_PART,
     change_routes,
+    check_unchanged,
     find_partition,
     insert_segment,
     load_state,
+    lower_vectors,
     raise_cleaned_for,
     raise_fact,
     renew_publications,
@@ -36,7 +45,7 @@ from keeplast.tier.metadata.rows import (
     write_publication,
     write_vectors,
 )
-from keeplast.tier.metadata.store_time import StoreClock, StoreTime
+from keeplast.tier.metadata.schema import json_text
 from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.metadata.undo_rows import (
     drop_below,
@@ -45,13 +54,18 @@ from keeplast.tier.metadata.undo_rows import (
     keep_swap,
     raise_kept,
 )
-from keeplast.tier.state import vector
+from keeplast.tier.state import partition_state
 from keeplast.tier.state.holder import Holder
-from keeplast.tier.state.kept_rounds import Keeping
-from keeplast.tier.state.partition_state import PartitionState
-from keeplast.tier.state.round_days import RoundSums
-from keeplast.tier.state.routing import Route, append_route, check_routes, replace_routes
-from keeplast.tier.state.segment import RemoteSegment, is_within_lineage
+from keeplast.tier.state.kept_rounds import Keeping, RoundSums
+from keeplast.tier.state.partition_state import PartitionState, Publication
+from keeplast.tier.state.segment import (
+    RemoteSegment,
+    Route,
+    append_route,
+    check_routes,
+    is_within_lineage,
+    replace_routes,
+)
 
 
 class Commits:
@@ -196,8 +210,8 @@ class Commits:
             if anchor is not None:
                 raise_fact(connection, *anchor)
             state = load_state(connection, row, NO_PART)
-            newest = vector.newest_of(state.publications, epoch)
-            if began is not None and vector.newest_of(began.publications, epoch) != newest:
+            newest = partition_state.newest_of(state.publications, epoch)
+            if began is not None and partition_state.newest_of(began.publications, epoch) != newest:
                 raise ConflictError(
                     "the log is not the one that was cleaned; it is looked at again. "
                     f"partition={partition} epoch={epoch} cleaned_to={cleaned_to}"
@@ -212,7 +226,7 @@ class Commits:
                     connection, state, keeping, cleaned_to=cleaned_to,
                     now_ms=self._time.now_ms(connection),
                 )  # fmt: skip
-            made = vector.advance(state.publications, epoch=epoch, cleaned_to=cleaned_to)
+            made = partition_state.advance(state.publications, epoch=epoch, cleaned_to=cleaned_to)
             write_publication(connection, state.row_id, made)
             # Without any, the last one that is read has the checkpoint of the moment all the same.
             carrying = outputs or [route.segment_id for route in state.routes[-1:]]
@@ -262,7 +276,9 @@ class Commits:
             if cleaned_to is not None:
                 # What an older leader found clean was another log: a tombstone that is dropped as
                 # clean would leave what it deletes.
-                fresh = vector.renewed(state.publications, epoch=epoch, cleaned_to=cleaned_to)
+                fresh = partition_state.renewed(
+                    state.publications, epoch=epoch, cleaned_to=cleaned_to
+                )
                 renew_publications(connection, state.row_id, fresh)
                 # How far the cleaner of the log that it was copied from went, nobody wrote down.
                 raise_cleaned_for(connection, state.row_id, end)
@@ -317,3 +333,141 @@ def _check_settings(row: RowMapping, settings: Mapping[str, str] | None) -> None
             "the settings of the partition were changed meanwhile; what was decided by the old "
             f"ones does not count. partition={row['topic']}-{row['partition']}"
         )
+
+
+class Removals:
+    """The changes of a store that no leader makes by himself."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        """Change a store by its transactions; see :attr:`.metadata.MetadataStore.removals`."""
+        self._transactions = transactions
+        self._time = transactions.time
+
+    def truncate(
+        self, known: PartitionState, commit_id: str, *, cut: int, replaced: str | None,
+        made: RemoteSegment | None, grace_ms: int,
+    ) -> PartitionState:  # fmt: skip
+        """End the log of ``known``, which this process holds, at ``cut``, exclusive.
+
+        What lies wholly at or above ``cut`` is read no more, and ``replaced``, which lies on both
+        sides of it, gives way to ``made``, None when nothing of it is left. It is a new leader
+        epoch with a claim of its own: how far the log was clean counts up to ``cut`` and no
+        further, whatever is copied there later (I-18). ConflictError when anything has changed
+        since ``known`` was read.
+        """
+        with self._transactions.committing(
+            known.partition, commit_id, known.leader_epoch, "truncate"
+        ) as (connection, row):
+            state = check_unchanged(load_state(connection, row), known)
+            if not state.log_start <= cut <= state.remote_end:
+                raise ConflictError(
+                    "a log is cut between its start and its end. "
+                    f"partition={known.partition} cut={cut} log_start={state.log_start} "
+                    f"remote_end={state.remote_end}"
+                )
+            gone = {route.segment_id for route in state.routes if route.base_offset >= cut}
+            gone |= set() if replaced is None else {replaced}
+            routes = tuple(route for route in state.routes if route.segment_id not in gone)
+            if made is not None:
+                start = next(r.base_offset for r in state.routes if r.segment_id == replaced)
+                insert_segment(connection, state.row_id, made, now_ms=self._time.now_ms(connection))
+                routes = (*routes, Route(start, made.last_offset, made.segment_id))
+            if routes and routes[-1].last_offset + 1 != cut:
+                raise ConflictError(
+                    f"what is left does not end at the cut. partition={known.partition} cut={cut} "
+                    f"end={routes[-1].last_offset + 1}"
+                )
+            lineage = tuple(entry for entry in state.lineage if entry.start_offset < cut)
+            change_routes(connection, row, state, routes, () if made is None else (made,))
+            write_lineage(connection, state, lineage)
+            retire_segments(
+                connection, gone, commit_id, now_ms=self._time.now_ms(connection), grace_ms=grace_ms
+            )
+            drop_kept(connection, state.row_id)
+            claim = partition_state.take_over(
+                state.publications, lineage, cut, epoch=state.leader_epoch + 1,
+                log_start=state.log_start,
+            )  # fmt: skip
+            write_publication(connection, state.row_id, claim)
+            lower_vectors(connection, state.row_id, claim)
+            self._begin_epoch(connection, state.row_id, state.leader_epoch + 1)
+        return self._load(known)
+
+    def forget(self, known: PartitionState, commit_id: str, *, grace_ms: int) -> None:
+        """Give a partition up that this process holds: nothing of it is read any more.
+
+        Its row stays until its objects have gone, or until it begins anew. ConflictError when
+        anything has changed since ``known`` was read.
+        """
+        with self._transactions.committing(
+            known.partition, commit_id, known.leader_epoch, "forget"
+        ) as (connection, row):
+            state = check_unchanged(load_state(connection, row), known)
+            change_routes(connection, row, state, ())
+            write_lineage(connection, state, ())
+            now_ms = self._time.now_ms(connection)
+            retire_segments(connection, state.segments, commit_id, now_ms=now_ms, grace_ms=grace_ms)
+            drop_kept(connection, state.row_id)
+            self._begin_anew(connection, state, log_start=state.log_start)
+            connection.execute(
+                update(schema.PARTITIONS)
+                .where(schema.PARTITIONS.c.id == state.row_id)
+                .values(forgotten_ms=now_ms, uncleanable_reason=None)
+            )
+
+    def begin_anew(
+        self, known: PartitionState, commit_id: str, topic_id: str, *, log_start: int,
+        settings: Mapping[str, str],
+    ) -> PartitionState:  # fmt: skip
+        """Let a partition that was given up, and that this process holds, begin again, empty."""
+        with self._transactions.committing(
+            known.partition, commit_id, known.leader_epoch, "begin"
+        ) as (connection, row):
+            state = check_unchanged(load_state(connection, row), known)
+            if state.forgotten_ms is None:
+                raise ConflictError(f"the partition was not given up. partition={known.partition}")
+            self._begin_anew(connection, state, log_start=log_start)
+            connection.execute(
+                update(schema.PARTITIONS)
+                .where(schema.PARTITIONS.c.id == state.row_id)
+                .values(
+                    topic_id=topic_id, log_start=log_start, settings=json_text(settings),
+                    forgotten_ms=None,
+                )
+            )  # fmt: skip
+        return self._load(known)
+
+    def remove(self, known: PartitionState) -> None:
+        """Remove the rows of a partition that was given up, and whose objects are gone."""
+        with self._transactions.ending(known.partition, known.leader_epoch) as (connection, row):
+            if row["forgotten_ms"] is None:
+                raise ConflictError(f"the partition was not given up. partition={known.partition}")
+            # Whatever refers to the partition, and what refers to others before them.
+            for table in reversed(schema.METADATA.sorted_tables):
+                if "partition_id" in table.c:
+                    connection.execute(delete(table).where(table.c.partition_id == row["id"]))
+            remove_lease(connection, int(row["id"]))
+            connection.execute(delete(schema.PARTITIONS).where(schema.PARTITIONS.c.id == row["id"]))
+
+    def _begin_anew(self, connection: Connection, state: PartitionState, *, log_start: int) -> None:
+        """Forget how far the log was clean, at a new epoch: nobody's old claim counts any more."""
+        number, epoch = state.row_id, state.leader_epoch + 1
+        renew_publications(connection, number, Publication(epoch, 0, {epoch: log_start}))
+        for table in (schema.VISITS, schema.HOLDS):
+            connection.execute(delete(table).where(table.c.partition_id == number))
+        connection.execute(
+            update(schema.PARTITIONS).where(schema.PARTITIONS.c.id == number).values(cleaned_for=0)
+        )
+        self._begin_epoch(connection, number, epoch)
+
+    def _begin_epoch(self, connection: Connection, number: int, epoch: int) -> None:
+        """Let the holder go on at a new epoch: what it does elsewhere at the old one is fenced."""
+        connection.execute(
+            update(schema.PARTITIONS)
+            .where(schema.PARTITIONS.c.id == number)
+            .values(leader_epoch=epoch)
+        )
+
+    def _load(self, known: PartitionState) -> PartitionState:
+        with self._transactions.reading() as connection:
+            return load_state(connection, find_partition(connection, known.partition))

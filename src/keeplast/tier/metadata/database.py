@@ -1,10 +1,19 @@
-"""Opens the metadata store's database and brings its tables up to date.
+"""The metadata's database: how it is opened and brought up to date, and the time that it gives.
+
+Opens the metadata store's database and brings its tables up to date.
 
 SQLite keeps its changes in a write-ahead log that is flushed at every commit, and a transaction
 that writes takes the lock when it begins, so that two processes wait for each other instead of
 failing late. PostgreSQL locks the partition's row, and takes the lock from a host that has gone
 silent in the middle of a transaction. Nothing else is supported: a database that does neither would
 let two owners in.
+
+The time by which a store removes: one clock for all of its hosts, where the database has one.
+
+What a reader must not break: whatever is removed because time has passed (expiry, tombstones and
+markers, lags, graces, garbage) asks :class:`StoreClock`, never a host's own clock. On PostgreSQL
+that is the server's; a host that differs from it removes nothing at all, because either of the two
+may be the wrong one. SQLite has no clock but its host's, which counts as it does in a broker.
 """
 
 from __future__ import annotations
@@ -13,19 +22,22 @@ import contextlib
 import os
 import stat
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError, UnavailableError, installing, making
-from keeplast.model.redaction import secrets_of, shown_url, without_secrets
+from keeplast.model.text import secrets_of, shown_url, without_secrets
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 BUSY_SECONDS = 30
@@ -74,7 +86,7 @@ def open_database(url: str, *, only_looks: bool = False) -> Engine:
                     raise RefusedError(
                         "the tables of the metadata store are an older keeplast's, and who only "
                         "looks changes nothing; a command that writes brings them up to date, such "
-                        f"as keeplast tier init or keeplast clean. revision={current}"
+                        f"as keeplast copy or keeplast clean. revision={current}"
                     )
                 _upgrade(connection)
     except (SQLAlchemyError, ValueError) as error:
@@ -260,3 +272,91 @@ def _begin_reading(connection: Any) -> None:
 def _begin_immediately(connection: Any) -> None:
     is_reading = connection.get_execution_options().get("is_reading", False)
     connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")
+
+
+SKEW_MS_MAX = 5 * 60 * 1000
+"""Hosts that keep their clocks differ by milliseconds; one that does not is off by far more."""
+_NOW = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)")
+
+Reading = Callable[[], AbstractContextManager[Connection]]
+
+
+class StoreTime(Protocol):
+    """Tells the time of a store within a transaction."""
+
+    is_shared: bool
+    """Whether all hosts of the store are told the same time."""
+
+    def now_ms(self, connection: Connection) -> int:
+        """Return milliseconds since the Unix epoch."""
+        ...
+
+
+class ServerTime:
+    """PostgreSQL's own clock."""
+
+    is_shared = True
+
+    def now_ms(self, connection: Connection) -> int:
+        """Ask the server: the time of the moment, not of the transaction's begin."""
+        return int(connection.execute(_NOW).scalar_one())
+
+
+class HostTime:
+    """The clock of whoever asks."""
+
+    is_shared = False
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def now_ms(self, connection: Connection) -> int:
+        """Look at the clock."""
+        return self._clock.now_ms()
+
+
+def time_of(engine: Engine, clock: Clock) -> StoreTime:
+    """Return what tells the time of a store in this database; ``clock`` is the host's."""
+    return ServerTime() if engine.dialect.name == "postgresql" else HostTime(clock)
+
+
+class StoreClock:
+    """A :class:`~keeplast.clock.Clock` whose time is the store's."""
+
+    def __init__(self, time: StoreTime, host: Clock, reading: Reading) -> None:
+        """``reading`` opens a transaction in which ``time`` is asked."""
+        self._time = time
+        self._host = host
+        self._reading = reading
+
+    def now_ms(self) -> int:
+        """Return the store's time; UnavailableError when the host's differs by too much.
+
+        What the question took is no difference: the time must lie outside of all of it.
+        """
+        if not self._time.is_shared:
+            return self._host.now_ms()
+        with self._reading() as connection:
+            return self.now_in(connection)
+
+    def now_in(self, connection: Connection) -> int:
+        """Return the same, or refuse the same, within a transaction of one's own."""
+        before = self._host.now_ms()
+        found = self._time.now_ms(connection)
+        after = self._host.now_ms()
+        ahead_ms = before - found if before > found else min(after - found, 0)
+        if abs(ahead_ms) > SKEW_MS_MAX:
+            raise UnavailableError(
+                "this host's clock and the metadata store's differ, so nothing is removed; set the "
+                f"clock that is wrong. host_ms={before} store_ms={found} "
+                f"ahead_seconds={ahead_ms / 1000:.0f} seconds_max={SKEW_MS_MAX // 1000}"
+            )
+        return found
+
+    def seconds(self) -> float:
+        """Return the host's monotonic seconds."""
+        return self._host.seconds()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait on the host."""
+        self._host.sleep(seconds)

@@ -39,8 +39,9 @@ from keeplast.errors import (
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.decision_counts import DecisionCounts
+from keeplast.tier.metadata.database import StoreClock, StoreTime
 from keeplast.tier.metadata.decision_rows import (
+    DecisionCounts,
     attached_of,
     decision_of,
     find_row,
@@ -59,11 +60,9 @@ from keeplast.tier.metadata.decision_rows import (
     segment_texts,
     take_rows,
 )
-from keeplast.tier.metadata.facts import Anchor, Facts
-from keeplast.tier.metadata.folds import FoldRows
+from keeplast.tier.metadata.facts import Anchor, Facts, FoldRows
 from keeplast.tier.metadata.hold_rows import HoldRows
 from keeplast.tier.metadata.rows import raise_fact
-from keeplast.tier.metadata.store_time import StoreClock, StoreTime
 from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.objects.filters import KEY_BYTES, KEY_FACT, FilterKey
 from keeplast.tier.state.attached import (
@@ -178,13 +177,14 @@ class DecisionLog:
     def claim(self, known: Attached, *, epoch: int) -> Attached:
         """Hold the partition at ``epoch``, which must be greater than the row's.
 
-        ConflictError when it was claimed since ``known`` was read. A detached one is attached anew.
+        ConflictError when it was claimed since ``known`` was read. A detached one becomes attached.
         """
         with self._transactions.writing() as connection:
             row = _lock(connection, known)
-            if (int(row["epoch"]), row["holder"]) != (known.epoch, _id_of(known.holder)):
+            holder = None if known.holder is None else known.holder.id
+            if (int(row["epoch"]), row["holder"]) != (known.epoch, holder):
                 raise ConflictError(
-                    f"somebody else took the partition over first. partition={known.name}"
+                    f"another process took the partition over first. partition={known.name}"
                 )
             if epoch <= int(row["epoch"]):
                 raise InvariantError(
@@ -505,12 +505,8 @@ def _is_held(row: RowMapping, held: Attached, holder: Holder) -> bool:
     return (int(row["epoch"]), row["holder"]) == (held.epoch, holder.id)
 
 
-def _id_of(holder: Holder | None) -> str | None:
-    return None if holder is None else holder.id
-
-
 def _check_running(row: RowMapping, held: Attached) -> None:
     if row["paused_ms"] is not None:
         raise StoppedError(
-            f"the partition is paused; go on with keeplast attach resume. partition={held.name}"
+            f"the partition is paused; go on with keeplast pause --resume. partition={held.name}"
         )

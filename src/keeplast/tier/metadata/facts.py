@@ -1,19 +1,58 @@
-"""Facts of a whole store or decision log: made at the first question, the same for all who ask.
+"""Single rows beside the partitions: facts of a store, kept folds and texts, leases, sums by day.
+
+Each is changed under the lock of its own row; none decides what is live.
+
+Facts of a whole store or decision log: made at the first question, the same for all who ask.
 
 What a reader must not break: a fact is never taken back. One is drawn once and stays, or it is only
 ever raised to a greater text, so that two who raise it at once need not wait for each other.
+
+Where kept folds of clusters' metadata topics lie: bytes by cluster and partition.
+
+The rule: **it is a cache**. What cannot be written is not written, and whoever reads it holds it
+against the cluster; to empty the table loses nothing.
+
+A text that is kept beside what a store is about, by its key: one row, changed under its lock.
+
+The rule: **whoever changes it sees what he replaces**. Two who change it wait for each other.
+
+The rows that keep leases of partitions' leaders: one fact a partition.
+
+What a reader must not break: a lease is written in the transaction that makes its leader one, and
+renewed only by the leader epoch and the holder that the partition's row has. A renewal raises no
+version: nothing that anybody decides by has changed.
+
+The rows that keep what rounds did by day: one fact a partition and day, for a month.
+
+Written in the commit that moves the first dirty offset, while that holds the partition's row.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
-from sqlalchemy import insert, select
+from sqlalchemy import Connection, Engine, delete, insert, select, update
+from sqlalchemy import delete as delete_rows
 
-from keeplast.errors import ConflictError, InvariantError
+from keeplast.clock import Clock
+from keeplast.errors import CommitUnknownError, ConflictError, InvariantError, UnavailableError
+from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.rows import raise_fact
 from keeplast.tier.metadata.transactions import Transactions
+from keeplast.tier.state.holder import Lease, key_of
+from keeplast.tier.state.kept_rounds import (
+    DAY_MS,
+    DAYS_KEPT,
+    PREFIX,
+    KeptDay,
+    RoundDay,
+    RoundSums,
+    parse_key,
+    with_round,
+)
+from keeplast.tier.state.kept_rounds import key_of as key_of_day
 
 Anchor = tuple[str, str]
 """A fact that is there, and the text that a commit raises it to: what is written down of the commit
@@ -72,3 +111,176 @@ class Facts:
         """
         with self._transactions.writing() as connection:
             raise_fact(connection, *anchor)
+
+
+_F = schema.FOLDS.c
+
+
+class FoldRows:
+    """The kept folds of one decision log, for several threads and hosts: the last one stays."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        """Take the ways to change the store."""
+        self._transactions = transactions
+
+    def read(self, cluster_id: str, partition: int) -> bytes | None:
+        """Return what was kept of a partition of the metadata topic, None for nothing."""
+        query = select(_F.data).where(_F.cluster_id == cluster_id, _F.partition == partition)
+        with self._transactions.reading() as connection:
+            found = connection.execute(query).scalar()
+        return None if found is None else bytes(found)
+
+    def write(self, cluster_id: str, partition: int, data: bytes | None) -> None:
+        """Keep ``data`` in the place of what was kept, None for nothing; or leave it, in a race."""
+        with (
+            contextlib.suppress(ConflictError, CommitUnknownError, UnavailableError),
+            self._transactions.writing() as connection,
+        ):
+            connection.execute(
+                delete_rows(schema.FOLDS).where(
+                    _F.cluster_id == cluster_id, _F.partition == partition
+                )
+            )
+            if data is not None:
+                connection.execute(
+                    insert(schema.FOLDS).values(
+                        cluster_id=cluster_id, partition=partition, data=data
+                    )
+                )
+
+
+ERASURES = "erasures"
+"""The key of a store's erasure requests, and of those about attached topics."""
+TRIES_MAX = 3
+
+
+class KeptText:
+    """The text of one key of a store."""
+
+    def __init__(self, engine: Engine, clock: Clock, key: str) -> None:
+        """Take an engine whose tables are there; see :mod:`keeplast.tier.metadata.database`."""
+        self._transactions = Transactions(engine, clock)
+        self._key = key
+        self._query = select(schema.STORE.c.value).where(schema.STORE.c.key == key)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._transactions.close()
+
+    def read(self) -> str | None:
+        """Return the text, None where there is none."""
+        with self._transactions.reading() as connection:
+            found = connection.execute(self._query).scalar()
+        return None if found is None else str(found)
+
+    def change(self, change: Callable[[str | None], str]) -> None:
+        """Replace the text by what ``change`` makes of it; what that raises changes nothing.
+
+        CommitUnknownError when the answer is lost: it may be done twice. ConflictError when others
+        were faster each time.
+        """
+        for tried in range(1, TRIES_MAX + 1):
+            try:
+                with self._transactions.writing() as connection:
+                    found = connection.execute(self._query.with_for_update()).scalar()
+                    text = change(None if found is None else str(found))
+                    table = schema.STORE
+                    connection.execute(
+                        insert(table).values(key=self._key, value=text)
+                        if found is None
+                        else update(table).where(table.c.key == self._key).values(value=text)
+                    )
+                return
+            except ConflictError:
+                if tried == TRIES_MAX:
+                    raise
+                # Somebody else wrote the first one meanwhile.
+
+
+class Leases:
+    """The leases of one opened store; see :attr:`.metadata_store.MetadataStore.leases`."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    def find(self, row_id: int) -> Lease | None:
+        """Return the last lease of a partition's row, of whichever leader; None without one."""
+        with self._transactions.reading() as connection:
+            return _find(connection, row_id)
+
+    def renew(
+        self, partition: TopicPartition, *, epoch: int, lease_ms: int, acknowledged: int
+    ) -> None:
+        """Say that the leader at ``epoch``, which is this process, is alive.
+
+        FencedError when it is the leader no more.
+        """
+        with self._transactions.ending(partition, epoch) as (connection, row):
+            row_id, holder = int(row["id"]), str(row["holder"])
+            known = _find(connection, row_id)
+            if known is None or known.fence != (epoch, holder):
+                known = Lease(epoch, holder, lease_ms, acknowledged)
+            write_lease(connection, row_id, known.renewed(acknowledged))
+
+
+def write_lease(connection: Connection, row_id: int, lease: Lease) -> None:
+    """Keep a lease instead of the one before, while the partition's row is locked."""
+    remove_lease(connection, row_id)
+    connection.execute(insert(schema.STORE).values(key=key_of(row_id), value=lease.encode()))
+
+
+def remove_lease(connection: Connection, row_id: int) -> None:
+    """Keep none any more, as when the partition's row goes: numbers of rows may come back."""
+    connection.execute(delete(schema.STORE).where(schema.STORE.c.key == key_of(row_id)))
+
+
+def _find(connection: Connection, row_id: int) -> Lease | None:
+    query = select(schema.STORE.c.value).where(schema.STORE.c.key == key_of(row_id))
+    found = connection.execute(query).scalar()
+    return None if found is None else Lease.decode(str(found))
+
+
+def note_round(
+    connection: Connection, row_id: int, host: str, done: RoundSums, *, now_ms: int
+) -> None:
+    """Add a round that ends at ``now_ms`` to its day, and forget the days of a month ago."""
+    today = now_ms // DAY_MS
+    found = connection.execute(
+        select(schema.STORE.c.key, schema.STORE.c.value).where(
+            schema.STORE.c.key.startswith(f"{PREFIX}{row_id}/", autoescape=True)
+        )
+    )
+    kept = {str(key): str(value) for key, value in found}
+    days = {key: parse_key(key) for key in kept}
+    old = [key for key, at in days.items() if at is None or at[1] <= today - DAYS_KEPT]
+    if old:
+        connection.execute(delete(schema.STORE).where(schema.STORE.c.key.in_(old)))
+    key = key_of_day(row_id, today)
+    if key in kept:
+        text = with_round(KeptDay.decode(kept[key]), host, done).encode()
+        connection.execute(update(schema.STORE).where(schema.STORE.c.key == key).values(value=text))
+    else:
+        text = with_round(None, host, done).encode()
+        connection.execute(insert(schema.STORE).values(key=key, value=text))
+
+
+def read_round_days(connection: Connection) -> tuple[RoundDay, ...]:
+    """Return all that is kept, by partition, day and host."""
+    rows = connection.execute(
+        select(schema.PARTITIONS.c.id, schema.PARTITIONS.c.topic, schema.PARTITIONS.c.partition)
+    )
+    names = {int(each[0]): TopicPartition(str(each[1]), int(each[2])) for each in rows}
+    found = connection.execute(
+        select(schema.STORE.c.key, schema.STORE.c.value).where(
+            schema.STORE.c.key.startswith(PREFIX, autoescape=True)
+        )
+    )
+    days = []
+    for key, value in found:
+        at, kept = parse_key(str(key)), KeptDay.decode(str(value))
+        if at is not None and kept is not None and at[0] in names:
+            days += [
+                RoundDay(names[at[0]], at[1] * DAY_MS, host, sums)
+                for host, sums in kept.hosts.items()
+            ]
+    return tuple(sorted(days, key=lambda each: (each.partition, each.day_ms, each.host)))

@@ -50,7 +50,7 @@ class Ownership:
         what is stored. Where the newest of them is above the owner's epoch, it is claimed: what an
         owner has cleaned counts only up to where a newer epoch begins.
         """
-        self._begin()
+        self.begin()
         for left in reversed(range(CLAIMS_MAX)):
             state, known = known or self._store.load(partition), None
             joined = state.joined_lineage(tuple(lineage)) if lineage else state.lineage
@@ -71,13 +71,14 @@ class Ownership:
 
         Nobody is fenced by it when a process of this owner holds the partition.
         """
-        self._begin()
+        self.begin()
         state = self._store.load(partition)
         if state.owner == self._owner and state.holder is not None:
             return state
         return self.own(partition, takes_over=takes_over)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Hear of work before its first row; RefusedError for metadata that may commit nothing."""
         if self._beginning is not None:
             self._beginning()
 

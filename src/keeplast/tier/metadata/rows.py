@@ -24,7 +24,7 @@ from keeplast.errors import ConflictError, InvalidError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.row_values import (
+from keeplast.tier.metadata.schema import (
     BrokenRowError,
     epoch_of,
     hold_of,
@@ -42,10 +42,8 @@ from keeplast.tier.metadata.row_values import (
     whole,
 )
 from keeplast.tier.state.continuity import Visits
-from keeplast.tier.state.partition_state import PartitionState
-from keeplast.tier.state.routing import Route, check_routes
-from keeplast.tier.state.segment import RemoteSegment, SegmentState
-from keeplast.tier.state.vector import Publication
+from keeplast.tier.state.partition_state import PartitionState, Publication
+from keeplast.tier.state.segment import RemoteSegment, Route, SegmentState, check_routes
 
 _T = TypeVar("_T")
 

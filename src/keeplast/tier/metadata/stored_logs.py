@@ -2,20 +2,28 @@
 
 Rows are read once, and nothing is held: rounds go on meanwhile. What they replace stays for its
 grace, so that what was looked at can be read to its end.
+
+What it means that an object is not there, for whoever read a state and then went to read it.
+
+What is live never goes, and what was replaced goes after its grace. So whoever finds nothing has
+worked on an old state: a newer leader owns the partition, or the segment was replaced and its grace
+is over. Only when the metadata store still names the segment has the object store lost something
+(I-14). Readers load the state again and go on; rounds end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from keeplast.clock import SystemClock
-from keeplast.errors import InvalidError
+from keeplast.errors import ConflictError, CorruptError, FencedError, InvalidError
 from keeplast.model.partition import TopicPartition
-from keeplast.model.redaction import shown_url
+from keeplast.model.text import shown_url
 from keeplast.tier.metadata.database import is_missing, open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.log_directory import LogDirectoryRecipe, ShownLog
-from keeplast.tier.objects.object_store import ObjectStore
+from keeplast.tier.objects.object_store import ObjectStore, segment_of_key
 from keeplast.tier.objects.round_files import ROOT, RoundRecipe
 from keeplast.tier.objects.stores import check_directory, open_objects
 from keeplast.tier.state.partition_state import PartitionState
@@ -28,8 +36,8 @@ def require_store(url: str) -> None:
     """Raise InvalidError where the metadata of a store is a file that is not there."""
     if is_missing(url):
         raise InvalidError(
-            "there is no such store; correct its address, or make it: keeplast tier init "
-            f"--store URL --objects URL. store={shown_url(url)}"
+            "there is no such store; correct its address, or make it: keeplast copy DATA_DIR STORE "
+            f"--new --objects URL. store={shown_url(url)}"
         )
 
 
@@ -75,3 +83,35 @@ def shown_log(state: PartitionState, objects: ObjectStore) -> ShownLog:
         log_start=state.log_start, told_from=state.told_from,
         topic_id=bytes.fromhex(state.topic_id), lineage=state.lineage, settings=state.settings,
     )  # fmt: skip
+
+
+@contextmanager
+def explained(
+    store: MetadataStore, partition: TopicPartition, *, epoch: int | None = None
+) -> Iterator[None]:
+    """Turn FileNotFoundError for an object into what it means.
+
+    FencedError when ``epoch``, that of an owner, is not the newest any more; ConflictError when the
+    segment is not live any more; CorruptError when it is. Other files are none of its business.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        segment_id = segment_of_key(str(error.filename))
+        if segment_id is None:
+            raise
+        state = store.load(partition)
+        if epoch is not None and state.leader_epoch != epoch:
+            raise FencedError(
+                "a newer leader owns the partition and has removed what was read here; stop. "
+                f"partition={partition} epoch={epoch} current={state.leader_epoch}"
+            ) from error
+        if segment_id in state.segments:
+            raise CorruptError(
+                "an object of a live segment is gone from the object store",
+                path=str(error.filename),
+            ) from error
+        raise ConflictError(
+            "a segment was replaced and removed while it was read; do it again, and choose a "
+            f"longer grace if it happens often. partition={partition} segment={segment_id}"
+        ) from error

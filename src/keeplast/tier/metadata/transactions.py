@@ -25,17 +25,16 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from keeplast.clock import Clock
 from keeplast.errors import CommitUnknownError, ConflictError, FencedError, UnavailableError
 from keeplast.model.partition import TopicPartition
-from keeplast.model.redaction import without_secrets
+from keeplast.model.text import without_secrets
 from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.database import READING
-from keeplast.tier.metadata.row_values import holder_of
+from keeplast.tier.metadata.database import READING, StoreTime, time_of
 from keeplast.tier.metadata.rows import (
     find_commit,
     find_partition,
     prune_commits,
     raise_version,
 )
-from keeplast.tier.metadata.store_time import StoreTime, time_of
+from keeplast.tier.metadata.schema import holder_of
 from keeplast.tier.state.holder import Holder, new_holder
 from keeplast.tier.state.partition_state import PartitionState
 
@@ -116,7 +115,7 @@ class Transactions:
                 raise _explain_fence(partition, epoch, current)
             if instead_of is not None and instead_of.fence != (current, row["holder"]):
                 raise ConflictError(
-                    f"somebody else took the partition over first. partition={partition}"
+                    f"another process took the partition over first. partition={partition}"
                 )
             raise_version(
                 connection, row, leader_epoch=epoch, owner=owner, holder=self.holder.id,

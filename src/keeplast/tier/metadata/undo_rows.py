@@ -22,14 +22,8 @@ from sqlalchemy import Connection, RowMapping, delete, func, insert, select, upd
 from keeplast.errors import ConflictError, RefusedError, invariant
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.kept_text import ERASURES
-from keeplast.tier.metadata.row_values import (
-    chunks_of,
-    kept_swap_of,
-    read_row,
-    routes_text,
-    segment_of,
-)
+from keeplast.tier.metadata.database import StoreClock
+from keeplast.tier.metadata.facts import ERASURES
 from keeplast.tier.metadata.rows import (
     change_routes,
     check_unchanged,
@@ -39,9 +33,15 @@ from keeplast.tier.metadata.rows import (
     renew_publications,
     retire_segments,
 )
-from keeplast.tier.metadata.store_time import StoreClock
+from keeplast.tier.metadata.schema import (
+    chunks_of,
+    kept_swap_of,
+    read_row,
+    routes_text,
+    segment_of,
+)
 from keeplast.tier.metadata.transactions import Transactions
-from keeplast.tier.state import vector
+from keeplast.tier.state import partition_state
 from keeplast.tier.state.kept_rounds import (
     Keeping,
     KeptRound,
@@ -51,8 +51,7 @@ from keeplast.tier.state.kept_rounds import (
     routes_back,
 )
 from keeplast.tier.state.partition_state import PartitionState
-from keeplast.tier.state.routing import Route
-from keeplast.tier.state.segment import SegmentState
+from keeplast.tier.state.segment import Route, SegmentState
 
 ROUNDS_MAX = 256
 """Of so many rounds a partition keeps something at most."""
@@ -369,7 +368,9 @@ class UndoRows:
         retire_segments(connection, gone, commit_id, now_ms=now_ms, grace_ms=grace_ms)
         # As of a log that was replaced: who cleans what was there is told by the number.
         first_dirty = max(kept.first_dirty[0], state.log_start)
-        claim = vector.renewed(state.publications, epoch=state.leader_epoch, cleaned_to=first_dirty)
+        claim = partition_state.renewed(
+            state.publications, epoch=state.leader_epoch, cleaned_to=first_dirty
+        )
         renew_publications(connection, state.row_id, claim)
         before, after = kept.cleaned_for
         if state.cleaned_for == after:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.cleaner.skipping import EMPTIES_MAX, SegmentContents
+from keeplast.cleaner.plan import EMPTIES_MAX, SegmentContents
 from keeplast.columns import filters
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.checksum import crc32c

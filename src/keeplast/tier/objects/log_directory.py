@@ -29,8 +29,7 @@ from keeplast.format.identifier import NO_ID
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.files import Buffer, FilesRecipe, FileStat, FileSystem, ReadHandle, WriteHandle
 from keeplast.model.partition import TopicPartition
-from keeplast.tier.objects.handles import BytesReadHandle
-from keeplast.tier.objects.write_once import WriteOnceFiles
+from keeplast.tier.objects.handles import BytesReadHandle, WriteOnceFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

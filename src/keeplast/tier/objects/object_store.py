@@ -1,4 +1,6 @@
-"""What the tier needs of an object store, and where its objects lie.
+"""What the tier needs of an object store: the port, option values, endpoints, rights.
+
+What the tier needs of an object store, and where its objects lie.
 
 An object is written once, under a key that holds a segment id nobody used before, and is never
 overwritten: a late writer can waste space and nothing else. Keys:
@@ -9,15 +11,36 @@ overwritten: a late writer can waste space and nothing else. Keys:
     keeplast-marks/<number>                                            how far metadata has been
 
 Nothing is read from a listing but what may be collected: the metadata store says what is live.
+
+Whether the server of an object store is named without TLS: by option, environment, or account.
+
+The library sends nothing over plain HTTP unless it is told that it may. The rule: **it may where
+somebody has named such a server, of this store's own, and nowhere else**; what is meant for another
+kind of store says nothing. The emulator of Azure is known to the library itself.
+
+Values of an object store's options, as people give them: by themselves, or by where they are.
+
+``@FILE`` takes a value from a file, without the newline at its end, ``env:NAME`` from the
+environment: what is given on the command line stands in the list of processes. The rule: **a value
+may be a secret and is in no error**.
+
+What a principal must be allowed in an object store, by what is asked there.
+
+Pure. The rule: **a right is named as its store names it, and never more than what was asked for
+needs**. Answers to the actions of S3, the permissions of Google's store and the roles of Azure's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
 
 FILTER = "filter"
@@ -164,3 +187,150 @@ def topic_ids_of(keys: Iterable[str]) -> dict[str, str]:
         for key in keys
         if (segment_id := segment_of_key(key)) is not None
     }
+
+
+PLAIN = "http://"
+ACCOUNT_BYTES_MAX = 1 << 16
+_PREFIXES = {
+    "s3": "aws_", "s3a": "aws_", "gs": "google_", "az": "azure_", "azure": "azure_",
+    "adl": "azure_", "abfs": "azure_", "abfss": "azure_",
+}  # fmt: skip
+_ENDPOINTS = {
+    "aws_": ("endpoint", "endpoint_url"),
+    "google_": ("base_url",),
+    "azure_": ("endpoint", "storage_endpoint"),
+}
+_ACCOUNT_FILES = ("service_account", "service_account_path")
+_ACCOUNT_KEY = "service_account_key"
+_ACCOUNT_ENDPOINT = "gcs_base_url"
+_GOOGLE = "google_"
+
+
+def is_plain_http(url: str, options: Mapping[str, str]) -> bool:
+    """Say whether the store at ``url`` was given a server without TLS."""
+    prefix = _PREFIXES.get(url.partition("://")[0].lower(), "")
+    if not prefix:
+        return False
+    found = _find(prefix, _ENDPOINTS[prefix], options)
+    if found is None and prefix == _GOOGLE:
+        found = _find_in_account(options)
+    return found is not None and found.startswith(PLAIN)
+
+
+def _find(prefix: str, names: tuple[str, ...], options: Mapping[str, str]) -> str | None:
+    """Return the first setting of these ``names`` that there is; options come first."""
+    given = {name.lower(): value for name, value in options.items()}
+    for name in names:
+        for each in (name, f"{prefix}{name}"):
+            if each in given:
+                return given[each]
+    said = (os.environ.get(f"{prefix}{name}".upper()) for name in names)
+    return next((each for each in said if each), None)
+
+
+def _find_in_account(options: Mapping[str, str]) -> str | None:
+    """Return the server that Google's service account names; the library says what is wrong."""
+    text = _find(_GOOGLE, (_ACCOUNT_KEY,), options)
+    try:
+        if text is None:
+            path = _find(_GOOGLE, _ACCOUNT_FILES, options)
+            if path is None:
+                return None
+            with Path(path).open("rb") as file:
+                text = file.read(ACCOUNT_BYTES_MAX).decode()
+        account = json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return None
+    found = account.get(_ACCOUNT_ENDPOINT) if isinstance(account, dict) else None
+    return found if isinstance(found, str) else None
+
+
+FROM_FILE, FROM_ENVIRONMENT = "@", "env:"
+OPTION_BYTES_MAX = 1 << 16
+
+
+def is_reference(text: str) -> bool:
+    """Say whether ``text`` names where the value is, and is not the value."""
+    return text.startswith((FROM_FILE, FROM_ENVIRONMENT))
+
+
+def read_option(name: str, text: str) -> str:
+    """Return the value that ``text`` gives or names; ``name`` stands in the InvalidError."""
+    if text.startswith(FROM_FILE):
+        return _read_value(name, Path(text.removeprefix(FROM_FILE)).expanduser())
+    if text.startswith(FROM_ENVIRONMENT):
+        variable = text.removeprefix(FROM_ENVIRONMENT)
+        if not os.environ.get(variable):
+            raise InvalidError(
+                "the variable of an object store's option is not set; export it. "
+                f"{name} variable={variable}"
+            )
+        return os.environ[variable]
+    return text
+
+
+def _read_value(name: str, path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(OPTION_BYTES_MAX + 1)
+        value = data.decode().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidError(
+            "the file of an object store's option cannot be read; name another one. "
+            f"{name} path={path} error={str(reason).lower()}"
+        ) from None
+    if len(data) > OPTION_BYTES_MAX or not value or not value.isprintable():
+        raise InvalidError(
+            f"the file of an object store's option is one line of at most {OPTION_BYTES_MAX} "
+            f"bytes. {name} path={path}"
+        )
+    return value
+
+
+class StoreAction(StrEnum):
+    """What is asked of a store; the value stands in messages."""
+
+    READ = "read"
+    LIST = "list"
+    WRITE = "write"
+    REPLACE = "replace"
+    COPY = "copy"
+    DELETE = "delete"
+
+
+_READER = "the role Storage Blob Data Reader"
+_CONTRIBUTOR = "the role Storage Blob Data Contributor"
+_RIGHTS = {
+    "s3": {
+        StoreAction.READ: "s3:GetObject",
+        StoreAction.LIST: "s3:ListBucket",
+        StoreAction.WRITE: "s3:PutObject",
+        StoreAction.REPLACE: "s3:PutObject",
+        StoreAction.COPY: "s3:GetObject and s3:PutObject",
+        StoreAction.DELETE: "s3:DeleteObject",
+    },
+    # To write over an object there takes the right to delete it.
+    "gs": {
+        StoreAction.READ: "storage.objects.get",
+        StoreAction.LIST: "storage.objects.list",
+        StoreAction.WRITE: "storage.objects.create",
+        StoreAction.REPLACE: "storage.objects.create and storage.objects.delete",
+        StoreAction.COPY: (
+            "storage.objects.get, storage.objects.create and storage.objects.delete"
+        ),
+        StoreAction.DELETE: "storage.objects.delete",
+    },
+    "az": {
+        each: _READER if each in (StoreAction.READ, StoreAction.LIST) else _CONTRIBUTOR
+        for each in StoreAction
+    },
+}
+
+
+def right_of(scheme: str, action: StoreAction) -> str:
+    """Return what a principal needs for ``action``; any other scheme than a store's is files."""
+    rights = _RIGHTS.get(scheme)
+    if rights is None:
+        return f"to {action} files and folders, as the user that they belong to or in its group"
+    return rights[action]

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from keeplast.errors import InvalidError, installing
+from keeplast.log.data_directory import is_object_path, url_of
 from keeplast.log.files import FilesRecipe, LocalRecipe
-from keeplast.log.object_paths import is_object_path, url_of
 
 
 def recipe_of(places: Iterable[Path | None], options: Mapping[str, str]) -> FilesRecipe:
@@ -28,7 +28,7 @@ def recipe_of(places: Iterable[Path | None], options: Mapping[str, str]) -> File
             )
         return LocalRecipe()
     try:
-        from keeplast.tier.objects.mounted_files import mount
+        from keeplast.tier.objects.object_files import mount
     except ModuleNotFoundError as error:
         raise InvalidError(
             f"object stores need one more package; {installing('s3')}. "

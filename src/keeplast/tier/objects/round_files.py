@@ -30,11 +30,11 @@ from keeplast.model.partition import TopicPartition
 from keeplast.tier.objects.handles import (
     ObjectReadHandle,
     ObjectWriteHandle,
+    WriteOnceFiles,
     write_at_once,
 )
 from keeplast.tier.objects.object_store import FILTER, ID_CHARS, ObjectStore, object_key
 from keeplast.tier.objects.transfer import file_crc
-from keeplast.tier.objects.write_once import WriteOnceFiles
 from keeplast.tier.state.segment import RemoteSegment, SegmentKind
 
 ROOT = Path("/remote")

@@ -32,10 +32,15 @@ from obstore.exceptions import (
 from obstore.store import GCSStore, LocalStore, MemoryStore, from_url
 
 from keeplast.errors import InvalidError, UnavailableError
-from keeplast.model.redaction import has_userinfo, option_secrets, shown_url, without_secrets
-from keeplast.tier.objects.endpoints import is_plain_http
-from keeplast.tier.objects.object_store import ObjectPlace, ObjectWriter, StoredObject
-from keeplast.tier.objects.store_rights import StoreAction, right_of
+from keeplast.model.text import has_userinfo, option_secrets, shown_url, without_secrets
+from keeplast.tier.objects.object_store import (
+    ObjectPlace,
+    ObjectWriter,
+    StoreAction,
+    StoredObject,
+    is_plain_http,
+    right_of,
+)
 
 FILE = "file://"
 MEMORY = "memory://"

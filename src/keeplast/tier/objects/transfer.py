@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keeplast.columns import batch_table as t
+from keeplast.columns import batches as t
 from keeplast.errors import CorruptError, UnavailableError
 from keeplast.format import leader_epoch, offset_index, time_index, txn_index
 from keeplast.format.batch import encode_batch
@@ -34,7 +34,7 @@ from keeplast.format.filename import (
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, reading
-from keeplast.log.index_check import IndexCheck
+from keeplast.log.indexes import IndexCheck
 from keeplast.log.partition_log import (
     SegmentFiles,
     SegmentIndexes,
@@ -42,8 +42,7 @@ from keeplast.log.partition_log import (
     rebuild_indexes,
 )
 from keeplast.log.windows import WindowBuffers, read_from, read_windows
-from keeplast.model.offsets import INT32_MAX
-from keeplast.model.partition import TopicPartition
+from keeplast.model.partition import INT32_MAX, TopicPartition
 from keeplast.tier.objects.object_store import ObjectStore, object_key
 from keeplast.tier.state.segment import RemoteFile, RemoteSegment, SegmentKind
 

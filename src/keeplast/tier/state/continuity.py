@@ -49,7 +49,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import Strategy
 
 VISITS_MAX = 16
 """Visits that wait for the store to reach them; the newest that it has reached is the last."""

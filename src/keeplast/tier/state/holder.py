@@ -1,9 +1,17 @@
-"""Which process holds a partition, and whether it is known to be over.
+"""Who has a partition: the process that holds it, and the lease of its leader. Pure.
+
+Which process holds a partition, and whether it is known to be over.
 
 A holder is one opened store of one process. Its random id is compared in every transaction, so that
 of two processes with the same owner's name one alone can change anything. The rest is for deciding
 without waiting, and for people: a machine's boot and its process numbers tell for certain that a
 process is over, and nothing on another machine does. Wrong answers cost work and never records.
+
+A leader's lease of a partition: that its process was alive, by a number that grows. Pure.
+
+What a reader must not break: a lease fences nobody. That is done by leader epoch and holder, in
+every transaction; a lease says only when it is worth to take over. No clocks are compared: who
+waits sees by its own monotonic clock how long the number has stayed the same.
 """
 
 from __future__ import annotations
@@ -11,7 +19,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -90,3 +98,57 @@ def _find_start(pid: int) -> str | None:
     # Behind the command, which may hold spaces and brackets; Z and X wait for their parent only.
     state, *rest = text.rpartition(")")[2].split()
     return None if state in "ZX" else rest[STARTED_FIELD - 1]
+
+
+LEASE_MS_MIN = 1_000
+LEASE_MS_MAX = 3_600_000
+PREFIX = "lease/"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The lease of the leader at ``epoch``, the process ``holder``; it renews it well within
+    ``lease_ms``.
+
+    ``number`` grows with each renewal. ``acknowledged`` is the leader's high watermark, exclusive:
+    a host that has less of the log would lose what was promised.
+    """
+
+    epoch: int
+    holder: str
+    lease_ms: int
+    acknowledged: int
+    number: int = 0
+
+    @property
+    def fence(self) -> tuple[int, str | None]:
+        """Return what is compared with a partition's own fence: whose lease it is."""
+        return self.epoch, self.holder
+
+    def renewed(self, acknowledged: int) -> Lease:
+        """Return the next one of the same leader, whose high watermark never falls."""
+        return replace(
+            self, number=self.number + 1, acknowledged=max(self.acknowledged, acknowledged)
+        )
+
+    def encode(self) -> str:
+        """Return the text that is kept."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def decode(cls, text: str) -> Lease | None:
+        """Return what a text says, None when it is none of ours."""
+        try:
+            found = json.loads(text)
+            numbers = {each.name: found[each.name] for each in fields(cls) if each.name != "holder"}
+            if not all(type(each) is int and each >= 0 for each in numbers.values()):
+                return None
+            lease = cls(holder=str(found["holder"]), **numbers)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return lease if LEASE_MS_MIN <= lease.lease_ms <= LEASE_MS_MAX else None
+
+
+def key_of(row_id: int) -> str:
+    """Return the name of the fact that keeps the lease of a partition's row."""
+    return f"{PREFIX}{row_id}"

@@ -1,20 +1,162 @@
-"""What the metadata store knows of a partition, as values."""
+"""What the metadata store knows of a partition, as values.
+
+The cleaner-offset vector: how far the remote log is clean, whoever says so and in which order.
+
+A leader publishes, for every leader epoch, how far the log was clean when that epoch ended, and for
+its own epoch how far it is clean now. What an older leader publishes late counts only up to what
+its successors found. All of it is a function of the *set* of publications, never of the order in
+which they arrive, and of an epoch that has a successor one more of them can lower the end only.
+
+KIP-1272, "Persisting cleaner-offset-checkpoint to remote storage and fencing off zombie broker",
+with the gaps closed that tiering.md section 9.2 names: a successor publishes a claim when it takes
+over; of two that cover a range the later publisher's counts; entries are cut to the lineage.
+
+What of the remote log retention and the log start offset let go. Pure.
+
+The rules are those of a local log (:mod:`keeplast.cleaner.retention`); the active segment lies
+behind the remote end and never goes here. A compacted topic without ``delete`` loses only what lies
+below its log start.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from keeplast.cleaner.retention import ExpiryPlan, ExpiryRule, plan_expiry
 from keeplast.errors import InvalidError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.hold import Hold
-from keeplast.model.partition import TopicPartition
-from keeplast.model.segment import SegmentSummary
-from keeplast.tier.state import vector
+from keeplast.model.partition import SegmentSummary, TopicPartition
+from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.state.holder import Holder
-from keeplast.tier.state.routing import Route
-from keeplast.tier.state.segment import RemoteSegment, SegmentState, is_within_lineage
-from keeplast.tier.state.vector import Publication
+from keeplast.tier.state.segment import RemoteSegment, Route, SegmentState, is_within_lineage
+
+UNKNOWN_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What the leader of ``epoch`` said: the first dirty offset of every epoch up to its own.
+
+    ``number`` orders the publications of one leader; its claim, published before anything is
+    cleaned, is number 0.
+    """
+
+    epoch: int
+    number: int
+    offsets: Mapping[int, int]
+
+    def __post_init__(self) -> None:
+        """InvalidError when its own epoch is missing or a later one is named."""
+        if self.epoch not in self.offsets or max(self.offsets) > self.epoch:
+            raise InvalidError(
+                "a publication names its own leader epoch and older ones. "
+                f"epoch={self.epoch} offsets={dict(self.offsets)}"
+            )
+
+    @property
+    def cleaned_to(self) -> int:
+        """Return the first dirty offset that the leader claims for its own epoch, exclusive."""
+        return self.offsets[self.epoch]
+
+
+def cap(publications: Iterable[Publication], epoch: int) -> int | None:
+    """Return up to which offset the leader of ``epoch`` can be believed, None without a limit.
+
+    The least that any later leader found. One that knew nothing of ``epoch`` took over from an
+    older one, so nothing of it is believed: -1.
+    """
+    found = [other.offsets.get(epoch, -1) for other in publications if other.epoch > epoch]
+    return min(found, default=None)
+
+
+def find_vector(
+    publications: Sequence[Publication], lineage: Sequence[LeaderEpoch], log_end: int
+) -> dict[int, int]:
+    """Return the first dirty offset of every epoch that anybody published, cut to the lineage.
+
+    ``lineage`` ascends by epoch; ``log_end`` is exclusive. Empty when nobody published.
+    """
+    epochs = sorted({epoch for publication in publications for epoch in publication.offsets})
+    vector: dict[int, int] = {}
+    for epoch in epochs:
+        offset = cap(publications, epoch)
+        if offset is None:
+            offset = max(p.cleaned_to for p in publications if p.epoch == epoch)
+        if offset >= 0:
+            vector[epoch] = min(offset, end_of_epoch(epoch, lineage, log_end))
+    return vector
+
+
+def checkpoint(
+    publications: Sequence[Publication], lineage: Sequence[LeaderEpoch], log_end: int
+) -> int | None:
+    """Return the first dirty offset of the remote log, None when nobody has published."""
+    vector = find_vector(publications, lineage, log_end)
+    return vector[max(vector)] if vector else None
+
+
+def take_over(
+    publications: Sequence[Publication],
+    lineage: Sequence[LeaderEpoch],
+    log_end: int,
+    *,
+    epoch: int,
+    log_start: int,
+) -> Publication:
+    """Return the claim of a new leader: what is valid now, frozen, and its own start.
+
+    InvalidError when a leader of this epoch or a later one has published already.
+    """
+    newest = max((p.epoch for p in publications), default=UNKNOWN_EPOCH)
+    if epoch <= newest:
+        raise InvalidError(
+            f"a leader of this epoch or a later one has taken over. epoch={epoch} newest={newest}"
+        )
+    vector = find_vector(publications, lineage, log_end)
+    inherited = vector[max(vector)] if vector else log_start
+    return Publication(epoch, 0, {**vector, epoch: max(inherited, log_start)})
+
+
+def advance(publications: Sequence[Publication], *, epoch: int, cleaned_to: int) -> Publication:
+    """Return the next publication of the leader of ``epoch``; the older entries stay frozen.
+
+    InvalidError when it has not claimed the log, or would move back (I-18).
+    """
+    last = newest_of(publications, epoch)
+    if last is None:
+        raise InvalidError(f"the leader has not taken the log over. epoch={epoch}")
+    if cleaned_to < last.cleaned_to:
+        raise InvalidError(
+            "the first dirty offset of a leader only grows. "
+            f"epoch={epoch} from={last.cleaned_to} to={cleaned_to}"
+        )
+    return Publication(epoch, last.number + 1, {**last.offsets, epoch: cleaned_to})
+
+
+def renewed(publications: Sequence[Publication], *, epoch: int, cleaned_to: int) -> Publication:
+    """Return the one publication that counts when the leader of ``epoch`` has replaced the log.
+
+    Its number was never given before: who cleaned the log that was there is told by it.
+    """
+    number = max((p.number for p in publications if p.epoch == epoch), default=0) + 1
+    return Publication(epoch, number, {epoch: cleaned_to})
+
+
+def newest_of(publications: Sequence[Publication], epoch: int) -> Publication | None:
+    """Return the newest publication of the leader of ``epoch``, None before its claim."""
+    own = [p for p in publications if p.epoch == epoch]
+    return max(own, key=lambda p: p.number, default=None)
+
+
+def end_of_epoch(epoch: int, lineage: Sequence[LeaderEpoch], log_end: int) -> int:
+    """Return the offset, exclusive, up to which a leader's records are in the log.
+
+    An epoch that is not in the lineage, because all of its records were truncated, ends where the
+    next one that is there begins.
+    """
+    return min((entry.start_offset for entry in lineage if entry.epoch > epoch), default=log_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +202,7 @@ class PartitionState:
     def first_dirty(self, log_end: int | None = None) -> int:
         """Return the first dirty offset, by the vector, at least the log start."""
         end = self.remote_end if log_end is None else log_end
-        found = vector.checkpoint(self.publications, self.lineage, max(end, self.remote_end))
+        found = checkpoint(self.publications, self.lineage, max(end, self.remote_end))
         return self.log_start if found is None else max(found, self.log_start)
 
     @property
@@ -136,7 +278,7 @@ def check_not_forgotten(state: PartitionState) -> None:
     """Raise InvalidError for a partition that was given up: nothing is added to it."""
     if state.forgotten_ms is not None:
         raise InvalidError(
-            "the partition was given up (keeplast tier forget); keeplast tier import begins it "
+            "the partition was given up (keeplast detach); keeplast copy --new begins it "
             f"anew. partition={state.partition}"
         )
 
@@ -152,3 +294,43 @@ class Orphan:
     state: SegmentState
     not_before_ms: int
     kept_by: str | None = None
+
+
+def plan_remote_expiry(
+    topic: TopicConfig,
+    state: PartitionState,
+    now_ms: int,
+    *,
+    log_start: int | None = None,
+    local_only_bytes: int = 0,
+    rules: frozenset[ExpiryRule] = frozenset(ExpiryRule),
+) -> ExpiryPlan:
+    """Return what may go of the live segments of ``state``.
+
+    ``log_start`` is where the log is to start, the present one by default. ``local_only_bytes`` lie
+    behind the remote end on the leader's disk: ``retention.bytes`` is about the whole log.
+    ``rules`` narrows what is applied.
+    """
+    *live, active = state.summaries()
+    return plan_expiry(
+        topic, (*live, replace(active, size_bytes=local_only_bytes)),
+        log_start=state.log_start if log_start is None else log_start,
+        log_end=state.remote_end + (1 if local_only_bytes else 0),
+        high_watermark=state.remote_end, now_ms=now_ms, rules=rules,
+    )  # fmt: skip
+
+
+def find_directory_log_start(
+    topic: TopicConfig, *, noted: int | None, first_base: int, lineage: Sequence[LeaderEpoch]
+) -> int:
+    """Return below which offset the broker of a directory has nothing to read any more.
+
+    ``noted`` is the line of its log start checkpoint. A broker drops the line with the segments
+    below it, and moves the beginning of its leader epochs there; a host of a tiered log, whose
+    segments leave its disk alone, does not. With ``delete`` in the policy it is retention that
+    moves both, and the store has a retention of its own: there the line alone counts.
+    """
+    found = 0 if noted is None else noted
+    if topic.expires or not lineage:
+        return found
+    return max(found, min(first_base, lineage[0].start_offset))

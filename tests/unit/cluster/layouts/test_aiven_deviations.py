@@ -17,18 +17,19 @@ import pytest
 import zstandard
 from Crypto.PublicKey import RSA
 
-from keeplast.cluster.layouts.aiven import AivenLayout
-from keeplast.cluster.layouts.aiven_chunks import check_log_size, decode_sizes
-from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
-from keeplast.cluster.layouts.aiven_manifest import (
-    MANIFEST_BYTES_MAX,
-    decode_manifest,
-    parse_object,
-)
-from keeplast.cluster.layouts.aiven_metadata import (
+from keeplast.cluster.layouts.aiven import (
+    AivenLayout,
     CustomMetadata,
     decode_custom_metadata,
     encode_custom_metadata,
+)
+from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
+from keeplast.cluster.layouts.aiven_manifest import (
+    MANIFEST_BYTES_MAX,
+    check_log_size,
+    decode_manifest,
+    decode_sizes,
+    parse_object,
 )
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.cluster.layouts.open import open_layout

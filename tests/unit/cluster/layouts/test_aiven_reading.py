@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from Crypto.PublicKey import RSA
 
-from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
+from keeplast.cluster.layouts.aiven_keys import KeyRing
 from keeplast.cluster.layouts.aiven_log import AivenLogWriter, AivenSegmentReader
 from keeplast.cluster.layouts.aiven_manifest import decode_written
 from keeplast.errors import CorruptError, UnavailableError
@@ -20,13 +19,6 @@ from keeplast.tier.objects.stores import ObstoreObjects, open_tree
 CHUNK, CHUNKS = 1000, 5
 LOG = np.random.default_rng(1).integers(0, 256, CHUNK * CHUNKS - 7, np.uint8).tobytes()
 VARIANTS = [(True, False), (False, True), (True, True)]
-
-
-@pytest.fixture(scope="module")
-def ring(tmp_path_factory: pytest.TempPathFactory) -> KeyRing:
-    path: Path = tmp_path_factory.mktemp("keys") / "key.pem"
-    path.write_bytes(RSA.generate(2048).export_key("PEM", pkcs=8))
-    return KeyRing((KeyPair("k", None, path),), "k")
 
 
 @pytest.fixture(params=["file", "request"])

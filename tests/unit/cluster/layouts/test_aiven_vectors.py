@@ -11,17 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cluster.layouts.aiven import AivenLayout
-from keeplast.cluster.layouts.aiven_chunks import ChunkIndex, decode_sizes, encode_sizes
+from keeplast.cluster.layouts.aiven import (
+    AivenLayout,
+    decode_custom_metadata,
+    encode_custom_metadata,
+)
 from keeplast.cluster.layouts.aiven_keys import KeyRing, SegmentCipher
 from keeplast.cluster.layouts.aiven_log import AivenLogWriter, pack_indexes
 from keeplast.cluster.layouts.aiven_manifest import (
+    ChunkIndex,
     SegmentManifest,
     decode_manifest,
+    decode_sizes,
     decode_written,
     encode_manifest,
+    encode_sizes,
 )
-from keeplast.cluster.layouts.aiven_metadata import decode_custom_metadata, encode_custom_metadata
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.cluster.layouts.open import open_layout
 from keeplast.format.compression import decompress_sized

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.service.console import gate
-from keeplast.service.control import Control
+from keeplast.service.live import Control
 from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
 from tests.support.manual_clock import ManualClock
 from tests.support.small_log import write_log

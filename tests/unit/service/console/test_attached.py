@@ -13,16 +13,19 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from keeplast.attach.answers.holds import AttachedHolds, HeldCluster
-from keeplast.cli.attach.options import ClusterOptions, WantedOptions
-from keeplast.cli.attach.watching import attached_watcher
+from keeplast.api.attached_logs import AttachedLogs
+from keeplast.attach.answers.shown_logs import AttachedHolds, HeldCluster
 from keeplast.cli.main import app
-from keeplast.clock import SystemClock
+from keeplast.clock import Clock, SystemClock
 from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.config.layers import PartitionChoice
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.hold import HoldPoint
+from keeplast.model.text import format_bytes
 from keeplast.service.console.view import Watcher
-from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
+from keeplast.service.place_loop import ViewTerms
+from keeplast.service.snapshot import PartitionFacts, Snapshot
+from keeplast.service.status import State
 from keeplast.tier.state.attached import AttachedName
 from tests.support.attached_world import (
     CLUSTER_ID,
@@ -34,29 +37,34 @@ from tests.support.attached_world import (
 from tests.support.console_site import NOW_MS, FixedSource, Site
 from tests.support.waiting import wait_until
 
-CLUSTER = ClusterOptions(bootstrap_server="broker:9092", topics=(PARTITION.topic,))
+SCOPE = PartitionChoice(topics=(PARTITION.topic,))
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AttachedWorld]:
     """Three segments of brokers, and a client that reaches them."""
     made = AttachedWorld(tmp_path)
-    monkeypatch.setattr(ClusterOptions, "connect", lambda self: made.cluster)
+    monkeypatch.setattr(AttachedLogs, "connect", lambda self: made.cluster)
     yield made
     made.close()
 
 
 def watcher(world: AttachedWorld, *, is_asked: bool = True) -> Watcher:
     store = f"sqlite:///{world.root / 'decisions.db'}" if is_asked else None
-    return attached_watcher(CLUSTER, store, world.clock)
+    return watcher_of(store, world.clock)
+
+
+def watcher_of(store: str | None, clock: Clock, *, endures: bool = False, **config: str) -> Watcher:
+    wanted = {name.replace("_", "."): value for name, value in config.items()}
+    place = AttachedLogs("broker:9092", storage="", store=store, config=wanted)
+    return place.view(SCOPE, ViewTerms(clock=clock, endures=endures)).watcher
 
 
 def test_the_page_of_a_log_names_whom_its_tombstones_wait_for(world: AttachedWorld) -> None:
     compacted(world)
     world.cluster.groups = {"billing": 2}
-    wanted = WantedOptions(flags=("tombstones.wait.for.groups=billing",))
     store = f"sqlite:///{world.root / 'decisions.db'}"
-    with attached_watcher(CLUSTER, store, world.clock, wanted=wanted) as looking:
+    with watcher_of(store, world.clock, tombstones_wait_for_groups="billing") as looking:
         shown = Site(FixedSource(looking.view()))
     assert "group billing has read up to offset 2" in text_of(shown, "/log/orders/0")
     assert "wait for readers" not in text_of(site(world), "/log/orders/0")
@@ -80,13 +88,18 @@ def text_of(site: Site, path: str) -> str:
 
 
 def printed(world: AttachedWorld, *more: str) -> Any:
-    arguments = ["attach", "status", "--bootstrap-server", "broker:9092", "--topic", "orders"]
+    arguments = ["status", "kafka://broker:9092", "--topic", "orders"]
     done = CliRunner().invoke(app, [*arguments, *more, "--json"])
     assert 0 == done.exit_code, done.stderr
     return json.loads(done.stdout)
 
 
-def test_the_document_is_that_of_attach_status(
+def without_time(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document without the time of its look, which is of another clock."""
+    return {name: value for name, value in document.items() if name != "now_ms"}
+
+
+def test_the_document_is_that_of_status(
     world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compacted(world)
@@ -94,28 +107,36 @@ def test_the_document_is_that_of_attach_status(
     now_ms = world.clock.now_ms() + 60_000
     monkeypatch.setattr(SystemClock, "now_ms", lambda self: now_ms)
     store = f"sqlite:///{world.root / 'decisions.db'}"
-    expected = printed(world, "--store", store)
-    assert {"outlook", "told_from", "tombstones"} < expected.keys()
+    expected = printed(world, "--decisions", store)
+    assert all(expected["partitions"][0][name] for name in ("told_from", "tombstone_dates"))
     for path in ("/overview.json", "/log/orders/0.json"):
-        assert expected == site(world).document(path)
+        assert without_time(expected) == without_time(site(world).document(path))
 
 
-def test_what_comes_next_is_told_in_the_words_of_attach_status(
+def test_what_comes_next_is_told_in_the_words_of_status(
     world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compacted(world)
     # What waits for its grace has a date that moves with the time of the look.
     now_ms = world.clock.now_ms() + 60_000
     monkeypatch.setattr(SystemClock, "now_ms", lambda self: now_ms)
-    expected = printed(world, "--store", f"sqlite:///{world.root / 'decisions.db'}")
-    (outlook,), (told,) = expected["outlook"], expected["told_from"]
+    expected = printed(world, "--decisions", f"sqlite:///{world.root / 'decisions.db'}")
+    (outlook,) = expected["partitions"]
     found = site(world)
     log = text_of(found, "/log/orders/0")
-    assert f"next round: {outlook['why']}" in log
+    assert f"next round: {outlook['reason']}" in log
     assert f"old values: {outlook['erased_by']['why']}" in log
-    assert f"as of offset {told['told_from']} or later" in log
-    assert f"tombstones and markers: {expected['tombstones'][0]['why']}" in log
+    assert f"as of offset {outlook['told_from']} or later" in log
+    assert f"tombstones and markers: {outlook['tombstone_dates']['why']}" in log
     assert "no date; " in text_of(found, "/")
+
+
+def region_sizes(found: Site) -> dict[str, int]:
+    """Return the bytes of each region as the terminal tells them."""
+    (shown,) = found.document("/log/orders/0.json")["partitions"]
+    sizes = {each["name"]: each["bytes"] for each in shown["regions"] if each["bytes"]}
+    assert {"clean", "margin"} <= set(sizes)
+    return sizes
 
 
 def test_what_is_served_and_what_is_hidden_are_two_lines(world: AttachedWorld) -> None:
@@ -124,8 +145,10 @@ def test_what_is_served_and_what_is_hidden_are_two_lines(world: AttachedWorld) -
     overview = text_of(found, "/")
     assert 2 == overview.count('<svg class="strip"')
     for text in (overview, text_of(found, "/log/orders/0")):
-        assert "clean " in text
-        assert "dirty " in text
+        for name, size in region_sizes(found).items():
+            assert f"{name} {format_bytes(size)}" in text
+        assert "margin: the newest segments" in text
+        assert "unstable: not replicated" not in text
         assert "hidden: in the remote tier, and not served" in text
     log = text_of(found, "/log/orders/0")
     assert "In the remote tier and not served" in log
@@ -168,7 +191,7 @@ def test_without_a_decision_log_brokers_alone_are_shown(world: AttachedWorld) ->
     assert " --" not in re.sub(
         r"(?s)<!--.*?-->|<section aria-labelledby=\"h-settings\".*", "", page
     )
-    assert printed(world) == found.document("/overview.json")
+    assert without_time(printed(world)) == without_time(found.document("/overview.json"))
 
 
 def test_a_partition_that_waits_says_for_whom(world: AttachedWorld) -> None:
@@ -177,7 +200,7 @@ def test_a_partition_that_waits_says_for_whom(world: AttachedWorld) -> None:
     publisher.close()
     found = site(world)
     assert "paused" in text_of(found, "/")
-    assert "keeplast attach resume" in text_of(found, "/log/orders/0")
+    assert "keeplast pause --resume" in text_of(found, "/log/orders/0")
 
 
 def test_a_hole_comes_before_everything(world: AttachedWorld) -> None:
@@ -200,8 +223,7 @@ def test_the_settings_of_an_attached_topic_have_their_origin_and_their_trade_off
 ) -> None:
     compacted(world)
     store = f"sqlite:///{world.root / 'decisions.db'}"
-    wanted = WantedOptions(flags=("min.cleanable.dirty.ratio=0.25",))
-    with attached_watcher(CLUSTER, store, world.clock, wanted=wanted) as looking:
+    with watcher_of(store, world.clock, min_cleanable_dirty_ratio="0.25") as looking:
         found = Site(FixedSource(looking.view()))
     log = text_of(found, "/log/orders/0")
     assert '<th scope="row">min.cleanable.dirty.ratio</th><td data-label="Value">0.25' in log
@@ -220,7 +242,7 @@ def test_what_brokers_alone_have_is_a_line_of_its_own(world: AttachedWorld) -> N
     world.cluster.log = replace(world.cluster.log, end=60)
     log = text_of(site(world), "/log/orders/0")
     assert "On brokers alone, by offsets" in log
-    assert 'aria-label="on brokers alone: offsets 30 to 59"' in log
+    assert 'aria-label="brokers only: offsets 30 to 59"' in log
     assert 'x="50.0%" y="0" width="50.0%"' in log
 
 
@@ -231,7 +253,7 @@ def test_a_loop_says_why_a_partition_waits(world: AttachedWorld) -> None:
     at = view.attached
     assert at is not None
     facts = PartitionFacts(
-        at.partitions[0].partition, Path("orders-0"), PartitionCondition.REFUSED, "retention is set"
+        at.partitions[0].partition, Path("orders-0"), State.REFUSED, "retention is set"
     )
     snapshot = Snapshot(view.place, START_MS, START_MS, 1, 1, (facts,))
     found = Site(FixedSource(replace(view, snapshot=snapshot)))
@@ -254,7 +276,7 @@ def test_looking_changes_nothing(world: AttachedWorld) -> None:
 def test_a_decision_log_that_is_not_there_is_not_made(world: AttachedWorld) -> None:
     path = world.root / "nothing.db"
     with pytest.raises(InvalidError, match="there is no such decision log"):
-        attached_watcher(CLUSTER, f"sqlite:///{path}", world.clock)
+        watcher_of(f"sqlite:///{path}", world.clock)
     assert not path.exists()
 
 
@@ -267,7 +289,7 @@ def test_metadata_that_brokers_cannot_follow_is_told(world: AttachedWorld) -> No
 def test_beside_a_loop_a_first_look_that_fails_is_told_on_the_pages(world: AttachedWorld) -> None:
     kept = list(world.cluster.values)
     world.cluster.values.append(b"\xff")
-    looking = attached_watcher(CLUSTER, None, world.clock, endures=True)
+    looking = watcher_of(None, world.clock, endures=True)
     looking.pause_seconds = 0.0
     with looking:
         found = Site(FixedSource(looking.view()))

@@ -11,23 +11,21 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from keeplast.cli.attach.options import ClusterOptions, TierOptions, WantedOptions
-from keeplast.cli.attach.run_options import CapOptions
-from keeplast.cli.attach.watching import attached_finder, attached_scanner, attached_watcher
+from keeplast.api.attached_logs import AttachedLogs
 from keeplast.cli.main import app
-from keeplast.cluster.layouts.paced import RequestPace
+from keeplast.clock import Clock
+from keeplast.config.layers import PartitionChoice
 from keeplast.errors import ConflictError, InvalidError
 from keeplast.format.message_set import read_batches
 from keeplast.model.partition import TopicPartition
-from keeplast.service.console.searches import KeySearches, SearchLimits
+from keeplast.service.console.searches import HeaderScanner, KeySearches, SearchLimits
+from keeplast.service.place_loop import PlaceView, ViewTerms
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import commanded_world
 from tests.support.console_site import NOW_MS, VIEWER, FixedSource, Site
 from tests.support.manual_clock import ManualClock
 from tests.support.verified_world import VerifiedWorld
 
-CLUSTER = ClusterOptions(bootstrap_server="broker:9092", topics=(PARTITION.topic,))
-TIER = TierOptions(store="", storage="local:/x")
 NAME = TopicPartition(PARTITION.topic, PARTITION.partition)
 HEADERS = f"/log/{PARTITION.topic}/0/headers"
 
@@ -41,18 +39,24 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiedWorld]:
         yield made
 
 
-def pace() -> RequestPace:
-    return RequestPace(CapOptions().pace())
+def view_of(clock: Clock, *partitions: int) -> PlaceView:
+    scope = PartitionChoice(topics=(PARTITION.topic,), partitions=partitions)
+    return AttachedLogs("broker:9092", storage="local:/x").view(scope, ViewTerms(clock=clock))
+
+
+def scanner(*partitions: int) -> HeaderScanner:
+    scan = view_of(ManualClock(NOW_MS), *partitions).scan
+    assert scan is not None
+    return scan
 
 
 def site_of(limits: SearchLimits | None = None) -> Site:
     clock = ManualClock(NOW_MS)
-    with attached_watcher(CLUSTER, None, clock) as watcher:
+    seen = view_of(clock)
+    assert seen.find is not None
+    with seen.watcher as watcher:
         view = watcher.view()
-    searches = KeySearches(
-        attached_finder(CLUSTER, None, TIER, WantedOptions(), clock, pace()), clock,
-        limits or SearchLimits(), attached_scanner(CLUSTER, TIER, pace()),
-    )  # fmt: skip
+    searches = KeySearches(seen.find, clock, limits or SearchLimits(), seen.scan)
     found = Site(FixedSource(view), searches=searches)
     found.enter(VIEWER)
     return found
@@ -80,12 +84,18 @@ def test_codecs_are_counted_of_each_segment_that_is_served(world: VerifiedWorld)
     assert before == world.tier.ids()
 
 
-def test_the_document_is_that_of_attach_status(world: VerifiedWorld) -> None:
-    arguments = ["attach", "status", "--bootstrap-server", "broker:9092", "--topic"]
+def test_the_document_is_that_of_status(world: VerifiedWorld) -> None:
+    arguments = ["status", "kafka://broker:9092", "--topic"]
     printed = json.loads(CliRunner().invoke(app, [*arguments, PARTITION.topic, "--json"]).stdout)
     found = read(site_of(), f"{HEADERS}.json").json()
     (told,) = found["partitions"]
     more = {each: told.pop(each) for each in ("tombstones", "markers", "headers")}
+    # What is printed is as of now, the page as of its clock.
+    assert printed.pop("place") == "kafka://broker:9092"
+    assert (NOW_MS, "kafka://broker:9092") == (
+        found.pop("now_ms"), found.pop("place"),
+    )  # fmt: skip
+    del printed["now_ms"]
     assert printed == found
     assert all(more.values())
 
@@ -99,7 +109,7 @@ def test_it_has_a_budget_and_needs_a_token(world: VerifiedWorld) -> None:
 
 
 def test_what_is_not_shown_is_not_read(world: VerifiedWorld) -> None:
-    scan = attached_scanner(CLUSTER, TIER, pace(), partitions=(7,))
+    scan = scanner(7)
     for name in (NAME, TopicPartition("payments", 0)):
         with pytest.raises(InvalidError, match="not shown here"):
             scan(name, NOW_MS, progressed=lambda _: None)
@@ -107,7 +117,7 @@ def test_what_is_not_shown_is_not_read(world: VerifiedWorld) -> None:
 
 def test_a_segment_that_goes_meanwhile_is_told(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch, commanded_world(tmp_path, patch) as made:
-        scan = attached_scanner(CLUSTER, TIER, pace())
+        scan = scanner()
         cast(Any, made.tier.layout).delete(made.tier.served()[-1])
         with pytest.raises(ConflictError, match="ask again"):
             scan(NAME, NOW_MS, progressed=lambda _: None)

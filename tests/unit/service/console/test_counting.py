@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from keeplast.cli.frame.options import ScopeOptions
+from keeplast.api.stored_logs import StoredLogs
 from keeplast.cli.main import app
-from keeplast.cli.tier.options import StoreCall
-from keeplast.cli.tier.watching import store_finder, store_scanner, store_watcher
+from keeplast.config.layers import ALL_PARTITIONS
 from keeplast.errors import InvalidError, StoppedError
 from keeplast.format.compression import Codec
-from keeplast.inspect.header_scan import scan_headers
+from keeplast.inspect.stages import scan_headers
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.service.console.searches import KeySearches, SearchLimits
+from keeplast.service.place_loop import ViewTerms
+from tests.support import called
 from tests.support.console_site import (
     NOW_MS,
     VIEWER,
@@ -138,42 +139,41 @@ def test_every_codec_and_marker_of_a_broker_is_known() -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> StoreCall:
+def store(tmp_path: Path) -> StoredLogs:
     """A store with a broker's log in it."""
     url = f"sqlite:///{tmp_path / 'meta.db'}"
-    for words in (
-        ("init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}"),
-        ("import", str(SAMPLE), "--store", url, "--topic", "orders"),
-    ):
-        done = CliRunner().invoke(app, ["tier", *words])
-        assert 0 == done.exit_code, done.stderr
-    return StoreCall(store=url, object_options=(), scope=ScopeOptions())
+    objects = f"file://{tmp_path / 'objects'}"
+    called.run("copy", SAMPLE, url, "--new", "--objects", objects, "--topic", "orders", code=0)
+    return StoredLogs(url)
 
 
-def site_of_store(call: StoreCall, limits: SearchLimits | None = None) -> Site:
+def searches_of(place: StoredLogs, limits: SearchLimits | None = None) -> KeySearches:
     clock = ManualClock(NOW_MS)
-    with store_watcher(call, None, clock) as watcher:
+    view = place.view(ALL_PARTITIONS, ViewTerms(clock=clock))
+    assert view.find is not None
+    return KeySearches(view.find, clock, limits or SearchLimits(), view.scan)
+
+
+def site_of_store(place: StoredLogs, limits: SearchLimits | None = None) -> Site:
+    clock = ManualClock(NOW_MS)
+    with place.view(ALL_PARTITIONS, ViewTerms(clock=clock)).watcher as watcher:
         view = watcher.view()
-    searches = KeySearches(
-        store_finder(call, None), clock, limits or SearchLimits(), store_scanner(call)
-    )
-    found = Site(FixedSource(view), searches=searches)
+    found = Site(FixedSource(view), searches=searches_of(place, limits))
     found.enter(VIEWER)
     return found
 
 
-def test_headers_of_a_store_are_those_of_its_objects(store: StoreCall, tmp_path: Path) -> None:
+def test_headers_of_a_store_are_those_of_its_objects(store: StoredLogs, tmp_path: Path) -> None:
     site = site_of_store(store)
     assert "Read them now" in site.get("/log/orders/0").text
     document = read(site, f"{HEADERS}.json").json()
     assert [] == document["given_up"]
     (found,) = document["partitions"]
-    told = CliRunner().invoke(app, ["tier", "status", "--store", store.store, "--json"])
+    told = CliRunner().invoke(app, ["status", store.store, "--erased-by", "--json"])
     (expected,) = json.loads(told.stdout)["partitions"]
     assert expected == {name: found[name] for name in expected}
     out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["tier", "export", "--store", store.store, "--to", str(out)])
-    assert 0 == done.exit_code, done.stderr
+    called.run("export", store.store, "--as", "log", "--to", str(out), code=0)
     exported = scan_headers(out / "orders-0", LocalFiles(), NOW_MS, lambda _: None)
     headers = {each.pop("base_offset"): each for each in found["headers"]}
     assert {b: asdict(s) for b, s in exported.segments.items() if s.batches} == headers
@@ -184,19 +184,17 @@ def test_headers_of_a_store_are_those_of_its_objects(store: StoreCall, tmp_path:
         assert ", ".join(f"{count} {name}" for name, count in each["codecs"].items()) in text
 
 
-def test_headers_of_a_store_have_the_same_budget_and_end_with_who_asked(store: StoreCall) -> None:
+def test_headers_of_a_store_have_the_same_budget_and_end_with_who_asked(store: StoredLogs) -> None:
     answer = read(site_of_store(store, SearchLimits(bytes_max=10)))
     assert (422, True) == (answer.status_code, "--search-bytes" in answer.text)
-    searches = KeySearches(
-        store_finder(store, None), ManualClock(NOW_MS), SearchLimits(), store_scanner(store)
-    )
+    searches = searches_of(store)
     with pytest.raises(StoppedError, match="has left"):
         searches.scan(TopicPartition("orders", 0), 1, lambda: True)
     with pytest.raises(InvalidError, match="look again"):
         searches.scan(TopicPartition("orders", 7), 1, lambda: False)
 
 
-def test_an_object_that_is_damaged_is_named(store: StoreCall, tmp_path: Path) -> None:
+def test_an_object_that_is_damaged_is_named(store: StoredLogs, tmp_path: Path) -> None:
     site = site_of_store(store)
     log = sorted((tmp_path / "objects").rglob("*.log"))[0]
     log.write_bytes(b"\xff" * log.stat().st_size)

@@ -11,10 +11,9 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from keeplast.service.console import gate
-from keeplast.service.console.gate import HEADERS, Brake, Entrance, Gate, is_loopback
-from keeplast.service.console.tokens import Sessions
+from keeplast.service.console.gate import HEADERS, Brake, Entrance, Gate, Sessions, is_loopback
 from keeplast.service.console.view import ConsoleView
-from keeplast.service.control import Deed
+from keeplast.service.live import Deed
 from tests.support.console_site import (
     ACTOR,
     CLOSED,
@@ -141,8 +140,7 @@ def test_a_form_of_another_origin_does_nothing(
     answer = site.ask("POST", path, headers={"origin": origin}, data=form)
     assert 403 == answer.status_code
     assert "set-cookie" not in answer.headers
-    assert source.control is not None
-    assert not source.control.has_wishes
+    assert not source.wishes.has_wishes
     # Neither from a browser that names no origin, unless it says that the page is ours.
     assert 403 == site.ask("POST", path, data=form).status_code
 
@@ -151,12 +149,11 @@ def test_a_form_of_another_origin_does_nothing(
 def test_an_action_needs_the_actors_token_on_loopback_too(
     site: Site, source: FixedSource, path: str
 ) -> None:
-    assert source.control is not None
     assert 401 == site.post(path, WHICH).status_code
     site.enter(VIEWER)
     assert 403 == site.post(path, WHICH).status_code
     assert 403 == site.post(path, WHICH, authorization=f"Bearer {VIEWER}").status_code
-    assert not source.control.has_wishes
+    assert not source.wishes.has_wishes
 
 
 @pytest.mark.parametrize(
@@ -169,15 +166,14 @@ def test_an_action_needs_the_actors_token_on_loopback_too(
 def test_who_may_act_leaves_a_wish_with_the_loop(
     site: Site, source: FixedSource, path: str, deed: Deed
 ) -> None:
-    assert source.control is not None
     site.enter(ACTOR)
     assert 403 == site.post(path, WHICH | {"form": "0" * 64}).status_code
-    assert not source.control.has_wishes
+    assert not source.wishes.has_wishes
     answer = site.post(path, WHICH | {"form": site.form_token()})
     assert 303 == answer.status_code
     # Whoever asked sees that it was heard, and that it is not done yet.
     assert "What was asked for waits" in site.get("/work").text
-    (wish,) = source.control.take()
+    (wish,) = source.wishes.take()
     assert "What was asked for waits" not in site.get("/work").text
     assert deed is wish.deed
     assert "127.0.0.1" in wish.by
@@ -195,8 +191,7 @@ def test_a_header_that_is_no_token_of_ours_stands_for_no_form(
         given = {"authorization": header, **headers}
         answer = site.ask("POST", "/do/pause", headers=given, data={"a": "b"})
         assert answer.status_code in (401, 403)
-    assert source.control is not None
-    assert not source.control.has_wishes
+    assert not source.wishes.has_wishes
 
 
 def test_what_was_typed_for_a_proxy_keeps_nobody_out(site: Site) -> None:
@@ -309,8 +304,7 @@ def test_a_wish_is_about_a_partition_that_is_shown(
         "POST", "/do/clean", headers={"authorization": f"Bearer {ACTOR}"}, data={"x": "y", **form}
     )
     assert answer.status_code in (400, 404)
-    assert source.control is not None
-    assert not source.control.has_wishes
+    assert not source.wishes.has_wishes
 
 
 @pytest.mark.parametrize("path", ACTIONS)

@@ -14,15 +14,17 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from keeplast.cli.frame.options import ScopeOptions
+from keeplast.api.directory_logs import DirectoryLogs
+from keeplast.api.stored_logs import StoredLogs
 from keeplast.cli.main import app
-from keeplast.cli.tier.options import StoreCall
-from keeplast.cli.tier.watching import store_finder
-from keeplast.errors import StoppedError, UnavailableError
+from keeplast.config.layers import ALL_PARTITIONS, PartitionChoice
+from keeplast.errors import InvalidError, StoppedError, UnavailableError
 from keeplast.inspect.explain import AskedKey
-from keeplast.service.console.found_key import ROWS_MAX
+from keeplast.model.partition import TopicPartition
 from keeplast.service.console.searches import KeySearches, SearchLimits
+from keeplast.service.console.searching import ROWS_MAX
 from keeplast.service.explained import KeyAnswer
+from keeplast.service.place_loop import ViewTerms
 from tests.support.console_site import (
     ACTOR,
     NOW_MS,
@@ -389,13 +391,13 @@ def test_a_store_is_searched_as_tier_explain_does(source: FixedSource, tmp_path:
     url = f"sqlite:///{tmp_path / 'meta.db'}"
     objects = f"file://{tmp_path / 'objects'}"
     for arguments in (
-        ("tier", "init", "--store", url, "--objects", objects),
-        ("tier", "import", str(SAMPLE), "--store", url, "--topic", "orders"),
+        ("copy", str(SAMPLE), url, "--new", "--objects", objects, "--topic", "orders"),
     ):
         done = CliRunner().invoke(app, arguments)
         assert 0 == done.exit_code, done.stderr
-    call = StoreCall(store=url, object_options=(), scope=ScopeOptions())
-    searches = KeySearches(store_finder(call, None), ManualClock(NOW_MS), SearchLimits())
+    find = StoredLogs(url).view(ALL_PARTITIONS, ViewTerms()).find
+    assert find is not None
+    searches = KeySearches(find, ManualClock(NOW_MS), SearchLimits())
     site = Site(source, searches=searches)
     expected = CliRunner().invoke(
         app, ["explain", url, "order-041", "--topic", "orders",
@@ -421,6 +423,21 @@ def test_an_answer_on_a_page_names_no_option_that_nobody_can_give_there(root: Pa
     site.enter(VIEWER)
     page = told(site, partition="0")
     assert "dirty ratio 1.000 is not above min.cleanable.dirty.ratio 1.0" in page
-    assert "clean --force" not in page
+    assert "--despite dirty-ratio" not in page
     shown = CliRunner().invoke(app, ["explain", str(root), "a", "--topic", "orders"])
-    assert "clean --force does it anyway" in shown.stdout
+    assert "to go past this: clean --despite dirty-ratio" in shown.stdout
+
+
+def test_a_console_of_a_directory_finds_nothing_of_what_it_does_not_show(root: Path) -> None:
+    chosen = PartitionChoice(topics=("orders",), partitions=(0,))
+    view = DirectoryLogs(root).view(chosen, ViewTerms(clock=ManualClock(NOW_MS)))
+    assert view.find is not None
+    assert view.scan is not None
+    searches = KeySearches(view.find, ManualClock(NOW_MS), SearchLimits(), view.scan)
+    assert searches.search("orders", 0, b"a", None, lambda: False).parts
+    for topic, partition in (("secrets", 0), ("secrets", None), ("orders", 1)):
+        with pytest.raises(InvalidError, match="shown here"):
+            searches.search(topic, partition, b"a", None, lambda: False)
+    for other in (TopicPartition("secrets", 0), TopicPartition("orders", 1)):
+        with pytest.raises(InvalidError, match="look again"):
+            searches.scan(other, 1, lambda: False)

@@ -23,30 +23,30 @@ from keeplast.cleaner.reasons import (
 )
 from keeplast.cleaner.selection import Choice
 from keeplast.cli.main import app
-from keeplast.config.choice import SettingSources
-from keeplast.config.layers import Layer
+from keeplast.config.layers import Layer, SettingSources
 from keeplast.config.settings import Settings
+from keeplast.inspect.status import ErasedBy
 from keeplast.log.files import LocalFiles
-from keeplast.model.partition import TopicPartition
+from keeplast.model.partition import LogRegion, TopicPartition
 from keeplast.run.events import RoundWork
-from keeplast.service.console import error_words, pages, round_words, shown_time, work
+from keeplast.service.console import pages, wording, work
 from keeplast.service.console.gate import Entrance
-from keeplast.service.console.remedies import Need, is_wrong
 from keeplast.service.console.rendering import breakable, unbroken_path
 from keeplast.service.console.standing import cleaner_beside, dates_words
-from keeplast.service.console.strip import Zone, log_parts
+from keeplast.service.console.strip import log_parts
 from keeplast.service.console.view import ConsoleView
-from keeplast.service.control import Control
+from keeplast.service.console.wording import Need, is_wrong
 from keeplast.service.document_text import ROWS_AT_ONCE, document_text
 from keeplast.service.documents import status_document
-from keeplast.service.live import LiveProgress
-from keeplast.service.receipt_names import FILE_NAME
+from keeplast.service.live import Control, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine, ReceiptShelf
-from keeplast.service.set_aside import SetAside
+from keeplast.service.receipts import FILE_NAME
+from keeplast.service.schedule import SetAside
 from keeplast.service.snapshot import Snapshot
-from keeplast.service.status import ErasedBy, LastRound, PartitionStatus, State
+from keeplast.service.status import LastRound, PartitionStatus, State
 from keeplast.survey.report import RoundReport
 from keeplast.survey.wording import basis_words, skip_words
+from tests.support import called
 from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
 from tests.support.daemon_world import Told
 from tests.support.manual_clock import ManualClock
@@ -104,7 +104,7 @@ def test_the_overview_shows_every_partition_with_its_reason_in_words(
     for each in site.document("/overview.json")["partitions"]:
         assert f"{each['topic']}-{each['partition']}" in text
         reason = each["reason"]
-        assert (error_words.brief(reason) if is_wrong(each["state"]) else reason) in text
+        assert (wording.brief(reason) if is_wrong(each["state"]) else reason) in text
         assert each["state"] in text
 
 
@@ -137,11 +137,11 @@ def test_zones_are_those_of_the_figures(source: FixedSource) -> None:
     for each in found:
         assert each.log is not None
         cleanable = each.log.figures.cleanable
-        sizes = dict.fromkeys(Zone, 0)
+        sizes = dict.fromkeys(LogRegion, 0)
         for part in log_parts(each.log):
-            sizes[part.zone] += part.size_bytes
-        assert cleanable.cleanable_bytes == sizes[Zone.DIRTY]
-        rest = sizes[Zone.HELD] + sizes[Zone.UNSTABLE] + sizes[Zone.ACTIVE]
+            sizes[part.region] += part.size_bytes
+        assert cleanable.cleanable_bytes == sizes[LogRegion.DIRTY]
+        rest = sizes[LogRegion.UNCLEANABLE] + sizes[LogRegion.UNSTABLE] + sizes[LogRegion.ACTIVE]
         assert each.log.figures.uncleanable_bytes == rest
 
 
@@ -149,12 +149,9 @@ HOSTILE = "<img src=x onerror=alert(1)>\"'&{{7*7}}\u202e\x1b[31m"
 
 
 def test_markup_of_strangers_is_text(source: FixedSource) -> None:
-    status = source.found.status
-    assert status is not None
     strange = PartitionStatus(TopicPartition(HOSTILE, 0), State.UNREADABLE, HOSTILE)
-    source.found = replace(
-        source.found, place=HOSTILE, problem=HOSTILE, status=replace(status, partitions=(strange,))
-    )
+    source.show([strange])
+    source.found = replace(source.found, place=HOSTILE, problem=HOSTILE)
     site = Site(source)
     for path in ("/", "/work", "/?q=" + "%3Cimg%3E", pages.log_url(strange.partition)):
         answer = site.get(path)
@@ -184,10 +181,9 @@ def test_what_is_set_aside_is_told_with_place_and_remedy(root: Path) -> None:
 
 
 def test_receipts_are_listed_and_passed_on_as_they_are(root: Path) -> None:
-    done = CliRunner().invoke(
-        app, ["run", str(root), "--once", "--topic", "orders", "--runner", "local", "--cores", "1"]
+    called.run(
+        "run", str(root), "--once", "--topic", "orders", "--runner", "local", "--cores", "1", code=0
     )
-    assert 0 == done.exit_code, done.stderr
     source = FixedSource(directory_view(root))
     assert source.found.receipts
     source.shelf = ReceiptShelf.of_directory(LocalFiles(), root)
@@ -204,11 +200,10 @@ def test_receipts_are_listed_and_passed_on_as_they_are(root: Path) -> None:
 
 
 def test_ten_thousand_partitions_are_paged_and_one_page_is_made(source: FixedSource) -> None:
-    status = source.found.status
-    assert status is not None
-    one = next(each for each in status.partitions if each.partition == TopicPartition("orders", 0))
-    many = tuple(replace(one, partition=TopicPartition("t", n)) for n in range(10_000))
-    source.found = replace(source.found, status=replace(status, partitions=many))
+    one = next(
+        each for each in source.status.partitions if each.partition == TopicPartition("orders", 0)
+    )
+    source.show(replace(one, partition=TopicPartition("t", n)) for n in range(10_000))
     site = Site(source)
     text = site.get("/?page=200").text
     assert pages.ROWS == text.count('<th scope="row">')
@@ -257,13 +252,10 @@ def shown(text: str) -> str:
 def test_what_needs_a_person_a_round_and_nothing_are_three_groups_with_headings(
     source: FixedSource,
 ) -> None:
-    status = source.found.status
-    assert status is not None
     refused = PartitionStatus(
         TopicPartition("strange", 0), State.REFUSED, "its policy is not known"
     )
-    found = replace(status, partitions=(*status.partitions, refused))
-    source.found = replace(source.found, status=found)
+    source.show([*source.status.partitions, refused])
     site = Site(source)
     text = site.get("/").text
     rows = re.findall(
@@ -278,19 +270,16 @@ def test_what_needs_a_person_a_round_and_nothing_are_three_groups_with_headings(
     # Another order has no groups; a document keeps that of the command line.
     assert 'scope="rowgroup"' not in site.get("/?sort=name").text
     names = [each["topic"] for each in site.document("/overview.json")["partitions"]]
-    assert ["broken", "orders", "orders", "strange"] == names
+    assert ["broken", "strange", "orders", "orders"] == names
 
 
 def test_a_log_in_work_is_among_those_that_need_a_round(source: FixedSource) -> None:
-    status = source.found.status
-    assert status is not None
-    idle = tuple(
+    source.show(
         replace(each, state=State.NOT_DUE, decision=None)
         if each.partition == TopicPartition("orders", 0)
         else each
-        for each in status.partitions
+        for each in source.status.partitions
     )
-    source.found = replace(source.found, status=replace(status, partitions=idle))
     live, site = loop_of(source), Site(source)
     assert Need.NONE.value in site.get("/").text
     live.chosen((Choice(TopicPartition("orders", 0), "asked for"),))
@@ -298,8 +287,6 @@ def test_a_log_in_work_is_among_those_that_need_a_round(source: FixedSource) -> 
 
 
 def test_a_log_that_is_skipped_says_what_for_and_what_to_do(source: FixedSource) -> None:
-    status = source.found.status
-    assert status is not None
     for error_class, what, remedy in (
         ("CorruptError", "damaged file", "restore the whole partition directory, with its indexes"),
         ("InvariantError", "defect of keeplast", "report the reason: it is a defect of keeplast"),
@@ -307,7 +294,7 @@ def test_a_log_that_is_skipped_says_what_for_and_what_to_do(source: FixedSource)
         name = TopicPartition("orders", 0)
         mark = SetAside(name, "bad", error_class, NOW_MS, "")
         skipped = PartitionStatus(name, State.SET_ASIDE, "bad", set_aside=mark)
-        source.found = replace(source.found, status=replace(status, partitions=(skipped,)))
+        source.show((skipped,))
         site = Site(source)
         for path in ("/", "/log/orders/0", "/work"):
             text = shown(site.get(path).text)
@@ -325,33 +312,25 @@ def test_a_ratio_says_what_of_and_which_it_has_to_be_above(site: Site) -> None:
 
 def without_longest_lag(source: FixedSource) -> None:
     """Have the topics' settings say no max.compaction.lag.ms, and their logs no deadline."""
-    status = source.found.status
-    assert status is not None
-    partitions = tuple(
+    source.show(
         each if each.log is None else replace(each, log=replace(each.log, deadline_ms=None))
-        for each in status.partitions
+        for each in source.status.partitions
     )
-    source.found = replace(
-        source.found, settings=Settings([]), status=replace(status, partitions=partitions)
-    )
+    source.found = replace(source.found, settings=Settings([]))
 
 
 def test_a_date_that_there_is_not_says_why(source: FixedSource) -> None:
-    status = source.found.status
-    assert status is not None
     without_longest_lag(source)
     site = Site(source)
     assert "no date: max.compaction.lag.ms is not set" in row(site, "orders-0")
     source.found = replace(source.found, settings=directory_view_settings(source))
-    partitions = source.found.status.partitions if source.found.status else ()
     assert "no date: what is dirty has no timestamp" in row(site, "orders-0")
-    clean = tuple(
+    source.show(
         each
         if each.log is None
         else replace(each, log=replace(each.log, figures=replace(each.log.figures, first_dirty=99)))
-        for each in partitions
+        for each in source.status.partitions
     )
-    source.found = replace(source.found, status=replace(status, partitions=clean))
     assert "nothing is dirty" in row(site, "orders-0")
 
 
@@ -367,11 +346,9 @@ def test_what_was_not_read_has_no_date_and_says_so(site: Site) -> None:
 
 
 def test_what_cannot_be_read_and_is_not_damaged_has_another_remedy(source: FixedSource) -> None:
-    status = source.found.status
-    assert status is not None
     error = OSError("no such device")
     one = PartitionStatus(TopicPartition("orders", 0), State.UNREADABLE, "gone", error=error)
-    source.found = replace(source.found, status=replace(status, partitions=(one,)))
+    source.show((one,))
     for path in ("/", "/log/orders/0", "/work"):
         assert "look at the reason; nothing is known of the log" in Site(source).get(path).text
 
@@ -385,28 +362,25 @@ def test_a_deadline_that_is_over_counts_on_as_late(source: FixedSource) -> None:
     text = row(Site(source), "orders-0")
     assert re.search(r"overdue for \d+ (d|h|min|s)", text)
     assert "data-deadline" in Site(source).get("/").text
-    assert "overdue for 1 min" == shown_time.deadline(NOW_MS - 60_000, NOW_MS).text
+    assert "overdue for 1 min" == wording.deadline(NOW_MS - 60_000, NOW_MS).text
     assert ("in 1 min", False) == (
-        shown_time.deadline(NOW_MS + 60_000, NOW_MS).text,
-        shown_time.deadline(NOW_MS + 60_000, NOW_MS).is_deadline,
+        wording.deadline(NOW_MS + 60_000, NOW_MS).text,
+        wording.deadline(NOW_MS + 60_000, NOW_MS).is_deadline,
     )
     assert ("now", "") == (
-        shown_time.deadline(NOW_MS, NOW_MS).text,
-        shown_time.deadline(None, NOW_MS).text,
+        wording.deadline(NOW_MS, NOW_MS).text,
+        wording.deadline(None, NOW_MS).text,
     )
 
 
 def with_log(source: FixedSource, **changes: Any) -> None:
     """Have the log of orders-0 be another in something."""
-    status = source.found.status
-    assert status is not None
-    partitions = tuple(
+    source.show(
         replace(each, log=replace(each.log, **changes))
         if each.log is not None and each.partition == TopicPartition("orders", 0)
         else each
-        for each in status.partitions
+        for each in source.status.partitions
     )
-    source.found = replace(source.found, status=replace(status, partitions=partitions))
 
 
 def test_a_log_in_work_says_what_the_running_round_does_and_leaves(source: FixedSource) -> None:
@@ -422,9 +396,9 @@ def test_a_log_in_work_says_what_the_running_round_does_and_leaves(source: Fixed
     old = "old values whose newer record is below 4"
     assert f"{takes}: {old} are kept for undo then, and gone 1 h later" in found
     assert "these go when the running round ends" not in found
-    status = source.found.status
-    assert status is not None
-    log = next(e.log for e in status.partitions if e.partition == TopicPartition("orders", 0))
+    log = next(
+        e.log for e in source.status.partitions if e.partition == TopicPartition("orders", 0)
+    )
     assert log is not None
     with_log(source, undo_retention_ms=0, eligibility=replace(log.eligibility, rounds_max=3))
     found = row(site, "orders-0")
@@ -433,13 +407,11 @@ def test_a_log_in_work_says_what_the_running_round_does_and_leaves(source: Fixed
 
 
 def test_pages_say_whether_a_brokers_own_cleaner_works_beside(source: FixedSource) -> None:
-    status = source.found.status
-    assert status is not None
     site = Site(source)
     free = "nobody holds the lock of the directory"
     for path in ("/", "/work"):
         assert free in site.get(path).text
-    source.found = replace(source.found, status=replace(status, is_locked=True))
+    source.found = replace(source.found, status=replace(source.status, is_locked=True))
     assert "its own cleaner may be at work on these logs too" in site.get("/").text
     loop_of(source)
     assert "this loop holds the lock of the directory" in site.get("/").text
@@ -448,13 +420,10 @@ def test_pages_say_whether_a_brokers_own_cleaner_works_beside(source: FixedSourc
 
 
 def test_a_time_without_bound_is_told_once(source: FixedSource) -> None:
-    status = source.found.status
-    assert status is not None
     basis = ErasureBasis(BasisKind.NO_MAX_LAG)
-    unbounded = tuple(
-        replace(each, erased_by=ErasedBy(None, None, basis)) for each in status.partitions
+    source.show(
+        replace(each, erased_by=ErasedBy(None, None, basis)) for each in source.status.partitions
     )
-    source.found = replace(source.found, status=replace(status, partitions=unbounded))
     text = Site(source).get("/?q=orders-0").text.replace("<wbr>", "")
     assert 1 == text.count("no date")
     assert basis_words(basis) in text
@@ -546,15 +515,12 @@ def test_a_log_in_work_has_a_badge_until_a_look_tells_its_state(source: FixedSou
 def test_no_page_names_an_option_that_nobody_can_give_there(
     source: FixedSource, why: SkipReason
 ) -> None:
-    status = source.found.status
-    assert status is not None
-    waiting = tuple(
+    source.show(
         replace(each, state=State.NOT_DUE, decision=why, reason=skip_words(why))
         if each.partition == TopicPartition("orders", 1)
         else each
-        for each in status.partitions
+        for each in source.status.partitions
     )
-    source.found = replace(source.found, status=replace(status, partitions=waiting))
     site = Site(source)
     sentence = skip_words(why, names_options=False)
     assert sentence != skip_words(why)
@@ -583,12 +549,9 @@ def test_what_is_due_says_what_the_last_round_left_and_what_the_next_one_takes(
     assert "The next round takes offsets 0 to 3." in row(site, "orders-0")
     loop_of(source)
     assert "The next round takes offsets 0 to 3; it is 1st in the queue." in row(site, "orders-0")
-    status = source.found.status
-    assert status is not None
     for bound, is_told in ((0, False), (2, True)):
         last = LastRound(NOW_MS - 5000, 0, 0, 9, 9, 1, 1, 1.0, bound=bound)
-        partitions = tuple(replace(each, last_round=last) for each in status.partitions)
-        source.found = replace(source.found, status=replace(status, partitions=partitions))
+        source.show(replace(each, last_round=last) for each in source.status.partitions)
         told = "The last round ended below offset 0: its key map was full."
         assert is_told is (told in row(site, "orders-0"))
         assert "5 s ago" in row(site, "orders-0")
@@ -620,9 +583,9 @@ def test_what_follows_the_rounds_under_way_says_whose_end_it_begins_with(
 
 def test_what_is_held_back_is_told_beside_what_can_be_cleaned(source: FixedSource) -> None:
     assert "held back" not in row(Site(source), "orders-0")
-    status = source.found.status
-    assert status is not None
-    log = next(e.log for e in status.partitions if e.partition == TopicPartition("orders", 0))
+    log = next(
+        e.log for e in source.status.partitions if e.partition == TopicPartition("orders", 0)
+    )
     assert log is not None
     figures, lag = log.figures, LagLimit(0, 3_600_000, 60_000, is_undated=False)
     none = replace(figures.cleanable, bound=0, cleanable_bytes=0)
@@ -637,15 +600,15 @@ def test_dates_say_what_they_rest_on_and_from_where_things_are_gone(source: Fixe
     assert "while keeplast run goes on and its rounds succeed" in found
     assert "gone from this directory; other replicas of a log have their own cleaning" in found
     stored = dates_words(ConsoleView("s", NOW_MS))
-    assert "while keeplast tier run goes on" in stored
+    assert "while keeplast run goes on" in stored
     assert "replicas" not in stored
 
 
 def test_a_date_is_told_to_the_minute_it_is_kept_by() -> None:
     at_ms = NOW_MS // 60_000 * 60_000
-    assert "2027-01-15 08:00 UTC" == shown_time.moment(at_ms, NOW_MS).minute
-    assert "2027-01-15 08:01 UTC" == shown_time.moment(at_ms + 1000, NOW_MS).minute
-    assert "" == shown_time.moment(None, NOW_MS).minute
+    assert "2027-01-15 08:00 UTC" == wording.moment(at_ms, NOW_MS).minute
+    assert "2027-01-15 08:01 UTC" == wording.moment(at_ms + 1000, NOW_MS).minute
+    assert "" == wording.moment(None, NOW_MS).minute
 
 
 def test_a_filter_that_is_chosen_is_marked_and_can_be_left(source: FixedSource) -> None:
@@ -680,20 +643,18 @@ def test_the_name_of_a_file_is_not_broken(where: str, shown: str) -> None:
     ("number", "words"), [(1, "1st"), (12, "12th"), (22, "22nd"), (113, "113th")]
 )
 def test_a_place_in_the_queue_has_its_ending(number: int, words: str) -> None:
-    assert words == round_words.ordinal(number)
+    assert words == wording.ordinal(number)
 
 
 def test_dates_of_the_overview_say_which_offsets_they_are_about(source: FixedSource) -> None:
-    status = source.found.status
-    assert status is not None
-    each = next(e for e in status.partitions if e.partition == TopicPartition("orders", 0))
+    each = next(e for e in source.status.partitions if e.partition == TopicPartition("orders", 0))
     assert each.log is not None
     assert "with what is held back" not in row(Site(source), "orders-0")
     # The look counts the old active segment as left; a younger one stays.
     figures = each.log.figures
     figures = replace(figures, cleanable=replace(figures.cleanable, bound=3))
     each = replace(each, log=replace(each.log, figures=figures))
-    source.found = replace(source.found, status=replace(status, partitions=(each,)))
+    source.show((each,))
     found = row(Site(source), "orders-0")
     assert "offsets 0 to 2" in found
     assert "with what is held back from 3 on" in found
@@ -701,11 +662,8 @@ def test_dates_of_the_overview_say_which_offsets_they_are_about(source: FixedSou
 
 def test_ages_count_from_the_page_and_not_from_the_look(source: FixedSource) -> None:
     site = Site(source)
-    status = source.found.status
-    assert status is not None
     last = LastRound(NOW_MS - 60_000, 0, 0, 9, 9, 1, 1, 1.0)
-    partitions = tuple(replace(each, last_round=last) for each in status.partitions)
-    source.found = replace(source.found, status=replace(status, partitions=partitions))
+    source.show(replace(each, last_round=last) for each in source.status.partitions)
     assert "1 min ago" in row(site, "orders-0")
     site.clock.advance(120_000)
     assert "3 min ago" in row(site, "orders-0")
@@ -729,17 +687,13 @@ def test_ages_count_from_the_page_and_not_from_the_look(source: FixedSource) -> 
     ],
 )
 def test_an_error_is_short_on_the_overview(reason: str, brief: str) -> None:
-    assert brief == error_words.brief(reason)
+    assert brief == wording.brief(reason)
 
 
 def test_an_error_is_whole_on_the_page_of_its_log(source: FixedSource) -> None:
-    status = source.found.status
-    assert status is not None
     reason = "crc mismatch. path=/logs/broken-0/0.log position=7 expected=1 found=2"
-    bad = next(each for each in status.partitions if each.log is None)
-    source.found = replace(
-        source.found, status=replace(status, partitions=(replace(bad, reason=reason),))
-    )
+    bad = next(each for each in source.status.partitions if each.log is None)
+    source.show((replace(bad, reason=reason),))
     site = Site(source)
     assert reason in site.get(pages.log_url(bad.partition)).text
     text = site.get("/").text
@@ -748,14 +702,11 @@ def test_an_error_is_whole_on_the_page_of_its_log(source: FixedSource) -> None:
 
 
 def test_a_long_document_is_the_same_piece_by_piece(source: FixedSource) -> None:
-    status = source.found.status
-    assert status is not None
-    one = status.partitions[0]
+    one = source.status.partitions[0]
     for count in (0, 1, ROWS_AT_ONCE - 1, ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 3 * ROWS_AT_ONCE):
-        many = tuple(replace(one, partition=TopicPartition("t", n)) for n in range(count))
-        found = replace(status, partitions=many)
-        source.found = replace(source.found, status=found)
-        expected = json.loads(document_text(status_document(found)))
+        source.show(replace(one, partition=TopicPartition("t", n)) for n in range(count))
+        head = {"place": str(source.status.root), "kind": "directory"}
+        expected = json.loads(document_text(head | status_document(source.status)))
         assert expected == Site(source).document("/overview.json")
 
 
@@ -776,8 +727,7 @@ def test_a_file_outside_the_place_is_told_by_its_name_where_a_look_or_the_loop_f
     place = source.found.place
     problem = f"not a number. value='x' source=/etc/my broker/b.properties line=3 path={place}/t-0"
     source.found = replace(source.found, problem=problem)
-    assert source.control is not None
-    source.control.trouble = "no such file: '/etc/secret/keeplast.toml'"
+    source.wishes.trouble = "no such file: '/etc/secret/keeplast.toml'"
     site = Site(source)
     texts = [site.get(path).text for path in ("/", "/work", "/work.json", "/healthz")]
     assert [] == [each for each in texts if "/etc" in each or "my broker" in each]
@@ -788,11 +738,9 @@ def test_a_file_outside_the_place_is_told_by_its_name_where_a_look_or_the_loop_f
 
 
 def test_a_log_that_is_refused_for_a_setting_names_no_folder(source: FixedSource) -> None:
-    status = source.found.status
-    assert status is not None
     reason = "no policy; say one. source=/etc/kafka/keeplast.toml"
     refused = PartitionStatus(TopicPartition("orders", 0), State.REFUSED, reason)
-    source.found = replace(source.found, status=replace(status, partitions=(refused,)))
+    source.show((refused,))
     for path in ("/", "/log/orders/0", "/work"):
         text = Site(source).get(path).text
         assert "no policy; say one" in text
@@ -802,8 +750,7 @@ def test_a_log_that_is_refused_for_a_setting_names_no_folder(source: FixedSource
 def test_health_says_why_not(source: FixedSource) -> None:
     site = Site(source)
     assert "ok\n" == site.get("/healthz").text
-    assert source.control is not None
-    source.control.trouble = "cannot be worked on now: no space"
+    source.wishes.trouble = "cannot be worked on now: no space"
     answer = site.get("/healthz")
     assert (503, True) == (answer.status_code, "no space" in answer.text)
     looking = Site(FixedSource(replace(source.found, problem="gone")))

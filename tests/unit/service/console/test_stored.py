@@ -13,19 +13,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from keeplast.cli.frame.options import ScopeOptions
+from keeplast.api.stored_logs import StoredLogs
 from keeplast.cli.main import app
-from keeplast.cli.tier.options import StoreCall
-from keeplast.cli.tier.watching import store_watcher
-from keeplast.clock import SystemClock
+from keeplast.config.layers import ALL_PARTITIONS
 from keeplast.errors import InvalidError, UnavailableError
-from keeplast.model.duration import duration_text
 from keeplast.model.partition import TopicPartition
-from keeplast.service import store_outlook
-from keeplast.service.console import error_words, pages, shown_time, standing, work
-from keeplast.service.console.view import ConsoleView
-from keeplast.service.control import Control
-from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
+from keeplast.model.text import duration_text
+from keeplast.service import store_facts
+from keeplast.service.console import pages, standing, wording, work
+from keeplast.service.console.view import ConsoleView, Watcher
+from keeplast.service.live import Control
+from keeplast.service.place_loop import ViewTerms
+from keeplast.service.snapshot import PartitionFacts, Snapshot
 from keeplast.service.status import State
 from keeplast.store import look, tiered_store
 from keeplast.store.erasure import TierPace
@@ -57,24 +56,31 @@ def data(tmp_path: Path) -> Path:
 def store(tmp_path: Path, data: Path) -> str:
     """A store that has taken it in."""
     url = f"sqlite:///{tmp_path / 'meta.db'}"
-    printed("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
-    printed("tier", "import", data, "--store", url, "--topic", "orders")
+    printed(
+        "copy",
+        data,
+        url,
+        "--new",
+        "--objects",
+        f"file://{tmp_path / 'objects'}",
+        "--topic",
+        "orders",
+    )
     return url
 
 
 @pytest.fixture
-def call(store: str) -> StoreCall:
-    return StoreCall(store=store, object_options=(), scope=ScopeOptions())
+def view(store: str) -> ConsoleView:
+    return looked(store)
 
 
-@pytest.fixture
-def view(call: StoreCall) -> ConsoleView:
-    return looked(call)
-
-
-def looked(call: StoreCall, local: Path | None = None) -> ConsoleView:
-    with store_watcher(call, None, SystemClock(), local=local) as watcher:
+def looked(store: str, local: Path | None = None) -> ConsoleView:
+    with watcher_of(store, local) as watcher:
         return watcher.view()
+
+
+def watcher_of(store: str, local: Path | None = None) -> Watcher:
+    return StoredLogs(store, data_dir=local).view(ALL_PARTITIONS, ViewTerms()).watcher
 
 
 def text_of(view: ConsoleView, path: str) -> str:
@@ -110,22 +116,20 @@ def test_what_is_set_aside_needs_attention_with_file_position_and_remedy(view: C
 
 def test_a_loops_error_names_file_and_position_too(view: ConsoleView) -> None:
     reason = DAMAGE.partition(": ")[2]
-    facts = PartitionFacts(
-        ORDERS, Path("orders-0"), PartitionCondition.RETRYING, reason, set_aside_since_ms=7
-    )
+    facts = PartitionFacts(ORDERS, Path("orders-0"), State.RETRYING, reason, set_aside_since_ms=7)
     snapshot = Snapshot("s", view.now_ms, view.now_ms, 1, 1, (facts,))
     (trouble,) = work.troubles(replace(view, snapshot=snapshot))
     assert ("orders/0/00000000000000000000.log at byte 77", 7) == (trouble.where, trouble.since_ms)
     # One that the watcher beside the loop has not seen yet is told all the same.
     (trouble,) = work.troubles(replace(view, tiers=(), snapshot=snapshot))
     assert "retrying" == trouble.state
-    elsewhere = replace(facts, state=PartitionCondition.ELSEWHERE, reason="owned by box-b")
+    elsewhere = replace(facts, state=State.ELSEWHERE, reason="owned by box-b")
     assert [] == work.troubles(replace(view, snapshot=replace(snapshot, partitions=(elsewhere,))))
 
 
 def test_an_error_without_a_place_has_none() -> None:
-    assert (None, None) == error_words.place_in("no broker answers; try later")
-    assert ("a b/c.log", None) == error_words.place_in("gone. path=a b/c.log size=7")
+    assert (None, None) == wording.place_in("no broker answers; try later")
+    assert ("a b/c.log", None) == wording.place_in("gone. path=a b/c.log size=7")
 
 
 def test_why_it_is_cleaned_and_by_when_are_told_of_every_hosts_partitions(
@@ -137,9 +141,9 @@ def test_why_it_is_cleaned_and_by_when_are_told_of_every_hosts_partitions(
     assert '<span class="state s-overdue">overdue</span>' in overview
     assert outlook.reason in overview
     assert f"max.compaction.lag.ms is {duration_text(LAG_MS)}" in outlook.reason
-    deadline = shown_time.moment(outlook.deadline_ms, view.now_ms)
+    deadline = wording.moment(outlook.deadline_ms, view.now_ms)
     assert deadline.title.split()[1] in overview
-    (expected,) = printed("tier", "status", "--store", store, "--erased-by")["partitions"]
+    (expected,) = printed("status", store, "--erased-by")["partitions"]
     erased = outlook.erased
     assert erased is not None
     # Both count from when they were asked: what is overdue is due now.
@@ -156,7 +160,7 @@ def test_why_it_is_cleaned_and_by_when_are_told_of_every_hosts_partitions(
 
 def test_what_another_host_owns_is_overdue_all_the_same(view: ConsoleView) -> None:
     reason = "owned by box-b; --take-over fences it"
-    facts = PartitionFacts(ORDERS, Path("orders-0"), PartitionCondition.ELSEWHERE, reason)
+    facts = PartitionFacts(ORDERS, Path("orders-0"), State.ELSEWHERE, reason)
     snapshot = Snapshot("s", view.now_ms, view.now_ms, 1, 1, (facts,))
     found = replace(view, snapshot=snapshot)
     (row,) = pages.overview_rows(found, standing.entries(found), view.now_ms)
@@ -167,9 +171,9 @@ def test_what_another_host_owns_is_overdue_all_the_same(view: ConsoleView) -> No
     assert ("owned elsewhere", f"clean enough; {reason}") == (row.state, row.reason)
 
 
-def test_after_a_round_it_is_clean(call: StoreCall, store: str) -> None:
-    printed("clean", store, "--force", "--runner", "local", "--cores", 1)
-    found = looked(call)
+def test_after_a_round_it_is_clean(store: str) -> None:
+    printed("clean", store, "--despite", "dirty-ratio", "--runner", "local", "--cores", 1)
+    found = looked(store)
     assert State.CLEAN is found.outlooks[ORDERS].state
     overview = text_of(found, "/")
     assert '<span class="state s-clean">clean</span>' in overview
@@ -181,7 +185,7 @@ def test_the_most_urgent_come_first(view: ConsoleView) -> None:
     (tier,), outlook = view.tiers, view.outlooks[ORDERS]
     names = [TopicPartition("t", number) for number in range(5)]
     states = [State.CLEAN, State.NOT_DUE, State.OVERDUE, State.ELIGIBLE, State.OVERDUE]
-    late = replace(outlook.figures, overdue_from_ms=1)  # type: ignore[type-var]
+    late = replace(outlook.figures, compaction_delay_ms=view.now_ms)  # type: ignore[type-var]
     outlooks = {
         name: replace(outlook, partition=name, state=state)
         for name, state in zip(names, states, strict=True)
@@ -197,7 +201,7 @@ def test_the_most_urgent_come_first(view: ConsoleView) -> None:
 
 
 def test_objects_that_cannot_be_reached_are_asked_once_a_look(
-    call: StoreCall, monkeypatch: pytest.MonkeyPatch
+    store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
 
@@ -206,11 +210,11 @@ def test_objects_that_cannot_be_reached_are_asked_once_a_look(
         raise UnavailableError("the object store does not answer; try later")
 
     monkeypatch.setattr(tiered_store.TieredStore, "eligibility", unreachable)
-    found = looked(call)
+    found = looked(store)
     assert "why it is or is not cleaned is not known: the object store" in text_of(found, "/")
-    outlooks = store_outlook.StoreOutlooks()
+    outlooks = store_facts.StoreOutlooks()
     asked.clear()
-    with call.opened() as opened:
+    with StoredLogs(store).opened() as opened:
         pace = TierPace(1, 1, 1, 1)
         many = outlooks.find(opened, [ORDERS, ORDERS, ORDERS], pace, lambda _: None)
     assert [1] == asked
@@ -218,16 +222,16 @@ def test_objects_that_cannot_be_reached_are_asked_once_a_look(
 
 
 def test_no_look_reads_objects_for_long_and_the_next_goes_on(
-    call: StoreCall, store: str, data: Path, monkeypatch: pytest.MonkeyPatch
+    store: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(data / "orders-0", data / "orders-1")
-    printed("tier", "import", data, "--store", store, "--topic", "orders", "--partition", 1)
-    monkeypatch.setattr(store_outlook, "OBJECT_SECONDS", -1.0)
-    outlooks, names = store_outlook.StoreOutlooks(), [ORDERS, TopicPartition("orders", 1)]
+    printed("copy", data, store, "--new", "--topic", "orders", "--partition", 1)
+    monkeypatch.setattr(store_facts, "OBJECT_SECONDS", -1.0)
+    outlooks, names = store_facts.StoreOutlooks(), [ORDERS, TopicPartition("orders", 1)]
     pace = TierPace(1, 1, 1, 1, has_followers=False)
-    with call.opened() as opened:
+    with StoredLogs(store).opened() as opened:
         first = outlooks.find(opened, names, pace, lambda _: None)
-        assert store_outlook.NOT_YET == first[names[1]].reason
+        assert store_facts.NOT_YET == first[names[1]].reason
         assert first[names[0]].state is not None
         second = outlooks.find(opened, names, pace, lambda _: None)
         assert {None} != {each.state for each in second.values()}
@@ -235,10 +239,10 @@ def test_no_look_reads_objects_for_long_and_the_next_goes_on(
 
 
 def test_what_has_not_changed_is_not_read_again(
-    call: StoreCall, monkeypatch: pytest.MonkeyPatch
+    store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outlooks, pace = store_outlook.StoreOutlooks(), TierPace(1, 1, 1, 1)
-    with call.opened() as opened:
+    outlooks, pace = store_facts.StoreOutlooks(), TierPace(1, 1, 1, 1)
+    with StoredLogs(store).opened() as opened:
         first = outlooks.find(opened, [ORDERS], pace, lambda _: None)
 
     def again(*_: object, **__: object) -> None:
@@ -246,23 +250,23 @@ def test_what_has_not_changed_is_not_read_again(
 
     monkeypatch.setattr(tiered_store, "find_tier_eligibility", again)
     monkeypatch.setattr(look, "read_first_timestamp", again)
-    with call.opened() as opened:
+    with StoredLogs(store).opened() as opened:
         second = outlooks.find(opened, [ORDERS], pace, lambda _: None)
     assert first[ORDERS].state == second[ORDERS].state
     assert first[ORDERS].deadline_ms == second[ORDERS].deadline_ms
 
 
 def test_a_hosts_log_is_the_second_line_of_the_strip(
-    call: StoreCall, view: ConsoleView, store: str, data: Path
+    view: ConsoleView, store: str, data: Path
 ) -> None:
     assert 1 == text_of(view, "/").count('<svg class="strip"')
-    found = looked(call, data)
+    found = looked(store, data)
     overview = text_of(found, "/")
     assert 2 == overview.count('<svg class="strip"')
     page = text_of(found, "/log/orders/0")
     assert "In object storage:" in page
     assert "On this host, to the same scale:" in page
-    (expected,) = printed("tier", "status", "--store", store, "--local", data)["partitions"]
+    (expected,) = printed("status", store, "--data-dir", data)["partitions"]
     assert expected["local_bytes"] is not None
     assert f"log end {expected['log_end']}" in page
     lines = re.findall(r'<svg class="strip tall"[^>]*>(.*?)</svg>', page)
@@ -272,11 +276,9 @@ def test_a_hosts_log_is_the_second_line_of_the_strip(
         assert bases == [int(each) for each in re.findall(r'href="#s(\d+)"', line)]
 
 
-def test_a_host_without_such_a_directory_is_told_at_the_start(
-    call: StoreCall, tmp_path: Path
-) -> None:
+def test_a_host_without_such_a_directory_is_told_at_the_start(store: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="nowhere"):
-        store_watcher(call, None, SystemClock(), local=tmp_path / "nowhere")
+        watcher_of(store, tmp_path / "nowhere")
 
 
 @pytest.fixture
@@ -288,9 +290,9 @@ def broken_local(data: Path) -> Path:
 
 
 def test_a_local_log_that_cannot_be_read_leaves_the_store_on_the_page(
-    call: StoreCall, broken_local: Path
+    store: str, broken_local: Path
 ) -> None:
-    found = looked(call, broken_local)
+    found = looked(store, broken_local)
     assert found.tiers[0].local_bytes is None
     assert 1 == text_of(found, "/").count('<svg class="strip"')
     assert found.problem is None
@@ -325,7 +327,7 @@ def test_in_a_store_a_round_that_is_asked_for_by_post_is_refused_and_not_taken_f
     which = {"topic": "orders", "partition": "0"}
     answer = site.ask("POST", "/do/clean", data=which, headers=headers)
     assert 409 == answer.status_code
-    assert "keeplast clean --force" in answer.text
+    assert "keeplast clean --despite dirty-ratio" in answer.text
     assert [] == control.take()
     assert 303 == site.ask("POST", "/do/retry", data=which, headers=headers).status_code
     assert 1 == len(control.take())
@@ -338,10 +340,15 @@ def test_the_document_of_a_store_says_why_each_is_cleaned_or_not_and_by_when(
     for path in ("/overview.json", "/log/orders/0.json"):
         document = site.document(path)
         (found,) = document["partitions"]
-        told = [found.pop(name) for name in ("state", "reason", "deadline_ms")]
+        told = [found[name] for name in ("state", "reason", "deadline_ms")]
         assert ["overdue", outlook.reason, outlook.deadline_ms] == told
-        # The rest is what the command line prints.
-        assert printed("tier", "status", "--store", store) == document
+        expected = printed("status", store, "--erased-by")
+        # What is overdue is late, and due, by the time of each look.
+        for each in (expected, document):
+            (row,) = each["partitions"]
+            del each["now_ms"], row["compaction_delay_ms"]
+            del row["erased_by"]["by_ms"], row["erased_by"]["eligible_by_ms"]
+        assert expected == document
 
 
 def test_a_store_says_what_brokers_cleaners_do(view: ConsoleView) -> None:

@@ -24,11 +24,15 @@ from cryptography.x509.oid import NameOID
 
 from keeplast.log.files import LocalFiles
 from keeplast.service.console import gate, server
-from keeplast.service.console.app import ConsoleApp
 from keeplast.service.console.gate import ENTER_PATH, STATIC_PATH, Entrance
 from keeplast.service.console.searches import KeySearches
-from keeplast.service.console.server import CONNECTIONS_MAX, Certificate, ConsoleServer
-from keeplast.service.console.streams import STREAMS_MAX
+from keeplast.service.console.server import (
+    CONNECTIONS_MAX,
+    STREAMS_MAX,
+    Certificate,
+    ConsoleApp,
+    ConsoleServer,
+)
 from tests.support.console_site import OPEN, TOKENS, VIEWER, FixedSource, searches_in
 from tests.support.manual_clock import ManualClock
 from tests.support.waiting import SECONDS_MAX, wait_until
@@ -171,8 +175,7 @@ def test_on_another_address_every_route_wants_a_token(
                 answer = ask(method, base + path, authorization=f"Bearer {VIEWER}")
                 assert 200 == answer.status_code, path
                 assert answer.headers["cache-control"]
-        assert source.control is not None
-        assert not source.control.has_wishes
+        assert not source.wishes.has_wishes
 
 
 def test_behind_a_proxy_only_the_proxy_reaches_a_route(source: FixedSource) -> None:
@@ -218,8 +221,7 @@ def test_no_route_takes_a_form_of_another_origin(source: FixedSource, port: int)
             answer = ask("POST", base + path, **headers)
             assert 403 == answer.status_code, (path, headers)
             assert "set-cookie" not in answer.headers
-    assert source.control is not None
-    assert not source.control.has_wishes
+    assert not source.wishes.has_wishes
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keeplast.model.partition import LogRegion
 from keeplast.service.console.strip import (
     PART_MIN,
     PARTS_MAX,
@@ -12,9 +13,8 @@ from keeplast.service.console.strip import (
     WIDTH,
     SegmentPart,
     StripPart,
-    Zone,
+    by_region,
     by_segment,
-    by_zone,
     in_tier,
     marks_of,
 )
@@ -25,7 +25,7 @@ ROUNDED = 0.11
 """Places and widths are rounded to tenths."""
 
 
-def parts_of(*zones: tuple[Zone, int, int]) -> tuple[SegmentPart, ...]:
+def parts_of(*zones: tuple[LogRegion, int, int]) -> tuple[SegmentPart, ...]:
     """Return segments of ten offsets each: zone, how many, and bytes of each."""
     found: list[SegmentPart] = []
     for zone, count, size in zones:
@@ -44,22 +44,22 @@ def place(parts: tuple[SegmentPart, ...], offset: int) -> float:
     return WIDTH * below / sum(each.size_bytes for each in parts)
 
 
-def end_of(shapes: tuple[StripPart, ...], zone: Zone) -> float:
-    return max(each.x + each.width for each in shapes if each.zone is zone)
+def end_of(shapes: tuple[StripPart, ...], zone: LogRegion) -> float:
+    return max(each.x + each.width for each in shapes if each.region is zone)
 
 
-def test_a_mark_stands_where_a_strip_by_zones_shows_its_offset() -> None:
-    parts = parts_of((Zone.CLEAN, 150, GIB), (Zone.DIRTY, 150, GIB // 100))
+def test_a_mark_stands_where_a_strip_by_regions_shows_its_offset() -> None:
+    parts = parts_of((LogRegion.CLEAN, 150, GIB), (LogRegion.DIRTY, 150, GIB // 100))
     assert len(parts) > PARTS_MAX
     shapes = by_segment(parts)
-    assert [Zone.CLEAN, Zone.DIRTY] == [each.zone for each in shapes]
+    assert [LogRegion.CLEAN, LogRegion.DIRTY] == [each.region for each in shapes]
     (first,) = marks_of(parts, [("first dirty", 1500)])
     assert abs(first.x - shapes[1].x) <= ROUNDED
     assert abs(990 - first.x) < 1
 
 
 def test_many_small_segments_behind_large_ones_leave_the_strip_to_scale() -> None:
-    parts = parts_of((Zone.CLEAN, 10, GIB), (Zone.DIRTY, 150, 1000))
+    parts = parts_of((LogRegion.CLEAN, 10, GIB), (LogRegion.DIRTY, 150, 1000))
     (first,) = marks_of(parts, [("first dirty", 100)])
     assert WIDTH - WIDENED_MAX - ROUNDED <= first.x <= WIDTH
     shapes = by_segment(parts)
@@ -68,11 +68,13 @@ def test_many_small_segments_behind_large_ones_leave_the_strip_to_scale() -> Non
 
 
 def test_a_few_small_parts_have_the_least_that_can_be_seen() -> None:
-    shapes = by_segment(parts_of((Zone.CLEAN, 1, GIB), (Zone.DIRTY, 3, 1), (Zone.ACTIVE, 1, 0)))
+    shapes = by_segment(
+        parts_of((LogRegion.CLEAN, 1, GIB), (LogRegion.DIRTY, 3, 1), (LogRegion.ACTIVE, 1, 0))
+    )
     assert [PART_MIN] * 4 == [each.width for each in shapes[1:]]
     assert abs(WIDTH - sum(each.width for each in shapes)) <= ROUNDED
-    assert () == by_zone(parts_of((Zone.ACTIVE, 2, 0)))
-    assert [500.0, 500.0] == [each.width for each in by_segment(parts_of((Zone.ACTIVE, 2, 0)))]
+    assert () == by_region(parts_of((LogRegion.ACTIVE, 2, 0)))
+    assert [500.0, 500.0] == [each.width for each in by_segment(parts_of((LogRegion.ACTIVE, 2, 0)))]
 
 
 SIZES = st.lists(
@@ -88,7 +90,11 @@ def test_marks_lie_where_the_strip_shows_them_and_near_their_place(
     every = [size * scale for size, scale in sizes for _ in range(repeats)]
     bounds = sorted((clean % (len(every) + 1), dirty % (len(every) + 1)))
     zones = [
-        Zone.CLEAN if at < bounds[0] else Zone.DIRTY if at < bounds[1] else Zone.ACTIVE
+        LogRegion.CLEAN
+        if at < bounds[0]
+        else LogRegion.DIRTY
+        if at < bounds[1]
+        else LogRegion.ACTIVE
         for at in range(len(every))
     ]
     parts = tuple(
@@ -103,8 +109,8 @@ def test_marks_lie_where_the_strip_shows_them_and_near_their_place(
         if sum(every):
             assert abs(place(parts, mark.offset) - mark.x) <= WIDENED_MAX + ROUNDED
     assert sorted(each.x for each in marks[:3]) == [each.x for each in marks[:3]]
-    for zone, mark in ((Zone.CLEAN, marks[0]), (Zone.DIRTY, marks[1])):
-        if any(each.zone is zone for each in parts):
+    for zone, mark in ((LogRegion.CLEAN, marks[0]), (LogRegion.DIRTY, marks[1])):
+        if any(each.region is zone for each in parts):
             assert abs(end_of(shapes, zone) - mark.x) <= 2 * ROUNDED
     assert WIDTH == marks[2].x
 
@@ -114,7 +120,7 @@ def test_both_lines_of_a_tier_together_show_all_at_one_scale(
     found: list[tuple[Place, int]],
 ) -> None:
     parts = tuple(
-        SegmentPart(Zone.CLEAN, at * 10, at * 10 + 10, size, place=where.value)
+        SegmentPart(LogRegion.CLEAN, at * 10, at * 10 + 10, size, place=where.value)
         for at, (where, size) in enumerate(found)
     )
     every = {(each.x, each.width) for each in by_segment(parts)}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import InvalidError
-from keeplast.service.console.tokens import (
+from keeplast.service.console.gate import (
     SESSIONS_MAX,
     Sessions,
     Tokens,

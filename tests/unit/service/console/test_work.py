@@ -9,19 +9,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from keeplast.api.stored_logs import StoredLogs
 from keeplast.cleaner.selection import Choice
-from keeplast.cli.frame.options import ScopeOptions
 from keeplast.cli.main import app
-from keeplast.cli.tier.options import StoreCall
-from keeplast.cli.tier.watching import store_watcher
-from keeplast.clock import SystemClock
+from keeplast.config.layers import ALL_PARTITIONS
 from keeplast.model.partition import TopicPartition
-from keeplast.model.size import format_bytes
+from keeplast.model.text import format_bytes
 from keeplast.service.console import anatomy, pages, reading, work
 from keeplast.service.console.pages import ROWS, Query
 from keeplast.service.console.view import ConsoleView
-from keeplast.service.control import Control
-from keeplast.service.live import LiveProgress
+from keeplast.service.live import Control, LiveProgress
+from keeplast.service.place_loop import ViewTerms
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import AttachedTotals, Snapshot
 from keeplast.service.status import LastRound, State
@@ -151,20 +149,20 @@ def test_what_a_round_would_free_is_told_by_the_share_of_the_last_one(root: Path
     entry = next(e for e in view.status.partitions if e.partition == ONE)  # type: ignore[union-attr]
     cleanable = entry.log.figures.cleanable.cleanable_bytes  # type: ignore[union-attr]
     clean = entry.log.figures.cleanable.clean_bytes  # type: ignore[union-attr]
-    words = anatomy.saving_words(entry, None, [])
+    words = anatomy.saving_words(entry, [])
     assert f"a round would clean {cleanable} B" in words
     assert "no receipt tells" in words
-    words = anatomy.saving_words(entry, None, [line(1, 100, 75)])
+    words = anatomy.saving_words(entry, [line(1, 100, 75)])
     about = round((cleanable + clean) / 4)
     assert (
         f"a round would clean {cleanable} B that are dirty, and read {cleanable + clean} B, with "
         f"what is clean; it would free about {about} B of that, if as large a share of it goes "
         "as in the last one: 25 %" == words
     )
-    assert f"about {cleanable + clean} B" in anatomy.saving_words(entry, None, [line(1, 100, 0)])
-    assert "about 0 B" in anatomy.saving_words(entry, None, [line(1, 100, 200)])
+    assert f"about {cleanable + clean} B" in anatomy.saving_words(entry, [line(1, 100, 0)])
+    assert "about 0 B" in anatomy.saving_words(entry, [line(1, 100, 200)])
     broken = next(e for e in view.status.partitions if e.log is None)  # type: ignore[union-attr]
-    assert "" == anatomy.saving_words(broken, None, [])
+    assert "" == anatomy.saving_words(broken, [])
     assert "a round would clean" in Site(FixedSource(view)).get("/log/orders/0").text
 
 
@@ -198,16 +196,15 @@ def test_caps_of_a_live_cluster_are_told_with_what_was_used() -> None:
 def test_a_store_tells_the_rounds_of_every_host(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'meta.db'}"
     for arguments in (
-        ("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}"),
-        ("tier", "import", str(SAMPLE), "--store", url, "--topic", "orders"),
-        ("clean", url, "--force", "--runner", "local", "--cores", "1"),
+        ("copy", str(SAMPLE), url, "--new", "--objects", f"file://{tmp_path / 'objects'}",
+         "--topic", "orders"),
+        ("clean", url, "--despite", "dirty-ratio", "--runner", "local", "--cores", "1"),
         ("hold", "add", url, "audit", "--topic", "orders", "--at", "now",
          "--max-age", "7d"),
     ):  # fmt: skip
         done = CliRunner().invoke(app, arguments)
         assert 0 == done.exit_code, done.stderr
-    call = StoreCall(store=url, object_options=(), scope=ScopeOptions())
-    with store_watcher(call, None, SystemClock()) as looking:
+    with StoredLogs(url).view(ALL_PARTITIONS, ViewTerms()).watcher as looking:
         view = looking.view()
     (day,) = view.round_days
     sums = day.sums

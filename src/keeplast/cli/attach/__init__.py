@@ -1,1 +1,0 @@
-"""``keeplast attach``: tiered topics of a live Kafka cluster, one file a command."""

@@ -1,0 +1,334 @@
+"""Words and figures that several pages share: errors, remedies, running rounds, times. Pure.
+
+An error in short: its sentence, and where it is. Pure.
+
+Values stand last in an error, as ``name=value``; the page of a log has all of it.
+
+What to do where something is wrong, and whose the next step is: a person's, a round's, nobody's.
+
+What a reader must not break: the words are true of the place. What makes a skipped log be tried
+again is another thing in a directory, in a store and in a live cluster. Pure.
+
+What the running round of a log in a directory does, and the next one; what it cannot take. Pure.
+
+What a reader must not break: a round that may end before what it was to take promises no end.
+
+A time as pages show it: how far away it is, and when that is. Pure.
+
+What a reader must not break: a date by which something is kept is never told earlier than it is.
+
+How far the rounds under way are, as pages and documents show it. Pure.
+
+A per cent is the share of all that a round reads, in both passes; where the bytes of several rounds
+cannot be told apart, none of them has one of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from keeplast.cleaner.reasons import DirtyEnough, Overdue
+from keeplast.cleaner.selection import Choice
+from keeplast.clock import time_text, utc_text
+from keeplast.errors import CorruptError
+from keeplast.inspect.status import LogStatus
+from keeplast.model.partition import LogRegion, range_text
+from keeplast.model.text import (
+    NEAR_MS,
+    duration_text,
+    format_bytes,
+    precise_duration_text,
+    precise_relative_text,
+    printable,
+)
+from keeplast.service.console.standing import skipped_class
+from keeplast.service.console.strip import SegmentPart, region_bytes
+from keeplast.service.console.view import ConsoleView, ViewSource
+from keeplast.service.live import Progress
+from keeplast.service.status import PartitionStatus, State
+from keeplast.service.status_words import DAMAGE
+
+
+def brief(reason: str) -> str:
+    """Return an error's sentence and where it is: the name of a file, and the position in it.
+
+    Values stand last, as ``name=value``; what is left out of them is on the log's own page.
+    """
+    if _VALUES.search(reason) is None:
+        return reason
+    path, position = place_in(reason)
+    where = [] if path is None else [path.rpartition("/")[2]]
+    where += [] if position is None else [f"at byte {position}"]
+    sentence = sentence_of(reason)
+    return f"{sentence}: {' '.join(where)}" if where else sentence
+
+
+def place_in(reason: str) -> tuple[str | None, int | None]:
+    """Return the file that an error's values name, or the object, and the position in it."""
+    path, position = _PATH.search(reason), _POSITION.search(reason)
+    return (
+        None if path is None else path[1].rstrip(),
+        None if position is None else int(position[1]),
+    )
+
+
+def sentence_of(reason: str) -> str:
+    """Return an error without the values that it ends with."""
+    values = _VALUES.search(reason)
+    return reason if values is None else reason[: values.start()]
+
+
+_VALUES = re.compile(r"\. (?=\w+=)")
+_PATH = re.compile(r"[. ] ?path=([^=]*?)(?= \w+=|$)")
+_POSITION = re.compile(r" position=(\d+)")
+
+
+_REMEDIES = {
+    "holes": "keeplast verify names what is missing; restore it from a backup of the remote "
+    "tier, or let the log start move beyond it",
+    "unreadable": "look at the reason; nothing is known of the log",
+    "interrupted": "keeplast clean, or the broker's start, ends the swap; keeplast run does at its "
+    "next look",
+    "failing": "nothing, unless it goes on: it is tried again by itself",
+    "retrying": "nothing, unless it goes on: it is tried again by itself",
+    "refused": "the reason says what to set",
+    "owned elsewhere": "nothing: its owner cleans it",
+}
+_SKIPPED = State.SET_ASIDE.value
+_OF_DIRECTORY = (
+    "with the broker stopped and the loop paused or ended, restore the whole partition directory, "
+    "with its indexes, from a replica or a backup: it is tried again when its files have changed, "
+    "by Try again now on its page, or by keeplast run --retry"
+)
+_OF_UNREADABLE = (
+    "with the broker stopped, restore the whole partition directory, with its indexes, from a "
+    "replica or a backup: the log is looked at again by itself"
+)
+_OF_STORE = (
+    "restore the object from a backup: it is tried again when somebody asks for it, or by keeplast "
+    "clean"
+)
+_OF_CLUSTER = (
+    "restore the segment from a backup of the remote tier: it is tried again when somebody asks "
+    "for it, by keeplast clean, or when the log begins elsewhere"
+)
+_OF_DEFECT = (
+    "report the reason: it is a defect of keeplast. It is tried again when somebody asks for it"
+)
+_WRONG = frozenset(_REMEDIES) - {"owned elsewhere"} | {_SKIPPED}
+_DUE = frozenset(each.value for each in (State.OVERDUE, State.ELIGIBLE, State.EXPIRED))
+
+
+class Need(StrEnum):
+    """Whose the next step is, in the order of a page; the values are its headings."""
+
+    PERSON = "Something is wrong: a person should look"
+    ROUND = "A round is due, or under way"
+    NONE = "No round is known to be due"
+
+
+def need_of(state: str, *, is_at_work: bool = False) -> Need:
+    """Return whose the next step is; ``is_at_work`` of a log whose round is under way, or over."""
+    if state in _WRONG:
+        return Need.PERSON
+    return Need.ROUND if is_at_work or state in _DUE else Need.NONE
+
+
+def is_wrong(state: str) -> bool:
+    """Say whether a person should look."""
+    return state in _WRONG
+
+
+def remedy_of(view: ConsoleView, each: PartitionStatus) -> str:
+    """Return what to do about a log; empty where nothing is wrong.
+
+    A file that is damaged has its own remedy, and so has a defect of keeplast.
+    """
+    if each.state is State.UNREADABLE and view.status is not None:
+        return _OF_UNREADABLE if isinstance(each.error, CorruptError) else _REMEDIES[each.state]
+    if each.state is not State.SET_ASIDE:
+        return _REMEDIES.get(each.state, "")
+    if skipped_class(each) not in (None, *DAMAGE):
+        return _OF_DEFECT
+    if view.status is not None:
+        return _OF_DIRECTORY
+    return _OF_STORE if view.attached is None else _OF_CLUSTER
+
+
+def held_words(log: LogStatus, parts: Sequence[SegmentPart]) -> str:
+    """Say what is dirty where nothing can be cleaned yet; empty elsewhere."""
+    if log.figures.cleanable.cleanable_bytes:
+        return ""
+    sizes = region_bytes(parts)
+    held = sizes.get(LogRegion.UNCLEANABLE, 0) + sizes.get(LogRegion.UNSTABLE, 0)
+    return f"cleanable now; {format_bytes(held)} held back" if held else ""
+
+
+def deadline_words(log: LogStatus) -> str:
+    """Say which offsets a deadline is about; empty where all of the log is."""
+    first, bound = log.figures.first_dirty, log.figures.cleanable.bound
+    if not log.figures.cleanable.cleanable_bytes:
+        return "nothing closed can be cleaned yet"
+    return range_text(first, bound) if bound < log.log_end else ""
+
+
+def running_words_of(log: LogStatus) -> str:
+    """Say what a round that is under way does, as a look before it tells; empty where it cannot."""
+    first, bound = log.figures.first_dirty, log.figures.cleanable.bound
+    if not log.figures.cleanable.cleanable_bytes:
+        return ""
+    late_ms = log.figures.compaction_delay_ms
+    late = f"overdue for {precise_duration_text(late_ms)}; " if late_ms else ""
+    takes = f"{late}the running round takes {range_text(first, bound)}"
+    if log.eligibility.rounds_max > 1:
+        return f"{takes}, as far as its key map reaches"
+    # What is clean is rewritten too: a value there goes when a dirty record has replaced it.
+    old = f"old values whose newer record is below {bound}"
+    if log.undo_retention_ms:
+        kept = duration_text(log.undo_retention_ms)
+        return f"{takes}: {old} are kept for undo then, and gone {kept} later"
+    return f"{takes}: {old} go when it ends"
+
+
+def running_end_words(log: LogStatus) -> str:
+    """Say the same below a deadline; empty where a round's end is not the end of what it takes."""
+    is_all = log.eligibility.rounds_max <= 1 and not log.undo_retention_ms
+    return "these go when the running round ends" if is_all and running_words_of(log) else ""
+
+
+def next_round_words(each: PartitionStatus, log: LogStatus, turn: str) -> str:
+    """Say why a last round left what is due, where its end tells it, and what will do it; empty
+    where no round is due.
+    """
+    if not isinstance(each.decision, Overdue | DirtyEnough):
+        return ""
+    first, bound = log.figures.first_dirty, log.figures.cleanable.bound
+    last, words = each.last_round, []
+    if last is not None and last.bound is not None and last.end_offset == first < last.bound:
+        words.append(f"The last round ended below offset {first}: its key map was full.")
+    when = f"; {turn}" if turn else ""
+    words.append(f"The next round takes {range_text(first, bound)}{when}.")
+    return " ".join(words)
+
+
+def ordinal(number: int) -> str:
+    """Return a number as a place in a row: 1st, 2nd, 3rd, 11th."""
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    ending = "th" if number % 100 in (11, 12, 13) else endings.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTime:
+    """A time for people; ``iso`` and ``at_ms`` are for machines, ``iso`` empty where none is.
+
+    ``is_deadline`` says that it counts on as late, not as ago.
+    """
+
+    text: str
+    iso: str = ""
+    title: str = ""
+    at_ms: int = 0
+    is_deadline: bool = False
+
+    @property
+    def minute(self) -> str:
+        """Return the time to the minute, the next one where it has seconds: a date is kept by then;
+        empty without one.
+        """
+        if not self.iso:
+            return ""
+        text = utc_text(-(-self.at_ms // MINUTE_MS) * MINUTE_MS)
+        return f"{text[:16]} UTC" if len(text) == len(self.title) else self.title
+
+
+NO_TIME = ShownTime("")
+
+
+def moment(at_ms: int | None, now_ms: int) -> ShownTime:
+    """Return a time, how far away it is first."""
+    if at_ms is None:
+        return NO_TIME
+    text = time_text(at_ms)
+    iso = f"{text[:10]}T{text[11:19]}Z" if len(text) == 23 and at_ms >= 0 else ""
+    return ShownTime(precise_relative_text(at_ms, now_ms), iso, utc_text(at_ms), at_ms)
+
+
+def deadline(at_ms: int | None, now_ms: int) -> ShownTime:
+    """Return by when something is due; behind it, for how long it is overdue."""
+    found = moment(at_ms, now_ms)
+    if at_ms is None or at_ms + NEAR_MS > now_ms:
+        return found
+    return replace(
+        found, text=f"overdue for {precise_duration_text(now_ms - at_ms)}", is_deadline=True
+    )
+
+
+CLEANING = "cleaning"
+NAMES_MAX = 4
+"""So many rounds under way are named in a line."""
+
+
+def progress_document(source: ViewSource) -> dict[str, Any] | None:
+    """Return how far the rounds under way are, None where nothing runs."""
+    live = source.live
+    if live is None:
+        return None
+    found = live.progress
+    return {
+        "running": [running_document(each, found) for each in found.running],
+        "since_ms": found.since_ms,
+        "read_bytes": found.read_bytes,
+        "planned_bytes": found.planned_bytes,
+        "percent": found.percent,
+        "idle_until_ms": found.idle_until_ms,
+        "words": _live_words(source),
+        "serial": found.serial,
+    }
+
+
+def running_document(choice: Choice, progress: Progress) -> dict[str, Any]:
+    """Return how far one round is: ``percent`` and ``pass`` are null where nobody can tell, and
+    ``words``, which say both, empty.
+    """
+    its = progress.of(choice.partition)
+    at = None if its is None else its.at
+    return {
+        "topic": choice.partition.topic,
+        "partition": choice.partition.partition,
+        "why": choice.why,
+        "percent": None if its is None else its.percent,
+        "pass": at,
+        "words": ", ".join(
+            each for each in ("" if its is None else f"{its.percent} % of both passes", at) if each
+        ),
+        "badge": CLEANING if its is None else f"{CLEANING} {its.percent} %",
+    }
+
+
+def _live_words(source: ViewSource) -> str:
+    live, control = source.live, source.control
+    if live is None:
+        return ""
+    found = live.progress
+    if control is not None and control.is_paused and not found.running:
+        return "paused"
+    if not found.running:
+        return "idle" if found.idle_until_ms is not None else "looking"
+    rounds = [(each.partition, found.of(each.partition)) for each in found.running[:NAMES_MAX]]
+    names = [
+        f"{partition} {its.percent} %" if its is not None else str(partition)
+        for partition, its in rounds
+    ]
+    left = len(found.running) - len(names)
+    words = ", ".join(names) + (f" and {left} more" if left else "")
+    if any(its is None for _, its in rounds) and found.planned_bytes:
+        words += f": {found.percent} %"
+    return printable(f"cleaning {words}")

@@ -1,0 +1,17 @@
+"""A partition of a live topic, most of whose log is in a remote tier in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.attached_world import AttachedWorld
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[AttachedWorld]:
+    with closing(AttachedWorld(tmp_path)) as made:
+        yield made

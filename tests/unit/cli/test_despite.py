@@ -57,8 +57,7 @@ def test_records_without_a_key_go_past_their_limit_by_its_words() -> None:
 
 
 def test_each_limit_has_a_refusal_and_each_command_tells_its_own(keeplast: Command) -> None:
-    elsewhere = {Despite.KEYLESS_RECORDS, Despite.PARTIAL_TOPICS}
-    assert set(Despite) == ASKED.keys() | elsewhere
+    assert set(Despite) == ASKED.keys() | {Despite.KEYLESS_RECORDS, Despite.PARTIAL_TOPICS}
     told = set()
     for name, found in commands(typer.main.get_command(app)):
         for each in found.params:

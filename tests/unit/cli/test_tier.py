@@ -593,11 +593,10 @@ def test_partitions_that_keep_other_settings_are_named(
     assert ([], rows) == (run.document["warnings"], run.document["settings"])
 
 
-@pytest.mark.parametrize("verb", ["plan", "clean", "run"])
+@pytest.mark.parametrize(("verb", "once"), [("plan", ()), ("clean", ()), ("run", ("--once",))])
 def test_a_setting_of_a_topic_that_a_store_does_not_heed_is_named(
-    keeplast: Command, store: str, verb: str
+    keeplast: Command, store: str, verb: str, once: tuple[str, ...]
 ) -> None:
-    once = ("--once",) if verb == "run" else ()
     run = keeplast(verb, store, *once, "--config", "min.cleanable.dirty.ratio=0.1", code=0)
     assert "this one has no effect; change it with keeplast configure" in " ".join(run.err.split())
     assert "no effect" not in keeplast(verb, store, *once, code=0).err

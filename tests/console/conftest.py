@@ -22,6 +22,7 @@ from keeplast.service.console.server import ConsoleServer
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import Control, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptShelf
+from keeplast.service.receipts import FILE_NAME
 from keeplast.service.snapshot import Snapshot
 from keeplast.service.status import State
 from tests.support.browser import Browser, opened
@@ -131,5 +132,5 @@ def seen(demo: Path, now_ms: int) -> ConsoleView:
 def served(seen: ConsoleView, demo: Path) -> Iterator[Served]:
     """A loop's console of the demo."""
     with serving(seen, searches=searches_in(demo, now_ms=seen.now_ms)) as found:
-        found.source.shelf = ReceiptShelf.of_directory(LocalFiles(), demo)
+        found.source.shelf = ReceiptShelf(LocalFiles(), demo / FILE_NAME)
         yield found

@@ -27,6 +27,7 @@ from keeplast.service.console.wording import brief, deadline, is_wrong, moment, 
 from keeplast.service.status import PartitionStatus, State
 from keeplast.service.status_words import state_words
 from tests.console.conftest import Served, printed, serving
+from tests.support import called
 from tests.support.browser import Browser, cells
 from tests.support.console_site import ACTOR, VIEWER
 from tools.demo_console import LOGS
@@ -162,18 +163,8 @@ def test_the_work_page_has_the_receipts_and_what_is_set_aside(
 @pytest.fixture
 def store(tmp_path: Path) -> str:
     """A store with a brokers' log in it, cleaned, and a replaced segment that waits."""
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
     shutil.copytree(SAMPLE, tmp_path / "data")
-    printed(
-        "copy",
-        tmp_path / "data",
-        url,
-        "--new",
-        "--objects",
-        f"file://{tmp_path / 'objects'}",
-        "--topic",
-        "orders",
-    )
+    url = called.copied(tmp_path / "data", tmp_path, "--topic", "orders")
     printed("clean", url, "--despite", "dirty-ratio")
     return url
 

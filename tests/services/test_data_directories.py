@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import keeplast
 from keeplast.cli.main import app
 from keeplast.format.filename import INCOMPLETE
-from keeplast.log.data_directory import place_path
 from keeplast.log.files import FileSystem
+from keeplast.log.paths import place_path
 from keeplast.pipeline.runner import start_session
 from keeplast.tier.objects.object_files import mount
 from tests.services.conftest import S3

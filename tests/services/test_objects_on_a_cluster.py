@@ -12,7 +12,7 @@ import pytest
 from keeplast.api.open_store import open_store
 from keeplast.clock import SystemClock
 from keeplast.config.mapping import topic_config
-from keeplast.log.data_directory import place_path
+from keeplast.log.paths import place_path
 from keeplast.model.topic_config import CleanerConfig, Shape
 from keeplast.pipeline.runner import SparkRunner
 from keeplast.rewrite.task import Runner

@@ -147,7 +147,7 @@ def test_a_watched_loop_says_what_status_says(world: World) -> None:
     look = published.snapshots[-1].look
     assert look is not None
     files = LocalFiles()
-    shelf = ReceiptShelf.of_directory(files, world.root)
+    shelf = ReceiptShelf(files, world.root / FILE_NAME)
     mine = status_document(look.joined(files, shelf.refresh()))
     other = look_at_directory(world.select(), files, look.now_ms)
     expected = status_document(other.joined(files, shelf.refresh()))

@@ -22,6 +22,7 @@ from keeplast.service.directory_loop import directory_finder, directory_scanner
 from keeplast.service.gauges import GaugeObserver
 from keeplast.service.live import Control, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptShelf
+from keeplast.service.receipts import FILE_NAME
 from keeplast.service.snapshot import look_at_directory
 from keeplast.service.status import DirectoryStatus, PartitionStatus
 from tests.support.manual_clock import ManualClock
@@ -78,7 +79,7 @@ def directory_view(
     """Return the view of a data directory at ``now_ms``."""
     files = LocalFiles()
     look = look_at_directory(select_partitions(root, files, sources=sources), files, now_ms)
-    shelf = ReceiptShelf.of_directory(files, root)
+    shelf = ReceiptShelf(files, root / FILE_NAME)
     return ConsoleView(
         str(root), now_ms, look.joined(files, shelf.refresh()), settings=look.settings,
         receipts=shelf.lines(),

@@ -27,16 +27,10 @@ from keeplast.config.setting_rows import assumed_defaults, assumed_sentence
 from keeplast.errors import RefusedError, error_text
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.status import TombstoneReading
-from keeplast.log.data_directory import (
-    DataDirectory,
-    PartitionEntry,
-    is_object_path,
-    open_data_directory,
-    place_path,
-    shown,
-)
+from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
 from keeplast.log.files import FilesRecipe, FileSystem, LocalFiles
 from keeplast.log.lock import locked
+from keeplast.log.paths import is_object_path, place_path, shown
 from keeplast.log.root_files import read_holds
 from keeplast.log.undo_files import read_kept
 from keeplast.model.erasure_request import ErasureRequest, KeyHasher

@@ -46,10 +46,10 @@ from keeplast.errors import (
 from keeplast.format.filename import parse_partition_directory
 from keeplast.format.message_set import Batch
 from keeplast.format.record import Record
-from keeplast.log.data_directory import is_object_path, place_path
 from keeplast.log.files import FileSystem
 from keeplast.log.log_end import noted_high_watermark, sound_tail
 from keeplast.log.partition_log import SegmentFiles, is_empty_log
+from keeplast.log.paths import is_object_path, place_path
 from keeplast.log.readers import settled_partition
 from keeplast.log.truncation import noted_log_start
 from keeplast.model.partition import TopicPartition

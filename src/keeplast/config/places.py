@@ -36,8 +36,8 @@ from keeplast.config.place_properties import (
 )
 from keeplast.config.sources import FILE_NAME, read_text
 from keeplast.errors import InvalidError
-from keeplast.log.data_directory import place_path
 from keeplast.log.files import LocalFiles
+from keeplast.log.paths import place_path
 from keeplast.model.text import (
     HIDDEN,
     SPAN_MS_MAX,

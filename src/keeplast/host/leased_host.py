@@ -57,9 +57,10 @@ from keeplast.format.partition_metadata import PartitionMetadata
 from keeplast.host.partition_host import LocalRetention, PartitionHost, plan_local_retention
 from keeplast.host.replica import Role
 from keeplast.log.checkpoints import read_checkpoint
-from keeplast.log.data_directory import METADATA_TOPIC, is_object_path
+from keeplast.log.data_directory import METADATA_TOPIC
 from keeplast.log.files import FileSystem
 from keeplast.log.lock import locked
+from keeplast.log.paths import is_object_path
 from keeplast.log.truncation import find_divergence
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, HostRole, TopicConfig

@@ -39,7 +39,7 @@ from keeplast.inspect.key_search import (
     find_records_of_keys,
 )
 from keeplast.log.checkpoints import UNFINISHED as UNFINISHED_NOTE
-from keeplast.log.data_directory import DataDirectory, PartitionEntry, child_path, read_topic_id
+from keeplast.log.data_directory import DataDirectory, PartitionEntry, read_topic_id
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import (
     PartitionFiles,
@@ -47,6 +47,7 @@ from keeplast.log.partition_log import (
     Tail,
     find_tail,
 )
+from keeplast.log.paths import child_path
 from keeplast.log.readers import settled_partition
 from keeplast.log.truncation import noted_log_start
 from keeplast.log.windows import Window

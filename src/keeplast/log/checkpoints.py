@@ -36,9 +36,9 @@ from keeplast.errors import CorruptError
 from keeplast.format.checkpoint import decode_offsets, encode_lines, offset_line
 from keeplast.format.filename import CLEANED_FOR, CLEANER_CHECKPOINT, LOG
 from keeplast.format.filename import segment_file as segment_name
-from keeplast.log.data_directory import child_path
 from keeplast.log.files import FileSystem, write_durable_like
 from keeplast.log.partition_log import PartitionFiles
+from keeplast.log.paths import child_path
 from keeplast.model.partition import INT64_MAX, TopicPartition
 
 BYTES_MAX = 64 << 20

@@ -1,29 +1,15 @@
-"""What lies in a data directory, and the paths of its files: ``s3://b/data`` is ``/s3:/b/data``.
-
-The path of a file whose directory is at hand, made without taking either apart.
-
-A look at a partition names some thirty files, and ``directory / name`` parses every part anew:
-of a look at thousands of small logs that was a fifth.
-
-The rule: ``name`` is one that a directory can list. It has no separator and is not a dot.
-
-What lies in a Kafka data directory: partitions, and names that are none.
+"""What lies in a Kafka data directory: partitions, and names that are none.
 
 A path is a ``log.dirs`` directory, or one partition directory (its name parses and it holds a
 ``.log``), which is then treated as a data directory with that single partition. The path that a
 user names may be a link; links below it are listed as ignored and never entered. Source: formats.md
-sections 2.1 and 2.2.
-
-Which topic a partition directory is of: a name may be used again, an id is not.
-
-Answers to ``PartitionMetadataFile``; formats.md section 2.7.
+sections 2.1 and 2.2. Which topic a partition directory is of: a name may be used again, an id is
+not (``PartitionMetadataFile``, formats.md section 2.7).
 """
 
 from __future__ import annotations
 
 import itertools
-import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,92 +23,8 @@ from keeplast.format.filename import (
     parse_segment_file,
 )
 from keeplast.log.files import FileSystem
+from keeplast.log.paths import is_object_path, url_of
 from keeplast.model.partition import TopicPartition
-from keeplast.model.text import shown_url
-
-PARTS_MIN = 2
-"""The root, and what has no part, are not followed by a separator of their own."""
-
-if sys.version_info < (3, 12):
-
-    def child_path(directory: Path, name: str) -> Path:
-        """Return ``directory / name``, as pathlib makes it of what it has listed itself.
-
-        Its text is given along: what is named is nearly always asked for it, and joining the parts
-        again takes three times as long as all else here.
-        """
-        path: Path = directory._make_child_relpath(name)  # type: ignore[attr-defined]
-        if len(directory.parts) >= PARTS_MIN:
-            path._str = f"{directory}/{name}"  # type: ignore[attr-defined]
-        return path
-
-else:
-
-    def child_path(directory: Path, name: str) -> Path:
-        """Return ``directory / name``, which newer versions of Python parse when it is asked."""
-        return directory / name
-
-
-SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az"}
-"""What a URL may begin with, and what it is here."""
-
-_URL = re.compile(r"\A([a-z][a-z0-9+.-]*):/{1,2}(.*)\Z", re.DOTALL)
-_PATH = re.compile(r"\A/(s3|gs|az):/[^/]")
-_SHOWN = re.compile(r"(?<![\w/:.-])/(s3|gs|az):/(?=[^/\s])")
-
-
-def place_path(text: str) -> Path:
-    """Return the path of what a user names by path or URL.
-
-    InvalidError for an empty text, another kind of URL, one without a bucket, and one that leads
-    out of it.
-    """
-    if not text.strip():
-        # A path would make it the current directory, wherever somebody happens to be.
-        raise InvalidError("an empty path; name a directory, . for the current one")
-    found = _URL.match(text)
-    if found is None or (found[1] not in SCHEMES and "://" not in text and found[1] != "file"):
-        return Path(text)
-    if found[1] == "file":
-        return Path("/" + found[2].lstrip("/"))
-    if found[1] not in SCHEMES:
-        raise InvalidError(
-            "no such store; give a path, or s3://, gs:// or az:// with a bucket. "
-            f"url={shown_url(text)}"
-        )
-    parts = found[2].split("/")
-    if "@" in parts[0] or ":" in parts[0]:
-        raise InvalidError(
-            "the URL of an object store begins with its bucket; give credentials by the "
-            "environment (AWS_ACCESS_KEY_ID and so on) or as --object-option KEY=@FILE. "
-            f"url={shown_url(text)}"
-        )
-    if not parts[0] or ".." in parts:
-        raise InvalidError(
-            f"a URL needs a bucket and names no parent directory: s3://BUCKET/PREFIX. url={text}"
-        )
-    return Path("/", f"{SCHEMES[found[1]]}:", *parts)
-
-
-def is_object_path(path: Path) -> bool:
-    """Say whether ``path`` is a place in an object store."""
-    return _PATH.match(str(path)) is not None
-
-
-def mount_of(path: Path) -> Path:
-    """Return the part of an object path that names the store: its scheme and bucket."""
-    return Path(*path.parts[:3])
-
-
-def url_of(path: Path) -> str:
-    """Return the URL of an object path."""
-    return shown(str(path))
-
-
-def shown(text: str) -> str:
-    """Return ``text`` with object paths in it as the URLs they stand for."""
-    return _SHOWN.sub(r"\1://", text)
-
 
 METADATA_TOPIC = "__cluster_metadata"
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from keeplast.errors import ConflictError, RefusedError
 from keeplast.format.filename import LOCK
-from keeplast.log.data_directory import is_object_path
+from keeplast.log.paths import is_object_path
 
 _guard = threading.Lock()
 _held: set[tuple[int, int]] = set()

@@ -47,9 +47,9 @@ from keeplast.format.filename import (
     parse_segment_file,
 )
 from keeplast.log.checkpoints import read_checkpoint
-from keeplast.log.data_directory import child_path
 from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, Tail, find_tail
+from keeplast.log.paths import child_path
 from keeplast.log.windows import WindowBuffers, read_windows
 from keeplast.model.partition import INT32_MAX
 

@@ -39,10 +39,10 @@ from keeplast.format.filename import (
     segment_file,
 )
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.data_directory import child_path, is_object_path, url_of
 from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.indexes import IndexBuilder, filled_entries, read_index, read_index_start
 from keeplast.log.lock import is_locked
+from keeplast.log.paths import child_path, is_object_path, url_of
 from keeplast.log.windows import WindowBuffers, read_from, read_windows
 from keeplast.model.partition import INT32_MAX, SegmentSummary
 

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from keeplast.errors import CorruptError, InvalidError, RefusedError
-from keeplast.log.data_directory import child_path, is_object_path
 from keeplast.log.files import FileSystem
+from keeplast.log.paths import child_path, is_object_path
 from keeplast.model.erasure_request import (
     HASH_HEX,
     KEYS_MAX,

@@ -43,8 +43,8 @@ from keeplast.format.filename import (
     parse_segment_file,
     segment_file,
 )
-from keeplast.log.data_directory import child_path
 from keeplast.log.files import FileSystem
+from keeplast.log.paths import child_path
 
 KINDS: tuple[Kind, ...] = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 """A segment's files in the order in which they are renamed."""

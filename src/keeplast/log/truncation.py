@@ -52,9 +52,9 @@ from keeplast.log.checkpoints import (
     read_checkpoint,
     update_checkpoint,
 )
-from keeplast.log.data_directory import child_path
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail, list_partition
+from keeplast.log.paths import child_path
 from keeplast.log.windows import WindowBuffers, read_windows
 from keeplast.model.partition import TopicPartition
 

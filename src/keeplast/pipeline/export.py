@@ -38,9 +38,9 @@ from keeplast.cleaner.shapes import Ground, ShapeChoice
 from keeplast.clock import SystemClock
 from keeplast.errors import ConflictError, Despite, InvalidError, RefusedError
 from keeplast.format.filename import META_PROPERTIES
-from keeplast.log.data_directory import is_object_path
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.partition_log import find_tail
+from keeplast.log.paths import is_object_path
 from keeplast.log.readers import settled_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import Shape, TopicConfig

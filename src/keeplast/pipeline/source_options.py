@@ -15,8 +15,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from keeplast.errors import InvalidError, InvariantError, installing
-from keeplast.log.data_directory import SCHEMES, DataDirectory, PartitionEntry, place_path
+from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.files import FilesRecipe
+from keeplast.log.paths import SCHEMES, place_path
 from keeplast.model.partition import INT64_MAX, TopicPartition
 from keeplast.model.text import shown_url
 from keeplast.model.topic_config import Strategy

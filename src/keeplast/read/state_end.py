@@ -50,10 +50,10 @@ from keeplast.format.filename import CLEANED, SNAPSHOT, parse_segment_file, segm
 from keeplast.format.producer_snapshot import ProducerEntry
 from keeplast.format.record import ControlType
 from keeplast.log.checkpoints import said_end
-from keeplast.log.data_directory import is_object_path
 from keeplast.log.files import FileSystem
 from keeplast.log.lock import is_locked
 from keeplast.log.partition_log import SNAPSHOT_BYTES_MAX, PartitionFiles
+from keeplast.log.paths import is_object_path
 from keeplast.log.readers import settled_partition
 from keeplast.log.transactions import TransactionFold, markers_of
 from keeplast.log.truncation import noted_log_start

@@ -25,8 +25,8 @@ from keeplast.format.batch import BatchHeader, encode_empty_batch
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import LOG, segment_file
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.data_directory import child_path
 from keeplast.log.files import ReadHandle, reading
+from keeplast.log.paths import child_path
 from keeplast.log.windows import Window, read_windows
 from keeplast.model.partition import (
     NO_PRODUCER_EPOCH,

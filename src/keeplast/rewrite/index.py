@@ -35,8 +35,8 @@ from keeplast.columns.ranks import RankedKeyMap
 from keeplast.columns.winners import KeyMap, new_ledger
 from keeplast.errors import CorruptError, invariant
 from keeplast.format.filename import LOG, segment_file
-from keeplast.log.data_directory import child_path
 from keeplast.log.files import FileSystem, LocalReadHandle, ReadHandle, reading
+from keeplast.log.paths import child_path
 from keeplast.log.windows import Window, read_windows
 from keeplast.model.partition import INT64_MAX
 from keeplast.rewrite.ranking import Ranking, VersionCounts, raise_over_clean, ranking_of

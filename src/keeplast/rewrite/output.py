@@ -24,9 +24,9 @@ from keeplast.errors import UnavailableError, invariant
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.data_directory import child_path
 from keeplast.log.files import FileSystem, LocalWriteHandle, ReadHandle, WriteHandle, reading
 from keeplast.log.indexes import IndexBuilder
+from keeplast.log.paths import child_path
 from keeplast.log.windows import Window
 from keeplast.rewrite.ranking import Ranking
 from keeplast.rewrite.skipping import ContentsBuilder

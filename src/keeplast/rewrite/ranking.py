@@ -25,8 +25,8 @@ from keeplast.columns import ranks, verdicts, winners
 from keeplast.columns.ranks import NotingKeyMap, RankedKeyMap
 from keeplast.columns.winners import NO_LEDGER, KeyMap, ReasonLedger
 from keeplast.format.filename import LOG, segment_file
-from keeplast.log.data_directory import child_path
 from keeplast.log.files import FileSystem, reading
+from keeplast.log.paths import child_path
 from keeplast.log.windows import Window, read_windows
 from keeplast.model.topic_config import Strategy, TopicConfig
 from keeplast.rewrite.task import PartitionTask, pass_start

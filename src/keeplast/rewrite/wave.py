@@ -41,9 +41,9 @@ from keeplast.errors import CompactionError, CorruptError, UnavailableError, inv
 from keeplast.format import offset_index, time_index
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX
-from keeplast.log.data_directory import child_path
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.indexes import IndexBuilder
+from keeplast.log.paths import child_path
 from keeplast.log.throttle import ThrottledFiles
 from keeplast.log.windows import read_windows
 from keeplast.model.partition import RELATIVE_OFFSET_MAX

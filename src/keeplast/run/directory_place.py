@@ -35,9 +35,9 @@ from keeplast.log.checkpoints import (
     update_checkpoint,
     write_note,
 )
-from keeplast.log.data_directory import child_path
 from keeplast.log.files import FilesRecipe, FileSystem
 from keeplast.log.partition_log import list_partition
+from keeplast.log.paths import child_path
 from keeplast.log.root_files import holds_by_partition, read_holds
 from keeplast.log.undo_files import drop_rounds
 from keeplast.model.partition import TopicPartition

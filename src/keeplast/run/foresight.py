@@ -33,8 +33,8 @@ from keeplast.cleaner.shapes import (
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError, RefusedError, UnavailableError, making
 from keeplast.format.filename import CLEAN_SHUTDOWN, CLEANER_CHECKPOINT, LOCK, META_PROPERTIES
-from keeplast.log.data_directory import is_object_path
 from keeplast.log.files import FileSystem, reading
+from keeplast.log.paths import is_object_path
 from keeplast.log.root_files import HOLDS_NAME, REQUESTS_NAME
 from keeplast.model.topic_config import Shape
 from keeplast.rewrite.task import Runner

@@ -19,9 +19,10 @@ from collections.abc import Collection, Sequence
 
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
-from keeplast.log.data_directory import DataDirectory, PartitionEntry, is_object_path
+from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.files import FileSystem
 from keeplast.log.lock import appended, is_locked
+from keeplast.log.paths import is_object_path
 from keeplast.log.root_files import HOLDS_NAME, read_holds, write_holds
 from keeplast.model.hold import (
     Hold,

@@ -24,9 +24,10 @@ from keeplast.format.filename import (
 )
 from keeplast.format.identifier import encode_id
 from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
-from keeplast.log.data_directory import child_path, is_object_path, read_topic_id
+from keeplast.log.data_directory import read_topic_id
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import find_tail, list_partition
+from keeplast.log.paths import child_path, is_object_path
 from keeplast.log.recovery import is_settled
 from keeplast.log.root_files import read_holds, write_holds
 from keeplast.log.truncation import noted_log_start

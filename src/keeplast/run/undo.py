@@ -52,10 +52,11 @@ from keeplast.log.checkpoints import (
     update_checkpoint,
     write_note,
 )
-from keeplast.log.data_directory import DataDirectory, PartitionEntry, is_object_path, url_of
+from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.log_end import check_understood
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, list_partition
+from keeplast.log.paths import is_object_path, url_of
 from keeplast.log.recovery import is_settled, recover_swap
 from keeplast.log.root_files import REQUESTS_NAME, read_book
 from keeplast.log.swap import Replacement, commit_wave

@@ -17,9 +17,10 @@ from keeplast.config.layers import PartitionChoice, SettingSources
 from keeplast.config.selection import select_directory
 from keeplast.config.sources import read_settings
 from keeplast.errors import CompactionError, InvalidError, RefusedError, error_text
-from keeplast.log.data_directory import is_object_path, open_data_directory, url_of
+from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
 from keeplast.log.partition_log import find_tail, list_partition
+from keeplast.log.paths import is_object_path, url_of
 from keeplast.log.truncation import noted_log_start
 from keeplast.model.partition import TopicPartition
 from keeplast.run.receipt import Receipt

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
-from keeplast.log.data_directory import shown
+from keeplast.log.paths import shown
 from keeplast.model.document import document_of, encode
 
 ROWS_AT_ONCE = 200

@@ -39,10 +39,10 @@ from keeplast.config.sources import read_settings
 from keeplast.errors import CompactionError, InvalidError, error_text, installing
 from keeplast.format.filename import LOG
 from keeplast.kernel_cache import cache_folder, cache_warning, compiled_count
-from keeplast.log.data_directory import DataDirectory, is_object_path, open_data_directory, shown
-from keeplast.log.file_rights import missing_right, right_words, user_name
+from keeplast.log.data_directory import DataDirectory, open_data_directory
 from keeplast.log.files import FileSystem
 from keeplast.log.lock import is_locked
+from keeplast.log.paths import is_object_path, missing_right, right_words, shown, user_name
 from keeplast.model.text import format_bytes, format_counted, without_secrets
 from keeplast.run.foresight import usable_bytes
 from keeplast.service.receipts import FILE_NAME

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from keeplast.config.layers import SettingSources
 from keeplast.config.mapping import stored_topic_config
 from keeplast.config.sources import read_settings
-from keeplast.log.data_directory import open_data_directories, shown
+from keeplast.log.data_directory import open_data_directories
+from keeplast.log.paths import shown
 from keeplast.model.hold import GroupReader
 from keeplast.model.topic_config import TopicConfig
 

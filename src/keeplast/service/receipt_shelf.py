@@ -96,11 +96,6 @@ class ReceiptShelf:
         self.last_rounds: dict[TopicPartition, LastRound] = {}
         self.unreadable = 0
 
-    @classmethod
-    def of_directory(cls, files: FileSystem, root: Path) -> ReceiptShelf:
-        """Return the shelf of a data directory."""
-        return cls(files, root / FILE_NAME)
-
     @property
     def paths(self) -> tuple[Path, ...]:
         """Return the files, the older one first; they need not be there."""

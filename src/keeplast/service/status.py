@@ -28,8 +28,9 @@ from keeplast.config.settings import Settings
 from keeplast.errors import InterruptedSwapError
 from keeplast.format.filename import LOG, parse_segment_file
 from keeplast.inspect.status import ErasedBy, LogStatus, TombstoneReading
-from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory, child_path
+from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory
 from keeplast.log.files import FileSystem
+from keeplast.log.paths import child_path
 from keeplast.model.hold import GroupReader
 from keeplast.model.partition import INT64_MAX, TopicPartition
 from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME

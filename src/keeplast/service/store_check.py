@@ -16,8 +16,8 @@ from keeplast.cleaner.settings import hazards_of, pinned
 from keeplast.clock import Clock, time_text
 from keeplast.inspect.receipt_proof import with_check
 from keeplast.inspect.verified_log import VerificationReport
-from keeplast.log.file_rights import missing_right, user_name
 from keeplast.log.files import LocalFiles
+from keeplast.log.paths import missing_right, user_name
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import format_counted, shown_url
 from keeplast.model.topic_config import CleanerConfig, TopicConfig

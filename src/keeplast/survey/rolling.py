@@ -28,7 +28,6 @@ from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.active_segment import ProducerState, write_like
 from keeplast.log.append import LogAppender
-from keeplast.log.data_directory import child_path
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import (
     SNAPSHOT_BYTES_MAX,
@@ -42,6 +41,7 @@ from keeplast.log.partition_log import (
     read_first_timestamp,
     rebuild_indexes,
 )
+from keeplast.log.paths import child_path
 from keeplast.log.transactions import aborted_by_segment
 from keeplast.log.windows import Window, WindowBuffers, read_from
 from keeplast.model.partition import NO_PRODUCER_ID

@@ -23,9 +23,9 @@ from keeplast.columns import batches as t
 from keeplast.columns import verdicts
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
 from keeplast.format.filename import LOG, segment_file
-from keeplast.log.data_directory import child_path
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import SegmentIndexes
+from keeplast.log.paths import child_path
 from keeplast.log.windows import Window, read_windows
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, DecompressedCache, Slice, Workspace
 

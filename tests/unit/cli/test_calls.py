@@ -20,7 +20,7 @@ from keeplast.errors import (
     RefusedError,
     UnavailableError,
 )
-from keeplast.log.file_rights import user_name
+from keeplast.log.paths import user_name
 from keeplast.rewrite.stats import Reasons, Stats
 from keeplast.survey.report import Estimate, GroupReport, RoundReport, describe_error
 from tests.unit.cli.conftest import FakeCoordinator, Run

@@ -30,6 +30,7 @@ from keeplast.service.erasure.certificate import CONTEXT
 from keeplast.signing import Signer
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.report import RoundReport
+from tests.support import called
 from tests.support.committed_offsets import commit_offsets, home_of
 from tests.support.key_pair import OperatorFiles, write_operator_files
 from tests.support.small_log import batch, write_log
@@ -1052,19 +1053,7 @@ def test_all_topics_leaves_out_what_is_not_compacted_and_says_so(
 @pytest.fixture
 def store(keeplast: Command, data: Path, tmp_path: Path) -> str:
     """The logs of ``data`` in a store."""
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
-    keeplast(
-        "copy",
-        data,
-        url,
-        "--new",
-        "--objects",
-        f"file://{tmp_path / 'objects'}",
-        "--topic",
-        "t",
-        code=0,
-    )
-    return url
+    return called.copied(data, tmp_path, "--topic", "t")
 
 
 def test_a_store_has_live_records_and_those_of_replaced_segments(

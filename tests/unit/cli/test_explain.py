@@ -18,6 +18,7 @@ from keeplast.format.record import Record
 from keeplast.log.append import NewRecord
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
+from tests.support import called
 from tests.support.flipped import flip
 from tests.support.log_builder import START_MS, LogBuilder, text
 from tests.support.small_log import batch, write_log
@@ -330,17 +331,7 @@ def test_receipts_tell_with_which_round_the_rest_of_a_key_went(
 def test_a_store_has_live_records_and_those_of_replaced_segments(
     keeplast: Command, tmp_path: Path
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
-    keeplast(
-        "copy",
-        SAMPLE,
-        url,
-        "--new",
-        "--objects",
-        f"file://{tmp_path / 'objects'}",
-        "--topic",
-        "orders",
-    )
+    url = called.copied(SAMPLE, tmp_path, "--topic", "orders")
     before = keeplast("explain", url, "order-041", "--json", code=0)
     (part,) = before.document["partitions"]
     told = {each["offset"]: each["fate"] for each in part["records"]}
@@ -537,17 +528,7 @@ def test_a_task_has_what_brokers_told(
 def test_tasks_search_a_store_as_this_process_does(
     keeplast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
-    keeplast(
-        "copy",
-        SAMPLE,
-        url,
-        "--new",
-        "--objects",
-        f"file://{tmp_path / 'objects'}",
-        "--topic",
-        "orders",
-    )
+    url = called.copied(SAMPLE, tmp_path, "--topic", "orders")
     assert 0 == keeplast("clean", url, "--despite", "dirty-ratio").code
     asked = ("explain", url, "order-041", "--now-ms", START_MS, "--json")
 

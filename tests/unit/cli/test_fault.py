@@ -11,8 +11,8 @@ import pytest
 from keeplast.cli.show.output import fault_text
 from keeplast.errors import CorruptError
 from keeplast.log.data_directory import open_data_directory
-from keeplast.log.file_rights import missing_right, user_name
 from keeplast.log.files import LocalFiles
+from keeplast.log.paths import missing_right, user_name
 from tests.unit.cli.conftest import Run
 
 
@@ -22,7 +22,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, place: Path, right: int) -> None:
     def access(path: Path, mode: int) -> bool:
         return not (Path(path) == place and mode == right)
 
-    monkeypatch.setattr("keeplast.log.file_rights.os.access", access)
+    monkeypatch.setattr("keeplast.log.paths.os.access", access)
 
 
 @pytest.mark.parametrize(

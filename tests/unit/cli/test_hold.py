@@ -16,6 +16,7 @@ from keeplast.api.attached_logs import AttachedLogs
 from keeplast.attach.answers import shown_logs
 from keeplast.clock import SystemClock
 from keeplast.tier.metadata.database import open_database
+from tests.support import called
 from tests.support.attached_world import PARTITION
 from tests.support.called import run
 from tests.support.commanded_world import let_commands_open
@@ -62,12 +63,10 @@ def held(
     request: pytest.FixtureRequest, data: Path, tmp_path: Path, keeplast: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Held]:  # fmt: skip
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
     if request.param == "directory":
         yield Held(keeplast, "t", 4, (str(data),))
     elif request.param == "store":
-        objects = f"file://{tmp_path / 'objects'}"
-        keeplast("copy", data, url, "--new", "--objects", objects, "--topic", "t")
+        url = called.copied(data, tmp_path, "--topic", "t")
         yield Held(keeplast, "t", 4, (url,))
     else:
         world = make_world(tmp_path)
@@ -117,9 +116,7 @@ def test_rounds_and_status_of_a_directory_heed_a_hold(data: Path, keeplast: Comm
 
 
 def test_rounds_and_status_of_a_store_heed_a_hold(tmp_path: Path, keeplast: Command) -> None:
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
-    objects = f"file://{tmp_path / 'objects'}"
-    keeplast("copy", SAMPLE, url, "--new", "--objects", objects, "--topic", "orders")
+    url = called.copied(SAMPLE, tmp_path, "--topic", "orders")
     held = Held(keeplast, "orders", 250, (url,))
     add = ("hold", "add", "audit", "--at", held.at, "--max-age", "7d")
     (hold,) = held.call(*add, "--topic", "orders", "--json").document["holds"]
@@ -171,8 +168,7 @@ def test_who_lists_holds_opens_no_metadata_for_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeplast: Command
 ) -> None:
     """A principal that may only read is enough, and no lock is in a host's way."""
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
-    keeplast("copy", SAMPLE, url, "--new", "--objects", f"file://{tmp_path / 'objects'}")
+    url = called.copied(SAMPLE, tmp_path)
     opened: list[bool] = []
 
     def open_noting(url: str, *, only_looks: bool = False) -> Engine:

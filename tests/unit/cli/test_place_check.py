@@ -18,6 +18,7 @@ from keeplast.log.lock import locked
 from keeplast.service.place_check import CheckState, check_directory, find_java, find_rights
 from keeplast.service.store_check import check_clock, probe_objects
 from keeplast.tier.objects.stores import open_objects
+from tests.support import called
 from tests.support.checked_place import findings, problems
 from tests.support.ports import free_port
 from tests.support.refusing_s3 import RefusingS3, refusing_s3
@@ -86,7 +87,7 @@ def test_a_missing_right_is_in_the_way(ready: Path, monkeypatch: pytest.MonkeyPa
     def access(path: Path, mode: int) -> bool:
         return real(path, mode) and not (Path(path) == protected and mode == os.W_OK)
 
-    monkeypatch.setattr("keeplast.log.file_rights.os.access", access)
+    monkeypatch.setattr("keeplast.log.paths.os.access", access)
     found = find_rights(open_data_directory(ready, LocalFiles()))
     assert CheckState.PROBLEM is found.state
     assert f"may not write {protected}" in found.words
@@ -136,9 +137,7 @@ def test_java_is_called_what_it_is(
 @pytest.fixture
 def store(tmp_path: Path, ready: Path, keeplast: Command) -> str:
     """A store with one partition, in which nothing is in the way."""
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
-    keeplast("copy", ready, url, "--new", "--objects", f"file://{tmp_path / 'objects'}")
-    return url
+    return called.copied(ready, tmp_path)
 
 
 def test_a_store_is_looked_at_and_nothing_stays_behind(

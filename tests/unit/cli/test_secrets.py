@@ -12,7 +12,7 @@ from keeplast.api.stored_logs import StoredLogs
 from keeplast.cli.frame.command import run_guarded
 from keeplast.cli.frame.values import object_option
 from keeplast.errors import InvalidError, UnavailableError
-from keeplast.log.data_directory import place_path
+from keeplast.log.paths import place_path
 from keeplast.tier.objects.object_store import OPTION_BYTES_MAX
 from keeplast.tier.objects.stores import lasting_url, open_tree, reason_of
 

@@ -12,6 +12,7 @@ from keeplast.config.place_properties import PlaceKind
 from keeplast.errors import CorruptError
 from keeplast.model.partition import TopicPartition
 from keeplast.store.tiered_store import TieredStore
+from tests.support import called
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import commanded_world
 from tests.support.small_log import write_log
@@ -38,12 +39,10 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, directory: Path, keeplast: Command) -> str:
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
-    keeplast(
-        "copy", directory, url, "--new", "--objects", f"file://{tmp_path / 'objects'}",
-        "--topic", "orders", "--owner", "a", "--config", "cleanup.policy=compact", code=0,
+    return called.copied(
+        directory, tmp_path, "--topic", "orders", "--owner", "a", "--config",
+        "cleanup.policy=compact",
     )  # fmt: skip
-    return url
 
 
 @pytest.fixture

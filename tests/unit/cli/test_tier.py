@@ -15,6 +15,7 @@ from keeplast.config.mapping import topic_config
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.store.tiered_store import TieredStore
+from tests.support import called
 from tests.support.flipped import flip
 from tests.support.reader import read_partition
 from tests.support.small_log import write_log
@@ -368,11 +369,9 @@ def test_settings_are_changed_and_records_without_a_key_are_counted_first(
     with LogAppender(data / "events-0", LocalFiles(), topic=topic) as log:
         for i in range(10):
             log.append([NewRecord(None if i % 2 else b"k", b"v%d" % i, 1_700_000_000_000)])
-    store = f"sqlite:///{tmp_path / 'meta.db'}"
-    keeplast(
-        "copy", data, store, "--new", "--objects", f"file://{tmp_path / 'objects'}",
-        "--topic", "events", "--config", "cleanup.policy=delete", "--config", "retention.ms=-1",
-        code=0,
+    store = called.copied(
+        data, tmp_path, "--topic", "events", "--config", "cleanup.policy=delete", "--config",
+        "retention.ms=-1",
     )  # fmt: skip
     change = ("configure", store, "cleanup.policy=compact")
     refused = keeplast(*change, code=4)

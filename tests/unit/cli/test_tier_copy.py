@@ -19,6 +19,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.objects.stores import ObstoreObjects
+from tests.support import called
 from tests.support.log_builder import LogBuilder, text
 from tests.support.reader import read_partition
 from tests.unit.cli.conftest import Run
@@ -52,19 +53,7 @@ def log(tmp_path: Path) -> LogBuilder:
 @pytest.fixture
 def store(tmp_path: Path, keeplast: Command, log: LogBuilder) -> str:
     """A store that has imported the log once."""
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
-    keeplast(
-        "copy",
-        log.directory.parent,
-        url,
-        "--new",
-        "--objects",
-        f"file://{tmp_path / 'objects'}",
-        "--config",
-        "cleanup.policy=compact",
-        code=0,
-    )
-    return url
+    return called.copied(log.directory.parent, tmp_path, "--config", "cleanup.policy=compact")
 
 
 def test_copy_takes_closed_segments_that_the_store_lacks(
@@ -119,18 +108,8 @@ def test_what_was_copied_after_a_takeover_is_cleaned_like_the_rest(
 def test_a_directory_with_another_history_is_refused(
     tmp_path: Path, keeplast: Command, log: LogBuilder
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
     write_epochs(log, LeaderEpoch(0, 0), LeaderEpoch(1, 8))
-    keeplast(
-        "copy",
-        tmp_path / "data",
-        url,
-        "--new",
-        "--objects",
-        f"file://{tmp_path / 'objects'}",
-        "--config",
-        "cleanup.policy=compact",
-    )
+    url = called.copied(tmp_path / "data", tmp_path, "--config", "cleanup.policy=compact")
     write_epochs(log, LeaderEpoch(0, 0), LeaderEpoch(2, 4))
     fill(log, 1)
     run = keeplast("copy", tmp_path / "data", url, code=5)
@@ -176,18 +155,8 @@ def test_what_newer_leaders_wrote_is_cleaned_to_its_end(
 def test_epochs_that_a_broker_forgot_with_its_log_start_are_kept(
     tmp_path: Path, keeplast: Command, log: LogBuilder
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
     write_epochs(log, LeaderEpoch(0, 0), LeaderEpoch(1, 4), LeaderEpoch(2, 8))
-    keeplast(
-        "copy",
-        tmp_path / "data",
-        url,
-        "--new",
-        "--objects",
-        f"file://{tmp_path / 'objects'}",
-        "--config",
-        "cleanup.policy=compact",
-    )
+    url = called.copied(tmp_path / "data", tmp_path, "--config", "cleanup.policy=compact")
     fill(log, 1)
     for path in [*log.directory.glob(f"{0:020d}.*"), *log.directory.glob(f"{4:020d}.*")]:
         path.unlink()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import keeplast as package
+from tests.support import called
 from tests.unit.cli.conftest import Run
 
 Command = Callable[..., Run]
@@ -18,20 +19,8 @@ SAMPLE = Path(package.__file__).parent / "samples" / "broker-4.3.0"
 
 @pytest.fixture
 def store(tmp_path: Path, keeplast: Command) -> str:
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
     shutil.copytree(SAMPLE, tmp_path / "data")
-    keeplast(
-        "copy",
-        tmp_path / "data",
-        url,
-        "--new",
-        "--objects",
-        f"file://{tmp_path / 'objects'}",
-        "--topic",
-        "orders",
-        code=0,
-    )
-    return url
+    return called.copied(tmp_path / "data", tmp_path, "--topic", "orders")
 
 
 def test_a_truncation_says_what_is_lost_and_does_it_when_told_to(

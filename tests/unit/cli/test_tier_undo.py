@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import called
 from tests.support.small_log import write_log
 from tests.unit.cli.conftest import Run
 
@@ -17,18 +18,15 @@ Command = Callable[..., Run]
 @pytest.fixture
 def store(tmp_path: Path, keeplast: Command) -> str:
     """A store of two partitions that keep what rounds replace for an hour."""
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
-    objects = f"file://{tmp_path / 'objects'}"
     data = tmp_path / "data"
     data.mkdir()
     pairs = [(b"a", b"%d" % number) for number in range(3)]
     write_log(data, "t-0", {0: pairs, 3: pairs, 6: pairs})
     write_log(data, "t-1", {0: pairs, 3: pairs})
-    keeplast(
-        "copy", data, url, "--new", "--objects", objects, "--config", "cleanup.policy=compact",
-        "--config", "undo.retention.ms=3600000", code=0,
+    return called.copied(
+        data, tmp_path, "--config", "cleanup.policy=compact", "--config",
+        "undo.retention.ms=3600000",
     )  # fmt: skip
-    return url
 
 
 def clean(keeplast: Command, store: str, *more: object) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.log.data_directory import child_path
+from keeplast.log.paths import child_path
 
 
 @pytest.mark.parametrize("directory", [".", "/", "data", "/data/t-0", "../t-0", "s3:/bucket/t-0"])

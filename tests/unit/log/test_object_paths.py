@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import InvalidError
-from keeplast.log.data_directory import is_object_path, mount_of, place_path, shown, url_of
+from keeplast.log.paths import is_object_path, mount_of, place_path, shown, url_of
 
 
 @pytest.mark.parametrize(

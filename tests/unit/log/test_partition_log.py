@@ -22,7 +22,6 @@ from keeplast.format.filename import INDEX, TIME_INDEX
 from keeplast.format.message_set import read_batches
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.data_directory import place_path
 from keeplast.log.files import LocalFiles
 from keeplast.log.lock import locked
 from keeplast.log.log_end import check_understood
@@ -39,6 +38,7 @@ from keeplast.log.partition_log import (
     read_first_timestamp,
     summarize,
 )
+from keeplast.log.paths import place_path
 from keeplast.log.windows import WindowBuffers
 from tests.support.crashing_files import CrashingFiles
 from tests.support.legacy_sets import encode_message

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from keeplast.columns import verdicts
-from keeplast.log.data_directory import place_path
 from keeplast.log.files import FilesRecipe, LocalRecipe, WriteHandle
+from keeplast.log.paths import place_path
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.task import IndexStats, PartitionTask, TaskResult
 from keeplast.run import pace

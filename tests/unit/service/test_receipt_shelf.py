@@ -43,7 +43,7 @@ def lines(tmp_path: Path) -> list[bytes]:
 
 
 def shelf_of(root: Path) -> ReceiptShelf:
-    return ReceiptShelf.of_directory(LocalFiles(), root)
+    return ReceiptShelf(LocalFiles(), root / FILE_NAME)
 
 
 def by_status(root: Path) -> dict[TopicPartition, LastRound]:
@@ -168,7 +168,7 @@ def test_one_of_two_who_ask_at_once_reads(tmp_path: Path, lines: list[bytes]) ->
                 entered.append(other.submit(shelf._lock.acquire, blocking=False).result())
             return super().open_read(path)
 
-    shelf = ReceiptShelf.of_directory(Files(), tmp_path)
+    shelf = ReceiptShelf(Files(), tmp_path / FILE_NAME)
     shelf.refresh()
     assert entered
     assert not any(entered)

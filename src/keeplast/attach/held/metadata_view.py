@@ -234,8 +234,8 @@ class MetadataView:
             if each.id.segment_id not in ids or is_lost or is_later:
                 raise RefusedError(
                     "a compactor announced a segment that this decision log does not know: "
-                    "another one works here, or this log is an older one. Use the --store that "
-                    "has it, or its newest backup; if that is lost, keeplast repair "
+                    "another one works here, or this log is an older one. Use the one that "
+                    "has it (--decisions), or its newest backup; if that is lost, keeplast repair "
                     f"--rebuild. partition={self.name} segment={encode_id(each.id.segment_id)} "
                     f"mark={each.broker_id}"
                 )

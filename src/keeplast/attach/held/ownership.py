@@ -78,8 +78,8 @@ class OwnerObject:
         owner = self._decode(data)
         if owner.store_id != self._store_id:
             raise RefusedError(
-                "another decision log owns the partition; use its --store, or have it given up "
-                "there (keeplast detach). If it is lost: keeplast repair --rebuild. "
+                "another decision log owns the partition; use it (--decisions), or have it "
+                "given up there (keeplast detach). If it is lost: keeplast repair --rebuild. "
                 f"partition={self._name} object={self.key} owner={owner.store_id} "
                 f"ours={self._store_id}"
             )

@@ -77,11 +77,11 @@ from keeplast.errors import (
     installing,
 )
 from keeplast.model.text import printable, without_secrets
-from keeplast.survey.report import CleanReport, ExpiryReport, RoundReport
 
 if TYPE_CHECKING:
     from keeplast.api.place import AskedPlace
     from keeplast.service.upkeep import UpkeepReport
+    from keeplast.survey.report import CleanReport, ExpiryReport, RoundReport
 
 DONE = 0
 CHECK_FAILED = 1

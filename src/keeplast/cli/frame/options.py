@@ -76,16 +76,6 @@ def despite_option(*limits: Despite) -> Any:
     )  # fmt: skip
 
 
-DataDir = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DATA_DIR",
-        help="A Kafka log.dirs directory, or one partition directory in it; s3://, gs:// and az:// "
-        "too where nothing is written to it.",
-        show_default=False,
-        parser=place,
-    ),
-]
 ObjectOptions = Annotated[
     tuple[str, ...],
     typer.Option(
@@ -94,16 +84,6 @@ ObjectOptions = Annotated[
         help="An option of the object store, such as endpoint=http://host:port; repeatable. "
         "Credentials are taken from the environment too, or given as KEY=@FILE or KEY=env:NAME.",
         rich_help_panel=RUN,
-    ),
-]
-BrokerConfig = Annotated[
-    Path | None,
-    typer.Option(
-        "--broker-config",
-        metavar="FILE",
-        help="The broker's server.properties: the cluster's defaults where nothing else says them. "
-        "Only settings that keeplast knows are read. Default: Kafka's defaults, and a note.",
-        rich_help_panel=SETTINGS,
     ),
 ]
 Runner = Annotated[
@@ -151,16 +131,6 @@ HighWatermark = Annotated[
         help="End of what is replicated; not above the default. Default: "
         "replication-offset-checkpoint, else the log end.",
         rich_help_panel=FACTS,
-    ),
-]
-Memory = Annotated[
-    str,
-    typer.Option(
-        "--memory",
-        metavar="SIZE",
-        help="Buffers, and decompressed data kept between the two passes; the keys of a round come "
-        "on top.",
-        rich_help_panel=RUN,
     ),
 ]
 Selection = Annotated[

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from keeplast.errors import InvalidError
-from keeplast.log.data_directory import place_path
+from keeplast.log.paths import place_path
 from keeplast.model.text import SPAN_MS_MAX, find_span
 from keeplast.tier.objects.object_store import read_option
 

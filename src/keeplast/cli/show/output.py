@@ -41,8 +41,7 @@ from rich.text import Text
 
 from keeplast.clock import Clock, SystemClock
 from keeplast.errors import error_text
-from keeplast.log.data_directory import shown
-from keeplast.log.file_rights import right_words
+from keeplast.log.paths import right_words, shown
 from keeplast.model.text import printable, without_secrets
 from keeplast.service.document_text import document_text
 

@@ -22,7 +22,7 @@ from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.layouts.local_storage import SEGMENTS, LocalStorage
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
-from keeplast.log.data_directory import SCHEMES
+from keeplast.log.paths import SCHEMES
 from keeplast.model.text import may_be_secret, shown_url
 from keeplast.tier.objects.object_store import is_reference
 from keeplast.tier.objects.stores import FILE, check_directory, check_place, lasting_url

@@ -17,7 +17,7 @@ from keeplast.config.mapping import KEPT_SOURCE
 from keeplast.config.place_properties import PlaceKind
 from keeplast.config.settings import Settings
 from keeplast.errors import error_text
-from keeplast.log.data_directory import shown
+from keeplast.log.paths import shown
 from keeplast.model.partition import INT64_MAX, TopicPartition
 from keeplast.model.text import format_counted
 from keeplast.service.console.view import ConsoleView

@@ -18,7 +18,6 @@ from keeplast.errors import CompactionError, error_text
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import without_secrets
-from keeplast.service.attached_report import ClusterStatus
 from keeplast.service.gauges import GaugeObserver
 from keeplast.service.live import Control, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine, ReceiptShelf
@@ -26,6 +25,8 @@ from keeplast.service.snapshot import DirectoryLook, Snapshot
 from keeplast.service.status import DirectoryStatus
 
 if TYPE_CHECKING:
+    from keeplast.service.attached_report import ClusterStatus
+
     # Not needed to show a directory, and heavy.
     from keeplast.service.store_facts import StoreOutlook
     from keeplast.store.status import TierStatus

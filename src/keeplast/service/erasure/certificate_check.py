@@ -28,8 +28,9 @@ from keeplast.inspect.erasure_search import (
 )
 from keeplast.inspect.explain import rankings_of
 from keeplast.log.checkpoints import read_checkpoint
-from keeplast.log.data_directory import DataDirectory, child_path, open_data_directory
+from keeplast.log.data_directory import DataDirectory, open_data_directory
 from keeplast.log.files import FileSystem
+from keeplast.log.paths import child_path
 from keeplast.model.erasure_request import ALGORITHM, KeyHasher, read_statement, statement_bytes
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig

@@ -20,8 +20,9 @@ from typing import Generic, TypeVar
 from keeplast.config.layers import USUAL_SOURCES, PartitionChoice, SettingSources
 from keeplast.config.selection import Selection, select_partitions
 from keeplast.errors import InvalidError, RefusedError
-from keeplast.log.data_directory import is_object_path, open_data_directory
+from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.log.paths import is_object_path
 from keeplast.log.root_files import REQUESTS_NAME
 from keeplast.model.erasure_request import ErasureRequest, KeyHasher
 from keeplast.run.coordinator import Coordinator

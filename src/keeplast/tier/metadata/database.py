@@ -213,7 +213,7 @@ def _create(url: str, *, only_looks: bool) -> Engine:
         if not path.parent.is_dir():
             raise InvalidError(
                 f"there is no directory for the metadata store; {making(path.parent)}, or correct "
-                f"--store. url={shown_url(url)}"
+                f"the address. url={shown_url(url)}"
             )
         if not only_looks:
             _make_private(path)

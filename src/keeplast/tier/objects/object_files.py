@@ -40,8 +40,8 @@ from keeplast.errors import (
     UnavailableError,
 )
 from keeplast.format.filename import parse_segment_file
-from keeplast.log.data_directory import is_object_path, mount_of, url_of
 from keeplast.log.files import Buffer, FileStat, FileSystem, LocalFiles, ReadHandle, WriteHandle
+from keeplast.log.paths import is_object_path, mount_of, url_of
 from keeplast.tier.objects.handles import (
     FREE_BYTES,
     ObjectReadHandle,

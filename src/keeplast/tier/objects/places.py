@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from keeplast.errors import InvalidError, installing
-from keeplast.log.data_directory import is_object_path, url_of
 from keeplast.log.files import FilesRecipe, LocalRecipe
+from keeplast.log.paths import is_object_path, url_of
 
 
 def recipe_of(places: Iterable[Path | None], options: Mapping[str, str]) -> FilesRecipe:

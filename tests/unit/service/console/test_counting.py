@@ -141,9 +141,7 @@ def test_every_codec_and_marker_of_a_broker_is_known() -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> StoredLogs:
     """A store with a broker's log in it."""
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
-    objects = f"file://{tmp_path / 'objects'}"
-    called.run("copy", SAMPLE, url, "--new", "--objects", objects, "--topic", "orders", code=0)
+    url = called.copied(SAMPLE, tmp_path, "--topic", "orders")
     return StoredLogs(url)
 
 

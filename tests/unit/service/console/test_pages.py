@@ -186,7 +186,7 @@ def test_receipts_are_listed_and_passed_on_as_they_are(root: Path) -> None:
     )
     source = FixedSource(directory_view(root))
     assert source.found.receipts
-    source.shelf = ReceiptShelf.of_directory(LocalFiles(), root)
+    source.shelf = ReceiptShelf(LocalFiles(), root / FILE_NAME)
     site = Site(source)
     assert (root / FILE_NAME).read_bytes() == site.get("/receipts.jsonl").content
     for path in ("/work", "/log/orders/0"):

@@ -28,6 +28,7 @@ from keeplast.service.snapshot import PartitionFacts, Snapshot
 from keeplast.service.status import State
 from keeplast.store import look, tiered_store
 from keeplast.store.erasure import TierPace
+from tests.support import called
 from tests.support.console_site import ACTOR, NOW_MS, FixedSource, Site
 from tests.support.manual_clock import ManualClock
 
@@ -55,18 +56,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(tmp_path: Path, data: Path) -> str:
     """A store that has taken it in."""
-    url = f"sqlite:///{tmp_path / 'meta.db'}"
-    printed(
-        "copy",
-        data,
-        url,
-        "--new",
-        "--objects",
-        f"file://{tmp_path / 'objects'}",
-        "--topic",
-        "orders",
-    )
-    return url
+    return called.copied(data, tmp_path, "--topic", "orders")
 
 
 @pytest.fixture

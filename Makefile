@@ -127,7 +127,7 @@ test-console: setup chromium  ## The console in a real browser (packages chromiu
 fuzz-console: setup  ## Made-up requests to a running console for ten minutes; ARGS='--fuzz-seed 7'
 	$(BIN)/pytest -m console tests/console/test_fuzz.py --fuzz-seconds 600 --fuzz-seed $$RANDOM $(ARGS)
 
-console-pictures: setup chromium  ## Take the pictures in docs/operations/images anew
+console-pictures: setup chromium  ## Take the pictures in docs/how-to/images anew
 	$(BIN)/pytest -m console tests/console/test_pictures.py --refresh-pictures $(ARGS)
 
 soak: setup $(GATEWAY)  ## Two hosts under load, killed and frozen, on PostgreSQL and S3; ARGS='--minutes 10 --seed 7'

@@ -6,7 +6,8 @@ segments. In every turn two processes clean a copy each side by side: what two c
 nothing reach here, and so the most that two threads can. A row shows the best counts by the clock
 and, in brackets, of processor time. Then one,
 two and eight threads clean it once more, each number in a process of its own that says its peak of
-memory above what it held with all kernels loaded, beside the formula of docs/architecture.md.
+memory above what it held with all kernels loaded, beside the formula of
+docs/contributing/architecture.md.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 )
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".java", ".xml", ".lock", ".json", ".properties"}
-FOLDERS = ("src", "tests", "docs", "examples", "tools", "benchmarks", ".ci")
+FOLDERS = ("src", "tests", "docs", "deploy", "examples", "tools", "benchmarks", ".ci")
 README_LINES_MAX = 120
 EXPLAINED = (
     "eligible, turn, set aside, shape, bucket, slot, kernel, chunk, grace, collect, owner, holder, "
@@ -77,7 +77,7 @@ def test_named_files_of_the_repository_exist(page: Path) -> None:
 
 
 def test_every_module_that_the_architecture_names_is_there() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    page = (ROOT / "docs" / "contributing" / "architecture.md").read_text("utf-8")
     named = re.findall(r"`((?!src/)[a-z]+/[a-z_/]*\.py)`", page)
     assert 20 <= len(named)
     assert [] == [name for name in named if not (ROOT / "src" / "keeplast" / name).is_file()]
@@ -174,7 +174,7 @@ def test_a_command_that_a_reader_wants_is_whole(command: str) -> None:
 
 
 def test_every_scenario_of_the_tier_has_a_test() -> None:
-    page = (ROOT / "docs" / "design" / "tiering-scenarios.md").read_text("utf-8")
+    page = (ROOT / "docs" / "contributing" / "design" / "tiering-scenarios.md").read_text("utf-8")
     rows = re.findall(r"^\| ((?:ST|I)-\d+) \|.*\| *(.*?) *\|$", page, re.MULTILINE)
     ids_there = {scenario for scenario, _ in rows}
     assert {f"ST-{n}" for n in range(1, 24)} <= ids_there
@@ -183,7 +183,7 @@ def test_every_scenario_of_the_tier_has_a_test() -> None:
 
 
 def test_every_scenario_under_live_brokers_is_told_of() -> None:
-    page = (ROOT / "docs" / "design" / "attached-scenarios.md").read_text("utf-8")
+    page = (ROOT / "docs" / "contributing" / "design" / "attached-scenarios.md").read_text("utf-8")
     found = set(re.findall(r"^\| ([A-Z]+-?\d+) \|", page, re.MULTILINE))
     families = {"P": 19, "C": 9, "Z": 6, "R": 4, "AT-": 38}
     assert {f"{each}{n}" for each, last in families.items() for n in range(1, last + 1)} <= found
@@ -215,7 +215,7 @@ def test_named_extras_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("word", EXPLAINED.split(", "))
 def test_words_of_the_screens_are_explained(word: str) -> None:
-    page = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "glossary.md").read_text("utf-8")
     words = re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE)
     assert [] != [each for each in words if re.search(rf"[*`]{word}[*`]", each)]
 

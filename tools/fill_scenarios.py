@@ -76,7 +76,7 @@ def unexplained(text: str) -> list[str]:
     ]
 
 
-DESIGN = ROOT / "docs" / "design"
+DESIGN = ROOT / "docs" / "contributing" / "design"
 REASONED = DESIGN / "attached-scenarios.md"
 PAGES = {
     DESIGN / "cleaning.md": (CLEANING_ID, "", EVERYWHERE),

@@ -59,7 +59,7 @@ is set counts.
 | source | about the topic | about the cluster |
 |---|---|---|
 | flag | `--config segment.bytes=…`: the chosen topics | `--config log.segment.bytes=…` |
-| [place](../operations/places.md) | `[place.NAME.topic."name"]` | `[place.NAME.cluster]` |
+| [place](../how-to/places.md) | `[place.NAME.topic."name"]` | `[place.NAME.cluster]` |
 | file | `[topic."name"]`, `"segment.bytes" = …` | `[cluster]`, `"log.segment.bytes" = …` |
 | environment | | `KEEPLAST_LOG_SEGMENT_BYTES=…` |
 | `__cluster_metadata-0` | its dynamic settings | those of the cluster and of this broker |
@@ -124,7 +124,7 @@ PLACES_HEAD = f"""# Places
 
 Which properties a place has, and what each kind of place cannot do.
 
-What a place is, and how one gets a name: [places](../operations/places.md).
+What a place is, and how one gets a name: [places](../how-to/places.md).
 
 ## Properties
 
@@ -232,7 +232,7 @@ def metrics_page() -> str:
         "## Kafka's gauges\n",
         "| Prometheus | Kafka | |\n|---|---|---|",
         *gauges,
-        "\nDifferences from Kafka are on purpose: [differences.md](differences.md), g.",
+        "\nDifferences from Kafka are on purpose: [differences](../explanation/differences.md), g.",
         "\n## Sums and states\n",
         "| name | |\n|---|---|",
         *(f"| `{name}` | {about} |" for name, about in counters),

@@ -9,7 +9,7 @@
 
 Ends with 1 when a seed fails, after a command that repeats it, and when something never happened
 that a guard is for. What happens in a run is told in tests/support/tier_world.py, owners_world.py
-and live_world.py, and in docs/design/tiering.md and attached-scenarios.md.
+and live_world.py, and in docs/contributing/design/tiering.md and attached-scenarios.md.
 """
 
 from __future__ import annotations

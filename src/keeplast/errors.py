@@ -148,7 +148,7 @@ def invariant(condition: bool, message: str) -> None:
         raise InvariantError(message)
 
 
-INSTALLING = "docs/operations/rolling-clean.md#on-the-broker-host"
+INSTALLING = "docs/how-to/rolling-clean.md#on-the-broker-host"
 
 
 def installing(extra: str) -> str:

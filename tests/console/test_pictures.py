@@ -17,7 +17,7 @@ from tests.console.conftest import Served
 from tests.support.browser import HEIGHT, NARROW, WIDTH, Browser
 
 pytestmark = pytest.mark.console
-IMAGES = Path(__file__).resolve().parent.parent.parent / "docs" / "operations" / "images"
+IMAGES = Path(__file__).resolve().parent.parent.parent / "docs" / "how-to" / "images"
 SHOWN_PLACE = "/var/lib/kafka/data"
 TOLD = Path(__file__).resolve().parent / "pictured"
 """What the pages said when the pictures were taken, but for figures and times."""

@@ -74,7 +74,7 @@ LOOK: tuple[Acl, ...] = (
     ("DescribeConfigs", None), ("Read", METADATA_TOPIC), ("DescribeConfigs", METADATA_TOPIC),
     ("Describe", TOPIC), ("DescribeConfigs", TOPIC),
 )  # fmt: skip
-"""What commands that only look need, as docs/operations/attach-permissions.md lists it."""
+"""What commands that only look need, as docs/how-to/attach-permissions.md lists it."""
 CHANGE: tuple[Acl, ...] = (*LOOK, ("Write", METADATA_TOPIC))
 OPERATIONS = {
     "Describe": AclOperation.DESCRIBE, "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,

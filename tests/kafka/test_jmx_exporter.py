@@ -40,7 +40,7 @@ TOPIC = "orders"
 TELLS_SIZE, TELLS_APART = [PAIRS[0]], [PAIRS[1]]
 """Whose broker tells by which size it rolls (of others ``run`` leaves all in the margin),
 and whose exporter tells attributes of one name apart."""
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "operations" / "attach.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "attach.md"
 
 BROKER_ALONE = r"""
 lowercaseOutputName: true

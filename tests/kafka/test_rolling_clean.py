@@ -21,7 +21,7 @@ from tests.support.page_steps import ROOT, PageShell, read_section, read_steps
 pytestmark = pytest.mark.kafka
 
 VERSION = "4.3.0"
-PAGE = ROOT / "docs" / "operations" / "rolling-clean.md"
+PAGE = ROOT / "docs" / "how-to" / "rolling-clean.md"
 STOP, START = "sudo systemctl stop kafka", "sudo systemctl start kafka"
 TOPIC = "orders"
 PARTITIONS = 2
@@ -94,7 +94,7 @@ def host_of(broker: Broker, cluster: Cluster, root: Path) -> PageShell:
     programs = {
         name: f'#!/usr/bin/env bash\nexec {java} {tool} "$@"\n' for name, tool in TOOLS.items()
     }
-    waits = (ROOT / "docs" / "deploy" / "full-isr.sh").read_text("utf-8")
+    waits = (ROOT / "deploy" / "systemd" / "full-isr.sh").read_text("utf-8")
     shell = PageShell(root, programs={**programs, "full-isr": waits})
     (root / "spool").mkdir()
     shell.variables = {

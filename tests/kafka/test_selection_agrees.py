@@ -95,7 +95,7 @@ def ours(root: Path, logs: list[Json], now_ms: int) -> list[Json]:
         if not topic.is_compacted:
             continue
         # Kafka's log is loaded anew: it has forgotten transactions that lie below a snapshot and
-        # whose marker is not replicated (docs/reference/differences.md, o).
+        # whose marker is not replicated (docs/explanation/differences.md, o).
         # A log is overdue here by its first record, there by its first batch (q).
         asked = CleanRequest(
             (request,), high_watermark=log.get("high_watermark"), is_unsafe=True,

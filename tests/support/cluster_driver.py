@@ -27,7 +27,9 @@ KILL = "CLUSTER_KILL"
 
 
 class Step(StrEnum):
-    """The steps of a commit, by their first operation (docs/design/commit-and-recovery.md).
+    """The steps of a commit, by their first operation.
+
+    Source: docs/contributing/design/commit-and-recovery.md.
 
     Where every segment is a group of its own, as here, no snapshot loses its segment.
     """

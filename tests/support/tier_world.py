@@ -6,7 +6,7 @@ another leads. Readers read all the time. In the end everything heals, and what 
 exactly what was acknowledged, without a hole, garbage or drift.
 
 The same seed gives the same run. ``tools/simulate.py`` runs many of them; see
-docs/design/tiering.md.
+docs/contributing/design/tiering.md.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def test_what_is_to_be_made_or_installed_is_said_as_it_works() -> None:
     assert "make it (mkdir -p '/a b/c')" == making(PurePath("/a b/c"))
     said = installing("s3")
     assert "pip install '.[s3]' in a clone" in said
-    assert "docs/operations/rolling-clean.md#on-the-broker-host" in said
+    assert "docs/how-to/rolling-clean.md#on-the-broker-host" in said
 
 
 def test_nothing_names_a_package_that_no_index_has() -> None:

@@ -42,7 +42,7 @@ _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _GIVE = (
     "have its JMX exporter give records-lag of kafka.consumer:type=consumer-fetch-manager-metrics "
-    "with the labels topic and partition (operations/attach.md has the rules), or leave "
+    "with the labels topic and partition (docs/how-to/attach.md has the rules), or leave "
     "--broker-metrics out"
 )
 

@@ -15,7 +15,7 @@ of one segment, **nothing**, up to there. Without keeplast there was another pie
 
 One epoch's offsets are the same records wherever they were copied: that is what an epoch is, and
 why a copy of which another segment has every epoch's offsets has nothing of its own.
-Source: tiering.md 1.2, 1.3 and 4; docs/decisions/0032, 0034.
+Source: tiering.md 1.2, 1.3 and 4; docs/contributing/decisions/0032, 0034.
 """
 
 from __future__ import annotations

@@ -397,7 +397,7 @@ def judge_rows(
                 counters[EMPTIED] += 1
             else:
                 # An old-format batch cannot be empty; Kafka's round fails here for ever.
-                # We keep it as it is: docs/reference/differences.md (b).
+                # We keep it as it is: docs/explanation/differences.md (b).
                 table[i, t.ACTION] = t.ACTION_COPY
                 table[i, t.KEPT] = table[i, t.ROWS]
                 counters[MESSAGES_WRITTEN] += table[i, t.ROWS]

@@ -14,7 +14,7 @@ import pytest
 from tests.support.placed_logs import make_store
 from tests.unit.cli.conftest import Run
 
-PAGE = Path(__file__).parents[3] / "docs" / "operations" / "backup.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "backup.md"
 STEPS = re.compile(r"<!-- followed by .*? -->\n```console\n(.*?)```", re.DOTALL)
 CODE = re.compile(r"\s+# exit code (\d)\Z")
 

@@ -11,11 +11,11 @@ from tests.support.page_steps import ROOT, PageShell, Step, read_steps
 
 PAGES_WITH_FILES = (
     "README.md",
-    "docs/quickstart.md",
-    "docs/operations/backup.md",
-    "docs/operations/run.md",
-    "docs/operations/strategies.md",
-    "docs/operations/tier.md",
+    "docs/tutorials/clean-a-copy.md",
+    "docs/how-to/backup.md",
+    "docs/how-to/run.md",
+    "docs/how-to/strategies.md",
+    "docs/how-to/tier.md",
     "docs/reference/data-source.md",
 )
 FIRST = "rm -rf build/try && mkdir -p build/try"
@@ -39,7 +39,7 @@ def steps_in_a_clone(page: str) -> list[Step]:
 
 @pytest.mark.repeats("tests/unit/cli/test_quickstart.py::test_the_readme_shows_what_is_printed")
 def test_the_quick_start_works_in_a_fresh_clone_and_twice(clone: PageShell) -> None:
-    steps = steps_in_a_clone("docs/quickstart.md")
+    steps = steps_in_a_clone("docs/tutorials/clean-a-copy.md")
     assert len(steps) > 8
     clone.follow(steps)
     clone.follow(steps[:3])

@@ -20,8 +20,8 @@ from keeplast.cli.main import app
 from keeplast.config.place_properties import PROPERTIES
 from tests.support.page_steps import ROOT, PageShell, Step, read_section, read_steps
 
-PAGE = ROOT / "docs" / "operations" / "rolling-clean.md"
-DEPLOY = ROOT / "docs" / "deploy"
+PAGE = ROOT / "docs" / "how-to" / "rolling-clean.md"
+DEPLOY = ROOT / "deploy" / "systemd"
 SAMPLE = ROOT / "src" / "keeplast" / "samples" / "broker-4.3.0"
 NOTHING = "#!/usr/bin/env bash\n"
 OF_A_BROKER = ("sudo", "full-isr", "kafka-leader-election.sh")

@@ -204,7 +204,7 @@ def test_x37_an_output_has_the_time_of_its_last_source(log: ScenarioLog) -> None
 
 
 def test_x39_an_old_batch_that_would_become_empty_is_kept(log: ScenarioLog) -> None:
-    """Kafka's round fails here for ever; docs/reference/differences.md (b)."""
+    """Kafka's round fails here for ever; docs/explanation/differences.md (b)."""
     log.record(0, 0)
     keyless = legacy_sets.encode_message_set([Record(1, 5, None, b"x")], magic=1)
     log.add(keyless)

@@ -15,7 +15,7 @@ Readers who are waited for come on top, by the survey of a round: they keep more
 
 Of a copy of which the metadata topic has no word yet, because its leader sleeps, nobody knows. It
 brings a value back only if the leader slept for ``delete.retention.ms`` and finishes it then.
-Source: tiering.md 0.4 and I-16; KIP-534; docs/decisions/0030.
+Source: tiering.md 0.4 and I-16; KIP-534; docs/contributing/decisions/0030.
 
 From when on rounds take the tombstones and markers of an attached partition, or why never.
 
@@ -24,7 +24,7 @@ that a reader must not break: **no time told here is too early**: a round that b
 what was asked about. It rests on what nobody can know: what was replaced is collected within a pass
 behind its grace, rounds end whole, settings stay, and no leader copies again what was copied
 before. That a round is done at all, no clock tells: none is done for horizons alone.
-docs/decisions/0030.
+docs/contributing/decisions/0030.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ One dimension is varied at a time and the others are held. What grows with the l
 proportion to it, apart from a fixed part: the table says how far the series is from its straight
 line at most, and whether that is within the goal. The slopes are what the cost model in
 ``docs/contributing/design/spark.md`` is fed with. Processor time is what is compared, so that a
-machine with other work to do says nearly the same; only for the series over cores it is the clock. The points
-of a series are measured in turn, five times over, and of each the best counts: where turns differ
-by more than :mod:`benchmarks.pairs` allows, nothing is said of a goal.
+machine with other work to do says nearly the same; only for the series over cores it is the clock.
+The points of a series are measured in turn, five times over, and of each the best counts: where
+turns differ by more than :mod:`benchmarks.pairs` allows, nothing is said of a goal.
 
-Every series is stored as soon as it is measured; ``--resume`` keeps those of which something may
-be said.
+Every series is stored as soon as it is measured; ``--resume`` keeps those of which something may be
+said.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ What the stages of a round take, in seconds, and how long a round takes in each 
 A reader must not break: these figures choose how work is cut and are told to people; nothing that
 decides what stays of a log may look at them. They are slopes, measured in processor time of one
 core of the machine in docs/contributing/design/spark.md, which says how. Another machine is faster
-or slower as a whole, which moves a choice little: shapes are compared with each other on the same machine. The
-disk is not in them.
+or slower as a whole, which moves a choice little: shapes are compared with each other on the same
+machine. The disk is not in them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 The simulation seldom comes to it, or never did (docs/contributing/design/attached-scenarios.md):
 a leader begins a copy, is overtaken, sleeps through two rounds and finishes it; or a reader
 has had a value, and goes on after a round that removes the tombstone. Rounds here are real, on
-segments that lie on a disk; brokers are their own fold. Each history goes wrong with its look taken away, and well with it
+segments that lie on a disk; brokers are their own fold. Each history goes wrong with its look taken
+away, and well with it
 in place.
 """
 

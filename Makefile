@@ -34,6 +34,12 @@ versitygw on the PATH.
 endef
 export NEEDS_GO
 GATEWAY := build/bin/versitygw
+define NEEDS_VALE
+Vale, which lints the pages, is built with Go 1.24 or newer: install Go, or put a vale of 3.7 into
+build/bin.
+endef
+export NEEDS_VALE
+VALE := build/bin/vale
 define NEEDS_NODE
 Azurite, the emulator of Azure's blobs that these tests ask, is installed with npm: install the packages
 nodejs and npm (Debian, Ubuntu), or Node.js 18 or newer.
@@ -72,13 +78,14 @@ java:
 	version=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
 	test "$${version:-0}" -ge 17 || { echo "$$NEEDS_JAVA" >&2; exit 1; }
 
-check: setup  ## Format, lint, types, floors, generated pages, budgets
+check: setup $(VALE)  ## Format, lint, types, floors, generated pages, plain English, budgets
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/make_reference.py --check
 	$(BIN)/python tools/fill_scenarios.py --check
+	$(BIN)/python tools/check_prose.py
 	$(BIN)/python tools/house.py
 
 # Hundreds of processes would each compile the package again.
@@ -102,6 +109,10 @@ test-attach-cluster: setup java  ## Rounds in a live tier under three brokers wh
 
 beside-a-broker: setup java  ## A store copied beside real brokers that clean, for longer; ARGS='--beside-seconds 600'
 	$(BIN)/pytest -m kafka tests/kafka/test_store_beside_a_broker.py -s $(ARGS)
+
+$(VALE):
+	@command -v go >/dev/null || { echo "$$NEEDS_VALE" >&2; exit 1; }
+	GOBIN=$(CURDIR)/build/bin go install github.com/errata-ai/vale/v3/cmd/vale@v3.7.1
 
 $(GATEWAY):
 	@command -v go >/dev/null || { echo "$$NEEDS_GO" >&2; exit 1; }

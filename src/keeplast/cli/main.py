@@ -12,8 +12,10 @@ import typer
 
 from keeplast import __version__
 from keeplast.cli.frame.command import INTERRUPTED, TERMINATED, Terminated, terminate_on_signal
-from keeplast.cli.frame.console import with_address
+from keeplast.cli.frame.console import OPTION as CONSOLE
+from keeplast.cli.frame.console import PORT_DEFAULT
 from keeplast.cli.frame.lazy import HELP_ALL, MARKUP, HelpGroup, LazyGroup
+from keeplast.cli.frame.options import LOOPBACK
 from keeplast.cli.show.output import Voice, claim_stdout
 
 HOMES = {
@@ -148,7 +150,7 @@ class CheckedGroup(LazyGroup):
 def voice_first(args: Sequence[str]) -> list[str]:
     """Return the arguments with those of the voice in front, wherever they stood.
 
-    They are about every command, and people write them at its end. Behind ``--`` nothing is one.
+    They are about every command, and people write them at its end. After ``--`` nothing is one.
     """
     front: list[str] = []
     rest = list(args)
@@ -167,6 +169,20 @@ def voice_first(args: Sequence[str]) -> list[str]:
         del rest[at : at + width]
         end -= width
     return [*front, *rest]
+
+
+def with_address(args: Sequence[str]) -> list[str]:
+    """Return the arguments of a command line with the address that a bare ``--console`` means.
+
+    It is bare where nothing follows it, or another option. After ``--`` nothing is one.
+    """
+    end = args.index("--") if "--" in args else len(args)
+    return [
+        f"{CONSOLE}={LOOPBACK}:{PORT_DEFAULT}"
+        if text == CONSOLE and at < end and (at + 1 >= end or args[at + 1].startswith("-"))
+        else text
+        for at, text in enumerate(args)
+    ]
 
 
 app = typer.Typer(

@@ -171,7 +171,11 @@ class Coordinator:
             unready = {}
             if not self._is_stopping:
                 unready = unready_roots(self._files, sorted(roots), self._clock.now_ms())
-            behind = clock_notes(self._files, request.receipt, self._now_ms(request))
+            behind = (
+                ()
+                if request.receipt is None
+                else clock_notes(self._files, request.receipt, self._now_ms(request))
+            )
             for run in runs:
                 run.notes += behind
                 self._prepare(run, request, unready, rounds)

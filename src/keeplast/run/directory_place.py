@@ -185,10 +185,11 @@ class DirectoryPlace:
         return replace(survey, notes=notes)
 
     def _roll(self, run: PartitionRun, request: CleanRequest) -> None:
+        path, topic = run.request.path, run.request.topic
         if request.roll_active:
-            roll_active(self._files, run.request)
+            roll_active(self._files, path, topic)
         elif request.rolls_idle:
-            note = roll_idle(self._files, run.request, self.now_ms())
+            note = roll_idle(self._files, path, topic, self.now_ms())
             run.notes += () if note is None else (note,)
 
     def site(self, run: PartitionRun) -> Site:

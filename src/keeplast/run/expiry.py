@@ -195,7 +195,7 @@ def expire(
     """
     plan = survey.plan
     if plan.rolls_active:
-        roll_active(files, partition)
+        roll_active(files, partition.path, partition.topic)
     move = raise_log_start if plan.expired else follow_log_start
     move(
         files,

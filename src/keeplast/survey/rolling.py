@@ -47,7 +47,6 @@ from keeplast.log.windows import Window, WindowBuffers, read_from
 from keeplast.model.partition import NO_PRODUCER_ID
 from keeplast.model.topic_config import TopicConfig
 from keeplast.survey.notes import RollNote, RollStage
-from keeplast.survey.request import PartitionRequest
 
 
 def replay_producers(
@@ -192,20 +191,20 @@ def _fold_window(state: ProducerState, window: Window, start: int) -> None:
             raise window.corrupt(i, error.problem, error.expected, error.found) from error
 
 
-def roll_active(files: FileSystem, partition: PartitionRequest) -> None:
+def roll_active(files: FileSystem, path: Path, topic: TopicConfig) -> None:
     """Start a new active segment at the log end; CorruptError when the present one is torn."""
-    with LogAppender(partition.path, files, topic=partition.topic) as appender:
+    with LogAppender(path, files, topic=topic) as appender:
         appender.roll()
 
 
-def roll_idle(files: FileSystem, partition: PartitionRequest, now_ms: int) -> RollNote | None:
-    """Leave an idle active segment if its age asks for it; return what is to be told of that."""
-    listing = list_partition(partition.path, files)
+def roll_idle(files: FileSystem, path: Path, topic: TopicConfig, now_ms: int) -> RollNote | None:
+    """Leave an idle active segment if its age asks for it; return the note of that."""
+    listing = list_partition(path, files)
     tail = find_tail(listing, files)
-    idle = idle_reason(listing, tail, partition.topic, files, now_ms)
+    idle = idle_reason(listing, tail, topic, files, now_ms)
     if idle is None:
         return None
-    roll_active(files, partition)
+    roll_active(files, path, topic)
     return RollNote(RollStage.DONE, idle)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from keeplast.cli.frame import console
-from keeplast.cli.frame.console import PORT_DEFAULT, console_address, with_address
+from keeplast.cli.frame.console import PORT_DEFAULT, console_address
+from keeplast.cli.main import with_address
 from keeplast.errors import InvalidError
 from tests.unit.cli.conftest import Run
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,20 +32,6 @@ PANEL = "Console"
 PORT_DEFAULT = 9590
 OPTION = "--console"
 PACKAGES = ("starlette", "uvicorn", "jinja2", "anyio")
-
-
-def with_address(args: Sequence[str]) -> list[str]:
-    """Return the arguments of a command line with the address that a bare ``--console`` means.
-
-    It is bare where nothing follows it, or another option. Behind ``--`` nothing is one.
-    """
-    end = args.index("--") if "--" in args else len(args)
-    return [
-        f"{OPTION}={LOOPBACK}:{PORT_DEFAULT}"
-        if text == OPTION and at < end and (at + 1 >= end or args[at + 1].startswith("-"))
-        else text
-        for at, text in enumerate(args)
-    ]
 
 
 def console_address(text: str) -> tuple[str, int]:

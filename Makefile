@@ -4,6 +4,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.keeplast-installed
+DOCS_STAMP := $(VENV)/.keeplast-docs-installed
 # Overridable: PYTHON=..., RUNNER=local, GIT=PATH, SEEDS=N, WORKERS=N, LONG=, ARGS="more arguments".
 RUNNER ?= spark
 GIT ?= .
@@ -11,7 +12,10 @@ ARGS ?=
 LONG ?= --long
 # Processes that run tests side by side; WORKERS=0 runs them in one, where -s and --pdb work.
 WORKERS ?= 2
+# A container image with this host's version of Python and its venv module; empty: python:VERSION-slim-bookworm.
+IMAGE_BASE ?=
 CONSOLE ?= 127.0.0.1:9590
+SITE ?= 127.0.0.1:9591
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	2>/dev/null && echo $$p && break; done)
@@ -29,8 +33,7 @@ endef
 export NEEDS_JAVA
 
 define NEEDS_GO
-The S3 server of these tests, versitygw, is built with Go 1.24 or newer: install Go, or put a
-versitygw on the PATH.
+What these tests start, versitygw or Helm, is built with Go 1.24 or newer: install Go.
 endef
 export NEEDS_GO
 GATEWAY := build/bin/versitygw
@@ -40,6 +43,12 @@ build/bin.
 endef
 export NEEDS_VALE
 VALE := build/bin/vale
+HELM := build/bin/helm
+define NEEDS_PROMETHEUS
+Alerts and the dashboard are tried on a real Prometheus: install the package prometheus (Debian, Ubuntu),
+or put prometheus and promtool on the PATH. The server need not run: the tests start one of their own.
+endef
+export NEEDS_PROMETHEUS
 define NEEDS_NODE
 Azurite, the emulator of Azure's blobs that these tests ask, is installed with npm: install the packages
 nodejs and npm (Debian, Ubuntu), or Node.js 18 or newer.
@@ -56,7 +65,7 @@ endef
 export NEEDS_CHROMIUM
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-all test-kafka test-attach-cluster beside-a-broker test-services test-console fuzz-console console-pictures chromium soak soak-attach soak-readers try-plugin simulate bench bench-peers bench-growth bench-start bench-tier bench-attached bench-console demo demo-tier demo-attach demo-cdc demo-console docs readme lock bare java clean
+.PHONY: all help setup check test test-all test-kafka test-attach-cluster beside-a-broker test-services test-watch test-console fuzz-console console-pictures chromium prometheus soak soak-attach soak-readers try-plugin simulate bench bench-peers bench-growth bench-start bench-tier bench-attached bench-console demo demo-tier demo-attach demo-cdc demo-console docs docs-serve docs-version reference readme lock release-check image java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -91,14 +100,14 @@ check: setup $(VALE)  ## Format, lint, types, floors, generated pages, plain Eng
 # Hundreds of processes would each compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
-PYTEST := $(BIN)/pytest -m 'not kafka and not services and not console' $(SIDE_BY_SIDE)
+PYTEST := $(BIN)/pytest -m 'not kafka and not services and not watch and not console' $(SIDE_BY_SIDE)
 
 test: setup java  ## Every promise once, of large matrices a share that changes by day; ARGS=--all takes all
 	$(PYTEST) $(ARGS)
 
 test-all: setup java  ## Everything: all of every matrix, the long forms, Kafka as the referee, the services
 	$(PYTEST) --all --long $(ARGS)
-	$(MAKE) --no-print-directory test-kafka test-attach-cluster test-services test-console
+	$(MAKE) --no-print-directory test-kafka test-attach-cluster test-services test-watch test-console
 
 test-kafka: setup java  ## Kafka's own cleaner as the referee (fetches its jars with Maven); SEEDS=N for more logs
 	$(BIN)/python -m tests.kafka.fetch
@@ -126,6 +135,16 @@ $(AZURITE):
 
 test-services: setup $(GATEWAY) $(AZURITE)  ## The tier on a real PostgreSQL (package postgresql), an S3 server (built with Go), Azurite (with npm)
 	$(BIN)/pytest -m services --all --long tests/services $(ARGS)
+
+$(HELM):
+	@command -v go >/dev/null || { echo "$$NEEDS_GO" >&2; exit 1; }
+	GOBIN=$(CURDIR)/build/bin go install helm.sh/helm/v3/cmd/helm@v3.17.3
+
+prometheus:
+	@{ command -v prometheus && command -v promtool; } >/dev/null || { echo "$$NEEDS_PROMETHEUS" >&2; exit 1; }
+
+test-watch: setup prometheus $(HELM)  ## The Helm chart, alerts and dashboard, on a real Prometheus (package prometheus) and Helm (built with Go)
+	$(BIN)/pytest -m watch tests/watch $(ARGS)
 
 chromium:
 	@command -v chromedriver >/dev/null && \
@@ -192,7 +211,7 @@ demo-tier: setup  ## Kill and freeze the leaders of a tiered log and read it bac
 	@test "$(RUNNER)" = local || $(MAKE) --no-print-directory java
 	$(BIN)/keeplast demo --tier --runner $(RUNNER) $(ARGS)
 
-demo-attach: setup java  ## Compact a tiered topic of a real broker that it starts (jars by Maven); RUNNER=local for threads
+demo-attach: setup java  ## Compact a tiered topic of a real broker that it starts (jars by Maven); RUNNER=local for threads, ARGS=--stay to do rounds by hand
 	$(BIN)/python tools/demo_attach.py --runner $(RUNNER) $(ARGS)
 
 demo-cdc: setup  ## Capture the tables of a PostgreSQL that it starts (package postgresql) under load, compact, compare
@@ -203,28 +222,48 @@ demo-console: setup  ## Logs of every kind in a browser, with a loop at work; CO
 	rm -rf build/demo-console build/demo-console-next
 	$(BIN)/python tools/demo_console.py build/demo-console --run --console $(CONSOLE) --allow-actions
 
-docs: setup  ## Generate the reference pages from the code and the scenario table from the tests
+reference: setup  ## Generate the reference pages from the code and the scenario table from the tests
 	$(BIN)/python tools/make_reference.py
 	$(BIN)/python tools/fill_scenarios.py
 
+# What the site is built with; a contributor's setup does without it.
+$(DOCS_STAMP): pyproject.toml requirements.lock | setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint requirements.lock --editable '.[docs]'
+	@touch $@
+
+# Its notices of other products are not the build's.
+docs docs-serve docs-version: export NO_MKDOCS_2_WARNING := 1
+
+docs: reference $(DOCS_STAMP)  ## Generate the reference and build the site into build/site; a dead link fails
+	$(BIN)/mkdocs build --strict
+
+docs-serve: reference $(DOCS_STAMP)  ## Read the site at SITE, 127.0.0.1:9591, and see it change with the pages
+	$(BIN)/mkdocs serve --livereload --dev-addr $(SITE)
+
+docs-version: reference $(DOCS_STAMP)  ## Put the site of VERSION next to others on the branch gh-pages, as latest; nothing is pushed
+	@test -n "$(VERSION)" || { echo "name the version: make docs-version VERSION=0.2" >&2; exit 1; }
+	PATH="$(CURDIR)/$(BIN):$$PATH" mike deploy --update-aliases $(VERSION) latest
+	PATH="$(CURDIR)/$(BIN):$$PATH" mike set-default latest
+
 readme: setup java  ## Run the commands that README and quick start show and paste their output
 	$(BIN)/python tools/fill_readme.py
+	$(BIN)/python tools/followed_pages.py stores
+	$(BIN)/python tools/followed_pages.py live
 
 lock:  ## Renew requirements.lock from a fresh environment
 	rm -rf build/lock
 	$(PYTHON) -m venv build/lock
-	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[spark,s3,tier,cluster,console,dev]'
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[spark,s3,tier,cluster,console,dev,docs,release]'
 	head -n 1 requirements.lock > build/lock/requirements
 	build/lock/bin/python -m pip freeze --exclude keeplast >> build/lock/requirements
 	mv build/lock/requirements requirements.lock
 
-bare: setup  ## Install the wheel without extras in a fresh environment and start it
-	rm -rf build/bare build/lib
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/bare/dist .
-	$(PYTHON) -m venv build/bare/venv
-	build/bare/venv/bin/python -m pip install --quiet --disable-pip-version-check \
-		--constraint requirements.lock build/bare/dist/*.whl
-	cd build/bare && venv/bin/keeplast --help && venv/bin/python -c 'import keeplast; print(keeplast.__file__)'
+release-check: setup  ## Build wheel and source distribution in build/release/dist, install each extra where no clone is, try it
+	$(BIN)/python tools/release_check.py build/release
+
+image: setup  ## Build the container image with docker or podman, and try it; IMAGE_BASE=NAME, ARGS=--own-base for Debian's packages
+	$(BIN)/python tools/image.py build/image --base '$(IMAGE_BASE)' $(ARGS)
 
 clean:  ## Remove what can be made again, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -359,7 +359,9 @@ def known(out: Path, now: dict[str, Any], names: list[str]) -> list[Taken]:
 
 def page(taken: list[Taken], results: dict[str, Any], figure: Path) -> str:
     """Return all tables and a link to the bars, for a page in a folder of docs/ beside theirs."""
-    return f"{tables(taken, results)}\n\n![MiB a second](../{figure.parent.name}/{figure.name})\n"
+    return (
+        f"{tables(taken, results)}\n\n![MiB a second](../../{figure.parent.name}/{figure.name})\n"
+    )
 
 
 def _store(results: dict[str, Any], taken: list[Taken], out: Path, figure: Path) -> None:

@@ -23,6 +23,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 import keeplast.columns  # noqa: F401 - points the kernel compiler at the user's cache folder
+from keeplast.errors import name_parameters
 from tests.support.processor_time import BEGIN, OUTSIDE, FileCosts, read_weights, too_heavy
 from tests.support.quick_databases import quick_databases
 from tests.support.turns import EXAMPLES_SHARE, EXAMPLES_WHOLE, LONG_PROFILE, PROFILE, Turn
@@ -49,10 +50,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--all", action="store_true", help="run every case of every matrix")
     group.addoption("--long", action="store_true", help="run the long forms too")
     group.addoption("--weights", action="store_true", help="print what each file took, by weight")
+    group.addoption("--record-json", type=Path, metavar="DIR", help="keep what --json prints there")
     group.addoption("--turn", type=int, help="which share of large matrices runs (the day)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Messages are held as they are worded; how a program is shown them is a test of its own.
+    name_parameters(False)
     # A worker is given the width of the terminal that it was started from, which tables would fill.
     os.environ.pop("COLUMNS", None)
     if config.option.turn is None:

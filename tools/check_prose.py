@@ -23,6 +23,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VALE = ROOT / "build" / "bin" / "vale"
-TEXTS = ROOT / "build" / "prose"
 SECONDS_MAX = 300
 PAGES = ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md", "deploy/**/*.md")
 BAD = ROOT / "tools" / "prose" / "bad.md"
@@ -120,9 +120,8 @@ def laid_out(source: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def collect(paths: Sequence[str]) -> list[Path]:
-    """Write what is linted to ``build/prose`` and return its files, pages as they are."""
-    shutil.rmtree(TEXTS, ignore_errors=True)
+def collect(paths: Sequence[str], folder: Path) -> list[Path]:
+    """Write the texts to ``folder`` by their paths from the root, and return its files."""
     wanted = [Path(each).resolve() for each in paths]
     found = []
     for path in sorted({page for pattern in PAGES for page in ROOT.glob(pattern)}):
@@ -133,19 +132,19 @@ def collect(paths: Sequence[str]) -> list[Path]:
     for path, text in found:
         if wanted and not any(path == each or each in path.parents for each in wanted):
             continue
-        target = TEXTS / path.relative_to(ROOT)
+        target = folder / path.relative_to(ROOT)
         target = target if target.suffix == ".md" else target.with_name(f"{target.name}.md")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, "utf-8")
         written.append(target)
     # Where how-to pages lie, so that the grade holds.
-    target = TEXTS / "bad" / "docs" / "how-to" / BAD.name
+    target = folder / "bad" / "docs" / "how-to" / BAD.name
     target.parent.mkdir(parents=True)
     shutil.copyfile(BAD, target)
     return [*written, target]
 
 
-def lint(files: Sequence[Path]) -> list[Finding]:
+def lint(files: Sequence[Path], folder: Path) -> list[Finding]:
     """Return what Vale finds in these files, in their order."""
     done = subprocess.run(
         [str(VALE), "--no-exit", "--output=JSON", f"--config={ROOT / 'tools/prose/vale.ini'}",
@@ -157,9 +156,7 @@ def lint(files: Sequence[Path]) -> list[Finding]:
     return sorted(
         (
             Finding(
-                str(Path(name).relative_to(TEXTS)).removesuffix(".md")
-                if name.endswith(".py.md")
-                else str(Path(name).relative_to(TEXTS)),
+                re.sub(r"\.py\.md$", ".py", str(Path(name).relative_to(folder))),
                 alert["Line"],
                 alert["Check"].removeprefix("keeplast."),
                 alert["Message"],
@@ -177,7 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("paths", nargs="*")
     parser.add_argument("--count", action="store_true", help="only show the findings of each area")
     given = parser.parse_args(arguments)
-    everything = lint(collect(given.paths))
+    with tempfile.TemporaryDirectory() as folder:
+        everything = lint(collect(given.paths, Path(folder)), Path(folder))
     proven = {each.rule for each in everything if each.path.startswith("bad/")}
     if proven != RULES:
         raise SystemExit(f"a rule finds nothing in {BAD.name}. rules={sorted(RULES - proven)}")

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,8 +51,9 @@ class Demo:
         self._runner = runner
         self.broker = tiered_broker(version, root)
 
-    def tell(self) -> bool:
-        """Tell it; False when a reader got something else than it must."""
+    @contextmanager
+    def _tiered(self) -> Iterator[State]:
+        """Let the broker run with a topic that is in its remote tier, and give the state sent."""
         with self.broker:
             say(f"a broker of Kafka {self.broker.version} runs with a remote tier")
             sent = self._produce()
@@ -59,6 +61,21 @@ class Demo:
                 self.broker.address, self._root / "decisions.db", self._root / "remote"
             )
             self._wait_until_remote(compactor)
+            yield sent
+
+    def stay(self) -> None:
+        """Leave the rounds to the reader, until Ctrl-C."""
+        with self._tiered() as sent:
+            self._show("before", sent)
+            say("try it by hand in another terminal; Ctrl-C here ends the broker")
+            address = f"kafka://{self.broker.address}"
+            print("keeplast place add demo", address, " ".join(self._places()), flush=True)
+            with suppress(KeyboardInterrupt):
+                signal.pause()
+
+    def tell(self) -> bool:
+        """Tell it; False when a reader got something else than it must."""
+        with self._tiered() as sent:
             before = self._show("before", sent)
             self._run("place", "check", f"kafka://{self.broker.address}", "--topic", TOPIC)
             self._keeplast("plan", *self._places())
@@ -189,9 +206,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runner", default="spark", choices=("spark", "local"))
     parser.add_argument("--kafka", default=VERSIONS[-1], choices=VERSIONS)
+    parser.add_argument("--stay", action="store_true", help="leave the rounds to you, until Ctrl-C")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="keeplast-demo-") as scratch:
-        return 0 if Demo(Path(scratch), asked.kafka, asked.runner).tell() else 1
+        demo = Demo(Path(scratch), asked.kafka, asked.runner)
+        if asked.stay:
+            demo.stay()
+            return 0
+        return 0 if demo.tell() else 1
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def main() -> None:
         if "--check" not in sys.argv[1:]:
             page.write_text(renewed, "utf-8")
         elif renewed != text:
-            raise SystemExit(f"{page.relative_to(ROOT)} is out of date; run make docs")
+            raise SystemExit(f"{page.relative_to(ROOT)} is out of date; run make reference")
 
 
 if __name__ == "__main__":

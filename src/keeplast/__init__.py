@@ -6,7 +6,10 @@ Public names are imported when they are first used, because some of them load co
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
+
+from keeplast.errors import name_parameters
 
 if TYPE_CHECKING:
     from keeplast.api.attached_logs import AttachedLogs
@@ -53,7 +56,7 @@ if TYPE_CHECKING:
     from keeplast.survey.report import CleanReport, Estimate, PartitionReport, RoundReport
     from keeplast.survey.request import CleanRequest, PartitionRequest
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AttachedLogs",
@@ -245,11 +248,18 @@ def __getattr__(name: str) -> object:
             raise
         raise ImportError(
             f"keeplast.{name} needs a package that cannot be imported; install keeplast with its "
-            f"extra {extra!r}. missing={error.name} error={error}",
+            f"extra {extra!r}{_newer(error.name)}. missing={error.name} error={error}",
             name=error.name,
         ) from None
     globals()[name] = value
+    name_parameters(True)
     return value
+
+
+def _newer(missing: str | None) -> str:
+    """Say which PySpark is too old, where a part of it is missing."""
+    found = sys.modules.get("pyspark") if (missing or "").startswith("pyspark.") else None
+    return "" if found is None else f": PySpark 4.2 or newer; {found.__version__} is installed"
 
 
 def __dir__() -> list[str]:

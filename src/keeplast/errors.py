@@ -16,18 +16,39 @@
 
 A new class is added only when a caller would act differently. Messages are lower case, say what
 failed first and end with ``name=value`` pairs.
+
+Each place that raises one of them names a code, such as ``K214``: one cause with one remedy, which
+``messages.toml`` explains. ``str(error)`` is the message alone, because messages stand in others;
+:func:`error_text`, which words an error for people, ends with the code.
 """
 
 from __future__ import annotations
 
 import errno
+import re
 import shlex
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 
 class CompactionError(Exception):
-    """Base of every error that keeplast raises on purpose."""
+    """Base of every error that keeplast raises on purpose.
+
+    ``code`` names its entry in ``messages.toml``; a traceback shows it too. The text names options
+    as the command line does, and parameters for a program that has called a function of
+    :mod:`keeplast`.
+    """
+
+    def __init__(self, *args: object, code: str | None = None) -> None:
+        super().__init__(*args)
+        self.code = code
+        if code is not None:
+            self.add_note(f"{code}: keeplast help {code}")
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return parameter_words(text) if _Names.are_parameters else text
 
 
 class InvalidError(CompactionError):
@@ -63,8 +84,8 @@ class InterruptedSwapError(RefusedError):
 class CorruptError(CompactionError):
     """Bytes on disk are not what the format says.
 
-    ``path`` is the file (None while a pure codec has not been told), ``position`` the byte offset
-    in it at which the damaged unit starts, ``expected`` and ``found`` what was compared.
+    ``path`` is the file, None while a pure codec does not know it. ``position`` is the byte offset
+    in it at which the damaged unit starts, ``expected`` and ``found`` are what was compared.
     """
 
     def __init__(
@@ -75,6 +96,7 @@ class CorruptError(CompactionError):
         position: int | None = None,
         expected: object = None,
         found: object = None,
+        code: str | None = None,
     ) -> None:
         """Store the parts; the message is made from them."""
         self.problem = problem
@@ -92,30 +114,24 @@ class CorruptError(CompactionError):
             )
             if value is not None
         ]
-        super().__init__(f"{problem}. {' '.join(parts)}" if parts else problem)
+        super().__init__(f"{problem}. {' '.join(parts)}" if parts else problem, code=code)
+
+    def placed(self, **changes: Any) -> CorruptError:
+        """Return the same error with other parts, such as its ``path`` or ``position``."""
+        return CorruptError(self.problem, **self._parts | changes)
 
     def located(self, path: str) -> CorruptError:
         """Return the same error with ``path`` set, unless it has one."""
-        return CorruptError(
-            self.problem,
-            path=path if self.path is None else self.path,
-            position=self.position or 0,
-            expected=self.expected,
-            found=self.found,
-        )
+        return self.placed(path=self.path or path, position=self.position or 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Survive pickling between processes with every attribute."""
-        return (
-            _rebuild_corrupt,
-            (self.problem, self.path, self.position, self.expected, self.found),
-        )
+        return partial(CorruptError, self.problem, **self._parts), ()
 
-
-def _rebuild_corrupt(
-    problem: str, path: str | None, position: int | None, expected: object, found: object
-) -> CorruptError:
-    return CorruptError(problem, path=path, position=position, expected=expected, found=found)
+    @property
+    def _parts(self) -> dict[str, Any]:
+        names = ("path", "position", "expected", "found", "code")
+        return {name: getattr(self, name) for name in names}
 
 
 class UnavailableError(CompactionError):
@@ -135,28 +151,76 @@ class CommitUnknownError(CompactionError):
 
 
 class StoppedError(CompactionError):
-    """The work ended early because somebody asked for it; what was finished stays."""
+    """The work ended early because that was asked for; what was finished stays."""
 
 
 class InvariantError(CompactionError):
     """Something that cannot be true is true: a defect of keeplast."""
 
 
+class _Names:
+    """What the errors of this process name: None until somebody has said it, and then options."""
+
+    are_parameters: bool | None = None
+
+
+def name_parameters(chosen: bool) -> None:
+    """Choose what errors name, unless it was chosen before: the process's owner comes first."""
+    if _Names.are_parameters is None:
+        _Names.are_parameters = chosen
+
+
+_PARAMETERS = {
+    "--topic": "topics=", "--partition": "partitions=", "--as-of": "as_of_ms=",
+    "--checkpoint-group": "end_group=", "--until-done": "rounds=None",
+    "--incremental": "incremental=True", "--tombstones": "tombstones=True",
+    "--take-over": "takes_over=True", "--master": "runner=", "--max-age": "max_age_ms=",
+    "--despite dirty-ratio": "force=True", "--despite log-bounds": "is_unsafe=True",
+    "--despite existing-target": "overwrite=True (of clean: overwrites=True)",
+    "--despite partial-topics": "partial_topics=True",
+    "--runner local": "runner=None", "--runner spark": "runner=SparkRunner()",
+}  # fmt: skip
+"""What is called otherwise in a program; of any other option the name is the same."""
+_SETTING = re.compile(r"(?<![^\s(])--config ([a-z.]+)=([^\s,;)]+)")
+_CHOICE = re.compile(r"(?<![^\s(])--(?:despite|runner) [a-z-]+")
+_OPTION = re.compile(r"(?<![^\s(])(--[a-z][a-z-]+)(?:[= ](?=[A-Z0-9@/])|=)?")
+_COMMAND = re.compile(
+    r"\b(?:keeplast [a-z]|kafka-[a-z-]+\.sh|aws |pip |mkdir|spark-submit)[^;:,.)]*"
+)
+"""What is typed in a shell, up to where its clause ends, and stays as it is."""
+
+
+def parameter_words(text: str) -> str:
+    """Return a message with parameters in the place of options: ``--topic=x`` is ``topics=x``."""
+    parts, at = [], 0
+    for command in _COMMAND.finditer(text):
+        parts += [_parameters(text[at : command.start()]), command[0]]
+        at = command.end()
+    return "".join([*parts, _parameters(text[at:])])
+
+
+def _parameters(text: str) -> str:
+    text = _SETTING.sub(r'config={"\1": "\2"}', text)
+    text = _CHOICE.sub(lambda found: _PARAMETERS.get(found[0], found[0]), text)
+    return _OPTION.sub(lambda found: _parameter(found[1]), text)
+
+
+def _parameter(option: str) -> str:
+    return _PARAMETERS.get(option) or f"{option[2:].replace('-', '_')}="
+
+
 def invariant(condition: bool, message: str) -> None:
     """Raise :class:`InvariantError` unless ``condition`` holds; stays on under ``python -O``."""
     if not condition:
-        raise InvariantError(message)
+        raise InvariantError(message, code="K901")
 
 
-INSTALLING = "docs/how-to/rolling-clean.md#on-the-broker-host"
+INSTALLING = "docs/how-to/install.md#from-a-wheel"
 
 
 def installing(extra: str) -> str:
-    """Return how to get what ``extra`` brings; no package index has keeplast."""
-    return (
-        f"install keeplast with it: pip install '.[{extra}]' in a clone, or its wheels as "
-        f"{INSTALLING} says"
-    )
+    """Return how to get what ``extra`` brings, from an index or from a wheel's file."""
+    return f"run pip install 'keeplast[{extra}]' (from a wheel: 'FILE.whl[{extra}]'; {INSTALLING})"
 
 
 def making(directory: object) -> str:
@@ -164,50 +228,78 @@ def making(directory: object) -> str:
     return f"make it (mkdir -p {shlex.quote(str(directory))})"
 
 
-_REMEDIES = {
-    errno.EACCES: "run as a user who has the right to it, or give this one the right",
-    errno.EPERM: "run as the user who owns it",
-    errno.ENOENT: "correct the path, or look who removed it",
-    errno.ENOTDIR: "name a directory",
-    errno.EISDIR: "name a file",
-    errno.EEXIST: "name another place, or move away what is there",
-    errno.ENOTEMPTY: "move away what is there",
-    errno.ENOSPC: "make room on that disk, then run again",
-    errno.EDQUOT: "make room, or have the user's quota raised, then run again",
-    errno.EFBIG: "the file system or a limit of the user (ulimit -f) allows no larger file",
-    errno.EROFS: "mount it for writing, or name another place",
-    errno.EIO: "the disk or its cable fails; look at the system's log, and keep a copy",
-    errno.EMFILE: "raise the limit of open files (ulimit -n), then run again",
-    errno.ENFILE: "close other programs, or raise the system's limit of open files",
-    errno.ENOMEM: "give the process more memory, or let it work on less at once",
-    errno.ENAMETOOLONG: "name a shorter path",
-    errno.ELOOP: "correct the links on the path; they lead in a circle",
-    errno.EBUSY: "something else uses it; end that, then run again",
-    errno.ETXTBSY: "something else uses it; end that, then run again",
-    errno.EXDEV: "name a place on the same disk",
-    errno.ESTALE: "mount the network's directory again, then run again",
-    errno.EADDRINUSE: "choose another port, or 0 for a free one",
-    errno.EADDRNOTAVAIL: "choose an address that this host has",
-    errno.ECONNREFUSED: "see that the service runs and that host and port are right",
-    errno.ECONNRESET: "see that the service runs, then run again",
-    errno.EHOSTUNREACH: "see that the network reaches that host, then run again",
-    errno.ENETUNREACH: "see that there is a network, then run again",
-    errno.ETIMEDOUT: "see that the service answers, then run again",
+SYSTEM_ERRORS = {
+    errno.EACCES: ("K531", "run as a user who has the right to it, or give this one the right"),
+    errno.EPERM: ("K532", "run as the user who owns it"),
+    errno.ENOENT: ("K533", "correct the path, or look who removed it"),
+    errno.ENOTDIR: ("K534", "name a directory"),
+    errno.EISDIR: ("K535", "name a file"),
+    errno.EEXIST: ("K536", "name another place, or move away what is there"),
+    errno.ENOTEMPTY: ("K537", "move away what is there"),
+    errno.ENOSPC: ("K538", "make room on that disk, then run again"),
+    errno.EDQUOT: ("K539", "make room, or have the user's quota raised, then run again"),
+    errno.EFBIG: ("K540", "raise the user's limit (ulimit -f), or use another file system"),
+    errno.EROFS: ("K541", "mount it for writing, or name another place"),
+    errno.EIO: ("K542", "the disk or its cable fails; look at the system's log, and keep a copy"),
+    errno.EMFILE: ("K543", "raise the limit of open files (ulimit -n), then run again"),
+    errno.ENFILE: ("K544", "close other programs, or raise the system's limit of open files"),
+    errno.ENOMEM: ("K545", "give the process more memory, or let it work on less at once"),
+    errno.ENAMETOOLONG: ("K546", "name a shorter path"),
+    errno.ELOOP: ("K547", "correct the links on the path; they lead in a circle"),
+    errno.EBUSY: ("K548", "something else uses it; end that, then run again"),
+    errno.ETXTBSY: ("K548", "something else uses it; end that, then run again"),
+    errno.EXDEV: ("K549", "name a place on the same disk"),
+    errno.ESTALE: ("K550", "mount the network's directory again, then run again"),
+    errno.EADDRINUSE: ("K551", "choose another port, or 0 for a free one"),
+    errno.EADDRNOTAVAIL: ("K552", "choose an address that this host has"),
+    errno.ECONNREFUSED: ("K553", "see that the service runs and that host and port are right"),
+    errno.ECONNRESET: ("K554", "see that the service runs, then run again"),
+    errno.EHOSTUNREACH: ("K555", "see that the network reaches that host, then run again"),
+    errno.ENETUNREACH: ("K556", "see that there is a network, then run again"),
+    errno.ETIMEDOUT: ("K557", "see that the service answers, then run again"),
 }
-"""What helps against an error of the operating system; the one place where that is said."""
-_ANY_REMEDY = "look at the system's log, then run again"
+"""The code of an error of the operating system and what helps; the one place where that is said."""
+_ANY_REMEDY = "K530", "look at the system's log, then run again"
 
 
-def error_text(error: Exception) -> str:
-    """Return the sentence for ``error``; the operating system's errors are given our form.
+_CODE_AT_END = re.compile(r" \[(K\d{3})\]$")
 
-    Theirs are followed by what helps. Where the code is not known, that is the system's log.
+
+def code_in(text: str) -> str | None:
+    """Return the code that ``text`` ends with."""
+    found = _CODE_AT_END.search(text)
+    return None if found is None else found[1]
+
+
+def code_of(error: BaseException) -> str | None:
+    """Return the code of an error: its own, else that of the error that it was raised from.
+
+    None for one of ours without any. What was not expected is a defect.
+    """
+    if isinstance(error, OSError):
+        return SYSTEM_ERRORS.get(error.errno or 0, _ANY_REMEDY)[0]
+    if not isinstance(error, CompactionError):
+        return "K902"
+    return error.code or (None if error.__cause__ is None else code_of(error.__cause__))
+
+
+def error_words(error: Exception) -> str:
+    """Return the sentence for ``error`` without a code, for use in another message.
+
+    The operating system's errors are given our form, followed by what helps. Where the number is
+    not known, that is the system's log.
     """
     if isinstance(error, OSError) and error.strerror:
-        remedy = _ANY_REMEDY if error.errno is None else _REMEDIES.get(error.errno, _ANY_REMEDY)
+        _, remedy = SYSTEM_ERRORS.get(error.errno or 0, _ANY_REMEDY)
         problem, name = f"{error.strerror.lower()}; {remedy}", error.filename
         if name is None:
             return problem
         path = name.decode(errors="surrogateescape") if isinstance(name, bytes) else name
         return f"{problem}. path={path}"
     return str(error) or type(error).__name__
+
+
+def error_text(error: Exception, more: str = "") -> str:
+    """Return the sentence for ``error`` as people read it: with ``more``, and with its code."""
+    text, code = error_words(error) + more, code_of(error)
+    return text if code is None or code_in(text) is not None else f"{text} [{code}]"

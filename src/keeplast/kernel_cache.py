@@ -1,9 +1,9 @@
 """Where compiled kernels live.
 
-The folder's name is a digest of every source of ``columns``, of numba and of Python, because numba
-itself does not notice that a callee in another file changed. Numba tells processors apart inside
-of it. Neither paths nor times matter, so the folder can be moved to another host with the package:
-an environment that was packed for executors brings it along. :mod:`keeplast.columns` installs it
+The folder's name is a digest of every source of ``columns``, of numba and of Python. Numba itself
+does not notice that a callee in another file changed. It separates processors inside of the folder.
+Neither paths nor times matter, so the folder can be moved to another host with the package: an
+environment that was packed for executors brings it along. :mod:`keeplast.columns` installs it
 before anything is compiled.
 
 Nothing here may fail a command: a folder that cannot be written costs time, and is said.
@@ -122,7 +122,7 @@ def compiled_count() -> int:
 def announce(say: Say, warn: Say) -> None:
     """Have ``say`` hear when this process first compiles, once, and ``warn`` if it will not last.
 
-    Executors and whoever embeds keeplast have nobody to say it to.
+    Executors and programs that embed keeplast have no place to say it.
     """
     global _say, _warn
     _say, _warn = say, warn
@@ -150,9 +150,9 @@ def is_kept(name: str) -> bool:
 def reserved(name: str, processor: str = "") -> Iterator[None]:
     """Keep other processes from making the kernel ``name`` for ``processor`` meanwhile.
 
-    They would compile the same, as executors that start together do. Whoever has waited long, or
-    where nothing can be locked, goes on beside them: it costs time and nothing else. One that has
-    been compiled is only loaded, and leaves the folder as it is.
+    They would compile the same, as executors that start together do. A process that has waited
+    long, or cannot lock anything, goes on next to them: it costs time and nothing else. One that
+    has been compiled is only loaded, and leaves the folder as it is.
 
     What a process that was killed, or a host that lost power, left of the kernel is removed. Files
     of a kernel become visible whole, and those of two processors have different names: what may be

@@ -2,7 +2,7 @@
 
 What is signed begins with a line that says what it is, so that no signature counts for anything
 else. A private key stands in no ``repr`` and no error. One of the two homes of ``cryptography``,
-which comes with an extra: whoever imports this has asked whether it is installed.
+which comes with an extra: a module that imports this has asked whether it is installed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Signer:
         if not isinstance(found, Ed25519PrivateKey):
             raise InvalidError(
                 "not an Ed25519 private key in PEM without a password; make one with: "
-                f"{MAKING}. path={path}"
+                f"{MAKING}. path={path}",
+                code="K619",
             )
         self._key = found
         self.key_id = _key_id(found.public_key())
@@ -60,7 +61,8 @@ class SignatureCheck:
         if not isinstance(found, Ed25519PublicKey):
             raise InvalidError(
                 "not an Ed25519 public key in PEM; make it of the private one with: "
-                f"{MAKING_PUBLIC}. path={path}"
+                f"{MAKING_PUBLIC}. path={path}",
+                code="K619",
             )
         self._key = found
         self.key_id = _key_id(found)
@@ -86,8 +88,11 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise InvalidError(
             f"the file of a key cannot be read; name another one. path={path} "
-            f"error={(error.strerror or str(error)).lower()}"
+            f"error={(error.strerror or str(error)).lower()}",
+            code="K619",
         ) from None
     if len(data) > PEM_BYTES_MAX:
-        raise InvalidError(f"the file is larger than a key. path={path} limit={PEM_BYTES_MAX}")
+        raise InvalidError(
+            f"the file is larger than a key. path={path} limit={PEM_BYTES_MAX}", code="K619"
+        )
     return data

@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +39,7 @@ TOPIC = "orders"
 TELLS_SIZE, TELLS_APART = [PAIRS[0]], [PAIRS[1]]
 """Whose broker tells by which size it rolls (of others ``run`` leaves all in the margin),
 and whose exporter tells attributes of one name apart."""
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "attach.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "attach-broker-metrics.md"
 
 BROKER_ALONE = r"""
 lowercaseOutputName: true
@@ -179,11 +178,8 @@ def world(
 
 def documented_rules() -> str:
     """Return the rules that the documentation tells users to add."""
-    _, _, behind = DOCUMENT.read_text().partition("\n### How far brokers are\n")
-    section, _, _ = behind.partition("\n### ")
-    found = re.search(r"(?:^    .*\n)+", section, re.MULTILINE)
-    assert found is not None
-    return "rules:\n" + textwrap.dedent(found[0])
+    (found,) = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+    return f"rules:\n{found}"
 
 
 @pytest.mark.parametrize(

@@ -159,12 +159,35 @@ class Exports:
                 self.go_on(given)
             assert before == self.state()
             return
+        before = self.state()
         done = self.go_on(given)
         assert full.offsets() == done.offsets()
         assert rows_of(full.target / "t/partition=0") == self.state()
+        if before is not None:
+            self.check_changes(before, done)
         self.carried += done.partitions[0].carried_to is not None
         self.made += 1
         self.check_names()
+
+    def check_changes(self, before: list[tuple[int, bytes, bytes]], done: Export) -> None:
+        """Have the earlier state become the present one by what changed, a row a key."""
+        place = self.target / "current/_changes"
+        since = json.loads((place / "_since.json").read_text())
+        assert {} == since["whole"]
+        assert (self.target / since["since"]).parent == self.target / "versions"
+        table = pq.read_table(place / "t/partition=0", partitioning=None).to_pylist()
+        held = {key: (offset, value) for offset, key, value in before}
+        for row in table:
+            if row["deleted"]:
+                del held[row["key"]]
+            else:
+                assert held.get(row["key"], (-1,))[0] != row["offset"]
+                held[row["key"]] = row["offset"], row["value"]
+        assert (
+            len(table) == len({row["key"] for row in table}) == sum((done.changes or {}).values())
+        )
+        now = sorted((offset, key, value) for key, (offset, value) in held.items())
+        assert self.state() == now
 
     def go_on(self, given: dict[str, str] | None = None) -> Export:
         """Make the next version."""

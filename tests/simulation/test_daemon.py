@@ -521,7 +521,7 @@ def test_which_partitions_fail_is_written_down_until_a_round_ends_well(tmp_path:
     world.once()
     (mark,) = written().values()
     assert (partition, START_MS, "OSError") == (mark.partition, mark.since_ms, mark.error_class)
-    assert "No space left" in mark.reason
+    assert "no space left" in mark.reason
     world.clock.advance(HOUR_MS)
     world.once()
     assert START_MS == written()[partition].since_ms

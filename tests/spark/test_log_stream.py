@@ -123,7 +123,7 @@ def test_a_topic_that_was_made_anew_between_two_runs_ends_the_stream(
     make(3, b"o" * 16)
     assert names("t-0", 0, 3) == stream.run()
     make(5, b"n" * 16)
-    with pytest.raises(StreamingQueryException, match="deleted and made anew"):
+    with pytest.raises(StreamingQueryException, match="deleted and made again"):
         stream.run()
     assert names("t-0", 0, 3) == stream.seen()
 

@@ -24,6 +24,7 @@ from pyspark import TaskContext
 
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.columns.winners import KeyMap
+from keeplast.log.files import FilesRecipe
 from keeplast.pipeline import export, jobs
 from keeplast.pipeline.export_tasks import ExportedFile, export_part
 from keeplast.pipeline.stages import Worker
@@ -324,6 +325,7 @@ class _FaultyShow:
         target: Path,
         progressed: Progressed,
         *,
+        out: FilesRecipe,
         tombstones: bool,
     ) -> ExportedFile:
         def telling(read_bytes: int) -> None:
@@ -331,7 +333,7 @@ class _FaultyShow:
             self.fault.at(Stage.SHOW, Moment.DURING)
 
         self.fault.at(Stage.SHOW, Moment.BEFORE)
-        result = export_part(part, winners, target, telling, tombstones=tombstones)
+        result = export_part(part, winners, target, telling, out=out, tombstones=tombstones)
         self.fault.at(Stage.SHOW, Moment.AFTER)
         return result
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-OUTSIDE = ("kafka", "services", "console")
+OUTSIDE = ("kafka", "services", "watch", "console")
 """Rooms of tests that need more than this package; ``make test`` imports none of them."""
 PROCESSES = 2
 """How many ``make test`` runs side by side, unless told."""

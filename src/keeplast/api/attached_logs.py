@@ -1,4 +1,4 @@
-"""``keeplast.AttachedLogs``: what a live cluster's remote tier has, for who asks about all of it.
+"""``keeplast.AttachedLogs``: the logs of a live cluster's remote tier, to ask about all of them.
 
 What brokers alone have is in no answer. Only rounds claim a partition.
 """
@@ -148,7 +148,10 @@ class AttachedLogs(AskedPlace):
     def layout(self) -> RemoteLayout:
         """Return how the tier's objects are read; InvalidError for what is not known."""
         if not self.storage:
-            raise self._unstored()
+            raise InvalidError(
+                f"name where brokers keep segments: storage=PLUGIN:PLACE. place={self.address}",
+                code="K409",
+            )
         check_grace(self.grace_ms, is_object_store=self.is_object_store)
         return open_layout(self.storage, self.storage_options)
 
@@ -170,13 +173,10 @@ class AttachedLogs(AskedPlace):
                 raise self._undecided()
             yield log
 
-    def _unstored(self) -> InvalidError:
-        return InvalidError(
-            f"name where brokers keep segments: storage=PLUGIN:PLACE. place={self.address}"
-        )
-
     def _undecided(self) -> InvalidError:
-        return InvalidError(f"name the decision log with --decisions URL. place={self.address}")
+        return InvalidError(
+            f"name the decision log with --decisions URL. place={self.address}", code="K408"
+        )
 
     def folded(
         self, client: ClusterClient, facts: ClusterFacts, log: DecisionLog | None
@@ -185,7 +185,8 @@ class AttachedLogs(AskedPlace):
         if facts.metadata_topic is None:
             raise RefusedError(
                 f"nothing was ever copied to a remote tier here: there is no {METADATA_TOPIC}. "
-                f"place={self.address}"
+                f"place={self.address}",
+                code="K407",
             )
         with self.events.folding() as progressed:
             found = fold_known(client, facts, facts.metadata_topic, log, progressed)
@@ -194,7 +195,7 @@ class AttachedLogs(AskedPlace):
 
     @contextlib.contextmanager
     def live(self, topics: Sequence[str]) -> Iterator[LiveTier]:
-        """Read what there is of ``topics``, of every tiered one without, beside the decisions."""
+        """Read what there is of ``topics``, of every tiered one without, and the decisions."""
         layout = self.layout()
         with self.decisions() as log:
             client = self.connect()
@@ -211,9 +212,8 @@ class AttachedLogs(AskedPlace):
     def status(self, scope: PartitionChoice, terms: StatusTerms) -> PlaceStatus:
         """Look at what brokers serve and, where they are named, at decisions and storage."""
         self.refuse_status_terms(terms)
-        if not self.storage and (terms.open_runner is not None or self.storage_options):
-            raise self._unstored()
-        layout = self.layout() if self.storage else None
+        looks_there = self.storage or self.storage_options or terms.open_runner is not None
+        layout = self.layout() if looks_there else None
         with decision_log_at(self.store, SystemClock(), only_looks=True) as log:
             client = self.connect()
             facts = client.read_facts(scope.topics)
@@ -317,7 +317,8 @@ class AttachedLogs(AskedPlace):
             if is_missing(self.store):
                 raise InvalidError(
                     "there is no such decision log; correct --decisions, or leave it out to see "
-                    f"what brokers serve alone. decisions={shown_url(self.store)}"
+                    f"what brokers serve alone. decisions={shown_url(self.store)}",
+                    code="K408",
                 )
         return LookedCluster(
             connect=self.connect, where=self.bootstrap_servers, name=name, scope=scope,
@@ -391,7 +392,7 @@ class AttachedLogs(AskedPlace):
             task_memory_bytes=work.task_memory_bytes, shape=work.shape,
             keep_sources_ms=terms.keep_sources_ms, takes_over=terms.takes_over,
         )  # fmt: skip
-        with self.decisions(makes=not only_looks, only_looks=only_looks) as log:
+        with self.decisions(makes=True, only_looks=only_looks) as log:
             client = self.connect()
             facts = client.read_facts(scope.topics)
             yield AttachedRounds(
@@ -417,7 +418,9 @@ class AttachedLogs(AskedPlace):
         InvalidError for a topic that is not there, and for a property that cannot be used.
         """
         if self.storage_options and not self.storage:
-            raise InvalidError("options of a storage that is not named; give storage=PLUGIN:PLACE")
+            raise InvalidError(
+                "options of a storage that is not named; give storage=PLUGIN:PLACE", code="K103"
+            )
         layout = self.layout() if self.storage else None
         client = self.connect()
         with decisions_there(self.store) as (log, decided):
@@ -439,7 +442,8 @@ class AttachedLogs(AskedPlace):
         """Explain a key in what brokers serve, and in what was replaced, as of now."""
         if terms.now_ms is not None:
             raise InvalidError(
-                f"attached topics are explained as of now; leave now_ms out. now_ms={terms.now_ms}"
+                f"attached topics are explained as of now; leave now_ms out. now_ms={terms.now_ms}",
+                code="K103",
             )
         receipts = () if terms.receipt is None else read_receipts(terms.receipt, LocalFiles())
         layout = self.layout()
@@ -457,7 +461,7 @@ class AttachedLogs(AskedPlace):
 
     @contextlib.contextmanager
     def shelves(self, requests: Path | None) -> Iterator[Shelves]:
-        """Open the list beside the decisions, or a file."""
+        """Open the list next to the decisions, or a file."""
         if self.store is None:
             raise self._undecided()
         with store_shelf(self.store, requests) as shelf:

@@ -1,15 +1,13 @@
 """What programs ask a live cluster: a partition's state, and what groups have committed.
 
-``keeplast.attached_state``: the state of a live topic's partition, by its remote tier.
-
-Asks a live cluster what consumer groups have committed, for tombstones that wait for them.
+A state is read from the remote tier. Committed offsets are for tombstones that wait for groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from keeplast.api.open_log import OpenLog
+from keeplast.api.open_log import KeyState, OpenLog
 from keeplast.attach.answers.shown_logs import decision_log_at, find_shown_topics, naming_segments
 from keeplast.attach.rounds.attached_files import ROOT
 from keeplast.clock import SystemClock
@@ -17,7 +15,6 @@ from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.layouts.open import open_layout
 from keeplast.errors import InvalidError
-from keeplast.format.record import Record
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import shown_url
 from keeplast.model.topic_config import TopicConfig
@@ -37,15 +34,15 @@ def attached_state(
     end_offset: int | None = None,
     as_of_ms: int | None = None,
     end_group: str | None = None,
-) -> dict[bytes, Record]:
+) -> KeyState:
     """Return the final record of every key that is not deleted, in offset order.
 
     Of what brokers have copied to the remote tier: what they alone have is not in it. ``storage``
-    is PLUGIN:PLACE, ``store`` the URL of the decision log, which says how far was compacted; of a
-    topic that was, nothing but the latest is told without it. ``topic`` says how records rank, by
-    default by offset. ``settings`` are the client's own (librdkafka's). ``end_offset``, exclusive,
-    ``as_of_ms`` and ``end_group``, which brokers tell, and what is refused, as for
-    :meth:`~keeplast.api.open_log.OpenLog.state`; RefusedError also for a point behind what was
+    is PLUGIN:PLACE, ``store`` the URL of the decision log, which says how far was compacted.
+    Without it, a topic that was compacted has only its latest state. ``topic`` says how records
+    rank, by default by offset. ``settings`` are the client's own (librdkafka's). ``end_offset``,
+    exclusive, ``as_of_ms`` and ``end_group``, which brokers answer, and what is refused, are as for
+    :meth:`~keeplast.api.open_log.OpenLog.state`. RefusedError also for a point above what was
     copied, and for a topic that is not tiered. UnavailableError when no broker answers.
     """
     layout = open_layout(storage, storage_options)
@@ -59,7 +56,8 @@ def attached_state(
         )
     if not recipe.logs:
         raise InvalidError(
-            f"no such partition in the cluster; correct its name. partition={partition} {where}"
+            f"no such partition in the cluster; correct its name. partition={partition} {where}",
+            code="K115",
         )
     with naming_segments(recipe):
         files, behind = recipe.open(), recipe.behind(partition)
@@ -69,7 +67,8 @@ def attached_state(
                 raise InvalidError(
                     "one point at a time; leave end_offset or end_group out. "
                     f"end_offset={end_offset} "
-                    f"end_group={end_group!r}"
+                    f"end_group={end_group!r}",
+                    code="K101",
                 )
             groups = BrokerGroups(client)
             point = GroupPoint(ROOT, end_group, files, clock, "end_group", groups, where)
@@ -84,10 +83,10 @@ def attached_state(
 
 
 def ask_brokers(bootstrap_servers: str, settings: Mapping[str, str] | None = None) -> BrokerGroups:
-    """Return who tells rounds what groups have committed; it connects when it is first asked.
+    """Return what reads for rounds what groups have committed; it connects when it is first asked.
 
     ``settings`` are the client's own (librdkafka's), such as ``security.protocol``. What brokers do
-    not tell counts as not committed, and no call fails for it. InvalidError when the client is not
-    installed or cannot use a setting.
+    not answer counts as not committed, and no call fails for it. InvalidError when the client is
+    not installed or cannot use a setting.
     """
     return BrokerGroups(ClusterClient(bootstrap_servers, settings))

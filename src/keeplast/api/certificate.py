@@ -106,8 +106,8 @@ def verify_certificate(
 ) -> VerifiedCertificate:
     """Prove that a certificate is as it was signed, and look what is in ``place`` now, if given.
 
-    ``public_key`` is the file of the signer's Ed25519 public key in PEM. Whether it is about
-    ``keys`` only the ``hash_key`` can tell; without it nobody looks for keys in the place either.
+    ``public_key`` is the file of the signer's Ed25519 public key in PEM. Only the ``hash_key``
+    shows whether it is about ``keys``; without it no key is looked for in the place either.
     ``receipt`` is a file of receipts that must reach the certificate's.
     :attr:`VerifiedCertificate.holds` is the verdict.
 
@@ -117,16 +117,18 @@ def verify_certificate(
     files, path = LocalFiles(), Path(file)
     lines = key_lines(keys)
     if lines and hash_key is None:
-        raise InvalidError("keys are compared by their hashes; give hash_key too")
+        raise InvalidError("keys are compared by their hashes; give hash_key too", code="K102")
     check = SignatureCheck(Path(public_key))
     try:
         data = files.read_bytes(path, CERTIFICATE_BYTES_MAX)
     except FileNotFoundError as error:
-        raise InvalidError(f"no such certificate; correct the path. path={path}") from error
+        raise InvalidError(
+            f"no such certificate; correct the path. path={path}", code="K110"
+        ) from error
     try:
         statement = read_certificate(data, check)
     except InvalidError as error:
-        raise InvalidError(f"{error} path={path}") from error
+        raise InvalidError(f"{error} path={path}", code=error.code) from error
     hasher = None if hash_key is None else key_hasher(hash_key)
     within = {} if hasher is None or not lines else lines_within(statement, hasher, lines)
     standings: Sequence[PartitionStanding] = ()
@@ -134,5 +136,7 @@ def verify_certificate(
         terms = SearchTerms(receipt=receipt, progressed=progressed)
         standings = placed(place).compare(statement, hasher, terms)
     elif receipt is not None:
-        raise InvalidError(f"receipts are compared with a place; name it, too. receipt={receipt}")
+        raise InvalidError(
+            f"receipts are compared with a place; name it, too. receipt={receipt}", code="K102"
+        )
     return VerifiedCertificate(statement, tuple(within.values()), tuple(standings))

@@ -1,4 +1,4 @@
-"""``keeplast.DirectoryLogs``: the logs of a data directory, for who asks about all of them."""
+"""``keeplast.DirectoryLogs``: the logs of a data directory, to ask about all of them."""
 
 from __future__ import annotations
 
@@ -400,7 +400,7 @@ class DirectoryLogs(AskedPlace):
         require_outside(self.path, path, "out")
 
     def find_traces(self, asked: AskedErasure, terms: SearchTerms) -> ErasureAnswer:
-        """Search logs and what lies beside them; takes no lock."""
+        """Search logs and the files next to them; takes no lock."""
         files = LocalFiles()
         selection = select_topics(
             self.path, files, asked.topics, self.sources, leaves_missing=bool(asked.reapplied)
@@ -460,7 +460,9 @@ class DirectoryLogs(AskedPlace):
 
     def read_place(self, scope: PartitionChoice, terms: ReadTerms) -> ReadPlace:
         """Return the directory to read states from; a broker may be running."""
-        return directory_read(self.path, self.sources, self.object_options, terms)
+        is_remote = any(map(is_object_path, (self.path, *terms.also)))
+        options = self.object_options if is_remote else {}
+        return directory_read(self.path, self.sources, options, terms)
 
 
 def _assumed(

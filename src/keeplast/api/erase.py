@@ -1,7 +1,7 @@
 """``keeplast.erase`` and ``reapply_erasure``: what there is of keys that must go, until when.
 
 What a reader must not break: no key is in a value that is returned, in a request that is kept, or
-in an error; there they stand by their keyed hash. No tombstone is written: that is a producer's.
+in an error. Their keyed hashes stand there. No tombstone is written: that is a producer's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from keeplast.survey.report import CleanReport, failures
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """What there is of the keys: ``answer``, of which ``requests`` ask, and what of a round failed.
+    """What there is of the keys: ``answer``, the ``requests`` for them, and what of a round failed.
 
     A key's ``line`` in the answer is its place among the keys that were given, from 1 on.
     ``warnings`` are sentences about settings, and about a request that undo will not heed.
@@ -83,7 +83,9 @@ def erase(
     directory.
     """
     if now and not keeps:
-        raise InvalidError("a request whose rounds are done is kept. now=True keeps=False")
+        raise InvalidError(
+            "a request whose rounds are done is kept. now=True keeps=False", code="K101"
+        )
     plain, hasher = key_lines(keys), key_hasher(hash_key)
     asked = ask_for_keys(plain, hasher, named(topics), all_topics=all_topics)
     terms = SearchTerms(
@@ -131,7 +133,7 @@ def erasure_requests(
 def forget_erasure(
     place: AskedPlace | str | Path, request_id: str, *, requests: Path | None = None
 ) -> None:
-    """Remove a request: nobody looks for its keys again. InvalidError when there is none."""
+    """Remove a request: its keys are not looked for again. InvalidError when there is none."""
     with placed(place).shelves(requests) as shelves:
         own = None if shelves.own == shelves.shelf else shelves.own
         forget_request(shelves.shelf, request_id, own)
@@ -172,16 +174,20 @@ def _carried(
 def key_lines(keys: Collection[bytes]) -> Mapping[int, bytes]:
     """Return keys by their place; InvalidError, without the key, for what no key can be."""
     if isinstance(keys, (str, bytes)):
-        raise InvalidError(f"give keys as a collection of bytes. given={type(keys).__name__}")
+        raise InvalidError(
+            f"give keys as a collection of bytes. given={type(keys).__name__}", code="K109"
+        )
     found = dict(enumerate(keys, start=1))
     strange = [type(each).__name__ for each in found.values() if not isinstance(each, bytes)]
     if strange:
-        raise InvalidError(f'the keys of records are bytes; give b"...". given={strange[0]}')
+        raise InvalidError(
+            f'the keys of records are bytes; give b"...". given={strange[0]}', code="K109"
+        )
     return found
 
 
 def key_hasher(hash_key: bytes) -> KeyHasher:
     """Return what hashes keys; InvalidError for what is no hash key."""
     if not isinstance(hash_key, bytes):
-        raise InvalidError(f"a hash key is bytes. given={type(hash_key).__name__}")
+        raise InvalidError(f"a hash key is bytes. given={type(hash_key).__name__}", code="K109")
     return KeyHasher(hash_key)

@@ -35,10 +35,10 @@ def explain(
 ) -> KeyExplanation:
     """Return every record of ``key``, or of the key that the record at ``offset`` has.
 
-    What becomes of each is by the settings in ``topic``, as of ``now_ms`` (None: now). ``header``
-    names the one by which the strategy ``header`` is tried where the topic has none. The log is
+    The settings in ``topic`` decide what becomes of each, as of ``now_ms`` (None: now). ``header``
+    names the header that the strategy ``header`` is tried with where the topic has none. The log is
     read once; nothing is locked or written. InvalidError unless a key or an offset is given, for a
-    key that is not bytes, and when no record with a key is there; CorruptError where the log cannot
+    key that is not bytes, and when no record with a key is there. CorruptError where the log cannot
     be read.
     """
     _require_bytes(() if key is None else (key,))
@@ -85,13 +85,13 @@ def explain_place(
 
     All partitions of ``topics`` are searched, or those with numbers in ``partitions``: an offset is
     one partition's. ``header`` and ``now_ms`` are as for :func:`explain`; attached topics are
-    explained as of now. ``receipt`` is where rounds wrote theirs, None what a directory keeps;
-    ``brokers`` (:func:`ask_brokers`) tell what groups have committed, of attached topics the
+    explained as of now. ``receipt`` is where rounds wrote theirs, None what a directory keeps.
+    ``brokers`` (:func:`ask_brokers`) read what groups have committed; of attached topics the
     cluster does. ``runner``, a Spark one, searches with its tasks, one a partition. ``planned`` and
     ``progressed`` hear of bytes; what they raise ends the search.
 
     A partition that cannot be read is among the answer's ``faults``, one that is not searched in
-    ``left_out``; where a store's cannot be read, or an offset was asked about, its error is raised.
+    ``left_out``. Where a store's cannot be read, or an offset was asked about, its error is raised.
     InvalidError for what is not there, and unless a key or an offset is given.
     """
     _require_bytes(() if key is None else (key,))
@@ -104,10 +104,11 @@ def explain_place(
 
 
 def _require_bytes(keys: Collection[object]) -> None:
-    """Raise InvalidError for what no key of a record equals: it would be told as not there."""
+    """Raise InvalidError for what no key of a record equals: it would be reported as not there."""
     for each in keys:
         if not isinstance(each, bytes):
             raise InvalidError(
                 'the keys of records are bytes; give b"...", or encode the text, as a collection '
-                f"where there are several. given={type(each).__name__}"
+                f"where there are several. given={type(each).__name__}",
+                code="K109",
             )

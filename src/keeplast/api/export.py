@@ -9,7 +9,7 @@ import contextlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from keeplast.api.directory_logs import DirectoryLogs
@@ -19,6 +19,7 @@ from keeplast.config.known_partitions import known_partitions
 from keeplast.config.layers import PartitionChoice
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
+from keeplast.log.paths import place_path
 from keeplast.pipeline.export import Export, ExportEvents, Workers, check_target, export_state
 from keeplast.pipeline.increment import KEPT_DEFAULT
 from keeplast.run.local_runner import LocalRunner
@@ -31,6 +32,7 @@ from keeplast.service.exporting import (
 )
 from keeplast.service.read_place import PLAIN_READ, ReadTerms
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, TASK_MEMORY_BYTES_DEFAULT
+from keeplast.tier.objects.places import recipe_of
 
 
 class _Silent:
@@ -48,10 +50,11 @@ class _Silent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportTerms:
-    """Where a state is written, as of which point, and by how much memory, in bytes.
+    """Where a state is written, its point, and with how much memory, in bytes.
 
-    With ``incremental`` it is the next version in ``to``, of which ``keep`` stay, None for two.
-    With ``tombstones`` what deletes a key is a row too; ``overwrite`` replaces an earlier export.
+    With ``incremental`` it is the next version in ``to``, where ``keep`` versions stay, None for
+    two. With ``tombstones`` what deletes a key is a row too; ``overwrite`` replaces an earlier
+    export. ``object_options`` are those of the object store of ``to``.
     """
 
     to: Path
@@ -63,6 +66,7 @@ class ExportTerms:
     read: ReadTerms = PLAIN_READ
     memory_bytes: int = MEMORY_BYTES_DEFAULT
     task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
+    object_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def export(
@@ -85,33 +89,43 @@ def export(
     cores: int | None = None,
     runner: Workers | None = None,
     events: ExportEvents | None = None,
+    object_options: Mapping[str, str] | None = None,
 ) -> Export:
     """Write each key's last value of ``topics``, without deleted keys, to the directory ``to``.
 
+    ``to`` may be in an object store, with ``object_options``: there ``current`` is an object that
+    names the version to read.
+
     Committed records only, by each topic's ``compaction.strategy``. ``topics`` and ``partitions``
     empty are all. Several directories, a broker's ``log.dirs`` or copies of several brokers', are
-    one place, and of each partition the furthest replica counts; with ``partial_topics`` what is
-    there is taken of topics that have more partitions by the metadata log, else refused. Of one
-    earlier point it is that state: ``ending_offsets``, exclusive, by topic and partition;
-    ``as_of_ms``, approximate as producers' clocks; ``checkpoint``, TOPIC[@OFFSET], the offsets that
-    a topic's record names; ``end_group``, what a consumer group has committed.
-    With ``incremental`` it is the next version in ``to``, of which ``keep`` stay (2), and equals a
-    full export. With ``tombstones`` what deletes a key is a row too; ``overwrite`` replaces an
-    earlier export. ``runner`` None means threads of this process, ``cores`` of them; one that is
-    given stays open. ``events`` hear how far it is, and what is to be said; nothing is printed.
+    one place, and of each partition the furthest replica counts. A topic that has more partitions
+    by the metadata log is refused; with ``partial_topics`` what is there of it is taken.
+
+    With one of these it is the state of an earlier point:
+
+    - ``ending_offsets``: exclusive, by topic and partition;
+    - ``as_of_ms``: approximate, as producers' clocks;
+    - ``checkpoint``: TOPIC[@OFFSET], the offsets that a topic's record names;
+    - ``end_group``: what a consumer group has committed.
+
+    With ``incremental`` it is the next version in ``to``, where ``keep`` versions stay (2), and
+    equals a full export. With ``tombstones`` what deletes a key is a row too; ``overwrite``
+    replaces an earlier export. ``runner`` None means threads of this process, ``cores`` of them;
+    one that is given stays open. ``events`` hear how far it is, and what is to be said; nothing is
+    printed.
 
     An export that fails leaves what was there. InvalidError for what contradicts itself or names
-    nothing, RefusedError where something is in the way, or the state as of the point cannot be told
+    nothing, RefusedError where something is in the way, or the state of the point cannot be read
     (any more).
     """
     scope = PartitionChoice(topics=named(topics), partitions=tuple(partitions))
     several = [place] if isinstance(place, (AskedPlace, str, Path)) else list(place)
     if not several:
-        raise InvalidError("no directory is given; name one")
+        raise InvalidError("no directory is given; name one", code="K102")
     done, _ = export_place(
         placed(several[0]), scope,
         ExportTerms(
-            to=Path(to),
+            to=place_path(str(to)),
             point=ExportPoint(
                 ending_offsets=None if ending_offsets is None else _offsets_text(ending_offsets),
                 as_of_ms=as_of_ms, checkpoint=checkpoint, group=end_group,
@@ -122,6 +136,7 @@ def export(
                 takes_partial=partial_topics,
             ),
             memory_bytes=memory_bytes, task_memory_bytes=task_memory_bytes,
+            object_options=object_options or {},
         ),
         lambda: LocalRunner(cores) if runner is None else contextlib.nullcontext(runner),
         _Silent() if events is None else events,
@@ -140,11 +155,17 @@ def export_place(
 
     Mistakes are found before a runner is opened.
     """
+    if isinstance(place, DirectoryLogs):
+        # Options that nothing is opened with are a mistake.
+        recipe_of((terms.to, place.path, *terms.read.also), terms.object_options)
     if terms.keep is not None and terms.keep < 1:
-        raise InvalidError(f"the new version stays; keep one at least. keep={terms.keep}")
+        raise InvalidError(
+            f"the new version stays; keep one at least. keep={terms.keep}", code="K104"
+        )
     versions = find_versions(
-        terms.to, incremental=terms.incremental, keep=terms.keep, overwrite=terms.overwrite
-    )
+        terms.to, incremental=terms.incremental, keep=terms.keep, overwrite=terms.overwrite,
+        object_options=terms.object_options,
+    )  # fmt: skip
     terms.point.check()
     read = place.read_place(scope, replace(terms.read, checkpoint=terms.point.checkpoint))
     for note in read.notes:
@@ -164,7 +185,8 @@ def export_place(
             versions=versions, tombstones=terms.tombstones, known=known_partitions,
         )  # fmt: skip
         if versions is not None:
-            versions.settle(done.target, KEPT_DEFAULT if terms.keep is None else terms.keep)
+            usual = KEPT_DEFAULT if terms.incremental else 1
+            versions.settle(done.target, usual if terms.keep is None else terms.keep)
     return done, source.point
 
 
@@ -174,7 +196,8 @@ def directory_path(place: AskedPlace | str | Path) -> Path:
     if not isinstance(found, DirectoryLogs):
         raise InvalidError(
             "only data directories of a cluster make up one place; export this one by itself. "
-            f"place={found.address}"
+            f"place={found.address}",
+            code="K157",
         )
     return found.path
 

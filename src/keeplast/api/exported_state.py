@@ -7,23 +7,30 @@ the export must have those; one that has none is refused, not believed.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from keeplast.api.live_state import LiveRecord, LiveState
 from keeplast.errors import InvalidError, RefusedError
+from keeplast.log.paths import place_path
 from keeplast.model.topic_config import Strategy, TopicConfig
 from keeplast.pipeline.export_files import ranked_by
 from keeplast.pipeline.exported_rows import ExportedRow, ExportedTopic, open_export
 
 
 def exported_state(
-    directory: str | Path, name: str, topic: TopicConfig, *, partitions: Collection[int] = ()
+    directory: str | Path,
+    name: str,
+    topic: TopicConfig,
+    *,
+    partitions: Collection[int] = (),
+    object_options: Mapping[str, str] | None = None,
 ) -> LiveState:
     """Return the state of topic ``name`` as an export has it, to go on from.
 
     ``directory`` is what ``keeplast export --to`` made; of ``--incremental`` its newest version.
-    ``topic`` says how records rank. ``partitions`` empty means all that are in the export.
+    ``object_options`` are those of the object store that it is in. ``topic`` says how records rank.
+    ``partitions`` empty means all that are in the export.
     The consumer goes on at :attr:`LiveState.positions`, within the topic's
     ``delete.retention.ms`` of the export: a tombstone that came and was cleaned away in between
     leaves its key.
@@ -32,13 +39,14 @@ def exported_state(
     by version and it was made without ``--tombstones``. InvalidError for what is not in it,
     CorruptError for what is damaged.
     """
-    export = open_export(Path(directory), name)
+    export = open_export(place_path(str(directory)), name, object_options or {})
     _require_fit(export, topic)
     missing = sorted(set(partitions) - export.offsets.keys())
     if missing:
         raise InvalidError(
             f"the export has no such partitions; leave them out. topic={name} partitions={missing} "
-            f"path={export.place}"
+            f"path={export.place}",
+            code="K115",
         )
     state = LiveState(topic)
     for partition in sorted(partitions or export.offsets):
@@ -56,7 +64,8 @@ def _received(
     if row.is_time_cut and topic.strategy is Strategy.TIMESTAMP:
         raise RefusedError(
             "a record ranks by a timestamp that no Parquet file holds; begin with the log's first "
-            f"record instead. topic={export.name} partition={partition} offset={row.offset}"
+            f"record instead. topic={export.name} partition={partition} offset={row.offset}",
+            code="K148",
         )
     return state.record(
         partition=partition, offset=row.offset, timestamp_ms=row.timestamp_ms, key=row.key,
@@ -70,19 +79,22 @@ def _require_fit(export: ExportedTopic, topic: TopicConfig) -> None:
     if export.facts is None:
         raise RefusedError(
             "this export was made by an earlier version, and does not say how its records ranked; "
-            f"export again. {where}"
+            f"export again. {where}",
+            code="K148",
         )
     was, now = export.facts.topics.get(export.name), ranked_by(topic)
     if was != now:
         raise RefusedError(
             "the records of this export ranked otherwise; export again by the topic's settings, or "
-            f"give those. exported={_shown(was)} wanted={_shown(now)} {where}"
+            f"give those. exported={_shown(was)} wanted={_shown(now)} {where}",
+            code="K148",
         )
     if topic.strategy is not Strategy.OFFSET and not export.facts.tombstones:
         raise RefusedError(
-            "this export has no tombstones, and by version an older record that comes later would "
-            "bring a deleted key back; export with --tombstones, or begin with the log's first "
-            f"record. {where}"
+            "this export has no tombstones: by version, a later record that is older would bring "
+            "a deleted key back; export with --tombstones. Or begin with the log's first record. "
+            f"{where}",
+            code="K148",
         )
 
 

@@ -1,9 +1,4 @@
-"""For programs: holds, which keep a state, and undo, which brings one back.
-
-``keeplast.add_hold``, ``holds``, ``release_hold``: keep rounds from passing a point, a while.
-
-``keeplast.undo``: the rounds that can be undone, and how they are put back.
-"""
+"""For programs: holds, which keep rounds from passing a point, and undo, which puts rounds back."""
 
 from __future__ import annotations
 
@@ -32,20 +27,21 @@ def add_hold(
     """Keep every host's rounds in ``place`` from passing a point of ``topics``, for ``max_age_ms``.
 
     The point is ``offset``, of one partition, or ``time_ms`` in milliseconds since 1970, or,
-    without either, now. States as of it and of later points can be told until the hold is over.
+    without either, now. Its state and those of later points can be read until the hold is over.
     ``partitions`` empty are all numbers. All of them are held, or none.
 
-    InvalidError for what is not there and for a name, age or point that cannot be; RefusedError
-    where cleaning has passed the point, and where the name is taken; UnavailableError when a round
+    InvalidError for what is not there and for a name, age or point that cannot be. RefusedError
+    where cleaning has passed the point, and where the name is taken. UnavailableError when a round
     is under way for too long.
     """
     if offset is not None and time_ms is not None:
         raise InvalidError(
-            f"one point at a time; leave offset or time_ms out. offset={offset} time_ms={time_ms}"
+            f"one point at a time; leave offset or time_ms out. offset={offset} time_ms={time_ms}",
+            code="K101",
         )
     chosen = named(topics)
     if not chosen:
-        raise InvalidError("name the topics that are held. topics=()")
+        raise InvalidError("name the topics that are held. topics=()", code="K102")
     point = HoldPoint(offset=offset, time_ms=time_ms)
     return _plain(placed(place).add_hold(name, chosen, tuple(partitions), point, max_age_ms))
 
@@ -53,7 +49,7 @@ def add_hold(
 def holds(place: AskedPlace | str | Path) -> tuple[Hold, ...]:
     """Return every hold of ``place``, by name; those that are over stay until the next is added.
 
-    :meth:`Hold.is_in_force` tells which are. Changes nothing.
+    :meth:`Hold.is_in_force` says whether one is over. Changes nothing.
     """
     return tuple(sorted(_plain(placed(place).holds())))
 

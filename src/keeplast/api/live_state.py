@@ -1,23 +1,90 @@
 """``keeplast.LiveState``: the state of a topic, folded from records as a consumer receives them.
 
 KIP-280 asks of consumers what it asks of the cleaner: to keep the record with the greatest rank of
-each key, not the last one that comes. This is that rule for a process that reads a live topic, and
-it ends where ``state=latest`` and ``keeplast export`` end, whether the log was cleaned before it
-was read or not.
+each key, not the last one that comes. This is that rule for a process that reads a live topic. It
+ends where ``state=latest`` and ``keeplast export`` end, whether the log was cleaned before it was
+read or not.
 
 What a reader must not break: records of a partition come in the order of their offsets, of a
-consumer that reads committed records only; which of them were aborted is not known here.
+consumer that reads committed records only. Which of them were aborted is not known here.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
+from itertools import islice
+from typing import Any
 
-from keeplast.errors import InvalidError
+from keeplast.clock import time_text
+from keeplast.errors import InvalidError, installing
 from keeplast.format.record import header_version
 from keeplast.model.partition import NO_TIMESTAMP
+from keeplast.model.text import shown_bytes
 from keeplast.model.topic_config import Strategy, TopicConfig
+
+HTML_ROWS = 20
+COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
+Row = tuple[int | None, int, int, bytes | None, bytes | None, Sequence[tuple[bytes, bytes | None]]]
+"""What :data:`COLUMNS` name; a time is in milliseconds since 1970, -1 without one."""
+
+
+class ShownState(ABC):
+    """A state as a notebook shows it and as tables; ``ranking`` says by what records ranked."""
+
+    ranking: str
+
+    @abstractmethod
+    def _rows(self) -> Iterator[Row]:
+        """Yield the records."""
+
+    def to_arrow(self) -> Any:
+        """Return the records as a ``pyarrow.Table``, a row a key, with the export's columns.
+
+        InvalidError where pyarrow is missing.
+        """
+        try:
+            from keeplast.pipeline.arrow_batches import state_table
+        except ModuleNotFoundError as error:
+            raise InvalidError(
+                f"a table needs more packages; {installing('spark')}. missing={error.name}",
+                code="K134",
+            ) from error
+        return state_table(COLUMNS, self._rows())
+
+    def to_pandas(self) -> Any:
+        """Return the records as a ``pandas.DataFrame``; InvalidError where pandas is missing."""
+        try:
+            return self.to_arrow().to_pandas()
+        except ModuleNotFoundError as error:
+            raise InvalidError(
+                f"a data frame needs pandas; pip install pandas. missing={error.name}",
+                code="K134",
+            ) from error
+
+    def _repr_html_(self) -> str:
+        """Return the first records as a table, keys and values shortened and escaped."""
+        rows = list(islice(self._rows(), HTML_ROWS + 1))
+        cells = [
+            (
+                "" if row[0] is None else str(row[0]), str(row[1]),
+                "" if row[2] == NO_TIMESTAMP else time_text(row[2]),
+                shown_bytes(row[3]), shown_bytes(row[4]),
+            )
+            for row in rows[:HTML_ROWS]
+        ]  # fmt: skip
+        head = "".join(f"<th>{name}</th>" for name in COLUMNS[:5])
+        body = "".join(
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in each)}</tr>" for each in cells
+        )
+        caption = f"Records of a key rank by {self.ranking}."
+        more = f" The first {HTML_ROWS} are shown." if len(rows) > HTML_ROWS else ""
+        return (
+            f"<table><caption>{escape(caption + more)}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +102,7 @@ class LiveRecord:
     version: int | None
 
 
-class LiveState(Mapping[tuple[int, bytes], LiveRecord]):
+class LiveState(Mapping[tuple[int, bytes], LiveRecord], ShownState):
     """The records of a topic that win and are no tombstones, by partition and key.
 
     A topic's partitions are compacted apart, so a key that was written to two of them is there
@@ -73,8 +140,9 @@ class LiveState(Mapping[tuple[int, bytes], LiveRecord]):
         ``timestamp_ms`` is -1 without one; the name of a header is text, as clients give it, or
         bytes; headers None are none. A record below :attr:`positions` was taken before, as after a
         rebalance, and changes nothing; nor does one without a key, which is in no state.
+
         InvalidError, and nothing is taken, for a negative partition or offset, and for a key or
-        value that is not bytes, such as what a client's deserializer makes of them.
+        value that is not bytes. A client's deserializer may make such values.
         """
         _require_place(partition, offset)
         # A key of another type is another key: its tombstone would leave what an export brought.
@@ -83,7 +151,8 @@ class LiveState(Mapping[tuple[int, bytes], LiveRecord]):
                 raise InvalidError(
                     f"the {name} is not bytes; give it as the broker has it, without a "
                     f"deserializer. type={type(given).__name__} partition={partition} "
-                    f"offset={offset}"
+                    f"offset={offset}",
+                    code="K109",
                 )
         if offset < self._next.get(partition, 0):
             return False
@@ -100,16 +169,17 @@ class LiveState(Mapping[tuple[int, bytes], LiveRecord]):
         """Take a partition's state of elsewhere, which reading at ``position`` goes on from.
 
         ``records`` are what :meth:`record` makes of it: of each key the record that wins, where
-        versions rank tombstones too, and in any order. Some may lie at or behind ``position``:
-        where a transaction was in flight, what comes there is read again, and what was in flight
-        for the first time. :func:`keeplast.exported_state` begins with an export by this.
-        InvalidError where something of the partition was taken before, and for a negative number.
+        versions rank tombstones too, and in any order. Some may lie at or above ``position``. Where
+        a transaction was in flight, what comes there is read again, and what was in flight for the
+        first time. :func:`keeplast.exported_state` begins with an export by this. InvalidError
+        where something of the partition was taken before, and for a negative number.
         """
         _require_place(partition, position)
         if partition in self._next:
             raise InvalidError(
                 "records of this partition were taken already; begin with a state that is empty. "
-                f"partition={partition} position={self._next[partition]}"
+                f"partition={partition} position={self._next[partition]}",
+                code="K109",
             )
         for record in records:
             self._hold(record)
@@ -148,7 +218,7 @@ class LiveState(Mapping[tuple[int, bytes], LiveRecord]):
         """Forget tombstones with a timestamp below ``before_ms``; return how many those were.
 
         A record that is older than a forgotten one brings its key back, as in a log whose
-        tombstones are gone: choose a time that no producer is behind by, such as
+        tombstones are gone. So choose a time that every producer has passed, such as
         ``delete.retention.ms`` ago. By offset none are kept.
         """
         old = [
@@ -170,6 +240,10 @@ class LiveState(Mapping[tuple[int, bytes], LiveRecord]):
         """Return how many keys are there."""
         return len(self._records)
 
+    def _rows(self) -> Iterator[Row]:
+        for each in self._records.values():
+            yield each.partition, each.offset, each.timestamp_ms, each.key, each.value, ()
+
     def _version(
         self, timestamp_ms: int, headers: Sequence[tuple[str | bytes, bytes | None]]
     ) -> int | None:
@@ -190,7 +264,8 @@ def _require_place(partition: int, offset: int) -> None:
     if partition < 0 or offset < 0:
         raise InvalidError(
             "partitions and offsets are not negative; give the record as the consumer has it. "
-            f"partition={partition} offset={offset}"
+            f"partition={partition} offset={offset}",
+            code="K109",
         )
 
 

@@ -12,17 +12,12 @@
     log.clean(compacted)
 
 Reading takes no lock and changes nothing. ``clean`` takes the lock of the data directory and is
-refused while a broker holds it. The policy is the caller's to state: a log does not carry it.
+refused while a broker holds it. The policy is the caller's to state: a log does not carry it. A log
+that is opened by its path ranks records as its data directory says of the topic.
 
-Walks through a log that may be cleaned meanwhile: every batch once, every record as it is.
-
-What a reader must not break: offsets never change, so that whoever loses a file goes on behind the
-last batch that was given, and misses nothing that was final.
-
-``keeplast.open_log``: one log, with settings as every command reads them.
-
-Which record of a key is final is the topic's to say, so a log that is opened by its path looks for
-what its data directory says of the topic.
+What a reader must not break: a log may be cleaned while it is read, and offsets never change. A
+walk that loses a file goes on after the last batch that it gave. So it gives every batch once, and
+misses nothing that was final.
 """
 
 from __future__ import annotations
@@ -32,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from keeplast.api.live_state import Row, ShownState
 from keeplast.api.rounds import clean, coordinator_of, plan
 from keeplast.cleaner.settings import pinned
 from keeplast.clock import Clock, SystemClock
@@ -92,14 +88,14 @@ class LogWalk:
                     if is_wanted and record.offset >= from_offset:
                         yield record
             except CorruptError as error:
-                raise _locate_error(error, segment, batch) from error
+                raise error.placed(path=str(segment.log_path), position=batch.position) from error
 
     def batches(self, from_offset: int) -> Iterator[tuple[SegmentFiles, Batch]]:
         """Yield batches once each and in order, also when segments are replaced meanwhile.
 
         A file that is open stays readable when a swap removes its name. One whose name is gone
-        before it was opened has a successor, found by listing again: offsets never change, so the
-        reader goes on behind the last one it gave.
+        before it was opened has a successor, found by listing again. Offsets never change, so the
+        reader goes on after the last one it gave.
         """
         replicated = noted_high_watermark(self.files, self.path)
         following = from_offset
@@ -142,7 +138,7 @@ class LogWalk:
             self._require_end(noted_high_watermark(self.files, self.path))
 
     def _require_end(self, replicated: int | None) -> None:
-        """Raise CorruptError unless the log ends where it was read to; a torn end is told."""
+        """Raise CorruptError unless the log ends where it was read to; a torn end is a warning."""
         start, clock = noted_log_start(self.files, self.path), SystemClock()
         listing = settled_partition(self.path, self.files, clock, if_empty=start)
         torn = torn_tail(listing, sound_tail(listing, replicated, self.files, clock))
@@ -158,18 +154,8 @@ def _check_crc(segment: SegmentFiles, batch: Batch) -> None:
             position=batch.position,
             expected=f"{batch.crc:#010x}",
             found=f"{batch.computed_crc:#010x}",
+            code="K215",
         )
-
-
-def _locate_error(error: CorruptError, segment: SegmentFiles, batch: Batch) -> CorruptError:
-    """Return ``error`` with the place of the batch in which it was found."""
-    return CorruptError(
-        error.problem,
-        path=str(segment.log_path),
-        position=batch.position,
-        expected=error.expected,
-        found=error.found,
-    )
 
 
 TopicConfigs = Callable[[Path, FileSystem], Callable[[str], TopicConfig]]
@@ -193,13 +179,24 @@ class Segment:
     is_active: bool
 
 
-class KeyState(dict[bytes, Record]):
-    """The final record of every key; ``ranking`` says by what records ranked, and who says so."""
+class KeyState(dict[bytes, Record], ShownState):
+    """The final record of every key; ``ranking`` says by what records ranked, and who says so.
 
-    def __init__(self, records: Mapping[bytes, Record], ranking: str) -> None:
+    Where the topic ranks otherwise, give ``state()`` its settings:
+    ``topic_config({"compaction.strategy": "header", "compaction.strategy.header": "version"})``.
+    """
+
+    def __init__(self, records: Mapping[bytes, Record], ranking: str, partition: int) -> None:
         """Take what was found."""
         super().__init__(records)
         self.ranking = ranking
+        self._partition = partition
+
+    def _rows(self) -> Iterator[Row]:
+        for each in self.values():
+            yield (
+                self._partition, each.offset, each.timestamp, each.key, each.value, each.headers,
+            )  # fmt: skip
 
 
 class OpenLog:
@@ -225,10 +222,13 @@ class OpenLog:
         self._files = recipe.open() if files is None else files
         parsed = parse_partition_directory(self.path.name)
         if not self._files.is_directory(self.path):
-            raise InvalidError(f"no such directory; correct the path. path={self.path}")
+            raise InvalidError(
+                f"no such directory; correct the path. path={self.path}", code="K110"
+            )
         if parsed is None:
             raise InvalidError(
-                f"not a partition directory; its name must be <topic>-<number>. path={self.path}"
+                f"not a partition directory; its name must be <topic>-<number>. path={self.path}",
+                code="K116",
             )
         self.partition: TopicPartition = parsed.partition
         self._mark = parsed.mark
@@ -267,11 +267,13 @@ class OpenLog:
         """Yield the batches whose last offset is at or above ``from_offset``, in log order.
 
         Never those that end below the log start offset. Control batches come too. A wrong CRC is
-        not an error here: ``batch.is_valid`` tells. Raises CorruptError, with path and position,
-        where a closed segment cannot be read on, where the active one is damaged in front of whole
-        batches, and where the log ends below its high watermark; a batch that is unfinished at the
-        end of the active segment ends the log, with a warning. At most 4 MiB, or one larger batch,
-        are held at a time; a batch kept by the caller keeps its window.
+        not an error here: see ``batch.is_valid``. A batch that is unfinished at the end of the
+        active segment ends the log, with a warning. At most 4 MiB, or one larger batch, are held at
+        a time; a batch kept by the caller keeps its window.
+
+        Raises CorruptError, with path and position, where a closed segment cannot be read on, and
+        where the active one is damaged in front of whole batches. So it does where the log ends
+        below its high watermark.
         """
         for _, batch in self._walk.batches(max(from_offset, self.log_start_offset())):
             yield batch
@@ -286,7 +288,8 @@ class OpenLog:
         """
         if key is not None and not isinstance(key, bytes):
             raise InvalidError(
-                f'the keys of records are bytes; give b"...". given={type(key).__name__}'
+                f'the keys of records are bytes; give b"...". given={type(key).__name__}',
+                code="K109",
             )
         yield from self._walk.records(max(from_offset, self.log_start_offset()), key)
 
@@ -300,22 +303,26 @@ class OpenLog:
     ) -> KeyState:
         """Return the final record of every key that is not deleted, in offset order.
 
-        A read-committed view: nothing aborted, nothing from the first open transaction on. Which
-        record of a key is final follows ``topic``'s strategy, by default the one that the data
-        directory's settings give it (``keeplast.toml``, environment, metadata log): so it is the
-        same before and after cleaning; a broker's own topic ranks by offset. What was found says
-        which it was, and who chose it, in ``ranking``. Nothing below the log
-        start offset counts. Holds one record a key in memory, and reads the log twice.
+        A read-committed view: nothing aborted, nothing from the first open transaction on. Nothing
+        below the log start offset counts. Holds one record a key in memory, and reads the log
+        twice.
+
+        Which record of a key is final follows ``topic``'s strategy. By default it is the one that
+        the data directory's settings give it (``keeplast.toml``, environment, metadata log), so
+        that it is the same before and after cleaning. A broker's own topic ranks by offset.
+        ``ranking`` of what was found says which it was, and who chose it; give ``topic`` where it
+        ranks otherwise.
 
         ``end_offset``, exclusive, asks for the state of an earlier point, with transactions as they
-        were decided there; ``as_of_ms`` for that of a time in milliseconds since 1970, which is
-        where the first record with a later timestamp lies: as exact as producers' clocks.
+        were decided there. ``as_of_ms`` asks for that of a time in milliseconds since 1970: it lies
+        where the first record with a later timestamp lies, as exact as producers' clocks.
         ``end_group`` asks for the state of what a consumer group has committed, by the
-        ``__consumer_offsets`` beside the log.
-        Raises CorruptError as :meth:`records` does, InvalidError for an offset that the log does
-        not have, RefusedError when an open transaction ends it below what was cleaned, or when that
-        point's state cannot be told (any more), UnavailableError when the log is cleaned faster
-        than it is read.
+        ``__consumer_offsets`` next to the log.
+
+        Raises CorruptError as :meth:`records` does, and InvalidError for an offset that the log
+        does not have. RefusedError when an open transaction ends it below what was cleaned, or when
+        that point's state cannot be read (any more). UnavailableError when the log is cleaned
+        faster than it is read.
         """
         topic = pinned(self.partition.topic, self._ranks() if topic is None else topic)
         clock = SystemClock()
@@ -346,10 +353,11 @@ class OpenLog:
                 if self._mark is None:
                     listing = settled_partition(self.path, self._files, clock, if_empty=log_start)
                     require_in_front_of_cleaner(self.partition, listing, end, self._files)
-                return KeyState(found, topic.ranking)
+                return KeyState(found, topic.ranking, self.partition.partition)
         raise UnavailableError(
             "the log is cleaned faster than its state can be read; read a copy of it, or when the "
-            f"cleaner rests. path={self.path}"
+            f"cleaner rests. path={self.path}",
+            code="K153",
         )
 
     def _end_offset(
@@ -361,17 +369,19 @@ class OpenLog:
         if end_offset is not None:
             raise InvalidError(
                 f"one point at a time; leave end_offset or end_group out. end_offset={end_offset} "
-                f"end_group={end_group!r}"
+                f"end_group={end_group!r}",
+                code="K101",
             )
         point = GroupPoint(view.path.parent, end_group, self._files, clock, "end_group")
         return point.offset(view.partition, view.path, view.log_end)
 
     def _ranks(self) -> TopicConfig:
-        """Return how the topic ranks its records; InvalidError when nobody has said."""
+        """Return how the topic ranks its records; InvalidError when no source says it."""
         if self._topic_configs is None:
             raise InvalidError(
                 f"how the topic ranks its records is not known; give state() its settings. "
-                f"path={self.path}"
+                f"path={self.path}",
+                code="K131",
             )
         return self._topic_configs(self.path.parent, self._files)(self.partition.topic)
 
@@ -481,7 +491,7 @@ class OpenLog:
                 .partitions
             )
         if report.expiry is None:
-            raise InvariantError("an expiry without a report")
+            raise InvariantError("an expiry without a report", code="K901")
         return report.expiry
 
     def delete_records(
@@ -515,7 +525,8 @@ class OpenLog:
         if self._mark is not None:
             raise RefusedError(
                 f"the replica is marked {self._mark}, a broker disposes of it; choose one in "
-                f"service. path={self.path}"
+                f"service. path={self.path}",
+                code="K206",
             )
         return PartitionRequest(self.partition, self.path, topic, cleaner or CleanerConfig())
 
@@ -526,7 +537,8 @@ class OpenLog:
         if not topic.is_compacted:
             raise RefusedError(
                 f"cleanup.policy without compact: cleaning would lose the topic's history. "
-                f"cleanup_policy={','.join(sorted(topic.cleanup_policy))} path={self.path}"
+                f"cleanup_policy={','.join(sorted(topic.cleanup_policy))} path={self.path}",
+                code="K128",
             )
         return (partition,)
 

@@ -71,7 +71,8 @@ def open_found(
             raise
         extra = "tier" if found.kind is PlaceKind.STORE else "cluster"
         raise InvalidError(
-            f"a {found.kind} needs more packages; {installing(extra)}. missing={error.name}"
+            f"a {found.kind} needs more packages; {installing(extra)}. missing={error.name}",
+            code="K134",
         ) from error
 
 
@@ -131,13 +132,14 @@ def _cluster(found: FoundPlace, config: Mapping[str, str], events: PlaceEvents) 
 
 
 def brokers_of(found: FoundPlace) -> BrokerGroups | None:
-    """Return who tells what consumer groups have committed, None where the place itself does."""
+    """Return what reads committed offsets of consumer groups, None where the place itself does."""
     servers = found.text("bootstrap-server")
     if servers is None:
         if found.kind is not PlaceKind.CLUSTER and found.path("command-config") is not None:
             raise InvalidError(
                 "there is no broker to connect to; add --bootstrap-server. "
-                f"--command-config={found.path('command-config')}"
+                f"--command-config={found.path('command-config')}",
+                code="K102",
             )
         return None
     from keeplast.cluster.client import ClusterClient

@@ -1,14 +1,11 @@
-"""A tiered store for programs: opened, read as of a point, and hosted.
+"""A tiered store for programs: opened by its URL, read as of a point, and hosted.
 
-Opens a tiered store by the URL of its metadata; where its objects are is remembered there.
+The rule that a reader must not break: nothing is remembered that was not tried, so that a place
+with a typing mistake can still be corrected. The metadata remember where the objects are. Of two
+stores in one place each would collect the other's objects as garbage, so a place has the name of
+its store written on it.
 
-Nothing is remembered that was not tried: a place with a typing mistake can still be corrected. Of
-two stores in one place each would collect the other's objects as garbage, so a place has the name
-of its store written on it.
-
-``keeplast.stored_state``: the state of a partition of a store, of now or as of a point.
-
-Makes this process a host of a partition of a store: its leader by a lease, or a follower.
+A host of a partition is its leader by a lease, or a follower.
 """
 
 from __future__ import annotations
@@ -17,10 +14,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from keeplast.api.open_log import OpenLog
+from keeplast.api.open_log import KeyState, OpenLog
 from keeplast.clock import Clock, SystemClock
 from keeplast.errors import InvalidError
-from keeplast.format.record import Record
 from keeplast.host.leased_host import LEASE_MS_DEFAULT, LeasedHost, host_directory, renewing
 from keeplast.log.files import LocalFiles
 from keeplast.model.hold import GroupReader
@@ -55,7 +51,7 @@ def open_store(
     ``owner`` is the name under which this process changes partitions; ``topic_of`` makes settings
     of Kafka's names, as :func:`keeplast.topic_config` does. ``objects`` is given once and
     remembered; InvalidError when it is needed and missing, or another one than was remembered.
-    ``options`` are the object store's, such as an endpoint. ``brokers`` (:func:`ask_brokers`) tell
+    ``options`` are the object store's, such as an endpoint. ``brokers`` (:func:`ask_brokers`) read
     what the groups of ``tombstones.wait.for.groups`` have committed; without, tombstones wait for
     them as long as ``tombstones.wait.max.ms`` says. With ``only_looks`` the metadata are opened so
     that nothing can be changed in them, by a principal that may only read.
@@ -85,7 +81,8 @@ def _open_objects(
     if url is None:
         raise InvalidError(
             "this store is new; say where its objects are: keeplast copy DATA_DIR STORE --new "
-            f"--objects URL. store={shown_url(store)}"
+            f"--objects URL. store={shown_url(store)}",
+            code="K321",
         )
     if known in (None, url):
         if known is None:
@@ -101,14 +98,15 @@ def _open_objects(
             return opened
     raise InvalidError(
         "the objects of this store are elsewhere; leave --objects out, or make another store. "
-        f"given={url} found={known}"
+        f"given={url} found={known}",
+        code="K321",
     )
 
 
 def _prove_deletion(objects: ObjectPlace) -> None:
     """Raise UnavailableError where the place lets nothing be deleted: a store there only grows.
 
-    It goes by one name: a probe that nobody may remove does not heap.
+    It goes by one name: a probe that cannot be removed does not heap.
     """
     objects.put_new(STORE_PROBE, b"probe")
     objects.delete([STORE_PROBE])
@@ -121,7 +119,7 @@ def stored_state(
     *,
     end_offset: int | None = None,
     as_of_ms: int | None = None,
-) -> dict[bytes, Record]:
+) -> KeyState:
     """Return the final record of every key that is not deleted, in offset order.
 
     Of what lies in the store: a local log may be longer. ``topic`` says how records rank, by
@@ -160,7 +158,9 @@ def host_partition(
     a partition that is not in the store, and for another role.
     """
     if role not in list(HostRole):
-        raise InvalidError(f"no role of a host. role={role!r} roles={', '.join(HostRole)}")
+        raise InvalidError(
+            f"no role of a host. role={role!r} roles={', '.join(HostRole)}", code="K351"
+        )
     with host_directory(root, store.parts().files):
         hosted = LeasedHost(store, partition, root, role=HostRole(role), lease_ms=lease_ms)
         with renewing(lambda: (hosted,), lease_ms):

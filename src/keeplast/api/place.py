@@ -58,16 +58,16 @@ if TYPE_CHECKING:
 def named(topics: Collection[str]) -> tuple[str, ...]:
     """Return names of topics; InvalidError for a text, whose letters would be taken for names."""
     if isinstance(topics, str):
-        raise InvalidError(f"give names of topics as a collection. topics={topics!r}")
+        raise InvalidError(f"give names of topics as a collection. topics={topics!r}", code="K109")
     return tuple(topics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTerms:
-    """As of when a place is searched, by which runner, and what hears how far it is.
+    """The time of a search, its runner, and what hears how far it is.
 
     ``now_ms`` None is now, ``runner`` None this process. ``receipt`` is a file of receipts, None
-    what the place keeps. ``brokers`` tell what consumer groups have committed, None where files do.
+    what the place keeps. ``brokers`` read what consumer groups have committed, None where files do.
     """
 
     now_ms: int | None = None
@@ -79,7 +79,7 @@ class SearchTerms:
 
     @property
     def at_ms(self) -> int:
-        """Return the time as of which is searched, in milliseconds since 1970."""
+        """Return the time of the search, in milliseconds since 1970."""
         return SystemClock().now_ms() if self.now_ms is None else self.now_ms
 
 
@@ -296,7 +296,7 @@ class AskedPlace(ABC):
         """Raise InvalidError for topics of a place that is checked as a whole."""
         if topics:
             raise InvalidError(
-                f"all of the place is checked; leave --topic out. place={self.address}"
+                f"all of the place is checked; leave --topic out. place={self.address}", code="K101"
             )
 
     @abstractmethod

@@ -184,4 +184,4 @@ REFUSALS: dict[tuple[str, PlaceKind], Refusal] = {
 def refused(verb: str, kind: PlaceKind, where: str) -> RefusedError:
     """Return the refusal of a verb; ``where`` names the place in the message."""
     found = REFUSALS[verb, kind]
-    return RefusedError(f"{found.why}; {found.instead}. place={where}")
+    return RefusedError(f"{found.why}; {found.instead}. place={where}", code="K163")

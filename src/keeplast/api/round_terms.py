@@ -29,7 +29,7 @@ class WorkTerms:
     """Who does the work and on how much memory, in bytes; who hears of it, and who ends it.
 
     ``open_runner`` opens threads of this process or tasks of Spark. ``receipt`` takes a line of
-    each round. ``brokers`` tell what consumer groups have committed, None where files do.
+    each round. ``brokers`` read what consumer groups have committed, None where files do.
     """
 
     open_runner: Callable[[], AbstractContextManager[Runner]] = LocalRunner
@@ -95,7 +95,8 @@ class AskedRounds:
         if self.force or self.expired or rounds != PLAIN:
             raise InvalidError(
                 "only what retention and the log start let go is removed; leave the options of "
-                f"rounds out. place={where}"
+                f"rounds out. place={where}",
+                code="K103",
             )
 
     def require_no_directory(self, where: str) -> None:
@@ -108,7 +109,8 @@ class AskedRounds:
             ]
             raise InvalidError(
                 "only rounds of a data directory take this; leave it out. "
-                f"place={where} given={', '.join(given)}"
+                f"place={where} given={', '.join(given)}",
+                code="K103",
             )
 
 
@@ -116,7 +118,7 @@ class AskedRounds:
 class PlanReport:
     """What rounds would do; ``costs`` and ``tombstones`` are said of live topics alone.
 
-    ``assumed`` says what brokers do not tell.
+    ``assumed`` says what brokers do not answer.
     """
 
     report: CleanReport

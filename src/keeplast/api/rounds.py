@@ -45,10 +45,10 @@ def clean(
 ) -> CleanReport:
     """Clean all partitions of ``request``; faults of one partition are in its report.
 
-    ``runner`` None means threads of this process, ``cores`` of them (None: all).
-    ``object_options`` are those of the object store that a directory is in. ``brokers``
-    (:func:`ask_brokers`) tell what the groups of ``tombstones.wait.for.groups`` have committed;
-    None where files do. Raises RefusedError when a data directory is in use.
+    ``runner`` None means threads of this process, ``cores`` of them (None: all). ``object_options``
+    are those of the object store that a directory is in. ``brokers`` (:func:`ask_brokers`) read
+    what the groups of ``tombstones.wait.for.groups`` have committed; None where files do. Raises
+    RefusedError when a data directory is in use.
     """
     with running(cores, runner) as chosen:
         return coordinator_of(request, chosen, events, clock, object_options, brokers).clean(

@@ -1,4 +1,4 @@
-"""``keeplast.StoredLogs``: the logs of a tiered store, for who asks about all of them."""
+"""``keeplast.StoredLogs``: the logs of a tiered store, to ask about all of them."""
 
 from __future__ import annotations
 
@@ -120,9 +120,8 @@ class StoredLogs(AskedPlace):
     partitions, None the host's; with ``takes_over`` it takes them from another process.
     ``grace_ms`` is how long replaced segments stay for readers. ``sources`` are where the cleaner's
     settings are looked for, None for ``broker`` alone. ``objects`` is where a new store keeps its
-    objects. ``data_dir`` is a broker's directory on this host, from which a loop copies, and that
-    is shown next to the store;
-    ``garbage_age_ms`` is how old an object without a row must be.
+    objects. ``data_dir`` is a broker's directory on this host: a loop copies from it, and it is
+    shown next to the store. ``garbage_age_ms`` is how old an object without a row must be.
     """
 
     store: str = field(repr=False)
@@ -233,7 +232,8 @@ class StoredLogs(AskedPlace):
         if exact:
             raise InvalidError(
                 "a plan of a store counts nothing: its bounds are exact and the rest is not "
-                f"estimated; leave --exact out. place={self.address}"
+                f"estimated; leave --exact out. place={self.address}",
+                code="K103",
             )
         with self.opened(work.brokers, only_looks=True) as opened:
             chosen = choose_partitions(opened, scope)
@@ -543,7 +543,8 @@ class StoredLogs(AskedPlace):
         if self.sources is not None and self.sources.flags:
             raise InvalidError(
                 "the settings of what is in a store are kept with it; leave --config out, or "
-                f"change them with keeplast configure. place={self.address}"
+                f"change them with keeplast configure. place={self.address}",
+                code="K130",
             )
         return store_read(self.store, self.broker, self.object_options, terms.brokers)
 
@@ -564,7 +565,8 @@ class StoredLogs(AskedPlace):
         """Copy as the partitions' owner; with ``terms.takes_new`` a missing store is made."""
         if not isinstance(source, DirectoryLogs):
             raise InvalidError(
-                f"a copy begins with a data directory; name one. place={source.address}"
+                f"a copy begins with a data directory; name one. place={source.address}",
+                code="K160",
             )
         return copy_directory(
             source.path, source.sources, partial(self.opened, makes=terms.takes_new), scope,

@@ -2,15 +2,15 @@
 
 The sample consists of windows. A key counts once a window, so that keys that are written again and
 again within a moment do not pass for keys that are rare everywhere. From the numbers of keys that
-occur in one window, in two, and so on follows how many are still unseen: the rates of keys are
-taken for gamma distributed, which covers keys of equal rates, long tails and, near a shape of -1,
-growth by a power. Only keys seen in at most ``RARE_MAX`` windows are fitted; of hotter ones none
-is unseen. With few recurrences the fit falls back to equal rates, so it says too few rather than
-too many.
+occur in one window, in two, and so on follows how many are still unseen. The rates of keys are
+taken for gamma distributed. That covers keys of equal rates, long tails and, near a shape of -1,
+growth by a power. Only keys seen in at most ``RARE_MAX`` windows are fitted; of hotter ones none is
+unseen. With few recurrences the fit falls back to equal rates, so it says too few rather than too
+many.
 
-Wrong, and not noticed, where time decides more than the key does: keys that live longer than a
-window but shorter than the distance to the next one, or that all recur in turn after a long time,
-seem to be more than they are.
+Wrong, and not noticed, where time decides more than the key does. Keys that live longer than a
+window but shorter than the distance to the next one seem to be more than they are. So do keys that
+all recur in turn after a long time.
 
 Source: Efron and Thisted, "Estimating the number of unseen species" (1976).
 """
@@ -87,7 +87,7 @@ def fit_distinct(windows_of_keys: NDArray[np.int64]) -> DistinctKeys:
     weights = np.array(
         [[math.lgamma(k + a) - math.lgamma(k + 1) - math.lgamma(1 + a) for k in j] for a in shapes]
     )
-    # Where rates are nearly equal it is shape * theta that the data tell, else theta.
+    # Where rates are nearly equal it is shape * theta that the data give, else theta.
     rates = np.minimum(_RATES[None, :] / np.maximum(shapes, 1)[:, None], 1e8)
     thetas = rates / (1 + rates)
     terms = weights[:, None, :] + (j - 1) * np.log(thetas)[:, :, None]

@@ -1,20 +1,16 @@
-"""Decides what of a log may be cleaned now, and whether it is worth it.
+"""Decides what of a log may be cleaned now, and whether it is worth it. Pure.
 
 ``first dirty`` is the first offset not yet cleaned; ``uncleanable`` the first offset that must not
-be touched; ``bound`` is that, rounded down to the base of its segment, and the exclusive end of the
-round. Kafka: ``LogCleanerManager.cleanableOffsets``, ``LogToClean``; cleaning.md 1.2 to 1.5.
+be touched. ``bound`` is the latter, rounded down to the base of its segment, and the exclusive end
+of the round. Times come from the caller, and a bound always comes with its reason. Kafka:
+``LogCleanerManager.cleanableOffsets``, ``LogToClean``; cleaning.md 1.2 to 1.5.
 
-Pure: times come from the caller, and a bound always comes with its reason.
-
-Decides whether an idle active segment must be left, so that its records can be cleaned.
-
-A broker rolls only when it appends: what lies in the active segment of a log that nobody writes to
-is never cleaned, whatever ``max.compaction.lag.ms`` promises. KIP-354 asks for more, and gets it
-here: a segment that is not empty is left when its first record is older than the lesser of
-``segment.ms`` and ``max.compaction.lag.ms``. Without a first timestamp nothing is forced.
-Architecture 2.2 f; cleaning.md sections 1.7 and 9.1.
-
-Pure: the clock comes from the caller.
+It also decides whether an idle active segment must be left, so that its records can be cleaned. A
+broker rolls only when it appends. What lies in the active segment of a log without new records is
+never cleaned, whatever ``max.compaction.lag.ms`` promises. KIP-354 asks for more, and gets it here.
+A segment that is not empty is left when its first record is older than the lesser of ``segment.ms``
+and ``max.compaction.lag.ms``. Without a first timestamp nothing is forced. Architecture 2.2 f;
+cleaning.md sections 1.7 and 9.1.
 """
 
 from __future__ import annotations
@@ -97,7 +93,7 @@ def segments_between(
     if start == end:
         return ()
     if end < start:
-        raise InvalidError(f"range ends before it begins. start={start} end={end}")
+        raise InvalidError(f"range ends before it begins. start={start} end={end}", code="K161")
     first = 0
     for i, segment in enumerate(segments):
         if segment.base_offset <= start:
@@ -125,11 +121,11 @@ def find_first_uncleanable(
     """Return the least of last stable offset, active base and the base of the first young segment.
 
     The last stable offset is the lesser of ``high_watermark`` and ``open_transaction``, the first
-    offset of the oldest undecided transaction. Never below ``first_dirty``. A segment is young
-    when its largest timestamp is greater than ``now_ms - min_compaction_lag_ms``; timestamps are
-    believed, so one record from the future holds back everything behind it.
-    ``kept_transaction`` is where the first aborted transaction begins that must stay for another
-    part of the log, of :func:`find_kept_transaction`. ``hold`` is the lowest that is in force.
+    offset of the oldest undecided transaction. Never below ``first_dirty``. A segment is young when
+    its largest timestamp is greater than ``now_ms - min_compaction_lag_ms``; timestamps are
+    believed, so one record from the future holds back everything above it. ``kept_transaction`` is
+    where the first aborted transaction begins that must stay for another part of the log, of
+    :func:`find_kept_transaction`. ``hold`` is the lowest that is in force.
     """
     active = segments[-1].base_offset
     limit: Limit = ActiveLimit(active)
@@ -181,7 +177,8 @@ def require_unheld(
         raise ConflictError(
             "a hold was added while the round was under way, and it would pass it; what it has "
             f"written goes, and the next one ends there. hold={hold.name} "
-            f"offset={hold.offset} bound={end} partition={partition}"
+            f"offset={hold.offset} bound={end} partition={partition}",
+            code="K239",
         )
 
 
@@ -191,9 +188,9 @@ def find_kept_transaction(
     """Return where the first aborted transaction begins whose data another part may still have.
 
     ``aborted`` is as in :class:`~keeplast.cleaner.plan.RoundPlan`. The other part is clean below
-    ``clean_elsewhere_to``; None when there is none. Its data is told from committed data by the
-    entry of the transaction index alone, which goes with the data here: what is copied or fetched
-    from here afterwards would bring the marker without it.
+    ``clean_elsewhere_to``; None when there is none. Only the entry of the transaction index
+    distinguishes its data from committed data, and it goes with the data here. What is copied or
+    fetched from here afterwards would bring the marker without it.
     """
     if clean_elsewhere_to is None:
         return None

@@ -1,25 +1,25 @@
-"""By when a value that was overwritten or deleted is gone from the disk, or why nobody can say.
+"""By when a value that was overwritten or deleted is gone from the disk, or why no time is known.
 
-KIP-354 promises that a log becomes eligible in time; somebody who must prove an erasure needs more:
-when the round that follows has ended and the replaced files are removed. For everything that lies
-in the log now, let ``Z`` be its last segment with data, ``f`` the first timestamp of ``Z``, ``M``
+KIP-354 promises that a log becomes eligible in time. Who must prove an erasure needs more: when the
+round that follows has ended and the replaced files are removed. For everything that lies in the log
+now, let ``Z`` be its last segment with data, ``f`` the first timestamp of ``Z``, ``M``
 ``max.compaction.lag.ms`` and ``L`` ``min.compaction.lag.ms``:
 
 1. While ``Z`` is dirty, the log is overdue from ``f + M`` on: the earliest first timestamp of its
    dirty segments is at most ``f``. Rounds take segments from the front, so ``Z`` is the last.
 2. An active ``Z`` is left at ``f + min(segment.ms, M)``, not later than 1, if ``f`` is known.
-3. No segment up to ``Z`` may be younger than ``L``. Until ``Z`` is left somebody may append to it,
-   dated at most ``D`` ahead of the clock: the last of the lags ends ``L`` after that.
-4. A map with a bound may end a round before ``Z``, and the rewritten ``Z`` may begin later: its
+3. No segment up to ``Z`` may be younger than ``L``. Until ``Z`` is left records may be appended to
+   it, dated at most ``D`` ahead of the clock: the last of the lags ends ``L`` after that.
+4. A map with a bound may end a round before ``Z``, and the rewritten ``Z`` may begin later. Its
    greatest timestamp counts then, and every round in between waits for its turn again.
 5. No hold below the log end may be in force: the last of them ends at a time that is written down.
 6. What the round replaces may be kept for undo, ``undo.retention.ms`` longer, and goes at the next
-   look behind that. An undo begins anew, with a log that is overdue by then.
+   look after that. An undo begins again, with a log that is overdue by then.
 
-``f`` is at most ``D`` ahead of the append that wrote it, so that the wait is at most ``D + M`` from
-the append and ``D + M + D`` from the record's own timestamp, which is the KIP's bound (its note 1).
-Queueing, rounds and removal come on top (:class:`Pace`). What else would have to happen is the
-docs' to tell: the daemon runs, rounds succeed, transactions end.
+``f`` is at most ``D`` ahead of the append that wrote it. So the wait is at most ``D + M`` from the
+append and ``D + M + D`` from the record's own timestamp, which is the KIP's bound (its note 1).
+Queueing, rounds and removal come on top (:class:`Pace`). The docs say what else has to happen: the
+daemon runs, rounds succeed, transactions end.
 
 Pure. Answers to KIP-354; architecture 2.2 f; the order of logs is
 :mod:`keeplast.cleaner.selection`.
@@ -90,14 +90,14 @@ class Eligibility:
 
 @dataclass(frozen=True, slots=True)
 class DirtyLog:
-    """What a bound needs to know of a log, beside its settings.
+    """What a bound needs to know of a log, next to its settings.
 
     ``segments`` are all, the last one active. ``active_first_ms`` and ``active_largest_ms`` are the
-    first and the greatest timestamp of the active segment, None when it has none, or for the
-    greatest when ``min.compaction.lag.ms`` is 0 and the key map has no bound. ``limit`` is what
-    keeps offsets from being cleaned that no time ends (an open transaction, the high watermark);
-    ``hold`` the one that ends last of the holds below the log end.
-    ``is_eligible`` says that a round up to ``bound`` is due now.
+    first and the greatest timestamp of the active segment. Both are None when it has none, the
+    greatest also when ``min.compaction.lag.ms`` is 0 and the key map has no bound. ``limit`` is
+    what keeps offsets from being cleaned that no time ends (an open transaction, the high
+    watermark). ``hold`` is the one that ends last of the holds below the log end. ``is_eligible``
+    says that a round up to ``bound`` is due now.
     """
 
     segments: Sequence[SegmentSummary]
@@ -130,7 +130,7 @@ def find_eligibility(
     """Return by when a round that covers ``log`` up to its present end is due.
 
     ``timestamp_ahead_max_ms`` is how far ahead of the clock a record may be dated that is appended
-    from now on (``D``); INT64_MAX when nobody checks.
+    from now on (``D``); INT64_MAX when that is not checked.
     """
     if log.first_dirty >= log.log_end:
         return Eligibility(now_ms, ErasureBasis(BasisKind.CLEAN), is_clean=True)
@@ -216,9 +216,9 @@ def find_turn_ms(sizes: Sequence[int], pace: Pace) -> int:
 
     ``sizes`` are the bytes of every log that the daemon cleans, the log itself included: it is the
     same for all of them. The daemon may be pausing when the log becomes eligible, or go by what it
-    found before, and pause again once the active segment was left; a turn of ``slots`` logs may be
-    under way; up to :data:`PASSED_OVER_MAX` more may take others; after those whoever waits longest
-    comes first, so that no log comes twice.
+    found before, and pause again once the active segment was left. A turn of ``slots`` logs may be
+    under way. Up to :data:`PASSED_OVER_MAX` more may take others. After those the log that waits
+    longest comes first, so that no log comes twice.
     """
     longest = sorted((pace.duration_ms(size) for size in sizes), reverse=True)
     turns = ceil(len(longest) / pace.slots)

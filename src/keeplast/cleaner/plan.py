@@ -1,18 +1,16 @@
 """What a round may touch (:class:`RoundPlan`) and what becomes one segment (:class:`GroupPlan`).
 
-Both are immutable and carry everything that comes from outside a group, so that an attempt is a
-function of the plan and the group's bytes and can run anywhere, twice, in any order.
+Both are immutable and carry everything that comes from outside a group. So an attempt is a function
+of the plan and the group's bytes and can run anywhere, twice, in any order.
 
-Puts neighbouring segments together, so that what remains of them becomes one.
+A *group* is neighbouring segments, so that what remains of them becomes one. Grouping is greedy
+from the left, by sizes before cleaning. The head's base is the output's base, and every offset in
+the output must lie within 2^31-1 of it. Kafka: ``groupSegmentsBySize``; cleaning.md 3.2.
 
-Greedy from the left, by sizes before cleaning. The head's base is the output's base, and every
-offset in the output must lie within 2^31-1 of it. Kafka: ``groupSegmentsBySize``; cleaning.md 3.2.
-
-Which segments a round need not read, from what is known of their batches beforehand.
-
-A segment of the clean section that no dirty key is in stays as it is, byte for byte, unless time
-alone changes it: a tombstone that expires or gets its horizon, a marker, an empty batch that
-nobody needs any more, a format that is converted. :func:`stays` says no whenever that is possible;
+Some segments need not be read, from what is known of their batches beforehand. A segment of the
+clean section that no dirty key is in stays as it is, byte for byte, unless time alone changes it.
+Time changes a tombstone that expires or gets its horizon, a marker, an empty batch that is not
+needed any more, a format that is converted. :func:`stays` says no whenever that is possible;
 skipping must never change what remains (I-22). KIP-1272 leaves these conditions out; tiering.md
 section 9.4.
 """
@@ -93,29 +91,32 @@ class RoundPlan:
     ``start_position`` the byte at which the first pass starts in the segment that holds
     ``first_dirty``. ``key_capacity`` is the number of keys that the map may hold in its
     ``key_slots``, both None without bound.
-    ``is_expired_round`` says that nothing is indexed and that only what has expired goes; then
+
+    ``is_expired_round`` says that nothing is indexed and that only what has expired goes. Then
     ``first_dirty`` and ``bound`` are the same, and the checkpoint stays where it is.
-    ``keeps_group_ends`` keeps the last batch of every output, empty if need be, so that a segment
-    without a directory around it tells where it ends. Where the last batch of its sources ends
-    before they do, as a broker's own cleaner leaves a segment, an empty one closes the output when
-    ``closing_epochs`` says by which leader epoch: epochs with their first offsets, ascending.
-    ``expires_nothing`` keeps every tombstone and
-    marker whatever its horizon, and sets none, as a pass must that does not see all of the log:
-    what they delete may lie where it cannot look, and is read there until it goes.
-    Where it expires something, that lies below ``expires_below``: whoever has to see that nothing
-    older comes back says up to where he does, and then no tombstone of an old format goes.
+    ``keeps_group_ends`` keeps the last batch of every output, empty if need be. So a segment
+    without a directory around it shows where it ends. The last batch of its sources may end before
+    they do, as a broker's own cleaner leaves a segment. Then an empty one closes the output when
+    ``closing_epochs`` says its leader epoch: epochs with their first offsets, ascending.
+
+    ``expires_nothing`` keeps every tombstone and marker whatever its horizon, and sets none. A pass
+    that does not see all of the log must do so. What they delete may lie where it cannot look, and
+    is read there until it goes. Where it expires something, that lies below ``expires_below``. A
+    caller that sees to it that nothing older comes back says up to where. Then no tombstone of an
+    old format goes.
+
     ``sources_max`` is how many segments become one at most, as where each of them is named in one
-    message of bounded size. ``begins_at`` are base offsets with which a segment that is made has to
-    begin, as where what somebody else may put over it ends there.
-    ``keeps_keyless`` keeps records without a key, as in a log that a broker does not compact.
-    ``chunk_end``, the base of a segment, is up to where the first pass reads when that is less than
-    the bound; then the round ends there, as it does where a bounded map fills. The horizons that
-    the round sets count from ``stamped_ms``, None from ``now_ms``.
-    ``indexed`` are each segment's aborted transactions, by its base, as its index has them;
-    ``aborted`` as the markers have them, None while nobody has asked them. What is decided goes by
-    the latter alone. ``expects_transactions`` says that something beside the records tells of some;
-    where nothing does there may be some all the same.
-    ``readers`` are those that what has passed its horizon waits for, None for nobody.
+    message of bounded size. ``begins_at`` are base offsets that a new segment has to begin with, as
+    where what another may put over it ends there. ``keeps_keyless`` keeps records without a key, as
+    in a log that a broker does not compact. The first pass reads up to ``chunk_end``, the base of a
+    segment, when that is less than the bound. Then the round ends there, as it does where a bounded
+    map fills. The horizons that the round sets count from ``stamped_ms``, None from ``now_ms``.
+
+    ``indexed`` are each segment's aborted transactions, by its base, as its index has them.
+    ``aborted`` are those as the markers have them, None while the markers have not been asked. What
+    is decided goes by the latter alone. ``expects_transactions`` says that something next to the
+    records names some; where nothing does there may be some all the same. ``readers`` are those
+    that what has passed its horizon waits for, None for none.
     """
 
     partition: TopicPartition
@@ -213,7 +214,7 @@ class RoundPlan:
         )
 
     def believing_indexes(self) -> RoundPlan:
-        """Return the plan for whoever may take the transaction indexes for the markers' word."""
+        """Return the plan for a caller that may believe the transaction indexes."""
         return replace(self, aborted=self.indexed)
 
     def as_indexed(

@@ -1,8 +1,8 @@
 """Why a log is cleaned as far as it is, and no further: kinds with their numbers, no words.
 
 Three families: a :data:`Limit` is what keeps offsets from being cleaned, a :data:`SkipReason` why
-no round happens, a :data:`DueReason` why one is worth it. Whoever must tell them apart asks for the
-class, never for the sentence; the sentences are those of :mod:`keeplast.survey.wording`.
+no round happens, a :data:`DueReason` why one is worth it. Code that must distinguish them asks for
+the class, never for the sentence; the sentences are those of :mod:`keeplast.survey.wording`.
 
 Pure. The rules are those of :mod:`~keeplast.cleaner.eligibility` and
 :mod:`~keeplast.cleaner.section`; KIP-58, KIP-354, cleaning.md 1.3 to 1.6.
@@ -257,7 +257,7 @@ class TombstoneRemoval:
     ``stays`` says why none will, and then nothing else counts. Otherwise the first round takes it
     that begins at ``from_ms`` or later. That rests on ``why`` and, where ``after_round_ms`` is
     there, on the next round that goes over it: the time is as long after that one's end. With
-    ``from_ms`` None nobody knows when that is.
+    ``from_ms`` None it is not known when that is.
     """
 
     stays: TombstonesStay | None = None

@@ -1,4 +1,4 @@
-"""Decides which of the oldest segments of a log may go, and why those behind them may not.
+"""Decides which of the oldest segments of a log may go, and why those after them may not.
 
 Three rules, one after another, each on what the one before has left:
 
@@ -7,11 +7,10 @@ Three rules, one after another, each on what the one before has left:
 3. ``time``: with ``delete``, when its largest timestamp is more than ``retention.ms`` ago.
 
 Each walks from the oldest segment and stops at the first that may not go: a log gets no hole.
-Nothing goes that reaches above the high watermark, and an empty active segment never does; when
-all of a log goes, its end stays as the base of a new, empty active segment. Timestamps are
-believed: one record from the future keeps its segment and everything behind it. A segment without
-timestamps has the age of its file. Answers to ``UnifiedLog.deleteOldSegments``; cleaning.md
-section 5.
+Nothing goes that reaches above the high watermark, and an empty active segment never does. When all
+of a log goes, its end stays as the base of a new, empty active segment. Timestamps are believed:
+one record from the future keeps its segment and everything above it. A segment without timestamps
+has the age of its file. Answers to ``UnifiedLog.deleteOldSegments``; cleaning.md section 5.
 
 Pure: sizes, times and the clock come from the caller, and every decision comes with its reason.
 """
@@ -76,7 +75,7 @@ ExpiryReason = BelowLogStart | SizeLeft | SegmentAge | AboveWatermark | TornActi
 
 @dataclass(frozen=True, slots=True)
 class ExpiredSegment:
-    """A segment that goes, by which rule, and why."""
+    """A segment that goes, the rule that lets it go, and why."""
 
     segment: SegmentSummary
     rule: ExpiryRule
@@ -187,7 +186,7 @@ def foresee_expiry(
     later = plan(now_ms=max(newest_ms + max(topic.retention_ms, 0) + 1, now_ms)).expired
     counted_ms = now_ms - topic.retention_ms
     for each in later[len(found) :]:
-        # One goes behind all before it.
+        # One goes after all before it.
         counted_ms = max(counted_ms, each.segment.age_timestamp_ms)
         from_ms = counted_ms + topic.retention_ms + 1
         if from_ms < INT64_MAX:

@@ -4,10 +4,8 @@ Pure: segments, settings and the clock are arguments. Where the section begins a
 decided by :mod:`~keeplast.cleaner.eligibility`; here it becomes one value, with its
 :mod:`~keeplast.cleaner.reasons`. Answers to ``LogToClean`` in Kafka's LogCleanerManager.
 
-What is odd about the dates of a log's dirty segments, and what follows for the lags.
-
-A lag looks at a segment's greatest timestamp and nothing else. Pure: the clock is an argument.
-KIP-58, KIP-354.
+It also says what is odd about the dates of a log's dirty segments, and what follows for the lags. A
+lag looks at a segment's greatest timestamp and nothing else. KIP-58, KIP-354.
 """
 
 from __future__ import annotations
@@ -71,7 +69,7 @@ def find_dating(segments: Sequence[SegmentSummary], *, first_dirty: int, now_ms:
             future += stamp > now_ms
             backdated += 0 <= stamp < latest
             ahead_ms = max(ahead_ms, stamp - now_ms)
-        # One date in the future does not make those behind it old.
+        # One date in the future does not make those after it old.
         latest = max(latest, min(stamp, now_ms))
     return Dating(future, missing, backdated, ahead_ms)
 
@@ -96,7 +94,7 @@ def dating_notes(
 class DirtySection:
     """The dirty section of a log: ``[first_dirty, uncleanable)`` before rounding to segments.
 
-    ``compaction_delay_ms`` is for how long it is overdue, 0 when it is not; ``overdue_from_ms`` is
+    ``compaction_delay_ms`` is for how long it is overdue, 0 when it is not. ``overdue_from_ms`` is
     the last moment at which it is not, None when it never will be.
     """
 
@@ -118,7 +116,7 @@ class DirtySection:
 
 @dataclass(frozen=True, slots=True)
 class LogFigures:
-    """How dirty a log is and for how long, whoever asks: what is published of every look at one.
+    """How dirty a log is and for how long: what is published of every look at one.
 
     ``first_dirty`` is inclusive. ``uncleanable_bytes`` lie at and above the bound, the active
     segment included. ``compaction_delay_ms`` and ``overdue_from_ms`` are those of the section.

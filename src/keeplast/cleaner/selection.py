@@ -2,17 +2,17 @@
 
 Among those that are eligible (:mod:`keeplast.cleaner.eligibility` says which):
 
-1. whoever was passed over :data:`PASSED_OVER_MAX` times comes first, the longest waiting before
+1. a log that was passed over :data:`PASSED_OVER_MAX` times comes first, the longest waiting before
    the others;
 2. then those whose ``max.compaction.lag.ms`` is overdue, whatever their ratio, the earliest
    deadline first;
 3. then by dirty ratio, the highest first; rounds that only remove what has expired come last.
 
-Rule 1 is why no log is starved, neither by hot ones nor by ones that are always overdue: with
-``n`` eligible logs of which each choice takes ``k``, everyone is taken within
-``PASSED_OVER_MAX + ceil(n / k)`` choices, because whoever was taken begins to wait anew, behind all
-that wait longer. ``KAFKA`` is the broker's order instead: the ratio alone, the first of equals
-first. Kafka: ``LogCleanerManager.grabFilthiestCompactedLog``; cleaning.md 1.6, KIP-354.
+Rule 1 is why no log is starved, neither by hot ones nor by ones that are always overdue. With ``n``
+eligible logs and ``k`` taken by each choice, every log is taken within
+``PASSED_OVER_MAX + ceil(n / k)`` choices. A log that was taken begins to wait again, after all that
+wait longer. ``KAFKA`` is the broker's order instead: the ratio alone, the first of equals first.
+Kafka: ``LogCleanerManager.grabFilthiestCompactedLog``; cleaning.md 1.6, KIP-354.
 
 Pure.
 """
@@ -42,7 +42,7 @@ class Candidate:
 
     ``compaction_delay_ms`` is for how long it has been overdue, 0 when it is not. ``passed_over``
     counts the choices in a row in which it was eligible and was not taken. ``is_asked_for`` says
-    that somebody asked for its round, which changes why it was chosen and not when.
+    that its round was asked for, which changes why it was chosen and not when.
     """
 
     partition: TopicPartition

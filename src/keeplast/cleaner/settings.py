@@ -1,16 +1,14 @@
 """What settings entail: hazards, and what brokers' own topics are pinned to.
 
-What a user should know of settings that are accepted, worded in one place for every command.
+*Hazards* are what a user should know of settings that are accepted, worded in one place for every
+command. Answers to the recommendations of KIP-280, "Public Interfaces".
 
-Answers to the recommendations of KIP-280, "Public Interfaces".
-
-What brokers' own topics are pinned to: what the brokers that read them do.
-
-A group or transaction coordinator takes the last record of a key, by offset, whatever strategy a
-cluster has as its default: cleaned by another one, the topic would keep an older commit than the
-coordinator acted on. Kafka's topics of share groups, of tiered storage and of the metadata are
-trimmed by their owners: several live records share a key there, or have none, and compaction
-would lose all but the last. Topics of Connect and of Streams are their users' own.
+*Brokers' own topics* are pinned to what the brokers that read them do. A group or transaction
+coordinator takes the last record of a key, by offset, whatever strategy a cluster has as its
+default. Cleaned by another one, the topic would keep an older commit than the coordinator acted on.
+Kafka's topics of share groups, of tiered storage and of the metadata are trimmed by their owners.
+Several live records share a key there, or have none, and compaction would lose all but the last.
+Topics of Connect and of Streams are their users' own.
 
 Answers to ``GroupCoordinatorService.groupMetadataTopicConfigs``,
 ``TransactionStateManager.transactionTopicConfigs``,
@@ -75,12 +73,14 @@ def check_internal(topic: str, config: TopicConfig) -> None:
     if topic in TRIMMED_TOPICS and config.is_compacted:
         raise RefusedError(
             "brokers trim this topic and never compact it: its live records share keys or have "
-            "none, and all but the last would go; leave compact out of its cleanup.policy. "
-            f"topic={topic} cleanup.policy={','.join(sorted(config.cleanup_policy))}"
+            "none. All but the last would go; leave compact out of its cleanup.policy. "
+            f"topic={topic} cleanup.policy={','.join(sorted(config.cleanup_policy))}",
+            code="K129",
         )
     if config.is_compacted and pinned(topic, config) != config:
         raise RefusedError(
             "brokers read this topic by offset, and would find an older record than the one they "
             "acted on; leave its strategy at offset. "
-            f"topic={topic} compaction.strategy={config.strategy}"
+            f"topic={topic} compaction.strategy={config.strategy}",
+            code="K129",
         )

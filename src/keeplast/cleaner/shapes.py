@@ -7,16 +7,17 @@
                 ever holds all keys. No ceiling on keys; costs two shuffles.
 
 All give the same bytes. Cutting costs something, so a partition is cut only when it would keep
-others waiting, or when its key map fits no task; and where tasks share no memory, only when it is
-predicted to end sooner (:mod:`keeplast.cleaner.shapes`). Source: architecture, section 4.
+others waiting, or when its key map fits no task. Where tasks share no memory, it is cut only when
+it is predicted to end sooner. Source: architecture, section 4.
 
-What the stages of a round take, in seconds, and how long a round takes in each shape.
+The module also says what the stages of a round take, in seconds, and how long a round takes in each
+shape.
 
-A reader must not break: these figures choose how work is cut and are told to people; nothing that
-decides what stays of a log may look at them. They are slopes, measured in processor time of one
-core of the machine in docs/contributing/design/spark.md, which says how. Another machine is faster
-or slower as a whole, which moves a choice little: shapes are compared with each other on the same
-machine. The disk is not in them.
+What a reader must not break: these figures choose how work is cut and are shown to people. Nothing
+that decides what stays of a log may look at them. They are slopes, measured in processor time of
+one core of the machine in docs/contributing/design/spark.md, which says how. Another machine is
+faster or slower as a whole, which moves a choice little: shapes are compared with each other on the
+same machine. The disk is not in them.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ MERGE_SECONDS_A_ROW = 110e-9
 """A row of another map is put into the driver's: the one part that no core shares."""
 
 NOTED_OFFSETS_MAX = 1 << 27
-"""The driver notes of so many dirty records who wins, a byte each; what lies above is looked up."""
+"""The driver notes the winners of so many dirty records, a byte each; what lies above is looked up.
+"""
 
 SHUFFLE_SECONDS_A_BYTE = 16e-9
 ASK_SECONDS_A_ROW = 150e-9
@@ -172,7 +174,7 @@ def predict_seconds(
 
 
 def _joint_seconds(counts: WorkCounts, tasks: int, *, is_cold: bool) -> float:
-    """Return what tasks that meet take, each of which does a run of groups; whatever the shape."""
+    """Return what tasks that meet take, a run of groups each; whatever the shape."""
     starts = JOB_SECONDS + TASK_SECONDS + JOINT_SECONDS + (COLD_JOINT_SECONDS if is_cold else 0.0)
     exchange = _distinct_sent(counts, tasks) * EXCHANGE_SECONDS_A_ROW / tasks
     return starts + counts.seconds.whole * _longest(counts.groups, tasks, 0.0) + exchange
@@ -228,18 +230,20 @@ SMALLEST_CUT_BYTES = 64 << 20
 
 WORTH_CUTTING = 0.9
 SECONDS_WORTH_CUTTING, JOINT_SECONDS_WORTH_CUTTING = 1.0, 0.1
-"""A partition is cut for its time alone only when less than this share of one task's remains, and
-that many seconds are gained: predictions are no better than that. Tasks that do all of a round in
-one job are predicted better."""
+"""A partition is cut for its time alone only when less than this share of one task's remains.
+
+That many seconds must be gained too: predictions are no better than that. Tasks that do all of a
+round in one job are predicted better.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """What is known of a round before it runs.
 
-    ``rows`` is how many records its segments may hold and ``dirty_keys`` how many distinct keys
-    its dirty section may; both are estimates and may be None. ``seconds`` is what its passes take
-    one core, None when nobody has looked: then the records are taken to be plain.
+    ``rows`` is how many records its segments may hold and ``dirty_keys`` how many distinct keys its
+    dirty section may; both are estimates and may be None. ``seconds`` is what its passes take one
+    core, None when that was not looked up: then the records are taken to be plain.
     """
 
     plan: RoundPlan
@@ -264,7 +268,7 @@ class Workload:
 
     @property
     def map_bytes(self) -> int | None:
-        """Return the bytes of the key map, None while nobody knows how many keys there are."""
+        """Return the bytes of the key map, None while it is not known how many keys there are."""
         return None if self.dirty_keys is None else key_map_bytes(self.plan, self.dirty_keys)
 
     @property
@@ -309,9 +313,9 @@ class Workload:
 class Ground:
     """What there is to run on.
 
-    ``slots`` tasks run at once. ``task_memory_bytes`` is what one of them may hold beside its
+    ``slots`` tasks run at once. ``task_memory_bytes`` is what one of them may hold on top of its
     windows and buffers; None where all share one memory, so that nothing is gained by buckets.
-    ``is_cold`` where they are to be processes that nobody has started yet.
+    ``is_cold`` where they are to be processes that have not started yet.
     """
 
     slots: int
@@ -319,7 +323,7 @@ class Ground:
     is_cold: bool = False
 
     def has_room_for(self, workload: Workload) -> bool:
-        """Say whether one task can hold the key map; False also when nobody knows."""
+        """Say whether one task can hold the key map; False also when that is not known."""
         if self.task_memory_bytes is None or workload.plan.key_capacity is not None:
             return True
         needed = workload.map_bytes

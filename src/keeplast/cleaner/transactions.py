@@ -1,16 +1,14 @@
 """Which transactions were aborted, followed through a pass in offset order.
 
-The state at the entry of a group is a fold over everything before it: in sequence it is handed
-from group to group; in parallel it is computed from the *events* of the segments before it, which
-are what a fold can notice of them. Both folds give the same state.
+The state at the entry of a group is a fold over everything before it. In sequence it is handed from
+group to group. In parallel it is computed from the *events* of the segments before it, which are
+what a fold can notice of them. Both folds give the same state. Kafka:
+``CleanedTransactionMetadata``; cleaning.md section 3.5.
 
-Kafka: ``CleanedTransactionMetadata``; cleaning.md section 3.5.
-
-Which batch of each producer a round must keep, at least empty.
-
-An active producer's last data batch holds the sequence number by which a broker recognises a
-duplicate; of a producer of whom only markers are known, every marker with its epoch does. Kafka:
-``ProducerStateManager``, ``Cleaner.cleanSegments`` (last records of active producers).
+It also says which batch of each producer a round must keep, at least empty. An active producer's
+last data batch holds the sequence number that shows a broker a duplicate. Of a producer with known
+markers only, every marker with its epoch does. Kafka: ``ProducerStateManager``,
+``Cleaner.cleanSegments`` (last records of active producers).
 """
 
 from __future__ import annotations
@@ -51,17 +49,17 @@ REPLAYED_AT_ONCE = 4096
 class TransactionState:
     """The transactions of one pass over a log; picklable between batches.
 
-    ``aborted`` is every aborted transaction that the pass can meet: those of the transaction
-    indexes from the first segment read on, that end at or above the log start and begin below the
-    bound. Kafka collects the same set segment by segment. Up to the first event it makes no
-    difference: whoever comes to that must have been told. ``since`` is the base offset of the
+    ``aborted`` is every aborted transaction that the pass can meet. Those are the ones of the
+    transaction indexes from the first segment read on that end at or above the log start and begin
+    below the bound. Kafka collects the same set segment by segment. Up to the first event it makes
+    no difference: a fold that comes to that must know them. ``since`` is the base offset of the
     first segment that the pass reads.
     """
 
     __slots__ = ("_counters", "_keys", "_producers", "aborted", "is_told", "since")
 
     def __init__(self, aborted: Iterable[AbortedTransaction] | None, since: int = 0) -> None:
-        """Start before the first batch; ``aborted`` None is told later."""
+        """Start before the first batch; ``aborted`` None is given later."""
         self.since = since
         self.is_told = False
         self.aborted: tuple[AbortedTransaction, ...] = ()

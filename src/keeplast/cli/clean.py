@@ -51,7 +51,8 @@ def clean(
     """
     if dry_run and only_expire:
         raise InvalidError(
-            "keeplast plan says what would expire; leave one out. --dry-run=true --only-expire=true"
+            "plan says what would expire; leave one out. --dry-run=true --only-expire=true",
+            code="K101",
         )
     if dry_run:
         from keeplast.cli.plan import say_plan

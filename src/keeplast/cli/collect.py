@@ -15,11 +15,12 @@ OrphansWish = Annotated[
     Orphans | None,
     typer.Option(
         "--orphans",
-        help="Of a live cluster: also look for objects that no broker serves, of topics that are "
-        "gone too. list says what there is; collect removes, of topics that are gone, what this "
-        "decision log or the metadata topic names, and of others what a process began and never "
-        "announced; collect-served also what the metadata topic still shows as served of topics "
-        "that are gone: no other cluster may read this bucket. What has no name anywhere stays.",
+        help="Of a live cluster: also look for objects that no broker serves, also of deleted "
+        "topics. list shows them. collect removes those of deleted topics that this "
+        "decision log or the metadata topic names; of other topics those that a process "
+        "began and never announced. collect-served also removes those of deleted topics "
+        "that the metadata topic still shows as served: no other cluster may read this "
+        "bucket. Objects without a name anywhere stay.",
     ),
 ]  # fmt: skip
 
@@ -34,9 +35,9 @@ def collect(
 ) -> Result:
     """Remove replaced segments whose grace (grace-ms) has passed; there is no way back after that.
 
-    Of a live cluster what is served instead is read from the remote tier first, whole, and what a
-    crash left is ended before, as keeplast repair does it; with broker-metrics nothing goes while a
-    broker is behind. Of a store the objects without a row go too, once they are as old as
+    Of a live cluster what is served instead is read from the remote tier first, whole. What a crash
+    left is ended before, as keeplast repair does it. With broker-metrics nothing goes while a
+    broker lags. Of a store the objects without a row go too, once they are as old as
     garbage-age-ms.
     """
     from keeplast.cli.frame.command import end_of_upkeep

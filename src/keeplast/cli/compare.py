@@ -94,7 +94,8 @@ def _check_differs(request: PartitionRequest, today: TopicConfig) -> None:
         raise InvalidError(
             f"nothing to compare: the strategy is in force already; name another one with "
             f"--config compaction.strategy=header or timestamp. topic={request.partition.topic} "
-            f"compaction.strategy={today.strategy}"
+            f"compaction.strategy={today.strategy}",
+            code="K131",
         )
 
 

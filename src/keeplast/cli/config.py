@@ -28,8 +28,8 @@ Key = Annotated[
     str | None,
     typer.Option(
         "--key", metavar="KEY",
-        help="Only this setting, by its topic's or its broker's name: with PLACE its value, for "
-        "scripts, and its source on stderr; without PLACE all there is to say about it.",
+        help="Only this setting, by its topic's or its broker's name. With PLACE: its value, for "
+             "scripts, and its source on stderr. Without PLACE: everything about it.",
     ),
 ]  # fmt: skip
 Topic = Annotated[
@@ -71,7 +71,7 @@ def config(
     if check is not None:
         if place is not None or key is not None or topic is not None or effective or given or flags:
             raise InvalidError(
-                f"--check is about one file; leave everything else out. FILE={check}"
+                f"--check is about one file; leave everything else out. FILE={check}", code="K101"
             )
         return _check_file(check, as_json=as_json)
     if place is not None:
@@ -173,7 +173,9 @@ def _all_there_are(
     from keeplast.config.setting_rows import definition_row
 
     if effective or topic is not None or sources != USUAL_SOURCES:
-        raise InvalidError("settings count in a place; give PLACE, or --key KEY. PLACE=")
+        raise InvalidError(
+            "settings count in a place; give PLACE, or --key KEY. PLACE=", code="K102"
+        )
     if not as_json:
         print_result(definitions_table(DEFINITIONS))
     return DONE, {"settings": [definition_row(each) for each in DEFINITIONS]}

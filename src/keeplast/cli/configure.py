@@ -50,9 +50,10 @@ def configure(
 
     The change is checked together with every other source, and nothing is written unless the result
     can be used. The rest of the file stays as it is, comments included. Running rounds take it from
-    the next one on. A topic of a store that becomes compacted is read once first: records without a
-    key belong to no key and would go; they are counted, and the change is refused without
-    --despite keyless-records.
+    the next one on.
+
+    A topic of a store that becomes compacted is read once first: records without a key belong to no
+    key and would go. They are counted, and the change is refused without --despite keyless-records.
     """
     from keeplast.api.round_terms import WorkTerms
     from keeplast.cli.frame.options import memory_size
@@ -81,23 +82,26 @@ def configure(
 
 
 def _changes(place: str, settings: Sequence[str], unset: Sequence[str]) -> dict[str, str | None]:
-    """Return the changes by key; InvalidError for what is none, or PLACE behind it."""
+    """Return the changes by key; InvalidError for what is none, or PLACE after it."""
     if "=" in place and any(Path(each).is_dir() for each in settings):
         raise InvalidError(
-            f"PLACE stands first: keeplast configure PLACE KEY=VALUE. argument={place!r}"
+            f"PLACE stands first: keeplast configure PLACE KEY=VALUE. argument={place!r}",
+            code="K112",
         )
     changes: dict[str, str | None] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key.strip():
-            raise InvalidError(f"setting without a value; write KEY=VALUE. setting={setting!r}")
+            raise InvalidError(
+                f"setting without a value; write KEY=VALUE. setting={setting!r}", code="K112"
+            )
         changes[key.strip()] = value.strip()
     twice = sorted(changes.keys() & set(unset))
     if twice:
-        raise InvalidError(f"a setting is set and taken out; keep one. key={twice[0]}")
+        raise InvalidError(f"a setting is set and taken out; keep one. key={twice[0]}", code="K101")
     changes.update(dict.fromkeys(unset))
     if not changes:
-        raise InvalidError("say what to change: KEY=VALUE, or --unset KEY")
+        raise InvalidError("say what to change: KEY=VALUE, or --unset KEY", code="K102")
     return changes
 
 

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.command import Result, check_packages, command
 from keeplast.cli.frame.console import (
     PORT_DEFAULT,
     EntranceOptions,
-    check_packages,
     console_address,
     console_served,
     say_console,
@@ -48,7 +47,7 @@ def console(
     from keeplast.clock import SystemClock
     from keeplast.service.place_loop import ViewTerms
 
-    check_packages()
+    check_packages("console")
     address, clock = console_address(listen), SystemClock()
     found, place = where.open()
     limits = search_limits(found)

@@ -65,7 +65,8 @@ class StoreOptions(PlaceOptions):
         if source.kind is not PlaceKind.DIRECTORY:
             raise InvalidError(
                 "a copy begins with a data directory: keeplast copy DATA_DIR STORE. "
-                f"DATA_DIR={source.shown}"
+                f"DATA_DIR={source.shown}",
+                code="K160",
             )
 
         def file(name: str) -> Path | None:
@@ -95,9 +96,9 @@ def copy(
 
     Closed segments that are replicated and decided; the directory is only read, and its broker may
     be running. Partitions that the store does not have are left alone and said. With --new they are
-    taken in: settings are kept with the partition, from --config, the settings file, the
-    directory's own metadata log, the environment or --broker-config; a partition that is kept with
-    other settings is refused. A partition that was given up begins again with --new.
+    taken in, and settings are kept with the partition. These come from --config, the settings file,
+    the directory's own metadata log, the environment or --broker-config. A partition that is kept
+    with other settings is refused. A partition that was given up begins again with --new.
     """
     from keeplast.api.open_place import open_found
     from keeplast.api.place import PlaceEvents

@@ -271,18 +271,18 @@ def check(
 ) -> Result:
     """Prove that a certificate is as it was signed, and compare what a place has now.
 
-    The public key proves integrity. Whether a person is meant only the hash key can tell, with
-    --keys. What came back from a backup is shown as older, a key that was written again as later.
+    The public key proves integrity. Only the hash key, with --keys, shows whether a person is
+    meant. What came back from a backup is shown as older, a key that was written again as later.
     """
     from keeplast.api.open_place import brokers_of
-    from keeplast.cli.frame.command import CHECK_FAILED, DONE, check_signing
+    from keeplast.cli.frame.command import CHECK_FAILED, DONE, check_packages
     from keeplast.cli.frame.key_files import read_hasher, read_keys
     from keeplast.cli.show.output import print_result, say
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.errors import InvalidError
     from keeplast.log.files import LocalFiles
 
-    check_signing()
+    check_packages("cluster")
     from keeplast.service.erasure.certificate import CERTIFICATE_BYTES_MAX
     from keeplast.service.erasure.certificate_check import (
         IS_FINE,
@@ -292,9 +292,11 @@ def check(
     from keeplast.signing import SignatureCheck
 
     if keys is not None and hash_key is None:
-        raise InvalidError("keys are compared by their hashes; give --hash-key too")
+        raise InvalidError("keys are compared by their hashes; give --hash-key too", code="K102")
     if place is None and given:
-        raise InvalidError(f"properties are those of a place; name it, too. --with={given[0]}")
+        raise InvalidError(
+            f"properties are those of a place; name it, too. --with={given[0]}", code="K102"
+        )
     files, proof = LocalFiles(), SignatureCheck(public_key)
     hasher = None if hash_key is None else read_hasher(hash_key)
     plain = None if keys is None else read_keys(keys)
@@ -302,7 +304,9 @@ def check(
     try:
         statement = read_certificate(files.read_bytes(file, CERTIFICATE_BYTES_MAX), proof)
     except FileNotFoundError as error:
-        raise InvalidError(f"no such certificate; correct the path. path={file}") from error
+        raise InvalidError(
+            f"no such certificate; correct the path. path={file}", code="K110"
+        ) from error
     except InvalidError as error:
         say(f"{error} path={file}", kind="error")
         return CHECK_FAILED, {**document, "problem": str(error)}
@@ -338,7 +342,7 @@ def _verified_lines(
     within: dict[int, bool],
     standings: Sequence[PartitionStanding],
 ) -> list[str]:
-    """Return what a person is told of a certificate that is as it was signed."""
+    """Return what a person reads of a certificate that is as it was signed."""
     from keeplast.clock import time_text
     from keeplast.model.text import printable
     from keeplast.service.erasure.certificate import not_stated_in, unknown_paths_in

@@ -48,7 +48,8 @@ Target = Annotated[
     typer.Option(
         "--to",
         metavar="DIR",
-        help="The directory to make: DIR/TOPIC/partition=N/, and DIR/_offsets.json. With --as log "
+        help="The directory to make: DIR/TOPIC/partition=N/, and DIR/_offsets.json. In s3://, "
+        "gs:// or az:// the object DIR/current names the version that has them. With --as log "
         "DIR/TOPIC-N/.",
         show_default=False,
         parser=place_argument,
@@ -70,8 +71,9 @@ Incremental = Annotated[
     typer.Option(
         "--incremental",
         help="Make the next version in --to, from the last one and what came since: "
-        "DIR/versions/NUMBER, and DIR/current leads to the newest. Partitions of which that would "
-        "not be exact are read as a whole, and it says why.",
+        "DIR/versions/NUMBER. DIR/current leads to the newest, and its _changes has the keys that "
+        "changed, ready for MERGE. A partition is read as a whole where that would not be exact, "
+        "and the reason is shown.",
     ),
 ]
 Keep = Annotated[
@@ -134,7 +136,7 @@ CheckpointGroup = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateOptions:
-    """As of which point a state is, and how it is written; a log has none of it."""
+    """The point of a state, and how it is written; a log has none of it."""
 
     despite: Limits = ()
     incremental: Incremental = False
@@ -158,12 +160,13 @@ def export(
 ) -> Result:
     """Write the state of topics as Parquet: each key's last value, without deleted keys.
 
-    The last is the one that the topic's compaction.strategy chooses. Committed records only.
-    With --ending-offsets, --as-of, --checkpoint or --checkpoint-group the state is that of an
-    earlier point, if it can still be told; transactions count as they were decided there.
-    Of a live cluster what brokers have copied to their remote tier.
-    Nothing is locked or changed; a broker may be running. `_offsets.json` says where to go on, as
-    Spark's startingOffsets takes it. An export that fails leaves nothing behind; with --as log one
+    The last is the one that the topic's compaction.strategy chooses. Committed records only. With
+    --ending-offsets, --as-of, --checkpoint or --checkpoint-group the state is that of an earlier
+    point, if it can still be read; transactions count as they were decided there. Of a live cluster
+    what brokers have copied to their remote tier.
+
+    Nothing is locked or changed; a broker may run. `_offsets.json` says where to go on, as Spark's
+    startingOffsets takes it. An export that fails leaves nothing of its own; with --as log one
     partition that fails is no log, and the others are written.
     """
     if form is ExportForm.LOG:
@@ -176,7 +179,8 @@ def export(
     if importlib.util.find_spec("pyarrow") is None:
         raise InvalidError(
             f"pyarrow is not installed, and it writes Parquet; {installing('spark')} "
-            "(--runner local needs no Java)"
+            "(--runner local needs no Java)",
+            code="K134",
         )
     from keeplast.api.export import ExportTerms, directory_path, export_place
     from keeplast.service.exporting import LATEST, ExportPoint
@@ -198,6 +202,7 @@ def export(
                 takes_partial=Despite.PARTIAL_TOPICS in state.despite, brokers=work.brokers,
             ),
             memory_bytes=work.memory_bytes, task_memory_bytes=work.task_memory_bytes,
+            object_options=found.options("object-option"),
         )  # fmt: skip
         done, exported = export_place(
             place, scope, terms, lambda: open_workers(runner_of(found), compiles=False), events
@@ -219,6 +224,7 @@ def export(
         "partitions": done.partitions,
         "offsets": done.offsets(),
         "ending_offsets": done.ending_offsets(),
+        "changed_keys": done.changed_keys(),
         "as_of": exported.document,
         "ranked_by": done.rankings,
         "tombstones": state.tombstones,
@@ -242,7 +248,8 @@ def _export_logs(
         given = [name for name in StateOptions.__slots__ if getattr(state, name)]
         raise InvalidError(
             "a log is written as it is, of one store, to where none lies; leave the options of a "
-            f"state out. given={', '.join(given) or 'PLACE PLACE'}"
+            f"state out. given={', '.join(given) or 'PLACE PLACE'}",
+            code="K103",
         )
     _, place = where.open()
     with ProgressEvents("writing") as events:
@@ -291,10 +298,12 @@ def _offsets_text(text: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise InvalidError(
-            f"the file of offsets cannot be read; name another one. path={path} error={why.lower()}"
+            "the file of offsets cannot be read; name another one. "
+            f"path={path} error={why.lower()}",
+            code="K136",
         ) from None
     if len(data) > OFFSETS_BYTES_MAX:
-        raise InvalidError(f"the file is too large for offsets. path={path}")
+        raise InvalidError(f"the file is too large for offsets. path={path}", code="K136")
     return found
 
 

@@ -1,4 +1,4 @@
-"""``keeplast hold``: keep cleaning from passing a point, so that its state can still be told."""
+"""``keeplast hold``: keep cleaning from passing a point, so that its state can still be read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.lazy import PlaceCommand
-from keeplast.cli.frame.options import SCOPE, Json, partition_number
+from keeplast.cli.frame.lazy import BadValue, PlaceCommand
+from keeplast.cli.frame.options import SCOPE, Json, partition_numbers
 from keeplast.cli.frame.round_options import PlaceOptions
 from keeplast.cli.frame.values import SPAN_WORDS, span_ms, time_ms
 from keeplast.model.hold import HoldPoint
@@ -48,8 +48,8 @@ HeldPartitions = Annotated[
     typer.Option(
         "--partition",
         metavar="N",
-        parser=partition_number,
-        help="Only partitions of this number; repeatable. Default: all.",
+        parser=partition_numbers,
+        help="Only partitions of this number, or of several: 0-3,7. Repeatable. Default: all.",
         rich_help_panel=SCOPE,
     ),
 ]
@@ -62,12 +62,13 @@ def _point(text: str) -> HoldPoint:
         return HoldPoint()
     if stripped.isascii() and stripped.isdecimal():
         if len(stripped) > OFFSET_CHARS_MAX or int(stripped) > INT64_MAX:
-            raise typer.BadParameter(f"not an offset; give 0 to {INT64_MAX}. value={text!r}")
+            raise BadValue(f"not an offset; give 0 to {INT64_MAX}. value={text!r}", code="K104")
         return HoldPoint(offset=int(stripped))
     if not stripped[:1].isdecimal():
-        raise typer.BadParameter(
+        raise BadValue(
             "not a point; write an offset, a time such as 2026-05-31T22:00:00Z, or now. "
-            f"value={text!r}"
+            f"value={text!r}",
+            code="K105",
         )
     return HoldPoint(time_ms=time_ms(stripped))
 
@@ -112,11 +113,11 @@ def add(
     """Keep the rounds of every host from passing a point of one or more topics.
 
     The states as of it and of every later point can then be read, with export --ending-offsets and
-    --as-of, until the hold is over. Refused where cleaning has passed it already; as of now it is
+    --as-of, until the hold is over. Refused where cleaning has passed it already. As of now it is
     then at the first point that can be kept, which is shown. keeplast run may be at work. A
-    broker's own cleaner knows nothing of holds; retention and delete-records go on.
-    Topics of a live cluster can be held before they are attached; a point that no round can reach
-    yet is held from the last segment on that one can.
+    broker's own cleaner knows nothing of holds; retention and delete-records go on. Topics of a
+    live cluster can be held before they are attached. A point that no round can reach yet is held
+    from the last segment on that one can.
     """
     _, place = where.open()
     return _shown(

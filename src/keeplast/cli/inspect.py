@@ -63,12 +63,13 @@ def inspect(
 ) -> Result:
     """Show segments, batches, records and whatever is wrong with them; or the rounds of receipts.
 
-    Everything is read to find problems, whatever is shown. Nothing is changed or locked; a log
-    that a broker is writing may end in a batch that is not finished yet. A file of receipts is
-    recognized by its content: it has each round's clock and range, what was read and written, and
-    what went and why, with the verdict that verify --note left. Its lines that were changed, moved
-    or removed are named (exit 1); only a head that was kept elsewhere (verify --receipt-head) tells
-    whether some were cut off its end.
+    Everything is read to find problems, whatever is shown. Nothing is changed or locked; a log that
+    a broker is writing may end in a batch that is not finished yet.
+
+    A file of receipts is recognized by its content. It has each round's clock and range, what was
+    read and written, and what went and why, with the verdict that verify --note left. Its lines
+    that were changed, moved or removed are named (exit 1). Only a head that was kept elsewhere
+    (verify --receipt-head) shows whether some were cut off its end.
     """
     from keeplast.cli.frame.command import CORRUPT, DONE
     from keeplast.cli.show.log import METADATA_SNAPSHOT, view_partition, view_segment
@@ -80,7 +81,7 @@ def inspect(
     path = path.absolute()
     files = recipe_for((path,), object_options).open()
     if not files.exists(path):
-        raise InvalidError(f"no such file or directory; correct the path. path={path}")
+        raise InvalidError(f"no such file or directory; correct the path. path={path}", code="K110")
     wanted = None if key is None else parse_key(key)
     count = LIMIT_DEFAULT if limit is None else limit
     sample = RowSample(records or key is not None, from_offset, count, key=wanted)
@@ -90,7 +91,9 @@ def inspect(
     elif (parsed and parsed.kind == LOG) or METADATA_SNAPSHOT.fullmatch(path.name):
         view = view_segment(path, files, sample)
     elif key is not None:
-        raise InvalidError(f"--key is about records; name a partition or a segment. path={path}")
+        raise InvalidError(
+            f"--key is about records; name a partition or a segment. path={path}", code="K103"
+        )
     else:
         from keeplast.cli.show.file import is_receipts
 

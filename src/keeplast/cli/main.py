@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +15,18 @@ from keeplast import __version__
 from keeplast.cli.frame.command import INTERRUPTED, TERMINATED, Terminated, terminate_on_signal
 from keeplast.cli.frame.console import OPTION as CONSOLE
 from keeplast.cli.frame.console import PORT_DEFAULT
-from keeplast.cli.frame.lazy import HELP_ALL, MARKUP, HelpGroup, LazyGroup
+from keeplast.cli.frame.lazy import (
+    HELP_ALL,
+    MARKUP,
+    BadValue,
+    HelpGroup,
+    LazyGroup,
+    coded_usage,
+    entry_text,
+)
 from keeplast.cli.frame.options import LOOPBACK
-from keeplast.cli.show.output import Voice, claim_stdout
+from keeplast.cli.show.output import Voice, claim_stdout, print_result
+from keeplast.errors import name_parameters
 
 HOMES = {
     "inspect": "keeplast.cli.inspect:inspect",
@@ -87,10 +97,12 @@ PLACES = (
     "postgresql://HOST/DATABASE), a live cluster (kafka://HOST:PORT), or a name from keeplast.toml."
 )
 MORE_HELP = (
-    "keeplast COMMAND --help shows what a command takes; keeplast --help-all shows all commands. "
+    "keeplast COMMAND --help has its options, --help-all all commands, help K214 a message's code. "
     "--quiet, --verbose and --log-file FILE may stand anywhere."
 )
 LOG_FILE = "--log-file"
+HELP = "help"
+CODE = re.compile(r"[Kk][0-9]{3}")
 OBJECTS_PER_COLLECTION = 10_000
 """Python looks for garbage in cycles after so many new objects, not after 700. What a look at
 thousands of partitions keeps has none, and was walked through for a tenth of the command's time."""
@@ -101,10 +113,25 @@ VOICE_FLAGS = ("--quiet", "-q", "--verbose", "-v")
 class CheckedGroup(LazyGroup):
     """All commands; refuses an empty argument, which is what an unset variable leaves of one.
 
-    As a path it would mean the current directory, and be cleaned wherever somebody happens to be.
+    As a path it would mean the current directory, and be cleaned wherever the user happens to be.
     """
 
     homes: ClassVar[Mapping[str, str]] = HOMES
+
+    @coded_usage()
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; a mistake's message ends with its code."""
+        return super().invoke(ctx)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the arguments name; ``help`` is ``--help``, or shows a code."""
+        if args[0] != HELP:
+            return super().resolve_command(ctx, args)
+        words = [each for each in args[1:] if not each.startswith("-")]
+        if words and CODE.fullmatch(words[0]) is None:
+            return super().resolve_command(ctx, [*words, "--help"])
+        print_result(entry_text(words[0].upper()) if words else ctx.get_help())
+        raise typer.Exit
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the first screen; with ``--help-all`` also the options, and what groups have."""
@@ -134,14 +161,16 @@ class CheckedGroup(LazyGroup):
             rows += [(f"{name} {each}", text) for each, text in below] or [(name, about)]
         return rows
 
+    @coded_usage()
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Look at every argument of the command line before any command does."""
         for number, text in enumerate(args, start=1):
             # An option without a value, as --to=$PLACE is then.
             is_bare = text.startswith("--") and text.endswith("=") and text.count("=") == 1
             if not text.strip() or is_bare:
-                raise typer.BadParameter(
-                    f"argument {number} is empty; is a variable not set? argument={text!r}"
+                raise BadValue(
+                    f"argument {number} is empty; is a variable not set? argument={text!r}",
+                    code="K108",
                 )
         found: list[str] = super().parse_args(ctx, with_address(voice_first(args)))
         return found
@@ -241,6 +270,7 @@ def _options(
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
+    name_parameters(False)
     gc.set_threshold(OBJECTS_PER_COLLECTION, *gc.get_threshold()[1:])
     claim_stdout()
     terminate_on_signal()

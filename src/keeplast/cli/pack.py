@@ -53,7 +53,7 @@ def pack(
     """Pack keeplast, what it needs and its compiled kernels for the executors of a cluster.
 
     Hosts then need Python and Java, and compile nothing. Spark hands the archive out: see what is
-    printed, and docs/how-to/cluster.md.
+    printed, and docs/how-to/run-on-a-spark-cluster.md.
     """
     import sys
 

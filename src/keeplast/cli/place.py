@@ -162,7 +162,9 @@ def check(
             "brokers": found.brokers,
         }  # fmt: skip
     elif given or flags or topics:
-        raise InvalidError("these are about a place; give PLACE, or leave them out. PLACE=")
+        raise InvalidError(
+            "these are about a place; give PLACE, or leave them out. PLACE=", code="K103"
+        )
     if not as_json:
         print_result(*check_parts(checks))
     failed = any(each.state is CheckState.PROBLEM for each in checks)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.lazy import BadValue
 from keeplast.cli.frame.options import Json, ScopeOptions
 from keeplast.cli.frame.round_options import PlaceOptions, TakeOver, Yes
 
@@ -17,7 +18,7 @@ def offset_or_directory(text: str) -> int | Path:
     if not (text.isascii() and text.removeprefix("-").isdecimal()):
         return Path(text).expanduser()
     if text.startswith("-"):
-        raise typer.BadParameter(f"an offset cannot be negative. value={text!r}")
+        raise BadValue(f"an offset cannot be negative. value={text!r}", code="K104")
     return int(text)
 
 
@@ -25,20 +26,20 @@ AcceptMetadata = Annotated[
     bool,
     typer.Option(
         "--accept-metadata",
-        help="Of a live cluster: the metadata topic is not the one that was seen before (restored, "
-        "cut by an unclean leader), I have looked, and it is the right cluster's: publish again "
-        "what it lost. Of a store: with --yes let metadata count from here on that were restored "
-        "from a backup; what was committed since is lost to them.",
+        help="Of a live cluster: the metadata topic is not the one that was seen before "
+        "(restored, cut by an unclean leader). I have looked, and it is the right "
+        "cluster's: publish its lost records again. Of a store: with --yes let restored "
+        "metadata count from here on; later commits are lost to them.",
     ),
 ]
 Rebuild = Annotated[
     bool,
     typer.Option(
         "--rebuild",
-        help="Of a live cluster: the decision log of the topics that --topic names is lost, or an "
-        "older backup, and no process that has it runs any more: own them by these decisions, and "
-        "write down again what the metadata topic says of them. No compactor may have been at "
-        "work for the grace (grace-ms).",
+        help="Of a live cluster: the decision log of the topics that --topic names is lost, or "
+        "an older backup, and no process that has it runs any more. Own the topics by these "
+        "decisions, and write the metadata topic's state of them down again. No compactor "
+        "may have been at work for the grace (grace-ms).",
     ),
 ]
 TruncateTo = Annotated[

@@ -1,7 +1,7 @@
 """``keeplast run``: round after round, as a broker's cleaner threads would do them.
 
-The order is the rule: what an argument can be wrong about is found before anything is opened, and a
-place and a port before a Spark session is paid for.
+The order is the rule: what an argument can be wrong about is found before anything is opened. A
+place and a port are checked before a Spark session is paid for.
 """
 
 from __future__ import annotations

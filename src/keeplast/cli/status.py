@@ -52,7 +52,7 @@ class ShowOptions:
         bool,
         typer.Option(
             "--details",
-            help="Tell everything of each. Default: of three at most.",
+            help="Show everything of each. Default: of three at most.",
             rich_help_panel=SHOW,
         ),
     ] = False
@@ -125,9 +125,11 @@ def status(
     """Say where every log stands, why it is cleaned or not, and by when old values are gone.
 
     The most urgent partitions come first; one that cannot be read is among them with its error.
-    Takes no lock, claims nothing and writes nothing: a broker or keeplast run may be at work. Of a
-    store it shows what is in which tier, of a live cluster what brokers serve and hide; there the
-    decision log (--decisions) says what is clean, and the storage (--storage) when a round is due.
+    Takes no lock, claims nothing and writes nothing: a broker or keeplast run may be at work.
+
+    Of a store it shows what is in which tier, of a live cluster what brokers serve and hide. There
+    the decision log (--decisions) says what is clean, and the storage (--storage) when a round is
+    due.
     """
     from keeplast.api.open_place import brokers_of
     from keeplast.cli.frame.command import DONE, error_exit_code
@@ -137,7 +139,8 @@ def status(
 
     if show.watch is not None and (as_json or look.now_ms is not None):
         raise InvalidError(
-            f"--watch goes on with the clock; leave out --json and --now-ms. --watch={show.watch}"
+            f"--watch goes on with the clock; leave out --json and --now-ms. --watch={show.watch}",
+            code="K101",
         )
     found, place = where.open()
     brokers = brokers_of(found)

@@ -82,7 +82,8 @@ def undo(
     if (listed or drop) and (dry_run or rounds or (listed and drop)):
         raise InvalidError(
             "--list and --drop are calls of their own; leave the others out. "
-            f"--list={listed} --drop={drop} --dry-run={dry_run} --round={list(rounds)}"
+            f"--list={listed} --drop={drop} --dry-run={dry_run} --round={list(rounds)}",
+            code="K101",
         )
     found, place = where.open()
     if listed:
@@ -113,7 +114,7 @@ def undo(
 def end_of_undo(
     undone: UndoneRounds, document: dict[str, object], *, is_named: bool
 ) -> tuple[int, dict[str, object]]:
-    """Return the exit code of an undo and its document, of which ``document`` is the beginning.
+    """Return the exit code of an undo and its document, which begins with ``document``.
 
     Where no round was named and none was there, nothing was undone, and to go on as if something
     was would be wrong: that is refused.
@@ -129,6 +130,7 @@ def end_of_undo(
             "partition": partition.partition,
             "class": type(error).__name__,
             "message": describe_error(error).message,
+            "code": describe_error(error).code,
         }
         for partition, error in done.failed
     ]
@@ -156,11 +158,13 @@ def names_given(given: Sequence[str]) -> tuple[str, ...]:
         try:
             data = LocalFiles().read_bytes(path, NAMES_BYTES_MAX)
         except FileNotFoundError as error:
-            raise InvalidError(f"no such file; correct the path. --round={each}") from error
+            raise InvalidError(
+                f"no such file; correct the path. --round={each}", code="K110"
+            ) from error
         found = data.decode("utf-8", "replace").split()
         if not found:
             raise InvalidError(
-                f"the file names no round; keeplast undo --list does. --round={each}"
+                f"the file names no round; keeplast undo --list does. --round={each}", code="K609"
             )
         names += found
     return tuple(dict.fromkeys(names))

@@ -79,13 +79,14 @@ def verify(options: VerifyOptions, as_json: Json = False) -> Result:
     """Judge what cleaning did, by a method of its own: nothing of the cleaner decides here.
 
     Of a directory logs are compared with what they were, or held against --receipt FILE, which
-    clean wrote: the clock, where the round ended, sizes and checksums. Of a store every row
-    and every live object is read. Of a live cluster consumers read in both isolation levels,
-    without a group, and each object that brokers would read is read too; both are compared, with
-    each other, with the decision log and with the replaced segments. Each check *holds*, is
-    *broken* (exit 1), or *cannot be judged*, with the reason. Nothing is written but sorted runs in
-    a temporary directory (with --note, a line in the receipt), and no lock is taken: no other
-    process may write to the logs of a directory meanwhile.
+    clean wrote: the clock, where the round ended, sizes and checksums. Of a store every row and
+    every live object is read. Of a live cluster consumers read in both isolation levels, without a
+    group, and each object that brokers would read is read too. Both are compared, with each other,
+    with the decision log and with the replaced segments.
+
+    Each check *holds*, is *broken* (exit 1), or *cannot be judged*, with the reason. Nothing is
+    written but sorted runs in a temporary directory (with --note, a line in the receipt). No lock
+    is taken: no other process may write to the logs of a directory meanwhile.
     """
     from keeplast.cli.frame.command import CHECK_FAILED, DONE, error_exit_code
     from keeplast.cli.frame.options import memory_size

@@ -1,15 +1,16 @@
-"""How far brokers have read the metadata topic, by what their JVMs tell in Prometheus's text form.
+"""How far brokers have read the metadata topic, by what their JVMs report in Prometheus's text
+form.
 
 Kafka has no metric of its own for it. A broker reads the topic by an ordinary consumer
-(``ConsumerTask`` of the topic-based metadata manager), so that its JVM has, for each partition of
+(``ConsumerTask`` of the topic-based metadata manager). So its JVM has, for each partition of
 ``__remote_log_metadata`` that is read, the attribute ``records-lag`` of the JMX bean
 ``kafka.consumer:type=consumer-fetch-manager-metrics,client-id=..,topic=..,partition=..``
 (``FetchCollector.fetchRecords``, 3.9 and 4.x). Prometheus's JMX exporter, without rules of its own,
 gives it as ``kafka_consumer_consumer_fetch_manager_metrics_records_lag{partition="7",topic=..}``.
 
-The rule: **silence is not zero**. A broker that does not answer, or stopped to read, is behind; and
-a partition of which fewer brokers answer than have replicas is not read to its end, for all that is
-known. A lag of zero says that a broker has read what was there when it asked last, a moment ago.
+The rule: **silence is not zero**. A broker that does not answer, or stopped to read, lags. When
+fewer brokers answer for a partition than have replicas, it counts as not read to its end. A lag of
+zero says that a broker has read what was there when it asked last, a moment ago.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from threading import Event, Timer
 from urllib.parse import urlsplit
 
 from keeplast.cluster.live_cluster import METADATA_TOPIC
-from keeplast.errors import InvalidError, UnavailableError, error_text
+from keeplast.errors import InvalidError, UnavailableError, error_words
 from keeplast.model.text import printable, shown_url
 
 LAG, LAST_POLL = "records_lag", "last_poll_seconds_ago"
@@ -42,8 +43,8 @@ _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _GIVE = (
     "have its JMX exporter give records-lag of kafka.consumer:type=consumer-fetch-manager-metrics "
-    "with the labels topic and partition (docs/how-to/attach.md has the rules), or leave "
-    "--broker-metrics out"
+    "with the labels topic and partition (docs/how-to/attach-broker-metrics.md has the rules), or "
+    "leave --broker-metrics out"
 )
 
 
@@ -65,7 +66,7 @@ class BrokerMetrics:
 
     urls: tuple[str, ...]
     read: Callable[[str], str] | None = None
-    """Gives the text behind a URL, UnavailableError when it does not; by default over HTTP."""
+    """Gives the text of a URL, UnavailableError when it does not; by default over HTTP."""
 
     def why_wait(self, partition: int, replicas: int) -> str | None:
         """Return why brokers may not have read ``partition`` to its end, None when they have.
@@ -96,7 +97,7 @@ class BrokerMetrics:
 
 
 def metrics_urls(given: Sequence[str]) -> tuple[str, ...]:
-    """Return the URLs of ``--broker-metrics``, each of which may be several with commas between.
+    """Return the URLs of ``--broker-metrics``; each value may be several with commas between.
 
     InvalidError for what is no http or https URL, and for one with a password, which would be
     shown.
@@ -113,23 +114,27 @@ def metrics_urls(given: Sequence[str]) -> tuple[str, ...]:
         if has_secret:
             raise InvalidError(
                 "a URL with a user or a password would be shown to everybody on this host; give "
-                f"the metrics a port that needs none. --broker-metrics={number}. of {len(found)}"
+                f"the metrics a port that needs none. --broker-metrics={number}. of {len(found)}",
+                code="K119",
             )
         if not is_good:
             raise InvalidError(
                 "give http://HOST:PORT/PATH of each broker's metrics, with commas between. "
-                f"--broker-metrics={shown_url(each)[:SHOWN_MAX]}"
+                f"--broker-metrics={shown_url(each)[:SHOWN_MAX]}",
+                code="K443",
             )
     if len(found) > URLS_MAX:
-        raise InvalidError(f"give {URLS_MAX} URLs at most. --broker-metrics has {len(found)}")
+        raise InvalidError(
+            f"give {URLS_MAX} URLs at most. --broker-metrics has {len(found)}", code="K443"
+        )
     return tuple(dict.fromkeys(found))
 
 
 def lag_of(text: str, partition: int) -> float | None:
     """Return how many records of a partition of the metadata topic a broker still has to read.
 
-    None when it does not tell, as one that has no replica of a topic in it; infinity when the
-    consumer that tells has not polled for :data:`POLL_SECONDS_MAX`, or what it tells is no count.
+    None when it does not report it, as one that has no replica of a topic in it. Infinity when the
+    reporting consumer has not polled for :data:`POLL_SECONDS_MAX`, or when its value is no count.
     """
     samples = list(_samples(text, LAG, LAST_POLL))
     found: list[float] = []
@@ -162,9 +167,9 @@ def _behind(lag: float) -> str:
 def _is_lag_itself(sample: MetricSample) -> bool:
     """Say whether it is ``records-lag``, not ``-max`` or ``-avg`` under the same name.
 
-    An exporter looks for a rule's pattern anywhere, so that one without a colon behind
-    ``records-lag`` gives all three; 1.x tells them apart by a label. The other two are no numbers
-    a minute after the last record, and would say of every quiet broker that it has stopped.
+    An exporter looks for a rule's pattern anywhere, so that one without a colon after
+    ``records-lag`` gives all three; 1.x gives them different labels. The other two are no numbers a
+    minute after the last record, and would say of every quiet broker that it has stopped.
     """
     return sample.labels.get("objectname", LAG).replace("-", "_").endswith(LAG)
 
@@ -175,12 +180,13 @@ def _require_metrics(text: str, url: str) -> None:
         start = printable(text.strip()[:40])
         raise UnavailableError(
             "what is there is no metrics in Prometheus's text form; give the path too, as "
-            f"http://HOST:PORT/metrics. url={shown_url(url)} starts={start!r}"
+            f"http://HOST:PORT/metrics. url={shown_url(url)} starts={start!r}",
+            code="K443",
         )
 
 
 def _what_lacks(text: str, url: str) -> str:
-    """Say what a broker's metrics lack to tell of any partition; nothing when they tell of some."""
+    """Say what a broker's metrics lack to report any partition; nothing when they report some."""
     lags = list(_samples(text, LAG))
     if not lags:
         return f"of one no metric has a name that ends with {LAG} (url={shown_url(url)}): {_GIVE}"
@@ -210,9 +216,9 @@ def _samples(text: str, *ends: str) -> Iterator[MetricSample]:
 
 
 def read_metrics(url: str) -> str:
-    """Return the text behind ``url``; UnavailableError when it does not answer, soon, in bounds.
+    """Return the text of ``url``; UnavailableError when it does not answer, soon, in bounds.
 
-    Metrics are asked where somebody said, and nowhere else: no proxy, no redirect is followed.
+    Metrics are asked for at the given URLs, and nowhere else: no proxy, no redirect is followed.
     """
     parts = urlsplit(url)
     host = HTTPSConnection if parts.scheme == "https" else HTTPConnection
@@ -222,10 +228,9 @@ def read_metrics(url: str) -> str:
             connection.connect()
             return _answer(connection, target, url)
     except (OSError, HTTPException, ValueError) as error:
-        words = error_text(error) if isinstance(error, OSError) else str(error)
-        words = printable(words or type(error).__name__)[:SHOWN_MAX]
+        words = printable(error_words(error))[:SHOWN_MAX]
         raise UnavailableError(
-            f"its metrics cannot be read. url={shown_url(url)} error={words}"
+            f"its metrics cannot be read. url={shown_url(url)} error={words}", code="K443"
         ) from error
 
 
@@ -258,7 +263,8 @@ def _answer(connection: HTTPConnection, target: str, url: str) -> str:
     if ended.is_set() or len(data) > ANSWER_BYTES_MAX:
         raise UnavailableError(
             "its metrics do not end: is this a broker's JMX exporter? "
-            f"url={shown_url(url)} bytes={len(data)}"
+            f"url={shown_url(url)} bytes={len(data)}",
+            code="K443",
         )
     text = data.decode("utf-8", "replace")
     _require_ok(answer, text, url)
@@ -271,10 +277,13 @@ def _require_ok(answer: HTTPResponse, text: str, url: str) -> None:
         leads = printable(shown_url(answer.getheader("Location", "")))[:SHOWN_MAX]
         raise UnavailableError(
             "its metrics are elsewhere, and redirects are not followed; give where this one leads. "
-            f"url={shown_url(url)} status={answer.status} location={leads}"
+            f"url={shown_url(url)} status={answer.status} location={leads}",
+            code="K443",
         )
     if answer.status != _OK:
         says = printable((text.strip().splitlines() or [""])[0][:SHOWN_MAX])
         raise UnavailableError(
-            f"its metrics cannot be read. url={shown_url(url)} status={answer.status} says={says!r}"
+            "its metrics cannot be read. "
+            f"url={shown_url(url)} status={answer.status} says={says!r}",
+            code="K443",
         )

@@ -1,8 +1,9 @@
 """Whether a tiered topic may be compacted from outside: the rules, one after the other.
 
-Pure: facts in, findings out. The rule: **a finding that refuses names what is lost without it** and
-the line to type, where there is one. Every rule was seen on brokers of 3.9.1 and 4.3.0, or follows
-from what they keep; attach.md sections 4, 5 and 8, tiering.md section 8.1.
+Pure: facts in, findings out. The rule: **a finding that refuses names what is lost without it**.
+The finding names the line to type too, where there is one. Every rule was seen on brokers of 3.9.1
+and 4.3.0, or follows from what they keep. Sources: attach.md sections 4, 5 and 8, tiering.md
+section 8.1.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def check_faults(faults: Iterable[MetadataFault]) -> Iterator[AttachFinding]:
 def check_marks(
     cache: ClusterCache, topics: Collection[str], own: Collection[bytes] = ()
 ) -> Iterator[AttachFinding]:
-    """Yield the partitions of ``topics`` in which a compactor that nobody here knows announced.
+    """Yield the partitions of ``topics`` in which an unknown compactor announced.
 
     ``own`` are the segment ids that a decision log knows.
     """
@@ -123,12 +124,12 @@ def check_marks(
 def check_copied(
     topic: TopicFacts, logs: Iterable[OffsetRange], caches: Iterable[PartitionCache]
 ) -> Iterator[AttachFinding]:
-    """Yield the partitions of which brokers lack something that they take as copied.
+    """Yield the partitions whose brokers lack something that they take as copied.
 
-    A broker copies nothing below the highest offset that ever was in the remote tier, and deletes
-    up to there what is local, whether it still lies in the remote tier or not. What is whole there
-    and hidden by a copy that came late is told apart: it is not lost. ``logs`` and ``caches`` are
-    those of the partitions from 0 on; logs were read behind the metadata topic.
+    A broker copies nothing below the highest offset that ever was in the remote tier. It deletes up
+    to there what is local, whether that still lies in the remote tier or not. A whole segment there
+    that a late copy hides has a finding of its own: it is not lost. ``logs`` and ``caches`` are
+    those of the partitions from 0 on; logs were read after the metadata topic.
     """
     for partition, (log, cache) in enumerate(zip(logs, caches, strict=True)):
         is_gone = not cache.served() and cache.highest >= log.start
@@ -159,9 +160,9 @@ def check_rights(missing: Iterable[Right], address: str) -> Iterator[AttachFindi
 
 
 def check_groups(missing: Iterable[Right], topic: str, address: str) -> Iterator[AttachFinding]:
-    """Yield the groups of which nobody is told how far they have read ``topic``.
+    """Yield the groups whose progress in ``topic`` the principal may not read.
 
-    Rounds go on; tombstones wait for such a group as long as they wait at most.
+    Rounds go on; tombstones wait for such a group for the longest wait.
     """
     for each in missing:
         yield AttachFinding(
@@ -172,7 +173,7 @@ def check_groups(missing: Iterable[Right], topic: str, address: str) -> Iterator
 
 
 def check_topic(topic: TopicFacts, policy: frozenset[str], address: str) -> Iterator[AttachFinding]:
-    """Yield what stands in the way of ``topic``, of which keeplast is asked for ``policy``."""
+    """Yield what stands in the way of ``topic``, for which keeplast is asked for ``policy``."""
     name, settings = topic.name, topic.settings
 
     def alter(setting: str) -> str:

@@ -103,7 +103,8 @@ class ClusterClient:
             from confluent_kafka.admin import AdminClient
         except ImportError as error:
             raise InvalidError(
-                f"a live cluster needs the package confluent-kafka; {installing('cluster')}"
+                f"a live cluster needs the package confluent-kafka; {installing('cluster')}",
+                code="K134",
             ) from error
         self._address = shown_url(bootstrap_servers)
         self._accepts_untested = accepts_untested
@@ -116,7 +117,8 @@ class ClusterClient:
             # The client's text may repeat the value that it cannot use.
             raise InvalidError(
                 "the client cannot use a setting; check the file of --command-config. "
-                f"code={_code(error)}"
+                f"code={_code(error)}",
+                code="K403",
             ) from None
 
     def read_facts(self, topics: Sequence[str] = ()) -> ClusterFacts:
@@ -132,14 +134,15 @@ class ClusterClient:
         if any(each in topics for each in absent):
             raise InvalidError(
                 "no such topic in the cluster; correct its name. "
-                f"topics={sorted({*absent} & {*topics})}"
+                f"topics={sorted({*absent} & {*topics})}",
+                code="K114",
             )
         cluster = self._future("the cluster", self._admin.describe_cluster())
         unset: dict[str, frozenset[str]] = {}
         brokers = self._settings_of("BROKER", [str(each.id) for each in cluster.nodes], unset)
         asked = {*(topics or listing.topics), METADATA_TOPIC} & set(listing.topics)
         settings = self._settings_of("TOPIC", sorted(asked))
-        # A cluster has thousands of topics, of which few are tiered.
+        # A cluster has thousands of topics, and few of them are tiered.
         wanted = set(topics) or {name for name, each in settings.items() if is_tiered(each)}
         described = {*wanted, METADATA_TOPIC} & settings.keys()
         found = {each.name: each for each in self._topics(sorted(described), settings)}
@@ -192,8 +195,8 @@ class ClusterClient:
     def read_group_offsets(self, group: str) -> dict[PartitionName, int]:
         """Return where a consumer group goes on reading, by partition; nothing where it is none.
 
-        What it wrote in a transaction that is not decided does not count yet. A partition of which
-        brokers tell nothing is left out.
+        Offsets that it wrote in an undecided transaction do not count yet. A partition that brokers
+        report nothing of is left out.
         """
         from confluent_kafka import ConsumerGroupTopicPartitions
 
@@ -222,7 +225,7 @@ class ClusterClient:
         return self._future(f"topic {topic}", answer, Right("Describe", topic))
 
     def missing_rights(self, topics: Collection[str] = ()) -> list[Right]:
-        """Return what the principal lacks to be told of ``topics``, or of all that it may see.
+        """Return the rights that the principal lacks to see ``topics``, or all that it may see.
 
         Each is tried; errors but for what is not allowed as :meth:`read_facts`.
         """
@@ -308,7 +311,8 @@ class ClusterClient:
                 if silent > WAITS_MAX:
                     raise UnavailableError(
                         f"the cluster sends nothing. topic={METADATA_TOPIC} partition={partition} "
-                        f"offset={expected}"
+                        f"offset={expected}",
+                        code="K404",
                     )
                 for message in messages:
                     error = message.error()
@@ -320,7 +324,8 @@ class ClusterClient:
                     if error is not None and offset < held.end:
                         raise UnavailableError(
                             f"the metadata topic ends before its end; look again. "
-                            f"partition={partition} offset={offset} end={held.end}"
+                            f"partition={partition} offset={offset} end={held.end}",
+                            code="K404",
                         )
                     yield from range(expected, min(offset, held.end))
                     if error is None and offset < held.end:
@@ -342,7 +347,7 @@ class ClusterClient:
         )
 
     def read_end(self, partition: int) -> MetadataEnd:
-        """Return where a partition of the metadata topic ends, and by which leader."""
+        """Return where a partition of the metadata topic ends, and its leader's epoch."""
         from confluent_kafka.admin import OffsetSpec
 
         specs: Any = OffsetSpec
@@ -355,7 +360,7 @@ class ClusterClient:
         """Ask the leaders of ``partitions``, once more when they are not known.
 
         A client that saw a topic without a leader, as in a restart, goes on seeing none until it
-        asks for all topics anew; by its name a topic that was deleted could be made again.
+        asks for all topics again. By its name a topic that was deleted could be made again.
         """
         from confluent_kafka import TopicPartition
 
@@ -413,10 +418,11 @@ class ClusterClient:
                 raise missing(_WRITE, f"append to {METADATA_TOPIC}-{partition}") from None
             raise CommitUnknownError(
                 f"the metadata topic was not written to as it should be. partition={partition} "
-                f"error={type(error).__name__}"
+                f"error={type(error).__name__}",
+                code="K405",
             ) from None
         if left:
-            # Nothing of it may be sent when nobody waits for it any more.
+            # Nothing of it may be sent when no caller waits for it any more.
             producer.purge()
         names = {error.name() for error in errors}
         if not offsets and not left and len(names) == 1:
@@ -426,7 +432,8 @@ class ClusterClient:
             if name in _TOO_LARGE:
                 raise InvalidError(
                     "brokers find the batch too large; raise max.message.bytes of "
-                    f"{METADATA_TOPIC}, or take fewer segments. bytes={sum(map(len, values))}"
+                    f"{METADATA_TOPIC}, or take fewer segments. bytes={sum(map(len, values))}",
+                    code="K406",
                 )
         if sorted(offsets) != list(
             range(min(offsets, default=0), min(offsets, default=0) + len(values))
@@ -434,7 +441,8 @@ class ClusterClient:
             raise CommitUnknownError(
                 f"it is not known whether {METADATA_TOPIC} has all of a batch, in one piece. "
                 f"partition={partition} records={len(values)} acknowledged={len(offsets)} "
-                f"errors={sorted(names)}"
+                f"errors={sorted(names)}",
+                code="K405",
             )
         return OffsetRange(min(offsets), max(offsets) + 1)
 
@@ -466,11 +474,14 @@ class ClusterClient:
     def _settings_of(
         self, kind: str, names: Iterable[str], unset: dict[str, frozenset[str]] | None = None
     ) -> dict[str, Settings]:
-        """Return settings by name of what has them; ``unset`` is told which nobody has set."""
+        """Return settings by name of what has them; ``unset`` receives the names that are not
+        set.
+        """
         from confluent_kafka.admin import ConfigEntry, ConfigResource
 
         resources = [ConfigResource(ConfigResource.Type[kind], name) for name in names]
-        # Each broker tells its own, so the client takes one of them a call. All are asked at once.
+        # Each broker reports its own, so the client takes one of them a call. All are asked at
+        # once.
         calls = [[each] for each in resources] if kind == "BROKER" else [resources]
         answers: dict[ConfigResource, Future[dict[str, ConfigEntry]]] = {}
         for call in calls:
@@ -499,7 +510,8 @@ class ClusterClient:
         except TimeoutError:
             raise UnavailableError(
                 f"the cluster does not answer in time; try again. asked={what} "
-                f"bootstrap_servers={self._address}"
+                f"bootstrap_servers={self._address}",
+                code="K401",
             ) from None
 
     def _raise(self, what: str, error: KafkaError, right: Right | None = None) -> NoReturn:
@@ -509,16 +521,18 @@ class ClusterClient:
             raise UnavailableError(
                 "no broker answers; check --bootstrap-server, and --command-config where the "
                 f"listener asks for SSL or SASL. bootstrap_servers={self._address} asked={what} "
-                f"error={error.name()}"
+                f"error={error.name()}",
+                code="K401",
             )
         raise UnavailableError(
             f"the cluster does not answer as it should. asked={what} error={error.name()} "
-            f"bootstrap_servers={self._address}"
+            f"bootstrap_servers={self._address}",
+            code="K404",
         )
 
 
 def _id_bytes(found: Any) -> bytes:
-    """Return the 16 bytes of the client's id, which tells its halves as signed numbers."""
+    """Return the 16 bytes of the client's id, which has its halves as signed numbers."""
     return _ID.pack(found.get_most_significant_bits(), found.get_least_significant_bits())
 
 

@@ -1,8 +1,8 @@
 """Kafka's client properties, as its own tools read them, said to the client that is used here.
 
-The rule: **no value of a file is ever shown**; errors name keys and lines alone, and what is no key
-of Kafka's kind is not shown either: in another file, given by mistake, it may be a password. A key
-that means something and cannot be carried over is refused, since a client that left out a security
+The rule: **no value of a file is ever shown**. Errors name keys and lines alone. A word that is no
+key of Kafka's kind is not shown either: in another file, given by mistake, it may be a password. A
+key that means something and cannot be carried over is refused. A client that left out a security
 setting would talk to the wrong party.
 
 Answers to ``CommonClientConfigs``, ``SaslConfigs``, ``SslConfigs`` and the JAAS grammar of
@@ -62,7 +62,7 @@ def read_client_properties(path: Path | None, name: str) -> dict[str, str]:
     try:
         data = LocalFiles().read_bytes(path, FILE_BYTES_MAX)
     except FileNotFoundError as error:
-        raise InvalidError(f"no such file. {name}={path}") from error
+        raise InvalidError(f"no such file. {name}={path}", code="K110") from error
     return decode_client_properties(data, str(path))
 
 
@@ -76,17 +76,19 @@ def decode_client_properties(data: bytes, path: str) -> dict[str, str]:
 
     def refused(key: str, why: str) -> InvalidError:
         shown = key if _SHOWN_KEY.match(key) else "(not shown)"
-        return InvalidError(f"{why}. key={shown} line={lines.get(key)} path={path}")
+        return InvalidError(f"{why}. key={shown} line={lines.get(key)} path={path}", code="K124")
 
     if data.startswith(_BYTE_ORDER_MARK):
-        raise InvalidError(f"the file begins with a byte order mark; save it without. path={path}")
+        raise InvalidError(
+            f"the file begins with a byte order mark; save it without. path={path}", code="K124"
+        )
     try:
         for each in read_properties(data):
             lines[each.key], given[each.key] = each.line, each.value.strip()
             if "\0" in each.key + each.value:
                 raise refused(each.key, "a character that ends every text for the client")
     except CorruptError as error:
-        raise InvalidError(f"{error} path={path}") from None
+        raise InvalidError(f"{error} path={path}", code="K124") from None
     found: dict[str, str] = {}
     for key, value in given.items():
         if key in _RENAMED:

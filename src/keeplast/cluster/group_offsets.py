@@ -1,12 +1,12 @@
 """What consumer groups have committed, as the brokers of a live cluster say.
 
-For logs beside which no ``__consumer_offsets`` lies: those of a store, and of directories that are
-without. What is told counts for a while; what is not told is asked for again later, so that a
-cluster that does not answer costs two calls a minute, whatever is looked after.
+For logs without a ``__consumer_offsets`` next to them: those of a store, and of some directories.
+An answer counts for a while. A missing answer is asked for again later, so that a cluster that does
+not answer costs two calls a minute, for any number of logs.
 
-The rule: an offset that is told too high costs a reader what it has not read. What brokers do not
-tell, say of another topic of this name, or lies beyond the log's end by their own word, counts as
-not committed.
+The rule: an offset that is reported too high costs a reader its unread records. An offset that
+brokers do not report, as of another topic of this name, counts as not committed. So does one that
+by their own word lies beyond the log's end.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from keeplast.cluster.live_cluster import TopicEnds
-from keeplast.errors import CompactionError, UnavailableError, error_text
+from keeplast.errors import CompactionError, UnavailableError, error_words
 from keeplast.model.hold import Absence, WaitedGroup
 from keeplast.model.partition import TopicPartition
 
 FRESH_MS = 10_000
-"""What was told counts for so long: thousands of partitions may wait for the same groups."""
+"""An answer counts for so long: thousands of partitions may wait for the same groups."""
 SILENT_MS = 60_000
-"""So long nothing is asked, once calls one behind the other had no answer."""
+"""So long nothing is asked, once calls one after the other had no answer."""
 UNTOLD_MS = 5 * SILENT_MS
-"""So long what was not told is not asked for: longer, so that the rest has its turn before."""
+"""So long a missing answer is not asked for again: longer, so that the rest has its turn before."""
 SILENCES_MAX = 2
 KEPT_MAX = 10_000
 Told = TypeVar("Told")
 
 
 class GroupCluster(Protocol):
-    """A cluster that tells of groups; see :class:`~keeplast.cluster.client.ClusterClient`."""
+    """A cluster that reports on groups; see :class:`~keeplast.cluster.client.ClusterClient`."""
 
     def find_ends(self, topic: str) -> TopicEnds | None:
         """Return a topic's id and where its partitions end, None when there is none."""
@@ -46,7 +46,7 @@ class GroupCluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Answer(Generic[Told]):
-    """What was told, until then; ``problem`` is why nothing was, and empty otherwise."""
+    """The answer, until then; ``problem`` is why there was none, and empty otherwise."""
 
     until_ms: int
     told: Told | None
@@ -86,7 +86,7 @@ class BrokerGroups:
             )
 
     def problems(self) -> tuple[str, ...]:
-        """Return why what was asked for last is not told, each reason once; for people."""
+        """Return why the last question has no answer, each reason once; for people."""
         with self._lock:
             answers: list[_Answer[Any]] = [*self._topics.values(), *self._groups.values()]
             return tuple(dict.fromkeys(each.problem for each in answers if each.problem))
@@ -144,7 +144,7 @@ class BrokerGroups:
             kept[name] = _Answer(now_ms + FRESH_MS, ask())
             self._silences = 0
         except (CompactionError, OSError) as error:
-            problem = error_text(error)
+            problem = error_words(error)
             kept[name] = _Answer(now_ms + UNTOLD_MS, None, problem)
             if isinstance(error, UnavailableError):
                 self._silences += 1

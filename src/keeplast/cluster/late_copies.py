@@ -1,21 +1,22 @@
 """Copies that an overtaken leader finishes late, over what others have copied or compacted since.
 
 Pure. A leader announces a copy before its first byte and says when it is whole. Nothing calls it
-back when another leader is elected: it may be finished long after the next leader has copied the
+back when another leader is elected. It may be finished long after the next leader has copied the
 same offsets in other pieces, and after a round has put those together. Brokers then serve the late
-copy from where it begins, and behind its end whatever begins next: where that lies beyond the end
-of one segment, **nothing**, up to there. Without keeplast there was another piece to begin; so:
+copy from where it begins, and above its end whatever begins next. Where that lies beyond the end of
+one segment, they serve **nothing**, up to there. Without keeplast there was another piece to begin;
+so:
 
 * **no output goes past the end of a copy that is begun, from where that begins or before**: pieces
   are put together up to such a place and from it on, as long as the copy may be finished;
 * a copy that came all the same, within a segment that is whole, is passed over by the next round:
   that reads the segment, and ends both;
-* a segment of several epochs of which only a later one is served, because something else has the
-  place where it begins, is read from its beginning by the next round, which ends both, too.
+* brokers may serve only a later epoch of a segment of several, because something else has the
+  place where it begins. The next round reads it from its beginning and ends both, too.
 
-One epoch's offsets are the same records wherever they were copied: that is what an epoch is, and
-why a copy of which another segment has every epoch's offsets has nothing of its own.
-Source: tiering.md 1.2, 1.3 and 4; docs/contributing/decisions/0032, 0034.
+One epoch's offsets are the same records wherever they were copied: that is what an epoch is. So a
+copy has nothing of its own when another segment has every epoch's offsets of it. Source: tiering.md
+1.2, 1.3 and 4; docs/contributing/decisions/0032, 0034.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ from keeplast.format.remote_log_metadata import (
 )
 
 COPY_MS = 7 * 24 * 60 * 60 * 1000
-"""How long a copy that was begun may be finished yet: brokers that end leave word of it behind."""
+"""How long a copy that was begun may still finish: brokers that end leave word of it."""
 PIECES_MAX = 8
-"""Segments that are tried one by one; each try is a copy of what brokers know. What lies behind
-them waits for the next round."""
+"""Segments that are tried one by one; each try is a copy of what brokers know. The later ones wait
+for the next round.
+"""
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -67,7 +69,7 @@ def newest_start(copy: RemoteLogSegment) -> int:
 
 
 def goes_past(start: int, end: int, copy: RemoteLogSegment) -> bool:
-    """Say whether offsets ``start`` to ``end``, as one segment, would be hidden behind ``copy``."""
+    """Say whether offsets ``start`` to ``end``, as one segment, would be hidden above ``copy``."""
     return start <= newest_start(copy) and copy.end_offset < end
 
 
@@ -87,7 +89,7 @@ class LateCopy:
 def late_copies(cache: PartitionCache) -> tuple[LateCopy, ...]:
     """Return brokers' copies that lie within a longer segment and are served in its place.
 
-    A leader that knows what was copied ends behind all of it: these were begun before. They take
+    A leader that knows what was copied ends above all of it: these were begun before. They take
     away, for good, a part of the longer one, or what lies between them and its end.
     """
     found: list[LateCopy] = []
@@ -106,9 +108,9 @@ def without(
 ) -> tuple[PartitionCache, list[LateCopy]]:
     """Return what brokers would serve had ``late`` never been finished; ``cache`` stays as it is.
 
-    And those of ``late`` of which that is said. All of them, if of nothing else another part would
-    be served then, or something nowhere; else those within one segment after the other: nothing is
-    concluded where more than these have come between.
+    And those of ``late`` that this holds of. All of them, if then no other segment would be served
+    in another part, and no hole would open. Else those within one longer segment at a time: nothing
+    is concluded where more than these have come between.
     """
     if not late:
         return cache, []
@@ -146,17 +148,17 @@ def pieced_together(
 ) -> tuple[PartitionCache, list[LateCopy]]:
     """Return what brokers would serve had what they serve in pieces been finished last.
 
-    And what they would serve nothing of then, with what they would serve in its place. Brokers
-    keep a table for each leader epoch: what is finished later takes the beginning of a segment
-    away, or its middle, and leaves it an epoch. Of a segment nothing is concluded when less would
-    be served by it, or of what begins before it more is lost than its end; ``only`` these are
-    tried. ``cache`` stays as it is.
+    And what they would serve nothing of then, with what they would serve in its place. Brokers keep
+    a table for each leader epoch. A segment that is finished later takes the beginning of another
+    away, or its middle, and leaves it an epoch. Nothing is concluded of a segment when less would
+    be served by it, or when one that begins before it would lose more than its end. ``only`` these
+    are tried. ``cache`` stays as it is.
     """
     covered: list[LateCopy] = []
     passed = (-1, -1)
     served = cache.served_by_segment()
     for _ in range(PIECES_MAX):
-        # What begins later takes the end of what begins before it, so that it comes behind it.
+        # A later beginning takes the end of what begins before it, so that it comes after it.
         pieces = [
             ranges[0].segment
             for name, ranges in served.items()
@@ -191,7 +193,7 @@ def pieced_together(
 def closable_holes(cache: PartitionCache, log_start: int) -> list[tuple[int, int]]:
     """Return the holes, first and last offset inclusive, that only late copies have left.
 
-    What lies there is whole in the longer segments; a round that takes those makes it served again.
+    Their records are whole in the longer segments; a round that takes those has them served again.
     """
     holes = cache.holes(log_start)
     if not holes:
@@ -228,7 +230,7 @@ def _finish_again(
 ) -> dict[RemoteLogSegmentId, list[ServedRange]]:
     """Finish ``segment`` again, and whatever loses more by that than a later end, in their order.
 
-    What ``segment`` has all of loses everything. Return what is served then.
+    A segment that ``segment`` has all offsets of loses everything. Return what is served then.
     """
     before = cache.served_by_segment()
     cache.apply(again(segment))

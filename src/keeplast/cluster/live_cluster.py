@@ -1,14 +1,13 @@
-"""What a live cluster is asked for, as a port: the client is one, and so is a model in tests.
+"""What a live cluster is asked for, as a port, with the values and rights that go with it.
 
-The rule: **what is appended went through** :func:`encode_batch`. Brokers have no defence against a
-record that they cannot read: one is enough to end the remote tier of every topic, for good.
+The client is one, and so is a model in tests. The rule: **appended values went through**
+:func:`encode_batch`. Brokers have no defence against a record that they cannot read: one is enough
+to end the remote tier of every topic, for good. The values of what was read are plain: nothing here
+talks to a cluster.
 
-What was read of a live cluster, as values; nothing here talks to it.
-
-What a principal needs of a live cluster: operations on resources, as Kafka's ACLs name them.
-
-Pure. The rule: **a right is named where it is missing, and never more than that one**: who is told
-to grant too much grants it. Read and Write on a topic imply Describe.
+Rights are operations on resources, as Kafka's ACLs name them. The second rule: **a right is named
+where it is missing, and never more than that one**: an operator who is asked to grant too much
+grants it. Read and Write on a topic imply Describe.
 
 Answers to ``AclOperation`` and what ``KafkaApis`` asks for; tried on brokers of 3.9.1 and 4.3.0.
 """
@@ -20,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from keeplast.errors import InvalidError, InvariantError, RefusedError
+from keeplast.errors import InvalidError, RefusedError, invariant
 from keeplast.format.identifier import metadata_partition
 from keeplast.format.remote_log_metadata import (
     RemoteLogEvent,
@@ -39,7 +38,7 @@ Settings = Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """A broker, and its settings; ``unset`` names those that nobody has set: its release's own."""
+    """A broker, and its settings; ``unset`` names those that are not set: its release's own."""
 
     broker_id: int
     settings: Settings
@@ -143,7 +142,8 @@ class Right:
 def missing(right: Right, what: str) -> RefusedError:
     """Return the error of who asked for ``what`` without ``right``."""
     return RefusedError(
-        f"the principal may not do that; it needs {right} (kafka-acls --add). asked={what}"
+        f"the principal may not do that; it needs {right} (kafka-acls --add). asked={what}",
+        code="K402",
     )
 
 
@@ -157,7 +157,7 @@ def is_refused(ask: Callable[[], object]) -> bool:
 
 
 BATCH_BYTES_MAX = 800_000
-"""Of values in one batch; brokers take 1 MiB by default, the client is told 900,000."""
+"""Of values in one batch; brokers take 1 MiB by default, the client's limit is 900,000."""
 BATCH_RECORDS_MAX = 1_000
 BATCH_BYTES_NEEDED = 400_000
 """More than the largest swap takes: without that much the metadata topic is of no use."""
@@ -169,7 +169,7 @@ RECORD_BYTES = 64
 class MetadataValue:
     """A record of the metadata topic; ``value`` is None where a producer sent none.
 
-    ``leader_epoch`` is the one in which a leader took it, -1 where that is not told.
+    ``leader_epoch`` is the one in which a leader took it, -1 where that is unknown.
     """
 
     offset: int
@@ -186,7 +186,7 @@ class MetadataEnd:
 
 
 class MetadataReader(Protocol):
-    """Who reads the metadata topic; see :class:`~keeplast.cluster.client.ClusterClient`."""
+    """A reader of the metadata topic; see :class:`~keeplast.cluster.client.ClusterClient`."""
 
     def read_ranges(self, topic: TopicFacts) -> list[OffsetRange]:
         """Return what each partition of ``topic`` holds, in order."""
@@ -236,16 +236,18 @@ def encode_batch(
                 is_lawful = each.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED
             case _:
                 is_lawful = False
-        if not is_lawful:
-            raise InvariantError(f"no record that a broker survives. event={each}")
+        invariant(is_lawful, f"no record that a broker survives. event={each}")
         at = each.id.partition  # type: ignore[union-attr]
-        if partition != metadata_partition(
-            at.topic_id, at.partition, metadata_topic.partition_count
-        ):
-            raise InvariantError(f"a record for another partition. partition={partition} of={at}")
+        invariant(
+            partition
+            == metadata_partition(at.topic_id, at.partition, metadata_topic.partition_count),
+            f"a record for another partition. partition={partition} of={at}",
+        )
         value = encode(each)
-        if decode(value) != each or encode(decode(value)) != value:
-            raise InvariantError(f"a record that does not come back. value={value.hex()}")
+        invariant(
+            decode(value) == each and encode(decode(value)) == value,
+            f"a record that does not come back. value={value.hex()}",
+        )
         values.append(value)
     size = sum(len(value) + RECORD_BYTES for value in values)
     limit = min(
@@ -255,6 +257,7 @@ def encode_batch(
         raise InvalidError(
             f"one batch of {METADATA_TOPIC} has 1 to {BATCH_RECORDS_MAX} records and at most "
             f"{limit} bytes; take fewer segments, or raise its max.message.bytes where that is "
-            f"less than {BATCH_BYTES_MAX}. records={len(values)} bytes={size}"
+            f"less than {BATCH_BYTES_MAX}. records={len(values)} bytes={size}",
+            code="K406",
         )
     return values

@@ -1,21 +1,20 @@
-"""What a broker makes of ``__remote_log_metadata``: which segments it serves, and which it hides.
+"""A broker's fold of ``__remote_log_metadata``: which segments it serves, and which it hides.
 
 The rule: **this is the brokers' own cache, defects included**. A segment counts because a broker
-would find it, not because it ought to. What a broker logs and drops is dropped here too and told;
-what ends a broker's reader for good is a :class:`~keeplast.errors.CorruptError`.
+would find it, not because it ought to. What a broker logs and drops is dropped here too and
+reported; what ends a broker's reader for good is a :class:`~keeplast.errors.CorruptError`.
 
 For each leader epoch a broker keeps start offset -> segment. A segment that is finished takes the
-place of what starts at the same offset, and of those at the end that do not reach beyond it; it
+place of what starts at the same offset, and of those at the end that do not reach beyond it. It
 does not take away what starts later and reaches as far as it does. So a merge in the middle of a
 log hides its first source only, until the others are deleted (KAFKA-20932).
 
 Answers to ``RemoteLogMetadataCache``, ``RemoteLogLeaderEpochState`` and
 ``RemoteLogSegmentState.isValidTransition`` of 3.9 and 4.3; tiering.md section 1.
 
-What stands of a tiered partition in a live cluster: what brokers serve, hide, and wait for.
-
-The rule: **this is what brokers say of their remote tier**, from the metadata topic and the log's
-offsets alone; no object is looked at.
+A tiered partition's state is the segments that brokers serve, hide, and wait for. The rule: **this
+is what brokers say of their remote tier**, from the metadata topic and the log's offsets alone; no
+object is looked at.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ class PartitionCache:
         self._epochs: dict[int, _EpochMap] = {}
 
     def copy(self) -> PartitionCache:
-        """Return one that is told further events by itself."""
+        """Return one that takes further events by itself."""
         made = PartitionCache()
         made._segments = dict(self._segments)
         made._epochs = {
@@ -259,13 +258,13 @@ class PartitionCache:
 
 
 class ClusterCache:
-    """What brokers know of every partition that some partitions of the metadata topic tell of."""
+    """What brokers know of every partition that some partitions of the metadata topic name."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicIdPartition, PartitionCache] = {}
 
     def copy(self) -> ClusterCache:
-        """Return one that is told further events by itself."""
+        """Return one that takes further events by itself."""
         made = ClusterCache()
         made.partitions = {name: each.copy() for name, each in self.partitions.items()}
         return made
@@ -312,6 +311,7 @@ def _poison(problem: str, state: object) -> CorruptError:
         f"{problem}: brokers that read it stop reading",
         expected="what a broker writes",
         found=getattr(state, "name", state),
+        code="K442",
     )
 
 
@@ -337,8 +337,8 @@ class RemotePartitionStatus:
 
     ``served`` is read by clients, ``hidden`` is whole and not read, ``copying`` was announced and
     not finished, ``deleting`` waits for its objects to go. ``holes`` are offsets that nothing
-    serves: who reads them is sent elsewhere, or stops. ``remote_start`` and ``remote_end`` are None
-    while nothing is served.
+    serves: a reader of them is sent elsewhere, or stops. ``remote_start`` and ``remote_end`` are
+    None while nothing is served.
     """
 
     topic: str

@@ -1,17 +1,20 @@
 """``__remote_log_metadata`` read from its beginning to its end, and folded as brokers fold it.
 
-The rule: **what a broker could not read, or would stop at, is told with its offset and nothing is
-concluded from what stands behind it.** Brokers replay the topic from offset 0 at every start, so a
-fold is whole only where offset 0 is still there.
+The rule: **a record that a broker could not read, or would stop at, is reported with its offset,
+and nothing is concluded from later records.** Brokers replay the topic from offset 0 at every
+start, so a fold is whole only where offset 0 is still there.
 
-A fold of one partition of the metadata topic, kept, so that a second look costs what is new.
+A fold of one partition of the metadata topic is kept, so that a second look costs what is new. The
+second rule: **it is a cache, and is gone on with only where its metadata topic is still the one
+that is there**:
 
-The rule: **it is a cache, and is gone on with only where its metadata topic is still the one that
-is there**: the same cluster, topic id and partition count, an end and a leader epoch that are not
-behind it, and the very record before its offset, by digest and by the leader epoch that it was
-taken in. No client is told the CRC of a batch; value and epoch of its last record stand for it, and
-by Kafka's replication the same epoch at the same offset has the same log before it. Content that is
-damaged, or of other rules, is as if there were none; nobody but :func:`decode_checkpoint` reads it.
+* the same cluster, topic id and partition count;
+* an end and a leader epoch that are not lower;
+* the very record before its offset, by digest and by the leader epoch that it was taken in.
+
+No client sees the CRC of a batch; value and epoch of its last record stand for it. By Kafka's
+replication the same epoch at the same offset has the same log before it. Content that is damaged,
+or of other rules, counts as absent; only :func:`decode_checkpoint` reads it.
 
 ::
 
@@ -112,7 +115,9 @@ class FoldPoint:
 
 @dataclass(frozen=True, slots=True)
 class FoldCheckpoint:
-    """What brokers know at ``point``, of ``record_count`` records; ``cache`` is not told more."""
+    """What brokers know at ``point``, of ``record_count`` records; ``cache`` takes no more
+    events.
+    """
 
     point: FoldPoint
     cache: ClusterCache
@@ -300,12 +305,15 @@ def _digest(content: bytes, head_size: int) -> bytes:
 
 def _damaged(expected: object, found: object) -> CorruptError:
     return CorruptError(
-        "a kept fold of the metadata topic cannot be read", expected=expected, found=found
+        "a kept fold of the metadata topic cannot be read",
+        expected=expected,
+        found=found,
+        code="K442",
     )
 
 
 FAULTS_MAX = 100
-"""How many faults of one partition are told; one is enough to stop a broker."""
+"""How many faults of one partition are reported; one is enough to stop a broker."""
 
 
 @dataclass(slots=True)
@@ -324,12 +332,13 @@ class FoldedMetadata:
             first = self.faults[0]
             raise RefusedError(
                 f"{METADATA_TOPIC} cannot be followed as brokers do: {first.problem}; see "
-                f"keeplast place check. partition={first.partition} offset={first.offset}"
+                f"keeplast place check. partition={first.partition} offset={first.offset}",
+                code="K442",
             )
 
 
 def partitions_of(topics: Iterable[TopicFacts], metadata_topic: TopicFacts) -> list[int]:
-    """Return which partitions of the metadata topic tell of ``topics``, ascending."""
+    """Return which partitions of the metadata topic are about ``topics``, ascending."""
     count = metadata_topic.partition_count
     return sorted(
         {
@@ -349,7 +358,7 @@ def fold_metadata(
 ) -> FoldedMetadata:
     """Read ``partitions`` of the metadata topic to their present ends and fold them.
 
-    ``progressed`` is told how many offsets were passed. ``kept`` may know an earlier fold of a
+    ``progressed`` receives how many offsets were passed. ``kept`` may know an earlier fold of a
     partition, of this cluster; where the topic does not go on from it, it is read from its
     beginning. A fault ends its partition. Errors are the client's.
     """
@@ -357,7 +366,9 @@ def fold_metadata(
     ranges = client.read_ranges(metadata_topic)
     for partition in partitions:
         if partition >= len(ranges):
-            raise InvalidError(f"no such partition of {METADATA_TOPIC}. partition={partition}")
+            raise InvalidError(
+                f"no such partition of {METADATA_TOPIC}. partition={partition}", code="K115"
+            )
         held = folded.ranges[partition] = ranges[partition]
         require_beginning(folded, partition, held.start)
         base = None if folded.faults else kept(partition)
@@ -380,7 +391,7 @@ def _go_on(
     held: OffsetRange,
     progressed: Callable[[int], object],
 ) -> bool:
-    """Fold what came behind ``base``; False, and nothing is folded, when it does not fit."""
+    """Fold the records after ``base``; False, and nothing is folded, when it does not fit."""
     point = base.point
     is_same = (point.topic_id, point.partition_count) == (
         metadata_topic.topic_id, metadata_topic.partition_count,

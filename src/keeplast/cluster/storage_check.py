@@ -1,9 +1,10 @@
 """Whether a round could do its work in a remote tier, and whether deletion frees anything.
 
-The rule: **each right that is missing is named, and nothing stays behind**. One segment that
-brokers serve is opened of each topic: who names another bucket or prefix than the brokers' finds
-nothing, and would take that for damage later. Only then a probe is written among keeplast's own
-objects, read, and removed: a right to delete that is missing shows nowhere else before a claim.
+The rule: **each right that is missing is named, and nothing is left there**. One segment that
+brokers serve is opened of each topic. An operator who names another bucket or prefix than the
+brokers' finds nothing, and would take that for damage later. Only then a probe is written among
+keeplast's own objects, read, and removed: a right to delete that is missing shows nowhere else
+before a claim.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def not_stored(error: FileNotFoundError) -> str:
 
 
 def read_stored(layout: RemoteLayout, segment: RemoteLogSegment) -> None:
-    """Read the description, a file beside the log, and the log's first byte.
+    """Read the description, a file next to the log, and the log's first byte.
 
     FileNotFoundError for what is not there; errors otherwise as the layout's.
     """
@@ -150,7 +151,7 @@ class _StoragePlace:
         )  # fmt: skip
 
     def warnings(self, *, hides: bool) -> Iterator[AttachFinding]:
-        """Yield why what is deleted may stay and cost; ``hides`` says that an object told so."""
+        """Yield why deleted objects may stay and cost; ``hides`` says that an object shows it."""
         if hides:
             yield AttachFinding(
                 "bucket-versions", Severity.WARNS, None,

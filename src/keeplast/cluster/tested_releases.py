@@ -1,12 +1,12 @@
-"""Which release brokers are of, as far as a client is told: by the names of their settings.
+"""Which release brokers are of, as far as a client can see: by the names of their settings.
 
-No broker tells its release. What it does tell is every setting that it has, and each release so far
-has some that the one before it did not. The rule: **a broker whose settings are not exactly those
-of a tested release is of one that was not tested**: an older or newer one, or a build of one's own.
-A patch release changes none, and cannot be told from its neighbours.
+No broker reports its release. A broker does report every setting that it has, and each release so
+far has some that the one before it did not. The rule: **a broker whose settings are not exactly
+those of a tested release is of an untested one**. That is an older or newer one, or a build of
+one's own. A patch release changes none, so a client cannot see which patch it is.
 
-Pure. The names are those that brokers of 3.9.1 and 4.3.0 tell (``DescribeConfigs``); those are held
-against the brokers of the tests.
+Pure. The names are those that brokers of 3.9.1 and 4.3.0 report (``DescribeConfigs``); those are
+held against the brokers of the tests.
 """
 
 from __future__ import annotations
@@ -188,13 +188,13 @@ SETTINGS: Mapping[str, frozenset[str]] = {
     "3.9.1": frozenset((_BOTH + _ONLY_3_9).split()),
     "4.3.0": frozenset((_BOTH + _ONLY_4_3).split()),
 }
-"""What brokers of a tested release tell of, by release."""
+"""What brokers of a tested release report, by release."""
 TESTED_VERSIONS = tuple(SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
 class UntestedRelease:
-    """Why a broker is of no tested release: what it speaks, lacks, or has besides.
+    """Why a broker is of no tested release: what it speaks, lacks, or has in addition.
 
     ``nearest`` is the tested release that it is like, by :data:`PROTOCOL`.
     """
@@ -233,9 +233,9 @@ def find_untested(broker: BrokerFacts) -> UntestedRelease | None:
 
 
 def _difference(broker: BrokerFacts, version: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what ``broker`` lacks of a release's settings, and what it has of itself besides.
+    """Return what ``broker`` lacks of a release's settings, and what it has of itself in addition.
 
-    What somebody has set may be a plugin's, or a mistake: only what nobody has set is the broker's.
+    A setting that was set may be a plugin's, or a mistake: only what is not set is the broker's.
     """
     names = SETTINGS[version]
     return (

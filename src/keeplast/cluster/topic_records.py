@@ -2,8 +2,8 @@
 
 The rule: **no group is joined and no offset committed**; a principal that may describe and read the
 topic is enough. Memory is what the client holds of a partition, ``QUEUED_KIB`` at most and one
-fetch beside it. What brokers keep from a reader is told by name: a reader that stops is as bad as a
-record that is gone.
+fetch more. A record that brokers keep from a reader is reported by name: a reader that stops is as
+bad as a record that is gone.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ConsumedRecord:
 
 
 class RecordReader(Protocol):
-    """Who reads a topic; see :class:`~keeplast.cluster.client.ClusterClient`."""
+    """A reader of a topic; see :class:`~keeplast.cluster.client.ClusterClient`."""
 
     def read_records(
         self, topic: str, partition: int, held: OffsetRange, *, is_committed: bool
@@ -133,7 +133,8 @@ def read_records(
                 if unreached:
                     raise UnavailableError(
                         f"no broker answers a reader. partition={name} offset={expected} "
-                        f"error={unreached}"
+                        f"error={unreached}",
+                        code="K401",
                     )
                 raise _not_served(name, expected, "nothing for a minute")
     finally:
@@ -141,7 +142,7 @@ def read_records(
 
 
 def is_of_group(error: KafkaError) -> bool:
-    """Return whether an error says that the principal may not join a group, which nobody does.
+    """Return whether an error says that the principal may not join a group, which no reader does.
 
     The client asks for the coordinator of its group, whatever it is used for.
     """
@@ -151,7 +152,7 @@ def is_of_group(error: KafkaError) -> bool:
 def _not_served(name: str, offset: int, found: str) -> CorruptError:
     return CorruptError(
         "brokers do not serve an offset, and a consumer stops there",
-        path=name, expected=f"records from offset {offset} on", found=found,
+        path=name, expected=f"records from offset {offset} on", found=found, code="K442",
     )  # fmt: skip
 
 

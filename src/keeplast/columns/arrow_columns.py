@@ -5,9 +5,9 @@ has the bytes from ``ends[r]`` to ``ends[r + 1]``, so both begin with a zero. He
 column: row ``r`` has the headers from ``ends[HEADERS, r]`` to ``ends[HEADERS, r + 1]``, and those
 have ends and bytes of their own.
 
-The buffers are filled from window to window until one of them is full; where that happened is in
-the cursor, so that no batch has to fit as a whole and memory is bounded by the buffers. Everything
-is parsed as :mod:`keeplast.columns.rows` does, and nothing is believed that was not checked.
+The buffers are filled from window to window until one of them is full. Where that happened is in
+the cursor. So no batch has to fit as a whole and memory is bounded by the buffers. Everything is
+parsed as :mod:`keeplast.columns.rows` does, and nothing is believed that was not checked.
 """
 
 from __future__ import annotations
@@ -136,8 +136,9 @@ def fill_columns(
 
     Batches with VERDICT ``DELETE`` have none. ``selected`` is empty, or says by row of the slice
     (FIRST_ROW and up) which are wanted. Returns OK when the batches or the buffers are exhausted
-    (the cursor's BATCH is ``last``, or below it), TOO_MANY when not even one record fits into
-    empty buffers (the cursor says what it needs), or what is wrong with the cursor's batch.
+    (the cursor's BATCH is ``last``, or below it). TOO_MANY says that not even one record fits into
+    empty buffers (the cursor says what it needs). Any other code is what is wrong with the cursor's
+    batch.
     """
     uses_selection = selected.shape[0] > 0
     # A record without a timestamp lies in no range of times; -1 is not the end of 1969 here.

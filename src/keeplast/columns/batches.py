@@ -1,20 +1,17 @@
 """The batches of a window: the table that has a row for each, and how they are found and checked.
 
-The table of batches of a window: one row a batch, one column a constant below.
+*The table* has one row a batch, one column a constant below. A window is a run of whole batches of
+one segment in one byte array. Positions are relative to the array they point into; offsets and
+timestamps are absolute. A batch of magic 0 or 1 has one row too: an uncompressed message is its own
+batch, a compressed wrapper is one batch.
 
-A window is a run of whole batches of one segment in one byte array. Positions are relative to the
-array they point into; offsets and timestamps are absolute. A batch of magic 0 or 1 has one row
-too: an uncompressed message is its own batch, a compressed wrapper is one batch.
+``PAYLOAD_*`` says where the batch's records lie *in the record layout of magic 2*. That is in the
+window itself (``PAYLOAD_IN`` 0), in the scratch array (1), or nowhere yet (-1). Compressed batches
+are decompressed, and old messages converted, into the scratch array.
 
-``PAYLOAD_*`` says where the batch's records lie *in the record layout of magic 2*: in the window
-itself (``PAYLOAD_IN`` 0), or in the scratch array (1) into which compressed batches are
-decompressed and old messages are converted, or nowhere yet (-1).
-
-Finds the batches of a window and checks their CRCs.
-
-A batch is trusted to the extent of its size field only: everything else in its header is copied
-to the table as found. Kafka's counterparts are ``ByteBufferLogInputStream`` and
-``DefaultRecordBatch``; formats.md sections 1.1, 1.2 and 1.5.
+*Finding.* A batch is trusted to the extent of its size field only: everything else in its header is
+copied to the table as found. Its CRC is checked. Kafka's counterparts are
+``ByteBufferLogInputStream`` and ``DefaultRecordBatch``; formats.md sections 1.1, 1.2 and 1.5.
 """
 
 from __future__ import annotations
@@ -194,7 +191,7 @@ def scan_batches(window, length, table):
     Returns (batches, consumed bytes, marks, largest batch, code). Stops without a code before a
     batch that is cut by the end of the window, when fewer than 18 bytes remain, or when the table
     is full. A code describes the batch that starts at the consumed position. The marks say what
-    occurs at all, so that nobody has to look for what is not there.
+    occurs at all, so that no pass has to look for what is not there.
     """
     position = 0
     n = 0

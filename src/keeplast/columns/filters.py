@@ -124,7 +124,7 @@ def note_kept(
 def _next_bit(state, bits):
     """Return the next state of a hash's probes, and the bit in ``[0, bits)`` that it names.
 
-    Each probe is mixed anew: with a constant stride, filters this sparse would find what shares
+    Each probe is mixed again: with a constant stride, filters this sparse would find what shares
     two numbers with a key that is there.
     """
     state += np.uint64(0x9E3779B97F4A7C15)
@@ -163,7 +163,7 @@ def find_any(words, bits, probes, hashes, count):
 def filter_shape(keys: int, fpp: float) -> tuple[int, int]:
     """Return bits, a multiple of 64, and probes of a filter for ``keys``.
 
-    ``fpp`` is how often as many keys again, none of which is there, find one that seems to be: a
+    ``fpp`` is how often as many keys again, which are not there, find one that seems to be. A
     segment is read in vain when a single one of a round's keys does, so that a rate for one key
     would say nothing.
     """

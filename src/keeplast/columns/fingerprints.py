@@ -1,8 +1,8 @@
 """Fingerprints of keys, records and batches for ``verify``: equal bytes, equal numbers.
 
 A polynomial in two random points modulo 2^61 - 1. Two different strings of n bytes agree with
-probability (n / 7 / 2^61)^2 whatever the strings are, so nobody can craft a pair; and it shares
-nothing with the hash by which the cleaner tells keys apart, so that a fault there shows here.
+probability (n / 7 / 2^61)^2 whatever the strings are, so a pair cannot be crafted. It shares
+nothing with the hash that distinguishes keys in the cleaner, so that a fault there shows here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _extend(data, at, length, h0, h1, seeds):
     head = np.uint64(length + 1)
     h0, h1 = _step(h0, r0, head), _step(h1, r1, head)
     end = at + length
-    # The load takes eight bytes, of which seven are used.
+    # The load takes eight bytes; seven of them are used.
     while end - at >= 8:
         word = load_le64(data, at) & _LOW_56
         h0, h1 = _step(h0, r0, word), _step(h1, r1, word)

@@ -2,20 +2,19 @@
 
 A kernel is a plain function over arrays. It never raises: it returns a code from this module and
 the position of what it refused, and the caller makes the :class:`CorruptError`. Array bounds are
-not checked by the compiler, so every kernel checks each length that it reads from data before
-it follows it.
+not checked by the compiler, so every kernel checks each length that it reads from data before it
+follows it.
 
 A kernel is made ready by its first call: its machine code is loaded from the cache, or compiled and
 kept there. So a command compiles what its log needs and nothing else. The cache's folder is set by
 :mod:`keeplast.columns` before this module is imported.
 
-Lowers what kernels are made of: a part is linked into each kernel that calls it, nowhere else.
+A *part* is what kernels are made of: it is linked into each kernel that calls it, nowhere else.
+Numba would make each helper a function of its own: optimized, translated and wrapped for Python and
+for C, although only kernels ever call it. A part is typed and written down once; only the kernels
+that it has become part of are optimized and translated.
 
-Numba would make each helper a function of its own: optimized, translated and wrapped for Python
-and for C, although nobody but a kernel ever calls it. A part is typed and written down once; only
-the kernels that it has become part of are optimized and translated.
-
-The rule: a part has no address. It cannot be called from Python, nor be handed to a kernel; and it
+The rule: a part has no address. It cannot be called from Python, nor be handed to a kernel. It
 takes every signed number as an int64, so that ``f(0)`` and ``f(i)`` are one part and not two.
 """
 
@@ -43,7 +42,7 @@ class _PartLibrary(JITCodeLibrary):
     """The code of one part and of those that it calls, as it was written down."""
 
     def finalize(self) -> None:
-        """Collect what is called; whoever links this library optimizes all of it."""
+        """Collect what is called; the library that links this one optimizes all of it."""
         for library in dict.fromkeys(self._linking_libraries):
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
         self._finalized = True
@@ -60,7 +59,7 @@ class _PartLowering(NativeLowering):
         state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
         state.flags.no_compile = True
         super().run_pass(state)
-        key = object()  # by which calls are found; elsewhere it is the function for Python to call
+        key = object()  # calls are found by it; elsewhere it is the function for Python to call
         state["cr"] = state["cr"]._replace(cfunc=key)
         state.targetctx.insert_user_function(key, state["cr"].fndesc, [state.library])
         return True
@@ -150,7 +149,7 @@ _KERNELS: list[_Kernel] = []
 # array; whatever it fills is handed in.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
-# Nobody calls from C.
+# Nothing calls from C.
 _KERNEL: dict[str, Any] = {"no_cfunc_wrapper": True}
 
 
@@ -165,7 +164,7 @@ def outline(function: Callable[..., Any]) -> Any:
 
 
 class KernelLocator:
-    """Tells numba where a kernel is kept: in the cache folder, wherever its source lies.
+    """Shows numba where a kernel is kept: in the cache folder, wherever its source lies.
 
     Numba's own locators put a digest of the source's path between, so that machine code would be
     lost with every move of the package. The folder is named by the content of all sources, so
@@ -182,7 +181,7 @@ class KernelLocator:
         return cls(function, source)
 
     def ensure_cache_path(self) -> None:
-        """Do nothing: whoever chose the folder has made it."""
+        """Do nothing: the folder was made when it was chosen."""
 
     def get_cache_path(self) -> str:
         """Return the folder."""
@@ -193,7 +192,7 @@ class KernelLocator:
         return ""
 
     def get_disambiguator(self) -> str:
-        """Return what tells functions of one name apart, and processors.
+        """Return what distinguishes functions of one name, and processors.
 
         Numba keeps one list for all processors, and two that add to it at once would give two
         processors one file of machine code.
@@ -255,7 +254,8 @@ class _Kernel(event.Listener):
         """Load the machine code that the cache has; say whether it has any.
 
         Numba does the same in :meth:`compile`, but first imports and registers everything that code
-        can be made of, which whoever has code needs nothing of and waits a quarter of a second for.
+        can be made of. That takes a quarter of a second, and a process that has code needs nothing
+        of it.
         """
         dispatcher = self.dispatcher
         found = dispatcher._cache._load_overload(self._signature, dispatcher.targetctx)
@@ -317,6 +317,6 @@ def make_ready(name: str) -> None:
 
 
 def load() -> None:
-    """Make every kernel ready, for whoever takes the cache's folder elsewhere."""
+    """Make every kernel ready, for a caller that takes the cache's folder elsewhere."""
     for each in _KERNELS:
         each.ready()

@@ -1,13 +1,12 @@
-"""Machine instructions that a kernel cannot spell in Python: unaligned loads and stores, memcpy,
-the CRC-32C step.
+"""What a kernel cannot spell in Python: unaligned loads and stores, memcpy, the CRC-32C step,
+varints.
 
 Nothing here checks a bound: the caller has. Big-endian is Kafka's order on disk; little-endian is
 what SipHash and the CRC instruction read.
 
-Varints inside kernels, as the JVM reads and writes them.
-
-A reader returns (value, next position); the position is -1 when the number runs past ``end`` or
-past its last permitted byte. Excess bits of the last byte are dropped, as Java does.
+Varints are as the JVM reads and writes them. A reader returns (value, next position); the position
+is -1 when the number runs past ``end`` or past its last permitted byte. Excess bits of the last
+byte are dropped, as Java does.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ def copy_bytes(
 def table_at(typing_context: Any, address: Any, rows: Any, words: Any) -> Any:
     """Return the uint64 table of ``rows`` by ``words`` that begins at an address.
 
-    Whoever gave the address keeps the table alive until the kernel has returned.
+    The caller that gave the address keeps the table alive until the kernel has returned.
     """
     if not all(isinstance(each, types.Integer) for each in (address, rows, words)):
         return None
@@ -406,7 +405,7 @@ def _is_shortest(data, start, at, bytes_max, last_max):
 def is_shortest_varint(data, start, at):
     """Say whether the varint in ``data[start:at]``, which was read, is as a writer makes it.
 
-    Its last byte tells: a 0 there adds nothing, and of a fifth one four bits count.
+    Its last byte shows it: a 0 there adds nothing, and of a fifth one four bits count.
     """
     return _is_shortest(data, start, at, 5, 0x0F)
 

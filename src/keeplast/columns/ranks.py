@@ -1,36 +1,28 @@
 """Key maps that do more than the plain one: that note, that rank by version, that join others.
 
-The version of each record, for the strategies ``timestamp`` and ``header`` (KIP-280).
+*Versions* of records serve the strategies ``timestamp`` and ``header`` (KIP-280). They take a
+second walk over records that :mod:`keeplast.columns.rows` has parsed: every length in them has been
+checked and is not checked again. The strategy ``offset`` never comes here. A row that has a version
+gets HAS_VERSION in its flags and the version in its column. A row without one, whatever the reason,
+gets version 0 and no flag. In a header no number stands for "none": -1 and the smallest number are
+versions like any other. A timestamp of -1 is none. cleaning.md section 9.2.
 
-A second walk over records that :mod:`keeplast.columns.rows` has parsed: every length in them has
-been checked and is not checked again. The strategy ``offset`` never comes here.
-
-A row that has a version gets HAS_VERSION in its flags and the version in its column; a row without
-one, whatever the reason, gets version 0 and no flag. In a header no number stands for "none": -1
-and the smallest number are versions like any other. A timestamp of -1 is none. cleaning.md section
-9.2.
-
-A key map that notes in a ledger how each record stands, while it learns the winners.
-
-The notes are right only while offsets ascend, so that an offset names one record;
+*Noting.* :class:`NotingKeyMap` notes in a ledger how each record stands, while it learns the
+winners. The notes are right only while offsets ascend, so that an offset names one record;
 :meth:`NotingKeyMap.forget_notes` when they do not. A map that ranks by more than the offset notes
-in its own way: :mod:`keeplast.columns.ranks`.
+in its own way.
 
-The key map that ranks by version: the greatest (has a version, version, offset) of a key.
-
-A slot is four words: two hash halves, a *mark* and the version. A record's mark is
-``2 * offset + has_version``, and is stored plus 2, so that 0 still says empty and 1 announced; the
-largest offset that Kafka can assign, 2^63 - 2, just fits. The version lies beside it as it is: a
-missing one is told by the mark, never by a number. Blocks have the same four words with the plain
-mark.
-
+*Ranking by version.* The winner is the greatest (has a version, version, offset) of a key. A slot
+is four words: two hash halves, a *mark* and the version. A record's mark is
+``2 * offset + has_version``, and is stored plus 2, so that 0 still says empty and 1 announced. The
+largest offset that Kafka can assign, 2^63 - 2, just fits. The version lies next to it as it is: the
+mark shows a missing one, never a number. Blocks have the same four words with the plain mark.
 Everything else is :mod:`keeplast.columns.winners`: shards, homes, probing, growth. cleaning.md 9.2.
 
-Key maps of tasks that each know a part of a log: what one hands over, and who loses to another.
-
-The best record of a key in one part may be outranked by that of another part. A part's map gives
-its rows away (:class:`PartKeyMap`); a map of all of them then says which of these rows lose
-(:class:`RivalKeyMap`). By offset alone; :mod:`keeplast.columns.winners` has the tables.
+*Joining.* Tasks may each know a part of a log. The best record of a key in one part may be
+outranked by that of another part. A part's map gives its rows away (:class:`PartKeyMap`). A map of
+all of them then says which of these rows lose (:class:`RivalKeyMap`). By offset alone;
+:mod:`keeplast.columns.winners` has the tables.
 """
 
 from __future__ import annotations
@@ -63,8 +55,10 @@ from keeplast.model.partition import NO_TIMESTAMP
 
 HAS_VERSION = 8
 MALFORMED_VERSION = 16
-"""Flags of a row, beside those of :mod:`keeplast.columns.rows`: it has a version; its header is
-there and holds none."""
+"""More flags of a row than :mod:`keeplast.columns.rows` has.
+
+In this order: the row has a version; its header is there and holds none.
+"""
 
 VERSION_BYTES = 8
 
@@ -76,8 +70,8 @@ _ABSENT = -2
 def _find_header(data, at, end, name):
     """Return position and length of the value of the last header ``name`` of one record.
 
-    ``at`` is behind the record's length field. The length is negative when the value is null and
-    ``_ABSENT`` when there is no such header.
+    ``at`` is the position after the record's length field. The length is negative when the value is
+    null and ``_ABSENT`` when there is no such header.
     """
     _delta, at = read_varlong(data, at + 1, end)
     _delta, at = read_varint(data, at, end)
@@ -200,7 +194,9 @@ def _insert_rows(table, block, first, last, first_offset, standings):
     "int64(int64[:, ::1], uint64[:, ::1], int64[::1], int64[::1], int64, int64, int64, uint8[::1])"
 )
 def insert_noting(shards, block, at, ends, first, last, first_offset, standings):
-    """Do what :func:`keeplast.columns.winners.insert` does, and note who wins and who lost."""
+    """Do what :func:`keeplast.columns.winners.insert` does, and note which record wins and which
+    lost.
+    """
     for shard in range(first, last):
         table = table_at(shards[shard, ADDRESS], shards[shard, SLOTS], block.shape[1])
         while at[shard] < ends[shard]:
@@ -327,8 +323,8 @@ def _insert_ranked_rows(table, block, first, last, first_offset, standings):
 def insert_greater(shards, block, at, ends, first, last, first_offset, standings):
     """Store the ranks of block rows whose key is new or has a lower one.
 
-    Rows and result as in :func:`keeplast.columns.winners.insert`. Notes who wins and who lost in
-    the ledger that begins at ``first_offset``.
+    Rows and result as in :func:`keeplast.columns.winners.insert`. Notes which record wins and which
+    lost in the ledger that begins at ``first_offset``.
     """
     for shard in range(first, last):
         table = table_at(shards[shard, ADDRESS], shards[shard, SLOTS], block.shape[1])
@@ -403,7 +399,7 @@ class RankedKeyMap(NotingKeyMap):
     """Winners by rank of the dirty keys of one partition and round.
 
     The dirty section is :meth:`put`, in any order, then the clean section is given to
-    :meth:`raise_known`: afterwards the map knows each dirty key's winner wherever that lies, and
+    :meth:`raise_known`. Afterwards the map knows each dirty key's winner wherever that lies, and
     changes no more.
     """
 

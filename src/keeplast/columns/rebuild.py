@@ -1,4 +1,4 @@
-"""Writes the batches that remain: copied, emptied or rebuilt.
+"""Writes the batches that remain (copied, emptied or rebuilt) and derives their index entries.
 
 A rebuilt batch keeps base offset, last offset, leader epoch, producer fields, codec, timestamp
 type, transactional and control bits. Its base timestamp becomes the delete horizon, or the
@@ -9,12 +9,11 @@ first to its last retained record (F1). Sources: ``MemoryRecords.buildRetainedRe
 Records of compressed batches are written first (:func:`pack_payloads`) for the codec to run over;
 then :func:`emit` writes everything in order.
 
-Derives offset and time index entries while batches are appended to a segment.
-
-One rule for cleaned segments and for indexes rebuilt in memory would be wrong: the cleaner counts
-bytes since the last entry *before* adding a batch and may index a batch only after more than
-``index.interval.bytes`` of others (F3), which is also what recovery does by positions
-(formats.md section 2.4). The two agree, so one kernel serves both.
+Offset and time index entries are derived while batches are appended to a segment. One kernel serves
+cleaned segments and indexes rebuilt in memory, because the two rules agree. The cleaner counts
+bytes since the last entry *before* adding a batch. It may index a batch only after more than
+``index.interval.bytes`` of others (F3). Recovery does the same by positions (formats.md section
+2.4).
 
 State (5): bytes since the last entry, maximum timestamp so far, its offset, last indexed
 timestamp, position of the next batch.

@@ -1,11 +1,10 @@
 """Records of batches as rows, and the identity of their keys.
 
-The identity of a key inside one round: a keyed 128-bit SipHash.
-
-The hash key is random per round, so that nobody can craft two keys with one identity; ten
-thousand million keys collide with probability 10^-19. One compression round and three
-finalisation rounds (SipHash-1-3): the output is never shown, so the stronger 2-4 buys nothing.
-Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", with its 128-bit variant.
+The identity of a key inside one round is a keyed 128-bit SipHash. The hash key is random per round,
+so that two keys with one identity cannot be crafted; ten thousand million keys collide with
+probability 10^-19. One compression round and three finalisation rounds (SipHash-1-3): the output is
+never shown, so the stronger 2-4 buys nothing. Source: Aumasson and Bernstein, "SipHash: a fast
+short-input PRF", with its 128-bit variant.
 """
 
 from __future__ import annotations
@@ -190,10 +189,10 @@ def parse_rows(
     """Fill rows from the batches ``[first, last)``, rows starting at ``first_row``.
 
     Batches with VERDICT ``DELETE`` get no rows. ``standings`` receives what the ``notes`` of a
-    ledger that starts at offset ``first_noted`` say, and ``hashes`` (rows, 2) the identity of the
-    keys of which they say nothing, for their records to be looked up. Returns (next batch, end
-    of the rows, rows with a hash, code); code ``TOO_MANY`` means that the row arrays are full
-    before the next batch, any other code describes the batch ``next batch``.
+    ledger that starts at offset ``first_noted`` say. ``hashes`` (rows, 2) receives the identity of
+    the keys without a note, for their records to be looked up. Returns (next batch, end of the
+    rows, rows with a hash, code). Code ``TOO_MANY`` means that the row arrays are full before the
+    next batch, any other code describes the batch ``next batch``.
     """
     n = first_row
     hashed = 0

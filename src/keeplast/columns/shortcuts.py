@@ -1,21 +1,18 @@
 """Ways past the table of rows for plain batches: keys streamed for the index, losers skimmed off.
 
-Reads keys from the bytes of plain batches: no table, and of a record only what is in front.
-
-For the first pass, which wants offset and key of each record and nothing else. Plain is a batch of
+*Streaming.* The first pass wants offset and key of each record and nothing else. It reads keys from
+the bytes of plain batches: no table, and of a record only what is in front. Plain is a batch of
 magic 2 that is neither compressed nor of a transaction nor control; at any other the stream stops.
-A record may reach beyond the window: where its key ends inside, the rest is stepped over, so that
-values need not be in memory, nor be read.
+A record may reach beyond the window. Where its key ends inside, the rest is stepped over, so that
+values need not be in memory, nor be read. What this does not look at (values, headers, CRCs) the
+second pass does, before anything is committed. Nothing here says what is wrong with a log: a
+refused caller reads it the other way.
 
-What this does not look at (values, headers, CRCs) the second pass does, before anything is
-committed. Nothing here says what is wrong with a log: whoever is refused reads it the other way.
-
-Drops what is known to be superseded while the batches of a window are found.
-
-Where batches are small, most of the second pass goes into describing, judging and stepping over
-batches that go. For a plain data batch the ledger alone says so: when each of its records has a
-later one, nothing else about the round matters, unless the batch must stay as an empty header.
-Such a batch is counted and gets no row; every other one is left to the rules, in the table.
+*Skimming* drops what is known to be superseded while the batches of a window are found. Where
+batches are small, most of the second pass goes into describing, judging and stepping over batches
+that go. For a plain data batch the ledger alone says so. When each of its records has a later one,
+nothing else about the round matters, unless the batch must stay as an empty header. Such a batch is
+counted and gets no row; every other one is left to the rules, in the table.
 
 The rule that follows: what is left out here is what :func:`keeplast.columns.verdicts.judge_rows`
 would drop with the reason SUPERSEDED, and it is checked as strictly, its CRC included.
@@ -203,8 +200,8 @@ def skim_batches(
 ):
     """Do what :func:`keeplast.columns.batches.scan_batches` does, for the second pass.
 
-    Batches of up to ``size_max`` bytes of which nothing stays and whose CRC is right get no row
-    but are counted, and HAS_GAPS is among the marks; so there may be bytes consumed and no batches.
+    Batches of up to ``size_max`` bytes that leave nothing and whose CRC is right get no row but are
+    counted, and HAS_GAPS is among the marks. So there may be bytes consumed and no batches.
     ``bound`` and ``last_records`` are :func:`verdicts.judge_batches`', the notes a ledger's.
     """
     position = 0

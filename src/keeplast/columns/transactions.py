@@ -166,9 +166,10 @@ def list_events(window, scratch, table, first, last, producers, state, aborted, 
     """List what :func:`replay` needs to know of the batches ``[first, last)``.
 
     ``events`` (n, 3) receives last offset, producer id and kind: a marker's type, or DATA. Data is
-    left out while it can change nothing: since the producer's last data that was listed, no
-    marker of it was met and none of its aborted transactions began. ``producers`` and ``state``
-    are of the lister's own, empty at the first batch of a segment. Returns as :func:`follow` does.
+    left out while it can change nothing. That is so when, since the producer's last data that was
+    listed, no marker of it was met and none of its aborted transactions began. ``producers`` and
+    ``state`` are of the lister's own, empty at the first batch of a segment. Returns as
+    :func:`follow` does.
     """
     listed = 0
     for i in range(first, last):
@@ -243,13 +244,13 @@ def move_producers(source, target):
 def end_transactions(window, table, n, kinds, producers, state, order, ended):
     """List the aborted transactions with data that the markers of the first ``n`` batches end.
 
-    ``producers`` has COMMITTED_OPEN and the first offset of each open transaction, and ``n``
-    slots to spare; ``order``
-    (with ``n`` rows to spare) has producer and first offset of those, ascending, among some that
-    have ended since. ``ended`` receives producer id, first offset, offset of the marker, and last
-    stable offset behind it: where the earliest other transaction began, else the next offset.
-    ``kinds`` has the marker type of each compressed control batch; it may be empty without any.
-    The CRCs of control batches are checked. Returns (ended, code, batch of the code).
+    ``producers`` has COMMITTED_OPEN and the first offset of each open transaction, and ``n`` slots
+    to spare. ``order`` (with ``n`` rows to spare) has producer and first offset of those,
+    ascending, among some that have ended since. ``ended`` receives producer id, first offset,
+    offset of the marker, and last stable offset after it: where the earliest other transaction
+    began, else the next offset. ``kinds`` has the marker type of each compressed control batch; it
+    may be empty without any. The CRCs of control batches are checked. Returns (ended, code, batch
+    of the code).
     """
     done = 0
     for i in range(n):

@@ -1,18 +1,17 @@
 """What has to be brought into form before rows are read: old magics, small compressed batches.
 
-Turns messages of magic 0 and 1 into records of the magic 2 layout, in the scratch array.
-
+*Old magics.* Messages of magic 0 and 1 become records of the magic 2 layout, in the scratch array.
 Everything after this sees one record layout. Timestamps are kept as deltas to a base timestamp of
 zero (-1 stays -1, "none"); offsets as deltas to the batch's base offset. Inner messages may have
-another magic than their wrapper (KAFKA-4298). Source: ``AbstractLegacyRecordBatch``;
-formats.md section 1.5.
+another magic than their wrapper (KAFKA-4298). Source: ``AbstractLegacyRecordBatch``; formats.md
+section 1.5.
 
-Decompresses small lz4 and snappy batches without leaving the kernel; finds zstd's in a row.
-
-A call of a codec's library costs as much as decoding some kilobytes, so a log of small compressed
-batches would spend its time on calls. Only what Kafka's own writers write is decoded here: whatever
-is framed differently, or looks wrong in any way, is refused and left to
-:mod:`keeplast.format.compression`, which decides and finds the words. Formats.md section 1.6.
+*Small compressed batches.* Small lz4 and snappy batches are decompressed without leaving the
+kernel; zstd's are found in a row. A call of a codec's library costs as much as decoding some
+kilobytes, so a log of small compressed batches would spend its time on calls. Only what Kafka's own
+writers write is decoded here. Whatever is framed differently, or looks wrong in any way, is refused
+and left to :mod:`keeplast.format.compression`, which decides and finds the words. Formats.md
+section 1.6.
 """
 
 from __future__ import annotations
@@ -165,7 +164,7 @@ SNAPPY = 2
 LZ4 = 3
 
 MARK_BYTES = 16
-"""What tells the payloads apart that :func:`find_payloads` finds."""
+"""What separates the payloads that :func:`find_payloads` finds."""
 
 _LZ4_HEADER_BYTES = 7
 _LZ4_HEADER = np.uint64(0x82_40_60_18_4D_22_04)
@@ -360,9 +359,9 @@ def _snappy(data, at, end, out, to):
 def unpack_small(window, table, first, last, scratch, at):
     """Decompress the small lz4 and snappy batches of ``[first, last)`` to ``scratch[at:]``.
 
-    PAYLOAD_* say where; other batches, and those with VERDICT ``DELETE``, stay as they are.
-    Returns (next batch, end in scratch, code): FULL when there may be no room for the next batch,
-    REFUSED when it must be decompressed by somebody else.
+    PAYLOAD_* say where; other batches, and those with VERDICT ``DELETE``, stay as they are. Returns
+    (next batch, end in scratch, code): FULL when there may be no room for the next batch, REFUSED
+    when it must be decompressed elsewhere.
     """
     for i in range(first, last):
         if table[i, t.PAYLOAD_IN] >= 0 or table[i, t.SIZE] > SMALL_BYTES_MAX:
@@ -391,7 +390,7 @@ def unpack_small(window, table, first, last, scratch, at):
 def find_payloads(table, chosen, scratch, filled, mark, other_mark):
     """Find the payloads of the ``chosen`` batches, which lie in ``scratch[:filled]`` in turn.
 
-    Behind each lie sixteen bytes that nobody could foresee, the two marks: where the records of a
+    After each lie sixteen bytes that could not be foreseen, the two marks. Where the records of a
     batch end somewhere else the batch is refused. PAYLOAD_* say where. Returns how many of the
     batches were found before one that is refused, or not whole.
     """

@@ -1,7 +1,5 @@
 """What of the batches and rows of a window remains: the rules, one function a rule, and their use.
 
-The rules that decide what remains, one function a rule, called by the kernels.
-
 A record goes only for one of five reasons, tested in this order:
 
 1. its transaction was aborted, or it is a marker whose horizon has passed;
@@ -12,16 +10,15 @@ A record goes only for one of five reasons, tested in this order:
 5. it is a tombstone of a segment older than the old-format horizon (magic 0 and 1).
 
 Where readers are waited for, what has passed its horizon goes by (1), (4) and (5) below the offset
-that all of them have read to, and from there on once it has waited long enough: :func:`kept_from`.
+that all of them have read to. From there on it goes once it has waited long enough:
+:func:`kept_from`.
 
 Everything above the key map's last offset stays, because nothing is known about it, unless (1).
 Where versions rank, (4) and (5) wait until nothing that the tombstone outranks can be left: see
 :func:`may_expire`. Answers to ``Cleaner.checkBatchRetention`` and ``shouldRetainRecord``;
 cleaning.md sections 3.4 and 9.3.
 
-Applies the rules to the batches and rows of a window.
-
-Order: :func:`judge_batches` before records are parsed (batches with DELETE never are), then
+In this order: :func:`judge_batches` before records are parsed (batches with DELETE never are), then
 :func:`mark_indexed` for the first pass, or :func:`judge_rows` for the second.
 """
 
@@ -47,8 +44,11 @@ REASONS = 6
 ANY_EXPIRES = 0
 UNCONTESTED_EXPIRES = 1
 UNVERSIONED_EXPIRES = 2
-"""Which tombstones past their horizon may go: all that win (strategy ``offset``); of those below
-``expires_below`` the ones whose key no dirty record has; of these the ones without a version."""
+"""Which tombstones past their horizon may go.
+
+All that win (strategy ``offset``); of those below ``expires_below`` the ones whose key no dirty
+record has; of these the ones without a version.
+"""
 
 
 @inline
@@ -56,9 +56,9 @@ def kept_from(magic, horizon, now, late_now, passed_to, late_to, old_kept_from):
     """Return the offset from which on the tombstones, or the marker, of a batch stay for now.
 
     ``horizon`` is -1 when the batch carries none. Removal happens at ``now == horizon``, below the
-    offset ``passed_to`` that all readers who are waited for have read to, INT64_MAX when nobody is;
-    from there on at ``late_now``, which is ``now`` less the longest wait, and below ``late_to``,
-    which no wait ends. An old format goes by its segment: ``old_kept_from``.
+    offset ``passed_to`` that all readers who are waited for have read to, INT64_MAX without any.
+    From there on it happens at ``late_now``, which is ``now`` less the longest wait, and below
+    ``late_to``, which no wait ends. An old format goes by its segment: ``old_kept_from``.
     """
     if magic < 2:
         return np.int64(old_kept_from)
@@ -80,11 +80,11 @@ def discards_records(is_control, is_unneeded, is_aborted, offset, kept):
 
 @inline
 def batch_verdict(discards, is_last_of_producer, ends_at_bound):
-    """Return what happens to a batch of which no record stays.
+    """Return what happens to a batch without any record that stays.
 
-    Two kinds of batch are kept as an empty header: an active producer's last one, because its
-    sequence number is how the broker recognises a duplicate, and the one that ends at the bound,
-    because it holds the end offset of the round (KAFKA-17076).
+    Two kinds of batch are kept as an empty header. One is an active producer's last one, because
+    its sequence number is how the broker recognises a duplicate. The other is the one that ends at
+    the bound, because it holds the end offset of the round (KAFKA-17076).
     """
     if is_last_of_producer or ends_at_bound:
         return t.RETAIN_EMPTY
@@ -98,11 +98,11 @@ def may_expire(expiry, expires_below, offset, flags, standing):
     """Say whether a winning tombstone may go once its time has come.
 
     By offset a later record always wins, so that nothing comes back. By version a tombstone may be
-    all that holds down a record with a greater offset, one that
+    all that holds down a record with a greater offset. It stays for a record that
 
-    (a) is dirty too: a crash between two groups would take the one and leave the other;
-    (b) is dirty while the tombstone is clean: the same, so no dirty record may have its key;
-    (c) was not indexed because the map filled: then ``expires_below`` is 0, and none may go.
+    (a) is dirty too. A crash between two groups would take the one and leave the other;
+    (b) is dirty while the tombstone is clean. The same holds, so no dirty record may have its key;
+    (c) was not indexed because the map filled. Then ``expires_below`` is 0, and none may go.
     """
     if expiry == ANY_EXPIRES:
         return True
@@ -118,7 +118,7 @@ def record_verdict(
 ):  # fmt: skip
     """Return KEEP or the reason for which one record goes.
 
-    ``standing`` is the record's in the key map; ``kept`` is :func:`kept_from` of its batch,
+    ``standing`` is the record's in the key map; ``kept`` is :func:`kept_from` of its batch.
     ``keeps_keyless`` says whether records without a key stay, as they do in a log that no broker
     compacts. For the rest see :func:`may_expire`.
     """
@@ -139,8 +139,8 @@ def record_verdict(
 def new_horizon(magic, has_horizon, kept, kept_tombstones, is_empty_transaction, now_plus):
     """Return the delete horizon that a batch receives now, or -1.
 
-    Set once, the first time a batch with a retained tombstone, or a marker whose transaction has
-    no data left, is copied; an old-format batch receives it while it becomes magic 2 (F1).
+    Set once, the first time a batch with a retained tombstone, or a marker whose transaction has no
+    data left, is copied. An old-format batch receives it while it becomes magic 2 (F1).
     ``now_plus`` is now + delete.retention.ms in 64-bit arithmetic; negative means never.
     """
     if has_horizon or kept == 0 or now_plus < 0:
@@ -289,7 +289,7 @@ def mark_indexed(rows, first_offset, end_offset, offsets, flags, wanted):
 
 @kernel("int64(int64[:, ::1], int64, int64, int64, int64[::1], uint8[::1], uint8[::1], uint8[::1])")
 def mark_looked_up(table, first, last, map_latest, offsets, flags, standings, wanted):
-    """Mark the rows of batches ``[first, last)`` whose fate the key map has yet to tell."""
+    """Mark the rows of batches ``[first, last)`` that the key map has yet to decide."""
     n = 0
     for i in range(first, last):
         is_data = table[i, t.ATTRIBUTES] & t.CONTROL == 0 and table[i, t.STATE] & t.ABORTED == 0
@@ -396,8 +396,8 @@ def judge_rows(
                 )
                 counters[EMPTIED] += 1
             else:
-                # An old-format batch cannot be empty; Kafka's round fails here for ever.
-                # We keep it as it is: docs/explanation/differences.md (b).
+                # An old-format batch cannot be empty; Kafka's round fails here each time. We keep
+                # it as it is: docs/explanation/differences.md (b).
                 table[i, t.ACTION] = t.ACTION_COPY
                 table[i, t.KEPT] = table[i, t.ROWS]
                 counters[MESSAGES_WRITTEN] += table[i, t.ROWS]

@@ -1,26 +1,24 @@
 """The key map: for every dirty key the offset of its winner, in shards of open-addressing tables.
 
-A table is a zeroed uint64 array of (slots, 3): two hash halves and ``offset + 2``; 0 in the third
-word marks an empty slot, 1 a key that is known without an offset (it counts as absent). The
-shard of a key is the top ``SHARD_BITS`` of the first half, its home slot follows from the next
-32 bits, and probing is linear. A table is never more than ``LOAD_MAX`` full.
+A table is a zeroed uint64 array of (slots, 3): two hash halves and ``offset + 2``. 0 in the third
+word marks an empty slot, 1 a key that is known without an offset (it counts as absent). The shard
+of a key is the top ``SHARD_BITS`` of the first half. Its home slot follows from the next 32 bits,
+and probing is linear. A table is never more than ``LOAD_MAX`` full.
 
-The tables of a map are handed to kernels as *shards*, an int64 row each: the address of its table,
-its slots, and how many keys are in it. So one call does what a block asks of all of them.
+The tables of a map are handed to kernels as *shards*. Each is an int64 row: the address of its
+table, its slots, and how many keys are in it. So one call does what a block asks of all of them.
 
 Keys arrive as *blocks*: rows sorted by shard, (rows, 3) of two halves and the offset, with
 ``starts`` giving each shard's range. The same blocks are what a shuffle carries.
 
-Answers to Kafka's ``SkimpyOffsetMap``; cleaning.md section 2.3.
-
-What the first pass already knows of each record it indexed, by offset: whether it still wins.
-
-A key map is asked by key, which costs the second pass a hash and a walk into a table much larger
-than any cache, for every record. But when a record replaces another in the map, both their
-offsets are at hand: the one is noted as winning, the other as losing, a byte an offset. At the end
-of the pass that is the standing of every record that was indexed, and the second pass reads it
-with the offset alone. A record without a note (not indexed, or outside the ledger) is looked up.
-:mod:`keeplast.columns.ranks` takes the notes.
+A *ledger* has what the first pass already knows of each record it indexed, by offset: whether it
+still wins. A key map is asked by key. That costs the second pass a hash and a walk into a table
+much larger than any cache, for every record. When a record replaces another in the map, both their
+offsets are at hand. The one is noted as winning, the other as losing, a byte an offset. At the end
+of the pass that is the standing of every record that was indexed, and the second pass reads it with
+the offset alone. A record without a note (not indexed, or outside the ledger) is looked up.
+:mod:`keeplast.columns.ranks` takes the notes. The map answers to Kafka's ``SkimpyOffsetMap``;
+cleaning.md section 2.3.
 """
 
 from __future__ import annotations
@@ -399,8 +397,8 @@ class KeyMap:
         """Raise keys to every row of what :meth:`to_block` of another map gave.
 
         Its rows lie as they lay in a table. Put into one that grows meanwhile they would all fall
-        close together, and every search would be long: an empty shard gets its room before, and
-        where another may have to grow, rows come from all over it.
+        close together, and every search would be long. So an empty shard gets its room before.
+        Where another may have to grow, rows come from all over it.
         """
         for shard in range(SHARDS):
             rows = block[int(starts[shard]) : int(starts[shard + 1])]
@@ -456,7 +454,7 @@ class KeyMap:
                 self._shards[shard, KEYS] += new
 
     def find_shard(self, shard: int, block: NDArray[np.uint64]) -> NDArray[np.uint8]:
-        """Return the standing of each row of ``block``, all of which are of this shard."""
+        """Return the standing of each row of ``block``; all rows are of this shard."""
         standings = np.empty(len(block), np.uint8)
         rows = np.arange(len(block), dtype=np.int32)
         self.find(block, starts_of(shard, 0, len(block)), rows, standings)

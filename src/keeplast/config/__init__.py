@@ -1,8 +1,9 @@
 """Files, environment and flags to typed settings; unknown keys refused.
 
-:mod:`~keeplast.config.definitions` is the table, :mod:`~keeplast.config.layers` what each source
-says, :mod:`~keeplast.config.settings` which value counts, :mod:`~keeplast.config.settings` what
-values must not say together, :mod:`~keeplast.config.sources` where they are looked for right now,
-:mod:`~keeplast.config.settings_file` how the file is changed, and
-:mod:`~keeplast.config.selection` which partitions a call is about.
+* :mod:`~keeplast.config.definitions` is the table.
+* :mod:`~keeplast.config.layers` is what each source says.
+* :mod:`~keeplast.config.settings` is which value counts, and what values must not say together.
+* :mod:`~keeplast.config.sources` is where they are looked for right now.
+* :mod:`~keeplast.config.settings_file` is how the file is changed.
+* :mod:`~keeplast.config.selection` is which partitions a call is about.
 """

@@ -4,12 +4,10 @@ Everything else about settings follows from values of :class:`Definition`: parsi
 messages, ``keeplast config`` and the reference page. Answers to ``ConfigDef.ConfigKey`` and
 ``ServerTopicConfigSynonyms``.
 
-Turns the text of a setting into its typed value, or says what is wrong with it.
-
-Every source hands over text, also TOML, so that one parser decides. A list is split at commas;
-spaces around a value mean nothing. Raises ``InvalidError`` that names key, value and source.
-
-Answers to ``ConfigDef.parseType`` and the validators of cleaning.md section 7.
+The text of a setting becomes its typed value, or an error that says what is wrong with it. Every
+source hands over text, also TOML, so that one parser decides. A list is split at commas; spaces
+around a value mean nothing. Raises ``InvalidError`` that names key, value and source. Answers to
+``ConfigDef.parseType`` and the validators of cleaning.md section 7.
 """
 
 from __future__ import annotations
@@ -163,7 +161,8 @@ def setting_value(
             if value == 0:
                 raise InvalidError(
                     f"value outside its range; use at least 1, or -1 for no limit. "
-                    f"key={spelling.key} value='0' source={source}"
+                    f"key={spelling.key} value='0' source={source}",
+                    code="K121",
                 )
             value = max(value, -1)
         # A negative broker value means "no limit" in every unit; only lengths are converted.
@@ -243,12 +242,15 @@ def _parse(definition: Definition, text: str, *, key: str, source: str) -> Value
     if kind is ValueType.DOUBLE:
         if _DOUBLE.fullmatch(text) and math.isfinite(float(text)):
             return float(text)
-        raise InvalidError(f"not a number; correct it. key={key} value={text!r} source={source}")
+        raise InvalidError(
+            f"not a number; correct it. key={key} value={text!r} source={source}", code="K121"
+        )
     if kind is ValueType.BOOLEAN:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
         raise InvalidError(
-            f"neither true nor false; correct it. key={key} value={text!r} source={source}"
+            f"neither true nor false; correct it. key={key} value={text!r} source={source}",
+            code="K121",
         )
     if kind is ValueType.LIST:
         return tuple(item.strip() for item in text.split(",")) if text else ()
@@ -274,7 +276,8 @@ def _no_integer(
     bits = 32 if definition.type is ValueType.INT else 64
     return InvalidError(
         f"not a whole number of {bits} bits{units}; correct it. "
-        f"key={key} value={text!r} source={source}"
+        f"key={key} value={text!r} source={source}",
+        code="K121",
     )
 
 
@@ -291,5 +294,6 @@ def _check_range(definition: Definition, value: Value, *, key: str, source: str)
     if not accepted:
         raise InvalidError(
             f"value outside its range; use {value_range(definition)}. "
-            f"key={key} value={value_text(value)!r} source={source}"
+            f"key={key} value={value_text(value)!r} source={source}",
+            code="K121",
         )

@@ -88,10 +88,9 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         ValueType.LIST,
         (),
         "Consumer groups that must have committed beyond a tombstone or transaction marker before "
-        "it goes, once `delete.retention.ms` has passed: no slow reader misses a deletion, and "
-        "what they have not read takes space. Their offsets are those in the directory's own "
-        "`__consumer_offsets`, or what brokers say (`--bootstrap-server`), as a store needs it and "
-        "attached topics have it. Not in Kafka.",
+        "it goes, once `delete.retention.ms` has passed. No slow reader misses a deletion then, "
+        "and unread ones take space. Their offsets come from the directory's own "
+        "`__consumer_offsets`, or from brokers (`--bootstrap-server`). Not in Kafka.",
         field="tombstones_wait_for_groups",
     ),
     Definition(
@@ -110,7 +109,7 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "segment.bytes",
         ValueType.INT,
         1 << 30,
-        "Size at which a segment rolls and limit of a group: smaller leaves less behind in the "
+        "Size at which a segment rolls and limit of a group: smaller leaves less in the "
         "active segment, larger keeps fewer files.",
         same_key("log.segment.bytes"),
         minimum=14,
@@ -181,8 +180,8 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "local.retention.ms",
         ValueType.LONG,
         -2,
-        "Age at which a segment that is in a tiered store leaves the local disk of its host, -2 as "
-        "`retention.ms`: shorter frees disk, longer spares readers the slower store.",
+        "Age at which a segment that is in a tiered store leaves the local disk of its host. "
+        "-2 is `retention.ms`. Shorter frees disk, longer spares readers the slower store.",
         same_key("log.local.retention.ms"),
         minimum=-2,
         field="local_retention_ms",
@@ -202,9 +201,8 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         ValueType.BOOLEAN,
         False,
         "Whether a local segment of a tiered log with the policy `compact` alone waits to be "
-        "cleaned before local retention takes it: spares downloads, and a cleaner that falls "
-        "behind fills the disk up to the two limits below. Not in Kafka; one of the two readings "
-        "of KIP-1272.",
+        "cleaned before local retention takes it. That spares downloads; a slow cleaner fills the "
+        "disk up to the two limits below. Not in Kafka; one of the two readings of KIP-1272.",
         field="local_delete_requires_clean",
     ),
     Definition(
@@ -237,9 +235,9 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "tier.chunk.bytes",
         ValueType.LONG,
         -1,
-        "How many dirty bytes in object storage a round on one host indexes at a time, -1 "
-        "`segment.bytes`: each chunk reads again what of the clean part its keys are in, so larger "
-        "ones read less and hold more keys in memory. Not in Kafka.",
+        "How many dirty bytes in object storage a round on one host indexes at a time. -1 is "
+        "`segment.bytes`. Each chunk reads the clean segments of its keys again: larger ones read "
+        "less and hold more keys in memory. Not in Kafka.",
         minimum=-1,
         outside=(0,),
         field="tier_chunk_bytes",
@@ -249,7 +247,7 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         ValueType.DOUBLE,
         0.01,
         "How often a segment in object storage is read although it has none of a round's dirty "
-        "keys, when these are as many as its own: lower reads less and makes larger filters; 0 "
+        "keys, when these are as many as its own. Lower reads less and makes larger filters; 0 "
         "makes none. Not in Kafka.",
         minimum=0,
         maximum=0.5,
@@ -259,10 +257,10 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "compaction.strategy",
         ValueType.STRING,
         "offset",
-        "Which record of a key wins (KIP-280): `offset` the last one in the log; `timestamp` the "
-        "one with the greatest timestamp and `header` the one with the greatest version in a "
-        "header, which survives reordering, believes the producer, takes 32 bytes a key instead "
-        "of 24, and reads the clean part of the log once more.",
+        "Which record of a key wins (KIP-280): with `offset` the last one in the log, with "
+        "`timestamp` the greatest timestamp, with `header` the greatest version in a header. The "
+        "last two survive reordering and believe the producer. They take 32 bytes a key instead "
+        "of 24, and read the clean part of the log once more.",
         same_key("log.cleaner.compaction.strategy"),
         choices=("offset", "timestamp", "header"),
         empty_means="offset",
@@ -273,9 +271,9 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "compaction.strategy.header",
         ValueType.STRING,
         None,
-        "Header that carries a record's version for the strategy `header`, which needs it: the "
-        "last one of exactly this name, eight bytes, a signed big-endian number; a record without "
-        "it loses to any that has it.",
+        "Header that carries a record's version for the strategy `header`, which needs it. The "
+        "last one of exactly this name counts: eight bytes, a signed big-endian number. A record "
+        "without it loses to any that has it.",
         same_key("log.cleaner.compaction.strategy.header"),
         field="strategy_header",
     ),
@@ -284,10 +282,9 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         ValueType.LONG,
         0,
         "How long a round in a data directory or a store keeps the segments that it replaced, so "
-        "that `keeplast undo` can put them back, 0 not at all: longer "
-        "leaves more time to notice a mistake, takes the disk or the objects of both logs, and "
-        "lets deleted values lie there so much longer. At most `max.compaction.lag.ms`. Not in "
-        "Kafka.",
+        "that `keeplast undo` can put them back. 0 keeps none. Longer leaves more time to notice "
+        "a mistake. It takes the space of both logs, and deleted values stay so much longer. At "
+        "most `max.compaction.lag.ms`. Not in Kafka.",
         minimum=0,
         maximum=366 * 24 * HOUR_MS,
         field="undo_retention_ms",
@@ -296,9 +293,9 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "keep.versioned.tombstones",
         ValueType.BOOLEAN,
         False,
-        "Whether tombstones that have a version never expire: no late record of an older version "
-        "can bring a key back, and deleted keys take space for ever. Not in Kafka, and without "
-        "effect with the strategy `offset`.",
+        "Whether tombstones that have a version never expire. No late record of an older version "
+        "can bring a key back then, and deleted keys take space for good. Not in Kafka, and "
+        "without effect with the strategy `offset`.",
         same_key("log.cleaner.keep.versioned.tombstones"),
         field="keep_versioned_tombstones",
     ),
@@ -309,9 +306,9 @@ CLUSTER_DEFINITIONS: tuple[Definition, ...] = (
         "log.cleaner.dedupe.buffer.size",
         ValueType.LONG,
         134_217_728,
-        "Bounds the key map when it is set here (24 bytes a key, 32 with a strategy other than "
-        "`offset`; above 1 MiB a thread): less memory, more rounds; unset, the map grows with the "
-        "keys. `--key-map-bytes` beats it.",
+        "Bounds the key map when it is set here: 24 bytes a key, 32 with a strategy other than "
+        "`offset`, above 1 MiB a thread. Less memory means more rounds. Unset, the map grows with "
+        "the keys. `--key-map-bytes` beats it.",
         scope=Scope.CLUSTER,
         field="key_map_bytes",
     ),
@@ -375,8 +372,8 @@ CLUSTER_DEFINITIONS: tuple[Definition, ...] = (
         ValueType.BOOLEAN,
         False,
         "Whether `run` rewrites a clean log only to remove tombstones and markers whose time has "
-        "passed, as `clean --expired` does: frees them without waiting for new data, at the cost "
-        "of a rewrite. Not in Kafka.",
+        "passed, as `clean --expired` does. That waits for no new data and costs a rewrite. Not "
+        "in Kafka.",
         scope=Scope.CLUSTER,
         field="has_expired_rounds",
     ),

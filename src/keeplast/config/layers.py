@@ -1,28 +1,25 @@
-"""What each source says, before anything is decided: flags, environment, file.
+"""What each source says, before anything is decided: flags, environment, file, a broker's file.
 
 A layer holds text by scope. The rule that a reader must not break: *presence decides*. A key that a
 source names is set by it, whatever its value; a key that it does not name is left to the next
 source.
 
-Flags: the topic's spelling is about the chosen topics, the broker's about the cluster.
-Environment: ``KEEPLAST_<KEY>``, upper case, dots as underscores; always about the cluster.
-File (TOML): a ``[cluster]`` table and ``[topic."name"]`` tables; keys may be quoted or dotted.
+*Flags*: the topic's spelling is about the chosen topics, the broker's about the cluster.
 
-What a call chooses: which partitions it is about, and where settings are looked for.
+*Environment*: ``KEEPLAST_<KEY>``, upper case, dots as underscores; always about the cluster.
 
-Plain values, passed on as they are from whoever asks to whoever reads. Imports nothing heavy: the
-command line declares its options as these.
+*File* (TOML): a ``[cluster]`` table and ``[topic."name"]`` tables; keys may be quoted or dotted.
 
-What a broker's ``server.properties`` says of its cluster's settings.
+*What a call chooses*: which partitions it is about, and where settings are looked for. These are
+plain values, passed on as they are from caller to reader. The command line declares its options as
+these, so the module imports nothing heavy.
 
-It is the weakest source: below all that somebody says to keeplast, and below the dynamic settings
-in the directory's metadata log, as on the broker. What it leaves out has Kafka's default on that
-broker, so that with it nothing is assumed.
-
-The rule that a reader must not break: the file holds passwords. Nothing of it is kept or shown but
-the settings that keeplast knows, under the names that a broker knows them by; what a broker ignores
-(a topic's name of a setting) is ignored here too. Answers to ``KafkaConfig`` and
-``DynamicBrokerConfig``.
+*A broker's* ``server.properties`` is the weakest source. It is below all that somebody says to
+keeplast, and below the dynamic settings in the directory's metadata log, as on the broker. What it
+leaves out has Kafka's default on that broker, so that with it nothing is assumed. The rule that a
+reader must not break: the file holds passwords. Nothing of it is kept or shown but the settings
+that keeplast knows, under the names that a broker knows them by. What a broker ignores (a topic's
+name of a setting) is ignored here too. Answers to ``KafkaConfig`` and ``DynamicBrokerConfig``.
 """
 
 from __future__ import annotations
@@ -107,7 +104,9 @@ def flag_pairs(settings: Iterable[str]) -> dict[str, str]:
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
-            raise InvalidError(f"setting without a value; write KEY=VALUE. --config={setting!r}")
+            raise InvalidError(
+                f"setting without a value; write KEY=VALUE. --config={setting!r}", code="K112"
+            )
         found[key.strip()] = text
     return found
 
@@ -130,7 +129,8 @@ def environment_layer(environment: Mapping[str, str]) -> Layer:
             continue
         if variable not in _VARIABLES:
             raise InvalidError(
-                f"unknown variable; {_suggestion(variable, _VARIABLES)}. name={variable}"
+                f"unknown variable; {_suggestion(variable, _VARIABLES)}. name={variable}",
+                code="K120",
             )
         cluster[_VARIABLES[variable]] = environment[variable]
     return Layer(ENVIRONMENT_SOURCE, _check_cluster(cluster, ENVIRONMENT_SOURCE))
@@ -165,7 +165,8 @@ def toml_document(text: str, path: str) -> dict[str, Any]:
     if path.endswith(".properties") or _OF_A_BROKER.search(text):
         raise InvalidError(
             "this is a broker's file and no settings file; give it with --broker-config. "
-            f"path={path}"
+            f"path={path}",
+            code="K123",
         )
     try:
         return tomllib.loads(text)
@@ -177,7 +178,9 @@ def toml_document(text: str, path: str) -> dict[str, Any]:
             if "overwrite" in str(error)
             else ("correct it")
         )
-        raise InvalidError(f"not a TOML document; {remedy}. path={path} problem={error}") from error
+        raise InvalidError(
+            f"not a TOML document; {remedy}. path={path} problem={error}", code="K122"
+        ) from error
 
 
 def _read_tables(document: Mapping[str, object], path: str) -> tuple[Layer, list[InvalidError]]:
@@ -192,11 +195,14 @@ def _read_tables(document: Mapping[str, object], path: str) -> tuple[Layer, list
             problems.append(
                 InvalidError(
                     f'unknown table; settings belong under [cluster] or [topic."name"]. '
-                    f"path={path} table={name!r}"
+                    f"path={path} table={name!r}",
+                    code="K122",
                 )
             )
         elif not isinstance(table, dict):
-            problems.append(InvalidError(f"not a table; write [{name}]. path={path} key={name!r}"))
+            problems.append(
+                InvalidError(f"not a table; write [{name}]. path={path} key={name!r}", code="K122")
+            )
         elif name == "cluster":
             cluster = _flatten(table)
             problems += _cluster_problems(cluster, path)
@@ -209,7 +215,8 @@ def _read_tables(document: Mapping[str, object], path: str) -> tuple[Layer, list
                     problems.append(
                         InvalidError(
                             f'not a table; write [topic."name"]. path={path} '
-                            f"key={'topic.' + topic!r}"
+                            f"key={'topic.' + topic!r}",
+                            code="K122",
                         )
                     )
     return Layer(path, cluster, topics=topics), problems
@@ -241,7 +248,8 @@ def _cluster_problems(table: Mapping[str, str], source: str) -> Iterator[Invalid
             yield from _value_problems(definition, text, source, synonym)
         else:
             yield InvalidError(
-                f"unknown setting; {_suggestion(key, CLUSTER_KEYS)}. key={key} source={source}"
+                f"unknown setting; {_suggestion(key, CLUSTER_KEYS)}. key={key} source={source}",
+                code="K120",
             )
 
 
@@ -258,12 +266,14 @@ def _topic_problems(table: Mapping[str, str], source: str, topic: str) -> Iterat
             )
             yield InvalidError(
                 f"setting of a cluster under a topic; {remedy}. "
-                f"key={key} topic={topic} source={source}"
+                f"key={key} topic={topic} source={source}",
+                code="K125",
             )
         else:
             yield InvalidError(
                 f"unknown setting; {_suggestion(key, TOPIC_KEYS)}. "
-                f"key={key} topic={topic} source={source}"
+                f"key={key} topic={topic} source={source}",
+                code="K120",
             )
 
 
@@ -296,7 +306,7 @@ def find_definition(key: str) -> Definition:
     if key in CLUSTER_KEYS:
         return CLUSTER_KEYS[key][0]
     raise InvalidError(
-        f"unknown setting; {_suggestion(key, [*TOPIC_KEYS, *CLUSTER_KEYS])}. key={key}"
+        f"unknown setting; {_suggestion(key, [*TOPIC_KEYS, *CLUSTER_KEYS])}. key={key}", code="K120"
     )
 
 
@@ -390,7 +400,7 @@ def read_broker_bytes(path: Path, files: FileSystem) -> bytes:
         return files.read_bytes(path, FILE_BYTES_MAX)
     except FileNotFoundError as error:
         raise InvalidError(
-            f"no such file; name the broker's server.properties. path={path}"
+            f"no such file; name the broker's server.properties. path={path}", code="K110"
         ) from error
 
 
@@ -426,7 +436,8 @@ def broker_problems(data: bytes, path: str) -> list[InvalidError]:
         return [
             InvalidError(
                 "this is a settings file and no broker's; give it with --config-file. "
-                f"path={path} line={line}"
+                f"path={path} line={line}",
+                code="K123",
             )
         ]
     try:
@@ -437,7 +448,8 @@ def broker_problems(data: bytes, path: str) -> list[InvalidError]:
         return [
             InvalidError(
                 f"malformed escape, a broker would not start with it; write \\uXXXX, or \\\\ for a "
-                f"backslash. path={path} line={line}"
+                f"backslash. path={path} line={line}",
+                code="K124",
             )
         ]
     problems = []
@@ -449,7 +461,8 @@ def broker_problems(data: bytes, path: str) -> list[InvalidError]:
             problems.append(
                 InvalidError(
                     "the value comes from a config provider, which is not asked; give a copy of "
-                    f"the file with the value in it. key={each.key} path={path} line={each.line}"
+                    f"the file with the value in it. key={each.key} path={path} line={each.line}",
+                    code="K124",
                 )
             )
             continue

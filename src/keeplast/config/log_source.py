@@ -37,7 +37,7 @@ class KafkaLogSource(LogSource):
 
     @contextlib.contextmanager
     def naming(self, recipe: FilesRecipe) -> Iterator[None]:
-        """Let errors of who reads by ``recipe`` name what is really there."""
+        """Let errors of readers by ``recipe`` name what is really there."""
         try:
             yield
         except CompactionError as error:
@@ -46,7 +46,7 @@ class KafkaLogSource(LogSource):
             try:
                 from keeplast.attach.answers.shown_logs import naming_segments
             except ModuleNotFoundError:
-                # A task has less installed than who looks at a cluster.
+                # A task has less installed than a driver that looks at a cluster.
                 raise error from None
             with naming_segments(recipe):
                 raise
@@ -55,10 +55,10 @@ class KafkaLogSource(LogSource):
 def find_attached_logs(options: SourceOptions, place: ClusterPlace) -> FoundLogs:
     """Return what ``options`` choose of the cluster at ``place``, as brokers serve it now.
 
-    Only who plans a query looks at the cluster: what tasks are given says which objects they read.
-    How records rank the environment says, by default by offset: brokers know nothing of it.
-    InvalidError for what is not there, RefusedError for topics that are not tiered and logs with
-    holes, UnavailableError when no broker answers.
+    Only the driver that plans a query looks at the cluster: what tasks are given says which objects
+    they read. How records rank the environment says, by default by offset: brokers know nothing of
+    it. InvalidError for what is not there, RefusedError for topics that are not tiered and logs
+    with holes, UnavailableError when no broker answers.
     """
     try:
         from keeplast.attach.answers.shown_logs import decision_log_at, find_shown_topics
@@ -68,7 +68,8 @@ def find_attached_logs(options: SourceOptions, place: ClusterPlace) -> FoundLogs
         from keeplast.cluster.layouts.open import open_layout
     except ModuleNotFoundError as error:
         raise InvalidError(
-            f"a live cluster needs more packages; {installing('cluster')}. missing={error.name}"
+            f"a live cluster needs more packages; {installing('cluster')}. missing={error.name}",
+            code="K134",
         ) from error
     layout = open_layout(place.storage, place.storage_options)
     config = None if place.command_config is None else Path(place.command_config)
@@ -92,6 +93,7 @@ def _topic_configs(logs: Logs) -> Callable[[str], TopicConfig]:
 def register(spark: Session) -> None:
     """Make ``kafka-log`` a format of ``spark``, for ``spark.read`` and ``spark.readStream``.
 
-    RefusedError when the session's Spark is older than 4.2.
+    RefusedError when the session's Spark is older than 4.2, or the Python of its workers
+    (``PYSPARK_PYTHON``) has no keeplast of this version.
     """
     register_source(spark, KafkaLogSource)

@@ -1,19 +1,16 @@
 """Typed settings for callers that have no sources: of a mapping, of a store, of attached topics.
 
-Kafka's names to typed settings, for callers that have a mapping instead of sources.
+*A mapping* gives Kafka's names to callers that have one instead of sources. No file, environment or
+data directory is looked at. The same definitions, ranges and checks apply as on the command line.
+Raises InvalidError; RefusedError for a key map without a usable slot.
 
-No file, environment or data directory is looked at. The same definitions, ranges and checks apply
-as on the command line. Raises InvalidError; RefusedError for a key map without a usable slot.
+*Attached topics* are those of a live cluster, whose own policy stays ``delete``. The rule: brokers
+say nothing of compaction. What somebody says counts first, then what brokers say of sizes and
+retention; a topic without a given policy is to be compacted.
 
-What a live cluster's topics are meant to be, whose own policy stays ``delete``.
-
-The rule: brokers say nothing of compaction. What somebody says counts first, then what brokers say
-of sizes and retention; a topic of which nobody says a policy is to be compacted.
-
-The settings of topics that a store keeps with their partitions.
-
-A topic's partitions may have been given different ones; who asks for the topic as a whole gets an
-answer where they agree in how its records rank.
+*A store* keeps settings with its partitions. A topic's partitions may have been given different
+ones. A caller that asks for the topic as a whole gets an answer where they agree in how its records
+rank.
 """
 
 from __future__ import annotations
@@ -40,10 +37,10 @@ def topic_config(
 ) -> TopicConfig:
     """Return the settings of a topic from Kafka's names, such as ``{"segment.bytes": 1 << 20}``.
 
-    A broker's spelling is understood too and is weaker than the topic's; the rest are those of
-    ``cluster``, under a broker's names (:func:`~keeplast.config.layers.broker_settings`
-    reads a file of them), else Kafka's defaults. The policy is never that of ``cluster``: a topic
-    whose own is not in ``settings`` is not compacted.
+    A broker's spelling is understood too and is weaker than the topic's. The rest are those of
+    ``cluster``, under a broker's names (:func:`~keeplast.config.layers.broker_settings` reads a
+    file of them), else Kafka's defaults. The policy is never that of ``cluster``: a topic whose own
+    is not in ``settings`` is not compacted.
     """
     own = {key: value for key, value in cluster.items() if key != BROKER_POLICY}
     return _settings(settings, own).topic_config("")
@@ -80,7 +77,7 @@ BROKER_KEYS = (
     "segment.bytes", "segment.ms", "segment.index.bytes", "index.interval.bytes",
     "max.message.bytes", "retention.ms", "retention.bytes",
 )  # fmt: skip
-"""What brokers say of a topic that counts here too, unless somebody says otherwise."""
+"""What brokers say of a topic that counts here too, unless the caller says otherwise."""
 BROKERS_SOURCE = "the cluster"
 ASSUMED_SOURCE = "keeplast, of tiered topics"
 
@@ -119,12 +116,15 @@ def stored_topic_config(
             if each.partition.topic == topic
         }
         if not found:
-            raise InvalidError(f"the topic is not in the store; correct its name. topic={topic}")
+            raise InvalidError(
+                f"the topic is not in the store; correct its name. topic={topic}", code="K114"
+            )
         ranks = {(each.strategy, each.strategy_header) for each in found.values()}
         if len(ranks) > 1:
             raise RefusedError(
                 "the partitions of the topic rank their records differently; read them one by one, "
-                f"or make their settings equal with keeplast configure. topic={topic}"
+                f"or make their settings equal with keeplast configure. topic={topic}",
+                code="K131",
             )
         return next(iter(found.values()))
 

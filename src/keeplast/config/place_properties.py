@@ -156,8 +156,8 @@ PROPERTIES: tuple[PlaceProperty, ...] = (
     ),
     PlaceProperty(
         "records-per-day", PropertyType.COUNT, _C,
-        "Records of `__remote_log_metadata` in any 24 hours, likewise, with those by which "
-        "replaced segments are collected. They stay for good. Default: 20000.",
+        "Records of `__remote_log_metadata` in any 24 hours, likewise, with those that "
+        "collect replaced segments. They stay for good. Default: 20000.",
     ),
     PlaceProperty(
         "keyless", PropertyType.TEXT, _C,
@@ -199,7 +199,7 @@ PROPERTIES: tuple[PlaceProperty, ...] = (
     ),
     PlaceProperty(
         "closed-topics", PropertyType.LIST, _ALL,
-        "Topics of which the console finds no key, as shell patterns; `*` closes all of them.",
+        "Topics in which the console searches no key, as shell patterns; `*` closes all of them.",
     ),
     PlaceProperty(
         "search-seconds", PropertyType.COUNT, _ALL,

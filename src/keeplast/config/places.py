@@ -1,8 +1,8 @@
 """Places by address or by name: what a command line's PLACE means, and where each property is from.
 
 An address says its kind by its beginning; everything else is a path, or the NAME of a
-``[place.NAME]`` table in a ``keeplast.toml``: first of the working directory, then of
-``KEEPLAST_CONFIG``, then of the user's configuration folder. The first file that has the name
+``[place.NAME]`` table in a ``keeplast.toml``. That is first the file of the working directory, then
+of ``KEEPLAST_CONFIG``, then of the user's configuration folder. The first file that has the name
 counts, and no other.
 
 Rules: the command line beats the file. A path that exists beats a name, and :class:`FoundPlace`
@@ -100,7 +100,8 @@ class FoundPlace:
         if found is None:
             raise InvalidError(
                 f"this place needs {name}; give {WITH} {name}=… or write it into the place's table "
-                f"in {FILE_NAME}. place={self.shown}"
+                f"in {FILE_NAME}. place={self.shown}",
+                code="K118",
             )
         return found
 
@@ -198,7 +199,8 @@ def sources_of(given: Sequence[str], flags: tuple[str, ...]) -> SettingSources:
     for name in spoken:
         if name not in SETTING_FILES:
             raise InvalidError(
-                f"this is a property of a place; give PLACE, or leave it out. {WITH} {name}=…"
+                f"this is a property of a place; give PLACE, or leave it out. {WITH} {name}=…",
+                code="K103",
             )
     paths = {name: Path(str(each.value)) for name, each in spoken.items()}
     return SettingSources(
@@ -229,7 +231,9 @@ def find_place(
     address, nor a path, nor a name, and for a property that the kind of place does not have.
     """
     if not text.strip():
-        raise InvalidError("an empty place; name one, . for the current directory. place=''")
+        raise InvalidError(
+            "an empty place; name one, . for the current directory. place=''", code="K108"
+        )
     kind = kind_of(text)
     is_path = kind is PlaceKind.DIRECTORY and "://" not in text
     tables: tuple[PlaceTable, ...] = ()
@@ -246,13 +250,15 @@ def find_place(
             )
         elif is_path and not is_there and shown_url(text) != text:
             raise InvalidError(
-                "no such path; the address of a store has :// behind its kind, as in "
-                f"postgresql://HOST/DATABASE. url={shown_url(text)}"
+                "no such path; the address of a store has :// after its kind, as in "
+                f"postgresql://HOST/DATABASE. url={shown_url(text)}",
+                code="K117",
             )
         elif is_path and not is_there and "/" not in text:
             raise InvalidError(
                 f"no such path, and no place of this name; {_near(text, environment, folder)}. "
-                f"place={text}"
+                f"place={text}",
+                code="K117",
             )
         _check_kinds(spoken, kind, text)
         return FoundPlace(text, kind, given=spoken, warnings=warnings)
@@ -265,7 +271,8 @@ def kind_of(address: str) -> PlaceKind:
         if has_userinfo(address) or not address.removeprefix(CLUSTER_SCHEME).strip("/"):
             raise InvalidError(
                 "a cluster's address is kafka://HOST:PORT[,HOST:PORT]; give credentials with "
-                f"command-config. address={shown_url(address)}"
+                f"command-config. address={shown_url(address)}",
+                code="K117",
             )
         return PlaceKind.CLUSTER
     if address.startswith(STORE_SCHEMES):
@@ -273,7 +280,7 @@ def kind_of(address: str) -> PlaceKind:
     scheme, separator, _ = address.partition("://")
     if separator and scheme in _REMEDIES:
         raise InvalidError(
-            f"no such kind of place; {_REMEDIES[scheme]}. address={shown_url(address)}"
+            f"no such kind of place; {_REMEDIES[scheme]}. address={shown_url(address)}", code="K117"
         )
     place_path(address)
     return PlaceKind.DIRECTORY
@@ -308,10 +315,14 @@ def place_tables(
         document = toml_document(read_text(path, LocalFiles()), str(path))
         places = document.get(PLACE_TABLE, {})
         if not isinstance(places, dict):
-            raise InvalidError(f"not a table; write [place.NAME]. path={path} key={PLACE_TABLE!r}")
+            raise InvalidError(
+                f"not a table; write [place.NAME]. path={path} key={PLACE_TABLE!r}", code="K118"
+            )
         for name, table in places.items():
             if not isinstance(table, dict):
-                raise InvalidError(f"not a table; write [place.NAME]. path={path} place={name!r}")
+                raise InvalidError(
+                    f"not a table; write [place.NAME]. path={path} place={name!r}", code="K118"
+                )
             found.setdefault(name, PlaceTable(name, path, table))
     return tuple(found.values())
 
@@ -354,7 +365,8 @@ def _named(found: PlaceTable, spoken: Mapping[str, Given]) -> FoundPlace:
     source, where = str(found.file), f"path={found.file} place={found.name}"
     if len(found.name) > NAME_CHARS_MAX or not _NAME.fullmatch(found.name):
         raise InvalidError(
-            f"not a place; write [place.NAME] with a name of letters, digits, . _ and -. {where}"
+            f"not a place; write [place.NAME] with a name of letters, digits, . _ and -. {where}",
+            code="K117",
         )
     given: dict[str, Given] = {}
     defaults: dict[str, Mapping[str, str | tuple[str, ...]]] = {}
@@ -367,9 +379,11 @@ def _named(found: PlaceTable, spoken: Mapping[str, Given]) -> FoundPlace:
         elif isinstance(value, dict) and key in VERB_TABLES:
             defaults |= _verb_defaults(key, value, where)
         else:
-            raise InvalidError(f"unknown property; {_near_property(key)}. {where} property={key}")
+            raise InvalidError(
+                f"unknown property; {_near_property(key)}. {where} property={key}", code="K118"
+            )
     if AT not in given:
-        raise InvalidError(f'a place needs its address; write at = "…". {where}')
+        raise InvalidError(f'a place needs its address; write at = "…". {where}', code="K118")
     address = str(given.pop(AT).value)
     kind = kind_of(address)
     _check_kinds(given, kind, found.name)
@@ -394,7 +408,8 @@ def _verb_defaults(
             if name not in below or not isinstance(each, dict):
                 raise InvalidError(
                     f"{verb} has a table for each of its verbs: {', '.join(below)}; write "
-                    f"[place.NAME.{verb}.{below[0]}]. {where} table={verb} key={name}"
+                    f"[place.NAME.{verb}.{below[0]}]. {where} table={verb} key={name}",
+                    code="K118",
                 )
         tables = {f"{verb} {name}": each for name, each in table.items()}
     else:
@@ -420,15 +435,19 @@ def _spoken(texts: Sequence[str]) -> dict[str, Given]:
         table, _, key = name.partition(".")
         if not equals or not name:
             # The text may be a secret that lacks its name.
-            raise InvalidError(f"give KEY=VALUE. {WITH}={name if not equals else '=...'}")
+            raise InvalidError(
+                f"give KEY=VALUE. {WITH}={name if not equals else '=...'}", code="K112"
+            )
         if key and table in BY_NAME and BY_NAME[table].type is PropertyType.OPTIONS:
             below = found.get(table)
             found[table] = Given({**(_table(below) if below else {}), key: value}, WITH)
             continue
         if name not in BY_NAME or name == AT:
-            raise InvalidError(f"unknown property; {_near_property(name)}. {WITH} {name}=…")
+            raise InvalidError(
+                f"unknown property; {_near_property(name)}. {WITH} {name}=…", code="K118"
+            )
         if BY_NAME[name].type is PropertyType.OPTIONS:
-            raise InvalidError(f"give {name}.KEY=VALUE. {WITH} {name}=…")
+            raise InvalidError(f"give {name}.KEY=VALUE. {WITH} {name}=…", code="K112")
         checked = _checked(BY_NAME[name], value, f"{WITH}", None)
         before = found[name].value if name in found else ()
         if isinstance(checked, tuple) and isinstance(before, tuple):
@@ -447,28 +466,32 @@ def _checked(
     """
     if prop.type is PropertyType.OPTIONS:
         if not isinstance(value, dict):
-            raise InvalidError(f"not a table; write [place.NAME.{prop.name}]. {where}")
+            raise InvalidError(f"not a table; write [place.NAME.{prop.name}]. {where}", code="K118")
         found = {str(key): value_text(text) for key, text in _flat(value)}
         for key, text in found.items():
             if may_be_secret(key) and not is_reference(text) and folder is not None:
                 raise InvalidError(
                     "a secret does not belong in this file; write @FILE or env:NAME. "
-                    f"{where} property={prop.name}.{key}"
+                    f"{where} property={prop.name}.{key}",
+                    code="K119",
                 )
         return found
     if isinstance(value, (dict, list)) and prop.type is not PropertyType.LIST:
-        raise InvalidError(f"not one value; write a text or a number. {where} property={prop.name}")
+        raise InvalidError(
+            f"not one value; write a text or a number. {where} property={prop.name}", code="K118"
+        )
     if prop.type is PropertyType.LIST:
         parts = value if isinstance(value, list) else str(value).split(",")
         return tuple(value_text(each) for each in parts)
     text = value_text(value)
     problem = _problem(prop, text)
     if problem:
-        raise InvalidError(f"{problem}. {where} property={prop.name} value={text!r}")
+        raise InvalidError(f"{problem}. {where} property={prop.name} value={text!r}", code="K118")
     if folder is not None and prop.type is PropertyType.URL and any(secrets_of(text)):
         raise InvalidError(
             f"a password does not belong in this file; leave it to PGPASSWORD or ~/.pgpass. "
-            f"{where} property={prop.name} value={shown_url(text)}"
+            f"{where} property={prop.name} value={shown_url(text)}",
+            code="K119",
         )
     if folder is None:
         return text
@@ -514,7 +537,8 @@ def _check_kinds(given: Mapping[str, Given], kind: PlaceKind, name: str) -> None
         if kind not in kinds:
             raise InvalidError(
                 f"a {kind} has no such property; it is one of a {' or a '.join(sorted(kinds))}. "
-                f"place={shown_url(name)} property={each} source={given[each].source}"
+                f"place={shown_url(name)} property={each} source={given[each].source}",
+                code="K103",
             )
 
 

@@ -2,13 +2,13 @@
 
 The rules that keep a log from being compacted by accident:
 
-1. A partition is worked on only when its topic's policy is *known* to contain ``compact``: from the
-   user's sources, from the directory's own metadata, or because it is one of the topics that
-   brokers keep for themselves. Unknown is refused, with the remedy.
+1. A partition is worked on only when its topic's policy is *known* to contain ``compact``. It is
+   known from the user's sources, from the directory's own metadata, or because it is one of the
+   topics that brokers keep for themselves. Unknown is refused, with the remedy.
 2. ``cleanup.policy`` given for the chosen topics decides only about topics that the user named,
    unless there is one topic. A cluster's default, from whichever source, decides only about named
    topics, however many there are: a topic may have its own, which is not to be seen here.
-3. The metadata log, and replicas that are being deleted, moved or set aside, are nobody's to clean.
+3. The metadata log, and replicas that are being deleted, moved or set aside, are never cleaned.
 
 What is refused or skipped here becomes a report of its own; the other partitions go on.
 """
@@ -109,8 +109,8 @@ def choose_partition(
 ) -> tuple[PartitionRequest, tuple[str, ...]]:
     """Return one partition, whatever its policy is, and warnings.
 
-    Errors are those of :func:`select_partitions`; RefusedError too when nobody says what its policy
-    is.
+    Errors are those of :func:`select_partitions`; RefusedError too when no source says what its
+    policy is.
     """
     topic = partition.topic
     choice = PartitionChoice(topics=(topic,), partitions=(partition.partition,))
@@ -132,8 +132,8 @@ def select_directory(
 ) -> tuple[tuple[tuple[PartitionEntry, dict[str, str] | RefusedError], ...], tuple[str, ...]]:
     """Return partitions whatever their policy is, each with what is set for it, and warnings.
 
-    What is set are Kafka's names and texts, without the defaults; the refusal stands there of a
-    topic that must not be touched, or whose policy no source gives. Errors are those of
+    What is set are Kafka's names and texts, without the defaults. In their place stands the refusal
+    of a topic that must not be touched, or whose policy no source gives. Errors are those of
     :func:`select_partitions`.
     """
     found = _find(data_directory, files, choice, sources)
@@ -226,19 +226,22 @@ def _chosen(directory: DataDirectory, choice: PartitionChoice) -> list[Partition
         raise InvalidError(
             f"no such topic in the data directory; "
             f"{_nearest(topic, {entry.partition.topic for entry in available})}. "
-            f"topic={topic} path={directory.root}"
+            f"topic={topic} path={directory.root}",
+            code="K114",
         )
     chosen = [entry for entry in available if choice.includes(entry.partition)]
     for number in choice.partitions:
         if all(entry.partition.partition != number for entry in chosen):
             raise InvalidError(
                 f"no such partition in the data directory; leave --partition out to take all. "
-                f"partition={number} path={directory.root}"
+                f"partition={number} path={directory.root}",
+                code="K115",
             )
     if not chosen:
         raise InvalidError(
             f"no partition in the data directory; give a Kafka log.dirs directory or a partition "
-            f"in it. path={directory.root}"
+            f"in it. path={directory.root}",
+            code="K116",
         )
     return chosen
 
@@ -247,9 +250,12 @@ def _refuse(entry: PartitionEntry) -> None:
     if entry.mark is not None:
         raise RefusedError(
             f"the replica is marked {entry.mark}, a broker disposes of it; choose one in service. "
-            f"path={entry.path}"
+            f"path={entry.path}",
+            code="K206",
         )
-    raise RefusedError(f"the metadata log has its own snapshots; leave it alone. path={entry.path}")
+    raise RefusedError(
+        f"the metadata log has its own snapshots; leave it alone. path={entry.path}", code="K207"
+    )
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -266,7 +272,8 @@ def _check_policy_flag(choice: PartitionChoice, sources: SettingSources, names: 
     if "cleanup.policy" in keys and not choice.topics and len(names) > 1:
         raise InvalidError(
             f"cleanup.policy for every topic at once; name the topics with --topic. "
-            f"source={FLAG_SOURCE} topics={','.join(sorted(names))}"
+            f"source={FLAG_SOURCE} topics={','.join(sorted(names))}",
+            code="K127",
         )
 
 
@@ -320,7 +327,8 @@ def _default_policy(topic: str, root: Path) -> RefusedError:
     return RefusedError(
         f"only the cluster's default policy is known, the topic may have its own, and "
         f"{METADATA_TOPIC}-0, which would say, is not here; name the topic with --topic {topic}, "
-        f'or in {FILE_NAME} under [topic."{topic}"]. topic={topic} path={root}'
+        f'or in {FILE_NAME} under [topic."{topic}"]. topic={topic} path={root}',
+        code="K127",
     )
 
 
@@ -328,7 +336,8 @@ def _unknown_policy(topic: str, root: Path) -> RefusedError:
     return RefusedError(
         f"cleanup.policy of the topic is unknown; say it with --topic {topic} --config "
         f'cleanup.policy=compact, or in {FILE_NAME} under [topic."{topic}"]. '
-        f"topic={topic} path={root}"
+        f"topic={topic} path={root}",
+        code="K127",
     )
 
 

@@ -1,14 +1,13 @@
 """What is said of settings: rows for documents and people, assumed defaults, mistakes in files.
 
-What a setting is, its value and who said it, as documents and people are shown them.
+*Rows* show documents and people what a setting is, its value and who said it.
 
-Which of Kafka's defaults a call rests on because nobody says what the broker's are.
+*Assumed defaults* are those of Kafka's that a call rests on because no source says what the
+broker's are. A broker keeps its cluster's settings in ``server.properties``, which lies elsewhere.
+A default that is taken in its place can remove something early, or clean what should wait. So it is
+said, once a call and as short as can be.
 
-A broker keeps its cluster's settings in ``server.properties``, which lies elsewhere. A default that
-is taken in its place can remove something early, or clean what should wait; so it is said, once a
-call and as short as can be.
-
-Every mistake in a settings file or a broker's ``server.properties``, and its hazards.
+*Mistakes* are all that a settings file or a broker's ``server.properties`` has, and its hazards.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def settings_document(
 ) -> dict[str, Any]:
     """Return what counts for ``topic``; all of it, or only what some source has set.
 
-    Without ``shows_folders`` a file that is a source is told by its name alone: to strangers.
+    Without ``shows_folders`` a file that is a source is shown by its name alone: to strangers.
     """
 
     def told(row: dict[str, Any]) -> dict[str, Any]:
@@ -193,7 +192,7 @@ def of_the_cleaner(layer: Layer) -> Layer:
 
 
 def assumed_sentence(assumed: Mapping[str, str]) -> str:
-    """Return what people are told of defaults, which are at least one."""
+    """Return the sentence that shows people defaults, which are at least one."""
     values = []
     for key, text in assumed.items():
         words = value_words(BY_KEY[key], BY_KEY[key].default)

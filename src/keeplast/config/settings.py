@@ -1,31 +1,24 @@
 """Decides which value of a setting counts, and checks the values against each other.
 
-1. Scope comes first: a topic's own value, from any source, beats the cluster's, which beats
-   Kafka's default.
+1. Scope comes first: a topic's own value, from any source, beats the cluster's, which beats Kafka's
+   default.
 2. Within a scope the order is: flags, the table of a named place, the settings file, the
-   environment, the data directory's own ``__cluster_metadata-0``, a broker's
-   ``server.properties``, what brokers give their internal topics.
-   What those are pinned to beats everything.
+   environment. Then the data directory's own ``__cluster_metadata-0``, a broker's
+   ``server.properties``, what brokers give their internal topics. What those are pinned to beats
+   everything.
 3. Within one source the first spelling that is present wins (``log.roll.ms`` before
    ``log.roll.hours``).
 
-Checks run on effective values, so that a pair such as the two lags may come from two sources.
-Answers to ``LogConfig.validate`` and ``ServerTopicConfigSynonyms``; architecture 8 and 2.2 d.
+Checks run on effective values, whichever sources they come from. So a pair such as the two lags is
+caught when its second half is set. A contradiction is refused; a hazard is said
+(:mod:`keeplast.cleaner.settings`). Answers to ``LogConfig.validate`` and
+``ServerTopicConfigSynonyms``; architecture 8 and 2.2 d.
 
-What counts for one topic, and what values must not say together.
-
-Checks run on effective values, whichever sources they come from, so that a pair such as the two
-lags is caught when its second half is set. A contradiction is refused; a hazard is said
-(:mod:`keeplast.cleaner.settings`). Answers to ``LogConfig.validate``.
-
-What brokers give the topics that they keep for themselves, and what nobody can say otherwise.
-
-A broker writes ``SETTINGS`` into the own configuration of the topics that it compacts by
-definition, so they count as the topic's own, after everything that the user and the directory's
-metadata say. ``PINS`` count before everything that anybody says
-(:mod:`keeplast.cleaner.settings` says why).
-
-Answers to ``GroupCoordinatorService.groupMetadataTopicConfigs`` and
+Brokers keep topics for themselves. A broker writes ``SETTINGS`` into the own configuration of the
+topics that it compacts by definition. So they count as the topic's own, after everything that the
+user and the directory's metadata say. ``PINS`` count before everything that any source says
+(:mod:`keeplast.cleaner.settings` says why). Answers to
+``GroupCoordinatorService.groupMetadataTopicConfigs`` and
 ``TransactionStateManager.transactionTopicConfigs``.
 """
 
@@ -78,7 +71,9 @@ class Effective:
     def number(self) -> int | float:
         """The value of a setting that is a number."""
         if not isinstance(self.value, int | float):
-            raise InvariantError(f"a number was defined as something else. value={self.value!r}")
+            raise InvariantError(
+                f"a number was defined as something else. value={self.value!r}", code="K901"
+            )
         return self.value
 
 
@@ -162,7 +157,7 @@ def internal_layer(described: Collection[str]) -> Layer:
 
 
 def pinned_value(key: str, topic: str | None) -> Effective | None:
-    """Return the value that a broker's own topic has whatever anybody says, None without one."""
+    """Return the value that a broker's own topic has whatever any source says, None without one."""
     if topic not in INTERNAL_TOPICS or key not in PINS:
         return None
     return Effective(PINS[key], SOURCE, Scope.TOPIC, key)
@@ -170,15 +165,15 @@ def pinned_value(key: str, topic: str | None) -> Effective | None:
 
 DEDUPE_BYTES_PER_THREAD_MIN = 1_048_576
 NOBODYS = "Kafka's default: no source says another"
-"""Who gave a value that nobody gave."""
+"""The source of a value that no source gave."""
 KEPT_KEYS = ("compaction.strategy", "delete.retention.ms", "min.compaction.lag.ms")
-"""A topic's settings by which a round removes a record or keeps it."""
+"""A topic's settings that decide whether a round removes a record or keeps it."""
 EXPIRY_KEYS = ("retention.ms", "retention.bytes")
-"""A topic's settings by which its oldest segments expire."""
+"""A topic's settings that decide when its oldest segments expire."""
 
 
 class PolicyOrigin(Enum):
-    """Who said what a topic's policy is."""
+    """The source that said what a topic's policy is."""
 
     TOPIC = "topic"
     """A source named the topic, or the directory's metadata describe it."""
@@ -262,7 +257,7 @@ class Settings:
         return Effective(definition.default, None)
 
     def policy_origin(self, topic: str) -> PolicyOrigin:
-        """Say who decided the policy of ``topic``."""
+        """Return the source that decided the policy of ``topic``."""
         effective = self.effective(BY_KEY["cleanup.policy"], topic)
         if effective.scope is Scope.TOPIC or self.knows_topic(topic):
             return PolicyOrigin.TOPIC
@@ -294,7 +289,7 @@ class Settings:
         """Return what decides what is kept of ``topic`` and only a broker's file says, as texts.
 
         What the file leaves out has Kafka's default, as on the broker. None without such a file,
-        and none of a topic whose own settings the directory's metadata tell.
+        and none of a topic whose own settings the directory's metadata give.
         """
         if not self._has_broker or self.knows_topic(topic):
             return {}
@@ -317,7 +312,7 @@ class Settings:
         return [*self._find_overruled(topic), *find_hazards(topic, self._config(topic))]
 
     def _find_overruled(self, topic: str | None) -> list[str]:
-        """Return a sentence for each thing that somebody says and that cannot count."""
+        """Return a sentence for each thing that a source says and that cannot count."""
         found: list[str] = []
         for key in PINS:
             pin, said = pinned_value(key, topic), self._find_said(BY_KEY[key], topic)
@@ -333,7 +328,7 @@ class Settings:
         """Return the effective settings of ``topic``; InvalidError when they contradict."""
         if topic not in self._configs:
             for problem in self.problems(topic):
-                raise InvalidError(problem)
+                raise InvalidError(problem, code="K121")
             self._configs[topic] = self._config(topic)
         return self._configs[topic]
 
@@ -371,7 +366,8 @@ class Settings:
             raise InvalidError(
                 f"key map of a thread is not above 1 MiB; raise the buffer, or bound the map with "
                 f"--key-map-bytes. log.cleaner.dedupe.buffer.size={dedupe.value} "
-                f"log.cleaner.threads={threads.value} source={dedupe.source or threads.source}"
+                f"log.cleaner.threads={threads.value} source={dedupe.source or threads.source}",
+                code="K132",
             )
         fields: dict[str, object] = {
             definition.field: values[definition.key].value
@@ -388,7 +384,7 @@ class Settings:
 
 
 def _source_words(effective: Effective) -> str:
-    """Say who gave a value."""
+    """Return the source that gave a value."""
     if effective.is_default:
         return NOBODYS
     if effective.source == SOURCE:
@@ -401,7 +397,8 @@ def check_io_rate(rate: Effective) -> None:
     """Raise InvalidError unless the bytes a second that all workers may move are above 0."""
     if not rate.number > 0:
         raise InvalidError(
-            f"a limit of no bytes at all would never let a round end; leave it out, or give a "
-            f"number above 0. log.cleaner.io.max.bytes.per.second={rate.value} "
-            f"source={rate.source}"
+            "a round would never end with a limit of no bytes. Leave it out, or give a number "
+            f"above 0. log.cleaner.io.max.bytes.per.second={rate.value} "
+            f"source={rate.source}",
+            code="K133",
         )

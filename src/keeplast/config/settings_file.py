@@ -1,9 +1,9 @@
 """Changes ``keeplast.toml`` and leaves everything else in it as it is, comments included.
 
-The order that keeps a bad value out: the new text is made, read again, judged together with every
-other source, and only then put in the place of the old one, atomically. What the new text says must
-be what the old one said but for the change; a file that is written in a way that cannot be edited
-like this is left to its owner. Sole home of ``tomlkit``.
+The order keeps a bad value out: the new text is made, read again, and judged together with every
+other source. Only then it is put in the place of the old one, atomically. What the new text says
+must be what the old one said but for the change. A file that is written in a way that cannot be
+edited like this is left to its owner. Sole home of ``tomlkit``.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def change_settings(
 ) -> Edit:
     """Write ``changes`` (None removes a key) for ``topic`` or the cluster, and say what it did.
 
-    Without ``writes`` it is only said.
-    ``topics_here`` are the topics of the data directory, all of which a cluster's value must suit.
-    InvalidError when a value, or what follows from it together with the others, cannot be used;
-    nothing is written then. ConflictError when the file changed meanwhile.
+    Without ``writes`` it is only said. ``topics_here`` are the topics of the data directory; a
+    cluster's value must suit all of them. InvalidError when a value, or what follows from it
+    together with the others, cannot be used; nothing is written then. ConflictError when the file
+    changed meanwhile.
     """
     path = settings_path(root, sources.config_file)
     old = _present_text(path, files)
@@ -94,7 +94,7 @@ def change_settings(
     judged = [topic] if topic else [None, *sorted({*topics_here, *after.topic_names()})]
     for each in judged:
         for problem in after.problems(each):
-            raise InvalidError(problem)
+            raise InvalidError(problem, code="K121")
     after.cleaner_config()
     if writes:
         _write(path, files, old, new)
@@ -114,7 +114,9 @@ def _write(path: Path, files: FileSystem, old: str | None, new: str) -> None:
     """Put the new text into the place of the old; ConflictError when that is another by now."""
     with edited(path):
         if _present_text(path, files) != old:
-            raise ConflictError(f"another process has changed the file; run again. path={path}")
+            raise ConflictError(
+                f"another process has changed the file; run again. path={path}", code="K202"
+            )
         if new != (old or ""):
             files.write_durable(path, new.encode())
 
@@ -135,7 +137,8 @@ def edited_text(
     chosen = {find_definition(key).key for key in changes}
     if len(chosen) < len(changes):
         raise InvalidError(
-            f"two names of the same setting; keep one. keys={','.join(changes)} path={path}"
+            f"two names of the same setting; keep one. keys={','.join(changes)} path={path}",
+            code="K126",
         )
     for key, value in changes.items():
         names = {name.key: name for name in _names(key, topic, path)}
@@ -154,7 +157,7 @@ def edited_text(
     try:
         new = _rewritten(text, gone, values, topic)
         found = file_layer(new, path)
-    except (TOMLKitError, InvalidError, TypeError, ValueError, KeyError):
+    except (TOMLKitError, InvalidError, TypeError, ValueError, LookupError):
         found = Layer(path)
         new = ""
     cluster = wanted if topic is None else old.cluster
@@ -162,7 +165,8 @@ def edited_text(
     if (cluster, topics) != (dict(found.cluster), dict(found.topics)):
         raise InvalidError(
             f"the file is written in a way that cannot be edited; change it by hand. "
-            f"path={path} keys={','.join(changes)}"
+            f"path={path} keys={','.join(changes)}",
+            code="K126",
         )
     return new, removed
 
@@ -180,7 +184,8 @@ def _names(key: str, topic: str | None, path: str) -> Sequence[Synonym]:
     if key not in names:
         remedy = f"a topic calls it {definition.key}" if names else "leave --topic out"
         raise InvalidError(
-            f"setting of a cluster under a topic; {remedy}. key={key} topic={topic} source={path}"
+            f"setting of a cluster under a topic; {remedy}. key={key} topic={topic} source={path}",
+            code="K125",
         )
     return [Synonym(name) for name in names]
 
@@ -191,15 +196,16 @@ def _rewritten(text: str, gone: set[str], values: Mapping[str, Value], topic: st
     if table is None:
         return _with_new_table(text, values, topic)
     places = dict(_places(table, ""))
-    for key in gone:
-        holder, name = places[key]
-        del holder[name]
+    # Values first: tomlkit finds none of them any more in a dotted table that has lost a key.
     for key, value in values.items():
         if key in places:
             holder, name = places[key]
             holder[name] = _toml_value(value)
         else:
             _append(table, key, _toml_value(value))
+    for key in gone:
+        holder, name = places[key]
+        del holder[name]
     return tomlkit.dumps(document)
 
 
@@ -213,7 +219,7 @@ def _places(table: Any, prefix: str) -> Iterator[tuple[str, tuple[Any, str]]]:
 
 
 def _append(table: Any, key: str, value: object) -> None:
-    """Add a key behind the table's last one: what follows a blank line belongs to the next."""
+    """Add a key after the table's last one: what follows a blank line belongs to the next."""
     tail: list[Any] = []
     body = table.value.body if isinstance(table, Table) else []
     while body and body[-1][0] is None:
@@ -294,7 +300,8 @@ def add_place(
     if name in there:
         raise InvalidError(
             f"the file has a place of this name; choose another name, or edit the file. "
-            f"path={path} place={name}"
+            f"path={path} place={name}",
+            code="K126",
         )
     own = tomlkit.table()
     for key, value in properties.items():
@@ -309,7 +316,8 @@ def add_place(
     written = toml_document(new, str(path))
     if written.get(PLACE_TABLE) != {**there, name: own.unwrap()}:
         raise InvalidError(
-            f"the file is written in a way that cannot be edited; change it by hand. path={path}"
+            f"the file is written in a way that cannot be edited; change it by hand. path={path}",
+            code="K126",
         )
     found = read_table(PlaceTable(name, path, written[PLACE_TABLE][name]))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,20 +1,17 @@
 """Where settings are looked for, and what they say right now.
 
-Nothing is remembered: every call reads file, environment and the directory's metadata anew, so that
-whoever works in rounds sees a change with the next one. A source that cannot be used is an error of
-the whole call, and whoever goes on keeps what it had.
+Nothing is remembered. Every call reads file, environment and the directory's metadata again, so
+that a process that works in rounds sees a change with the next one. A source that cannot be used is
+an error of the whole call; a process that goes on keeps what it had.
 
-What a KRaft broker's own copy of the metadata says about its topics: settings and partitions.
-
-``__cluster_metadata-0`` beside the partitions is read as a starting broker reads it: the newest
+A KRaft broker's own copy of the metadata says which topics there are: settings and partitions.
+``__cluster_metadata-0`` next to the partitions is read as a starting broker reads it: the newest
 snapshot (``<offset>-<epoch>.checkpoint``) first, then the records of the log from that offset on.
 Records of a metadata transaction count when its end is there. A topic that is deleted takes its
-settings with it; one of the same name that is made later starts empty.
-
-Only what is on disk is known: ``server.properties`` is not (:mod:`~keeplast.config.layers`
-reads it), nor what this broker has not fetched
-yet. The log's torn tail ends it, as on a broker. Answers to ``ConfigurationControlManager`` and
-``TopicsImage``.
+settings with it; one of the same name that is made later starts empty. Only what is on disk is
+known: ``server.properties`` is not (:mod:`~keeplast.config.layers` reads it), nor what this broker
+has not fetched yet. The log's torn tail ends it, as on a broker. Answers to
+``ConfigurationControlManager`` and ``TopicsImage``.
 """
 
 from __future__ import annotations
@@ -176,7 +173,10 @@ def _values(
             raise wrong
         if not batch.is_valid:
             wrong = CorruptError(
-                "crc mismatch in the metadata log", path=str(path), position=batch.position
+                "crc mismatch in the metadata log",
+                path=str(path),
+                position=batch.position,
+                code="K223",
             )
         elif not batch.is_control and batch.last_offset >= start:
             try:
@@ -216,6 +216,7 @@ def _replay(image: MetadataImage, values: Iterable[bytes], directory: Path) -> N
                     path=str(directory),
                     expected=f"at most {TRANSACTION_RECORDS_MAX} records",
                     found=len(pending),
+                    code="K223",
                 )
 
 
@@ -317,8 +318,10 @@ def read_text(path: Path, files: FileSystem) -> str:
     try:
         return files.read_bytes(path, FILE_BYTES_MAX).decode()
     except FileNotFoundError as error:
-        raise InvalidError(f"no such settings file; name one that exists. path={path}") from error
+        raise InvalidError(
+            f"no such settings file; name one that exists. path={path}", code="K110"
+        ) from error
     except UnicodeDecodeError as error:
         raise InvalidError(
-            f"not UTF-8 text; save it as UTF-8. path={path} position={error.start}"
+            f"not UTF-8 text; save it as UTF-8. path={path} position={error.start}", code="K122"
         ) from error

@@ -1,43 +1,41 @@
 """A v2 record batch: 61 bytes of header, then its records, compressed as one blob if at all.
 
-===  ====  =====================================================================
-off  size  field
-===  ====  =====================================================================
-0    8     base offset; kept when records are removed
-8    4     length: bytes after this field, at least 49
-12   4     partition leader epoch; outside the CRC
-16   1     magic, 2
-17   4     CRC-32C of bytes 21 to the end
-21   2     attributes (:mod:`keeplast.format.batch`)
-23   4     last offset delta; kept even when the last record is gone
-27   8     base timestamp, or the delete horizon when attribute bit 6 is set
-35   8     max timestamp; with LogAppendTime the timestamp of every record
-43   8     producer id
-51   2     producer epoch
-53   4     base sequence
-57   4     record count; 0 in a batch that cleaning has emptied
-61         records
-===  ====  =====================================================================
+    ===  ====  =====================================================================
+    off  size  field
+    ===  ====  =====================================================================
+    0    8     base offset; kept when records are removed
+    8    4     length: bytes after this field, at least 49
+    12   4     partition leader epoch; outside the CRC
+    16   1     magic, 2
+    17   4     CRC-32C of bytes 21 to the end
+    21   2     attributes, as below
+    23   4     last offset delta; kept even when the last record is gone
+    27   8     base timestamp, or the delete horizon when attribute bit 6 is set
+    35   8     max timestamp; with LogAppendTime the timestamp of every record
+    43   8     producer id
+    51   2     producer epoch
+    53   4     base sequence
+    57   4     record count; 0 in a batch that cleaning has emptied
+    61         records
+    ===  ====  =====================================================================
 
 Offset deltas ascend but have holes, so the count is never derived from offsets. Decoding a header
 checks what is needed to stay inside the data, not the CRC: that is :attr:`RecordBatch.is_valid`.
 Answers to ``DefaultRecordBatch`` and ``MemoryRecordsBuilder``; formats.md section 1.2, and
 cleaning.md sections 3.7 and 3.8 for rebuilt and empty batches.
 
-The attribute bits of batches and legacy messages.
+Of the attributes only the low byte of a v2 batch's 16-bit field means anything; Kafka loses bits 7
+to 15 whenever it rewrites the header. Legacy messages have the same bits 0 to 3 in one byte.
 
-Only the low byte of a v2 batch's 16-bit field means anything; Kafka loses bits 7 to 15 whenever it
-rewrites the header. Legacy messages have the same bits 0 to 3 in one byte.
-
-====  =====================================================================
-bits  meaning
-====  =====================================================================
-0-2   codec: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are an error
-3     timestamp type: 0 CreateTime, 1 LogAppendTime
-4     transactional
-5     control batch
-6     delete horizon set: the base timestamp holds the horizon
-====  =====================================================================
+    ====  =====================================================================
+    bits  meaning
+    ====  =====================================================================
+    0-2   codec: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are an error
+    3     timestamp type: 0 CreateTime, 1 LogAppendTime
+    4     transactional
+    5     control batch
+    6     delete horizon set: the base timestamp holds the horizon
+    ====  =====================================================================
 
 Answers to ``DefaultRecordBatch`` and ``LegacyRecord``; formats.md section 1.2.
 """
@@ -178,7 +176,7 @@ class RecordBatch(BatchHeader):
 
     @property
     def codec(self) -> Codec:
-        """As of the header; the error tells the position."""
+        """As of the header; the error has the position."""
         return _codec(self.attributes, self.position)
 
     @property
@@ -200,16 +198,14 @@ class RecordBatch(BatchHeader):
         try:
             return decompress(self.codec, self.payload(), limit=limit)
         except CorruptError as error:
-            raise CorruptError(
-                error.problem, position=self.position, expected=error.expected, found=error.found
-            ) from None
+            raise error.placed(position=self.position) from None
 
     def records(self, *, limit: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
         """Yield the records in offset order, control records too.
 
         With a count of 0 the payload is not looked at. Raises :class:`CorruptError` at the first
-        record that is not well-formed and when bytes are left after the last; its position is
-        that of the record, or of the batch if the records are compressed.
+        record that is not well-formed and when bytes are left after the last. Its position is that
+        of the record, or of the batch if the records are compressed.
         """
         if self.count == 0:
             return
@@ -219,6 +215,7 @@ class RecordBatch(BatchHeader):
                 position=self.position,
                 expected="0 or more",
                 found=self.count,
+                code="K215",
             )
         codec = self.codec
         data = self.plain(limit=limit)
@@ -228,7 +225,11 @@ class RecordBatch(BatchHeader):
             start = self.position if codec else self.position + HEADER_BYTES + at
             if at >= len(data):
                 raise CorruptError(
-                    "too few records in the batch", position=start, expected=self.count, found=index
+                    "too few records in the batch",
+                    position=start,
+                    expected=self.count,
+                    found=index,
+                    code="K215",
                 )
             try:
                 record, at = decode_record(
@@ -239,9 +240,7 @@ class RecordBatch(BatchHeader):
                     append_timestamp=self.max_timestamp if is_log_append_time else None,
                 )
             except CorruptError as error:
-                raise CorruptError(
-                    error.problem, position=start, expected=error.expected, found=error.found
-                ) from None
+                raise error.placed(position=start) from None
             yield record
         if at != len(data):
             raise CorruptError(
@@ -249,6 +248,7 @@ class RecordBatch(BatchHeader):
                 position=self.position if codec else self.position + HEADER_BYTES + at,
                 expected="0 bytes",
                 found=f"{len(data) - at} bytes",
+                code="K215",
             )
 
 
@@ -256,7 +256,11 @@ def _codec(attributes: int, position: int | None) -> Codec:
     code = attributes & CODEC_MASK
     if code > Codec.ZSTD:
         raise CorruptError(
-            "unknown codec", position=position, expected=f"0 to {Codec.ZSTD:d}", found=code
+            "unknown codec",
+            position=position,
+            expected=f"0 to {Codec.ZSTD:d}",
+            found=code,
+            code="K216",
         )
     return Codec(code)
 
@@ -273,7 +277,7 @@ def decode_header(data: Buffer, position: int = 0) -> BatchHeader:
 def decode_batch(data: Buffer, position: int = 0, *, base_position: int = 0) -> RecordBatch:
     """Return the batch at ``position`` of ``data``, which must be there as a whole.
 
-    ``base_position`` is where ``data`` starts in its file; errors and the batch tell file
+    ``base_position`` is where ``data`` starts in its file; errors and the batch give file
     positions.
     """
     fields = _header_fields(data, position, base_position + position)
@@ -285,6 +289,7 @@ def decode_batch(data: Buffer, position: int = 0, *, base_position: int = 0) -> 
             position=base_position + position,
             expected=f"{size_bytes} bytes",
             found=f"{len(body)} bytes",
+            code="K215",
         )
     return RecordBatch(*fields, position=base_position + position, data=body)
 
@@ -296,16 +301,20 @@ def _header_fields(data: Buffer, position: int, reported: int) -> tuple[int, ...
             position=reported,
             expected=f"{HEADER_BYTES} bytes",
             found=f"{max(0, len(data) - position)} bytes",
+            code="K215",
         )
     base_offset, length, leader_epoch, magic, *rest = _HEADER.unpack_from(data, position)
     if magic != MAGIC:
-        raise CorruptError("not a v2 batch", position=reported, expected=MAGIC, found=magic)
+        raise CorruptError(
+            "not a v2 batch", position=reported, expected=MAGIC, found=magic, code="K215"
+        )
     if length < HEADER_BYTES - SIZE_PREFIX_BYTES:
         raise CorruptError(
             "batch length below that of a header",
             position=reported,
             expected=f"at least {HEADER_BYTES - SIZE_PREFIX_BYTES}",
             found=length,
+            code="K215",
         )
     return base_offset, length + SIZE_PREFIX_BYTES, leader_epoch, *rest
 
@@ -329,15 +338,15 @@ def encode_batch(
 ) -> bytes:
     """Return a whole batch with a valid CRC.
 
-    What is None is taken from the records as Kafka's builder takes it: base offset and base
-    timestamp from the first, last offset from the last, the max timestamp over all. A delete
+    What is None is taken from the records as Kafka's builder takes it. Base offset and base
+    timestamp come from the first, last offset from the last, the max timestamp from all. A delete
     horizon takes the place of the base timestamp, and deltas are relative to it. Without records
     ``base_offset`` is required and the payload is empty whatever the codec. Offsets must ascend;
     they need not be contiguous nor reach from base to last offset.
     """
     if base_offset is None:
         if not records:
-            raise InvalidError("a batch without records needs a base offset")
+            raise InvalidError("a batch without records needs a base offset", code="K161")
         base_offset = records[0].offset
     if last_offset is None:
         last_offset = records[-1].offset if records else base_offset
@@ -374,7 +383,7 @@ def encode_batch(
 
 
 def encode_empty_batch(header: BatchHeader) -> bytes:
-    """Return what cleaning leaves of a batch of which no record is retained, 61 bytes.
+    """Return what cleaning leaves of a batch that retains no record, 61 bytes.
 
     The readable form of what the rebuilding kernel writes; tests bind the two.
 
@@ -402,13 +411,15 @@ def _check_offsets(records: Sequence[Record], base_offset: int, last_offset: int
     for record in records:
         if record.offset <= previous:
             raise InvalidError(
-                f"offsets of a batch must ascend. offset={record.offset} previous={previous}"
+                f"offsets of a batch must ascend. offset={record.offset} previous={previous}",
+                code="K161",
             )
         previous = record.offset
     if not max(previous, base_offset) <= last_offset <= base_offset + INT32_MAX:
         raise InvalidError(
             "last offset does not fit the batch. "
-            f"last_offset={last_offset} base_offset={base_offset} last_record={previous}"
+            f"last_offset={last_offset} base_offset={base_offset} last_record={previous}",
+            code="K161",
         )
 
 

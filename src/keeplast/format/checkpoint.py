@@ -8,7 +8,7 @@
     topic 1 200
 
 Fields are separated by any run of white space; one space is written. An empty file has no entries.
-The count must match: it is what tells a whole file from a cut one. Four files of a data directory
+The count must match: it distinguishes a whole file from a cut one. Four files of a data directory
 hold offsets in this form, and ``leader-epoch-checkpoint`` (:mod:`keeplast.format.leader_epoch`).
 Answers to ``CheckpointFile`` and ``OffsetCheckpointFile``; formats.md section 2.8.
 """
@@ -53,6 +53,7 @@ class Field:
             position=self.position,
             expected=f"an integer up to {greatest}",
             found=_show(self.text),
+            code="K220",
         )
 
 
@@ -84,6 +85,7 @@ def decode_entries(data: Buffer, *, field_count: int) -> list[list[Field]]:
             position=error.start,
             expected="UTF-8",
             found=bytes(data[error.start : error.start + 4]).hex(),
+            code="K220",
         ) from None
     lines = _lines(text)
     if not lines:
@@ -91,7 +93,7 @@ def decode_entries(data: Buffer, *, field_count: int) -> list[list[Field]]:
     version = lines[0].int32()
     if version != VERSION:
         raise CorruptError(
-            "unknown checkpoint version", position=0, expected=VERSION, found=version
+            "unknown checkpoint version", position=0, expected=VERSION, found=version, code="K220"
         )
     if len(lines) == 1:
         return []
@@ -108,6 +110,7 @@ def decode_entries(data: Buffer, *, field_count: int) -> list[list[Field]]:
                 position=line.position,
                 expected=f"{field_count} fields",
                 found=_show(line.text),
+                code="K220",
             )
         entries.append([Field(word, line.position) for word in words])
     if len(entries) != count:
@@ -116,6 +119,7 @@ def decode_entries(data: Buffer, *, field_count: int) -> list[list[Field]]:
             position=lines[1].position,
             expected=count,
             found=len(entries),
+            code="K220",
         )
     return entries
 
@@ -126,7 +130,7 @@ def encode_entries(entries: Iterable[Sequence[object]]) -> bytes:
 
 
 def encode_lines(lines: Collection[str]) -> bytes:
-    """Return a checkpoint of ``lines``, none of which has an end yet."""
+    """Return a checkpoint of ``lines``; no line has an end yet."""
     return "\n".join((str(VERSION), str(len(lines)), *lines, "")).encode()
 
 

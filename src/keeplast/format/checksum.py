@@ -38,7 +38,7 @@ def crc32(data: Buffer) -> int:
 def xxh32(data: Buffer) -> int:
     """Return XXH32 with seed 0 of ``data``.
 
-    Plain Python, a few MB/s: lz4 frames need it for a header of two bytes, and for blocks only
+    Plain Python, a few MB/s. Lz4 frames need it for a header of two bytes, and for blocks only
     where a foreign writer switched block checksums on, which Kafka never does.
     """
     length = len(data)

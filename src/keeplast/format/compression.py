@@ -1,27 +1,26 @@
 """Compresses and decompresses what lies inside a batch, with Kafka's framing of each codec.
 
 Two rules. *Bytes written are Kafka's*: gzip, lz4 and zstd give what Kafka 4.3 writes for the same
-input (snappy the same framing, but in about half of all cases other block contents). *Sizes read
-are not believed*: before anything is allocated, a declared size is held against the most that its
-input can give, and the sum against the caller's limit.
+input. Snappy gives the same framing, but in about half of all cases other block contents. *Sizes
+read are not believed*. Before anything is allocated, a declared size is compared with the most that
+its input can give, and the sum with the caller's limit.
 
-======  ==============================================================================
-codec   framing
-======  ==============================================================================
-gzip    RFC 1952 members; the JDK's header says operating system ``ff``
-snappy  xerial: 16-byte header, then int32 length + raw block each; written in 32 KiB
-        blocks. A payload without that header is one raw block
-lz4     one frame, little-endian, independent blocks, written in 64 KiB blocks without
-        checksums. What follows its end mark is ignored. In magic 0 the header checksum
-        covers the magic number too and is not checked on read
-zstd    frames; Kafka writes one without content size or checksum, ended by an empty block
-======  ==============================================================================
+    ======  ==============================================================================
+    codec   framing
+    ======  ==============================================================================
+    gzip    RFC 1952 members; the JDK's header says operating system ``ff``
+    snappy  xerial: 16-byte header, then int32 length + raw block each; written in 32 KiB
+            blocks. A payload without that header is one raw block
+    lz4     one frame, little-endian, independent blocks, written in 64 KiB blocks without
+            checksums. What follows its end mark is ignored. In magic 0 the header checksum
+            covers the magic number too and is not checked on read
+    zstd    frames; Kafka writes one without content size or checksum, ended by an empty block
+    ======  ==============================================================================
 
-Only this module may import ``cramjam`` and ``zstandard``; the latter writes zstd, because its
-version of the library is the one Kafka 4.3 carries, and reads frames of up to 64 KiB, because its
-context can be kept.
-Answers to ``Compression`` and its streams (``Lz4BlockInputStream``); formats.md section 1.6, and
-F8 of cleaning-findings.md for the bytes.
+Only this module may import ``cramjam`` and ``zstandard``. The latter writes zstd, because its
+version of the library is the one Kafka 4.3 carries. It reads frames of up to 64 KiB, because its
+context can be kept. Answers to ``Compression`` and its streams (``Lz4BlockInputStream``);
+formats.md section 1.6, and F8 of cleaning-findings.md for the bytes.
 """
 
 from __future__ import annotations
@@ -100,8 +99,8 @@ class ZstdReader:
     def read(self, data: memoryview) -> bytes | None:
         """Return what one frame holds, or None when :func:`decompress` must have a look at it.
 
-        None for anything but a single frame that is right and declares no size, for more than
-        64 KiB, and for what may grow beyond 4 MiB; what 2 KiB can grow to is bearable.
+        None for anything but a single frame that is right and declares no size, for more than 64
+        KiB, and for what may grow beyond 4 MiB. What 2 KiB can grow to is bearable.
         """
         if len(data) > _READ_BYTES_MAX or not frames.is_plain(data):
             return None
@@ -132,7 +131,7 @@ def sized_content(data: Buffer) -> int:
     if size in (zstandard.CONTENTSIZE_UNKNOWN, zstandard.CONTENTSIZE_ERROR):
         raise CorruptError(
             "a zstd frame does not say how much it holds", position=0, expected="its content size",
-            found="none",
+            found="none", code="K216",
         )  # fmt: skip
     return size
 
@@ -145,7 +144,11 @@ def decompress_sized(data: Buffer, size: int) -> bytes:
     found = sized_content(data)
     if found != size:
         raise CorruptError(
-            "a zstd frame holds another number of bytes", position=0, expected=size, found=found
+            "a zstd frame holds another number of bytes",
+            position=0,
+            expected=size,
+            found=found,
+            code="K216",
         )
     try:
         content: bytes = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
@@ -154,7 +157,7 @@ def decompress_sized(data: Buffer, size: int) -> bytes:
     if len(content) != size:
         raise CorruptError(
             "a zstd frame holds another number of bytes", position=0, expected=size,
-            found=len(content),
+            found=len(content), code="K216",
         )  # fmt: skip
     return content
 
@@ -180,7 +183,7 @@ def decompress(
 ) -> Buffer:
     """Return what the payload ``data`` holds, at most ``limit`` bytes.
 
-    The result may be a view of memory that nobody else writes; codec ``NONE`` gives ``data``
+    The result may be a view of memory that nothing else writes; codec ``NONE`` gives ``data``
     itself. Anything that Kafka's reader would refuse, and anything larger than ``limit`` or
     :data:`DECOMPRESSED_BYTES_MAX`, raises :class:`CorruptError` with the position within ``data``.
     """
@@ -202,8 +205,8 @@ def decompress_into(codec: Codec, data: memoryview, target: memoryview) -> int |
     """Decompress what magic 2 or 1 has to the start of ``target`` and return how many bytes it was.
 
     None when it cannot be known beforehand that they fit; nothing is lost by asking
-    :func:`decompress` then. CorruptError as there. Bytes of ``target`` behind the result may
-    have been written to.
+    :func:`decompress` then. CorruptError as there. Bytes of ``target`` after the result may have
+    been written to.
     """
     room = len(target)
     if codec == Codec.SNAPPY:
@@ -357,6 +360,7 @@ def _decompress_zstd(data: memoryview, limit: int) -> Buffer:
                     position=0,
                     expected=f"valid zstd data of at most {limit} bytes",
                     found=str(error),
+                    code="K216",
                 ) from None
             room = min(limit, room * _ROOM_GROWTH)
         else:

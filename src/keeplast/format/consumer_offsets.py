@@ -1,15 +1,15 @@
 """Records of ``__consumer_offsets``: committed offsets, groups and their members.
 
-A key is an int16 that says what the record is about, then plain fields; a value is an int16
+A key is an int16 that says what the record is about, then plain fields. A value is an int16
 version, then fields in the encoding of that version. No value means that the thing is gone.
 
-====  ===========================================  ==================================
-type  key                                          value
-====  ===========================================  ==================================
-0, 1  group, topic, partition                      offset commit 0 to 4
-2     group                                        classic group 0 to 4
-3-23  group; for some a member or an expression    not decoded: the type says enough
-====  ===========================================  ==================================
+    ====  ===========================================  ==================================
+    type  key                                          value
+    ====  ===========================================  ==================================
+    0, 1  group, topic, partition                      offset commit 0 to 4
+    2     group                                        classic group 0 to 4
+    3-23  group; for some a member or an expression    not decoded: the type says enough
+    ====  ===========================================  ==================================
 
 A type that is not in the list, and a version above those known, are shown as such and are no error:
 they are a newer Kafka's. Answers to ``GroupCoordinatorRecordSerde`` and the generated classes
@@ -28,7 +28,7 @@ from keeplast.format.identifier import ID_BYTES
 
 TOPIC = "__consumer_offsets"
 PARTITIONS_DEFAULT = 50
-"""``offsets.topic.num.partitions``, when nobody sets it."""
+"""``offsets.topic.num.partitions``, when it is not set."""
 OFFSET_COMMIT_VERSION_MAX = 4
 GROUP_VERSION_MAX = 4
 FLEXIBLE_FROM = 4
@@ -131,7 +131,7 @@ CoordinatorValue = OffsetCommit | ClassicGroup | UnknownValue
 
 
 def group_name(group: str) -> bytes:
-    """Return a group as every key that is about it has it behind its type.
+    """Return a group as every key that is about it has it after its type.
 
     InvalidError when no key can have it.
     """
@@ -142,7 +142,8 @@ def group_name(group: str) -> bytes:
     if not 0 < len(name) <= GROUP_BYTES_MAX:
         raise InvalidError(
             f"not the name of a consumer group; give 1 to {GROUP_BYTES_MAX} bytes of text. "
-            f"group={group[:GROUP_SHOWN_MAX]!r}"
+            f"group={group[:GROUP_SHOWN_MAX]!r}",
+            code="K107",
         )
     return _LENGTH.pack(len(name)) + name
 
@@ -164,7 +165,11 @@ def decode_key(key: Buffer | None) -> CoordinatorKey:
     """Return what a record is about, or raise :class:`CorruptError`."""
     if key is None:
         raise CorruptError(
-            "record of the offsets topic without a key", position=0, expected="a key", found="null"
+            "record of the offsets topic without a key",
+            position=0,
+            expected="a key",
+            found="null",
+            code="K223",
         )
     fields = FieldReader(key, "key of the offsets topic")
     number = fields.int16()
@@ -194,7 +199,11 @@ def decode_value(key: CoordinatorKey, value: Buffer | None) -> CoordinatorValue 
     version = fields.int16()
     if version < 0:
         raise CorruptError(
-            "negative version in the offsets topic", position=0, expected="0 or more", found=version
+            "negative version in the offsets topic",
+            position=0,
+            expected="0 or more",
+            found=version,
+            code="K223",
         )
     fields.is_flexible = version >= FLEXIBLE_FROM
     if key.type_name == OFFSET_COMMIT and version <= OFFSET_COMMIT_VERSION_MAX:

@@ -1,9 +1,8 @@
 """The fields of messages: varints, and what messages of internal topics are made of.
 
-Variable-length integers: base-128 groups, least significant first, bit 7 meaning "more".
-
-Values are Java's: 32-bit (``varint``, ``unsigned``) or 64-bit (``varlong``) two's complement. The
-signed kinds are zig-zagged first. Decoding follows what the JVM really does:
+*Varints* are base-128 groups, least significant first, bit 7 meaning "more". Values are Java's:
+32-bit (``varint``, ``unsigned``) or 64-bit (``varlong``) two's complement. The signed kinds are
+zig-zagged first. Decoding follows what the JVM really does:
 
 1. An error only if the 5th (10th) byte still has bit 7 set, or the data ends.
 2. Bits of the last byte that do not fit are dropped: results are masked before un-zig-zagging.
@@ -11,19 +10,18 @@ signed kinds are zig-zagged first. Decoding follows what the JVM really does:
 
 Answers to ``org.apache.kafka.common.utils.ByteUtils``; formats.md section 0.
 
-Reads the fields of a message that brokers keep in internal topics, one after the other.
+*Messages* of internal topics are read field by field. A message is written in one of two encodings;
+which one follows from its version:
 
-A message is written in one of two encodings; which one follows from its version:
-
-=========  ===========================================  ==================================
-field      plain                                        flexible
-=========  ===========================================  ==================================
-string     int16 length (-1 for null), UTF-8            unsigned varint length + 1 (0 null)
-bytes      int32 length (-1 for null)                   unsigned varint length + 1
-array      int32 count (-1 for null)                    unsigned varint count + 1
-tags       none                                         after the fields: unsigned varint
-                                                        count, then tag, size, content each
-=========  ===========================================  ==================================
+    =========  ===========================================  ==================================
+    field      plain                                        flexible
+    =========  ===========================================  ==================================
+    string     int16 length (-1 for null), UTF-8            unsigned varint length + 1 (0 null)
+    bytes      int32 length (-1 for null)                   unsigned varint length + 1
+    array      int32 count (-1 for null)                    unsigned varint count + 1
+    tags       none                                         after the fields: unsigned varint
+                                                            count, then tag, size, content each
+    =========  ===========================================  ==================================
 
 Every length is compared with what is left before anything is taken. Answers to
 ``ByteBufferAccessor`` and the classes that Kafka generates from its message definitions.
@@ -104,6 +102,7 @@ def _decode(data: Buffer, position: int, bytes_max: int) -> tuple[int, int]:
                 position=position,
                 expected="a byte without bit 7",
                 found=f"{max(0, len(data) - position)} bytes",
+                code="K217",
             )
         byte = data[at]
         raw |= (byte & 0x7F) << 7 * index
@@ -114,6 +113,7 @@ def _decode(data: Buffer, position: int, bytes_max: int) -> tuple[int, int]:
         position=position,
         expected=f"at most {bytes_max} bytes",
         found=bytes(data[position : position + bytes_max]).hex(),
+        code="K217",
     )
 
 
@@ -249,5 +249,9 @@ class FieldReader:
 
     def _wrong(self, problem: str, position: int, expected: object, found: object) -> CorruptError:
         return CorruptError(
-            f"{self._name}: {problem}", position=position, expected=expected, found=found
+            f"{self._name}: {problem}",
+            position=position,
+            expected=expected,
+            found=found,
+            code="K217",
         )

@@ -2,14 +2,14 @@
 
 A segment file is ``<base offset as 20 digits><kind><stage>``. Staged files of ours put the attempt
 between kind and stage: ``<base>.log.<attempt>.deleted``, which a broker removes at start-up and
-concludes nothing from. A name that does not follow the rules gives None, never a guess; that of a
-kind of segment file that is not known here is told from names that mean nothing to anybody.
+concludes nothing from. A name that does not follow the rules gives None, never a guess. The name of
+a segment file of an unknown kind is kept apart from names without any meaning.
 
-What ``keeplast undo`` would put back lies beside the log as
-``keeplast-undo.<attempt>.<base offset as 20 digits><kind>.kept``: a name that begins with no number
-and ends in nothing that brokers know, so that they never touch it and remove it with the partition.
+What ``keeplast undo`` would put back lies next to the log as
+``keeplast-undo.<attempt>.<base offset as 20 digits><kind>.kept``. The name begins with no number
+and ends in nothing that brokers know. So they never touch it and remove it with the partition.
 
-A partition directory is ``topic-partition``, split at the last ``-``; while a replica is being
+A partition directory is ``topic-partition``, split at the last ``-``. While a replica is being
 deleted, moved or set aside it is ``topic-partition.<unique>-<mark>``, with the topic possibly cut.
 Answers to ``LogFileUtils`` and ``UnifiedLog.parseTopicPartitionName``; formats.md 2.2 and 2.3.
 """
@@ -78,7 +78,7 @@ _PARTITION = re.compile(r"(.+)-([0-9]{1,10})\Z")
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """What the name of a file beside a log says."""
+    """What the name of a file next to a log says."""
 
     base_offset: int
     kind: Kind
@@ -94,10 +94,10 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True)
 class UndoFile:
-    """What the name of a file says that a round has kept for ``keeplast undo``.
+    """What the name of a file that a round has kept for ``keeplast undo`` says.
 
     ``kind`` None is the list of what a wave has kept, and ``number`` its place among all of the
-    partition's; otherwise ``number`` is the base offset of a segment.
+    partition's. Otherwise ``number`` is the base offset of a segment.
     """
 
     attempt: str

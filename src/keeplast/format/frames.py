@@ -1,61 +1,57 @@
 """The frames around compressed payloads: gzip, lz4, xerial's snappy, zstd.
 
-A frame's own claim of its size is never believed: all readers here share one greatest size.
+The rule: **a frame's own claim of its size is never believed**. All readers here share one greatest
+size, and the ways to fail. Every size that a payload declares passes :func:`check_limit` before
+memory is taken for it.
 
-What the readers of compressed payloads share: the greatest size, and the ways to fail.
+*gzip* payloads are RFC 1952 members, written as the JDK writes them. Members in a row are one
+stream. As in the JDK, what follows a member and is no gzip header, or is no longer than 18 bytes,
+is ignored. Output is asked for one byte past the limit and never more, so a payload cannot make us
+take memory that the caller did not allow. Answers to ``GZIPOutputStream`` (level -1, JDK 16 or
+later) and ``GZIPInputStream``.
 
-Every size that a payload declares passes :func:`check_limit` before memory is taken for it.
+*lz4*: the frame is around independent lz4 blocks; everything in it is little-endian.
 
-gzip payloads: RFC 1952 members, written as the JDK writes them.
-
-Members in a row are one stream. As in the JDK, what follows a member and is no gzip header, or is
-no longer than 18 bytes, is ignored. Output is asked for one byte past the limit and never more, so
-a payload cannot make us take memory that the caller did not allow.
-Answers to ``GZIPOutputStream`` (level -1, JDK 16 or later) and ``GZIPInputStream``.
-
-The lz4 frame around independent lz4 blocks; everything in it is little-endian.
-
-====  ========================================================================
-size  content
-====  ========================================================================
-4     ``04 22 4d 18``
-1     flags: version 01, independent blocks; block checksum, content size and
-      content checksum are optional
-1     block descriptor: greatest block size, 64 KiB to 4 MiB
-0/8   content size, skipped
-1     header checksum: second byte of XXH32 over flags to content size
-4, n  block size (bit 31: stored as it is) and block, then its checksum if any
-4     end mark, zero
-0/4   content checksum, not verified
-====  ========================================================================
+    ====  ========================================================================
+    size  content
+    ====  ========================================================================
+    4     ``04 22 4d 18``
+    1     flags: version 01, independent blocks; block checksum, content size and
+          content checksum are optional
+    1     block descriptor: greatest block size, 64 KiB to 4 MiB
+    0/8   content size, skipped
+    1     header checksum: second byte of XXH32 over flags to content size
+    4, n  block size (bit 31: stored as it is) and block, then its checksum if any
+    4     end mark, zero
+    0/4   content checksum, not verified
+    ====  ========================================================================
 
 What follows the end mark is ignored, a second frame too. For magic 0 Kafka used to compute the
 header checksum over the frame's magic number as well; it writes that one and checks none there.
 Answers to ``Lz4BlockInputStream`` and ``Lz4BlockOutputStream``; formats.md section 1.6.
 
-The xerial stream around raw snappy blocks, which is not Google's framing format.
+*snappy*: the xerial stream is around raw snappy blocks. It is not Google's framing format.
 
-====  =================================================================
-size  content
-====  =================================================================
-8     ``82 53 4e 41 50 50 59 00``
-4     version, 1
-4     lowest compatible version, 1
-4, n  length of a raw snappy block, and the block; repeated to the end
-====  =================================================================
+    ====  =================================================================
+    size  content
+    ====  =================================================================
+    8     ``82 53 4e 41 50 50 59 00``
+    4     version, 1
+    4     lowest compatible version, 1
+    4, n  length of a raw snappy block, and the block; repeated to the end
+    ====  =================================================================
 
-A length equal to the magic's first four bytes starts another header (streams in a row); fewer than
+A length equal to the magic's first four bytes starts another header (streams in a row). Fewer than
 four bytes are a quiet end. There is no checksum. A payload that does not start with the whole
-header is one raw block, as some clients write it.
-Answers to ``SnappyOutputStream`` and ``SnappyInputStream`` of snappy-java.
+header is one raw block, as some clients write it. Answers to ``SnappyOutputStream`` and
+``SnappyInputStream`` of snappy-java.
 
-The outer structure of zstd frames, read to know how much they can give before they do.
-
-A block of a frame gives at most 128 KiB if compressed, and exactly its declared size if raw or run
-length encoded (RFC 8878 section 3.1.1.2), so headers alone bound the output: a frame of run-length
+*zstd*: the outer structure of frames is read to know how much they can give before they do. A block
+of a frame gives at most 128 KiB if compressed, and exactly its declared size if raw or run length
+encoded. Source: RFC 8878 section 3.1.1.2. So headers alone bound the output: a frame of run-length
 blocks gives up to 32,768 times its size. Frames in a row, and skippable ones, are one stream; any
-other bytes between or after them are an error, as they are to Kafka.
-Answers to the ``ZstdInputStreamNoFinalizer`` of zstd-jni; formats.md section 1.6.
+other bytes between or after them are an error, as they are to Kafka. Answers to the
+``ZstdInputStreamNoFinalizer`` of zstd-jni; formats.md section 1.6.
 """
 
 from __future__ import annotations
@@ -81,16 +77,18 @@ def check_limit(size: int, limit: int, position: int) -> None:
             position=position,
             expected=f"at most {limit} bytes",
             found=f"{size} bytes",
+            code="K216",
         )
 
 
 def cut(position: int, expected: object, found: int) -> CorruptError:
-    """Return the error for a unit at ``position`` of which only ``found`` bytes are there."""
+    """Return the error for a unit at ``position`` that has only ``found`` bytes."""
     return CorruptError(
         "compressed data ends early",
         position=position,
         expected=expected,
         found=f"{max(0, found)} bytes",
+        code="K216",
     )
 
 
@@ -101,6 +99,7 @@ def undecodable(codec: str, position: int, found: object) -> CorruptError:
         position=position,
         expected=f"valid {codec} data",
         found=found,
+        code="K216",
     )
 
 
@@ -243,6 +242,7 @@ def decode_blocks(data: memoryview, *, is_checksum_checked: bool) -> list[Block]
                 position=position,
                 expected=f"at most {header.block_bytes_max} bytes",
                 found=f"{size} bytes",
+                code="K216",
             )
         end = start + size
         position = end + (_WORD.size if header.has_block_checksum else 0)
@@ -265,7 +265,11 @@ def _decode_header(data: memoryview, is_checksum_checked: bool) -> _Header:
     magic = bytes(data[: len(_LZ4_MAGIC)])
     if magic != _LZ4_MAGIC:
         raise CorruptError(
-            "not an lz4 frame", position=0, expected=_LZ4_MAGIC.hex(), found=magic.hex()
+            "not an lz4 frame",
+            position=0,
+            expected=_LZ4_MAGIC.hex(),
+            found=magic.hex(),
+            code="K216",
         )
     flags, descriptor = data[4], data[5]
     if flags & (_VERSION_MASK | _INDEPENDENT | _RESERVED) != _DESCRIPTOR[0]:
@@ -274,6 +278,7 @@ def _decode_header(data: memoryview, is_checksum_checked: bool) -> _Header:
             position=4,
             expected="version 1, independent blocks",
             found=f"{flags:#04x}",
+            code="K216",
         )
     if descriptor not in _BLOCK_SIZES:
         raise CorruptError(
@@ -281,6 +286,7 @@ def _decode_header(data: memoryview, is_checksum_checked: bool) -> _Header:
             position=5,
             expected="0x40, 0x50, 0x60 or 0x70",
             found=f"{descriptor:#04x}",
+            code="K216",
         )
     end = 6 + (8 if flags & _CONTENT_SIZE else 0)
     if len(data) <= end:
@@ -291,6 +297,7 @@ def _decode_header(data: memoryview, is_checksum_checked: bool) -> _Header:
             position=end,
             expected=f"{data[end]:#04x}",
             found=f"{_checksum(data[4:end]):#04x}",
+            code="K216",
         )
     return _Header(
         end + 1,
@@ -309,6 +316,7 @@ def _check_block(data: memoryview, start: int, end: int) -> None:
             position=start,
             expected=f"{expected:#010x}",
             found=f"{found:#010x}",
+            code="K216",
         )
 
 
@@ -361,6 +369,7 @@ def find_blocks(data: memoryview) -> Iterator[tuple[int, int]]:
                     position=position,
                     expected=f"at least {_VERSION}",
                     found=version,
+                    code="K216",
                 )
             position += _XERIAL_HEADER.size
             continue
@@ -371,6 +380,7 @@ def find_blocks(data: memoryview) -> Iterator[tuple[int, int]]:
                 position=position,
                 expected=f"0 to {_LENGTH_MAX}",
                 found=length,
+                code="K216",
             )
         if length > len(data) - start:
             raise cut(position, f"{length} bytes", len(data) - start)
@@ -395,6 +405,7 @@ def declared_size(data: memoryview, start: int, end: int, limit: int) -> int:
                     position=start,
                     expected=f"at most {body * _COPY_OUTPUT_BYTES // _COPY_BYTES}",
                     found=size,
+                    code="K216",
                 )
             check_limit(size, limit, start)
             return size
@@ -454,6 +465,7 @@ def output_bound(data: memoryview) -> int:
                 position=start,
                 expected=f"{_ZSTD_MAGIC:#010x}",
                 found=f"{magic:#010x}",
+                code="K216",
             )
         if position > len(data):
             raise cut(start, f"{position - start} bytes", len(data) - start)
@@ -479,6 +491,7 @@ def _frame(data: memoryview, start: int) -> tuple[int, int]:
                 position=position,
                 expected=f"type 0 to 2, at most {_BLOCK_BYTES_MAX} bytes",
                 found=f"type {kind}, {size} bytes",
+                code="K216",
             )
         bound += _BLOCK_BYTES_MAX if kind == _COMPRESSED else size
         position += _BLOCK_HEADER_BYTES + (1 if kind == _RLE else size)

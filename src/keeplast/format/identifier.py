@@ -1,13 +1,10 @@
 """Kafka's 16-byte ids as text, and the hash that gives an id or a key its partition.
 
-The text form of Kafka's 16-byte ids: URL-safe base64 without padding, 22 characters.
+The text form of an id is URL-safe base64 without padding, 22 characters. Answers to
+``org.apache.kafka.common.Uuid``; formats.md section 0.
 
-Answers to ``org.apache.kafka.common.Uuid``; formats.md section 0.
-
-The hash by which Kafka spreads things over partitions.
-
-Answers to ``Utils.murmur2``, ``Uuid.hashCode`` and ``RemoteLogMetadataTopicPartitioner``;
-formats.md section 5.1.
+The hash is the one that Kafka spreads things over partitions with. Answers to ``Utils.murmur2``,
+``Uuid.hashCode`` and ``RemoteLogMetadataTopicPartitioner``; formats.md section 5.1.
 """
 
 from __future__ import annotations
@@ -37,6 +34,7 @@ def decode_id(text: str, *, position: int = 0) -> bytes:
             position=position,
             expected="22 characters of URL-safe base64",
             found=repr(text[:_SHOWN_MAX]),
+            code="K221",
         )
     return base64.urlsafe_b64decode(match[1] + _PADDING)
 
@@ -73,7 +71,7 @@ def murmur2(data: Buffer) -> int:
 
 
 def metadata_partition(topic_id: bytes, partition: int, count: int) -> int:
-    """Return which of ``count`` partitions of ``__remote_log_metadata`` tells of a partition."""
+    """Return which of ``count`` partitions of ``__remote_log_metadata`` is about a partition."""
     invariant(len(topic_id) == ID_BYTES and count > 0, f"no partition of {count}")
     most, least = _ID.unpack(topic_id)
     value = 1

@@ -1,9 +1,9 @@
 """The leader-epoch checkpoint of a partition: at which offset each leader epoch starts.
 
-Decoding gives the lines as they stand. A broker that loads them lets a later line with an epoch or
-an offset not above an earlier one's remove the earlier, and trims to the log; that is the log's
-business, not the file's. Same text form as the other checkpoints.
-Answers to ``LeaderEpochCheckpointFile``; formats.md section 2.8.
+Decoding gives the lines as they stand. When a broker loads them, a later line with an epoch or an
+offset not above an earlier one's removes the earlier. It also trims to the log; that is the log's
+business, not the file's. Same text form as the other checkpoints. Answers to
+``LeaderEpochCheckpointFile``; formats.md section 2.8.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """The entries of a ``.log`` file, of whatever magic, and the messages of magic 0 and 1 among them.
 
-Messages of magic 0 and 1, alone or wrapped into a compressed set.
+Messages of magic 0 and 1 are alone or wrapped into a compressed set.
 
-===  ==========================  ==========================
-off  magic 0                     magic 1
-===  ==========================  ==========================
-0    int64 offset                int64 offset
-8    int32 size of what follows  int32 size of what follows
-12   uint32 CRC-32 of 16 to end  uint32 CRC-32 of 16 to end
-16   int8 magic                  int8 magic
-17   int8 attributes             int8 attributes
-18   int32 length, key           int64 timestamp
-26                               int32 length, key
-     int32 length, value         int32 length, value
-===  ==========================  ==========================
+    ===  ==========================  ==========================
+    off  magic 0                     magic 1
+    ===  ==========================  ==========================
+    0    int64 offset                int64 offset
+    8    int32 size of what follows  int32 size of what follows
+    12   uint32 CRC-32 of 16 to end  uint32 CRC-32 of 16 to end
+    16   int8 magic                  int8 magic
+    17   int8 attributes             int8 attributes
+    18   int32 length, key           int64 timestamp
+    26                               int32 length, key
+         int32 length, value         int32 length, value
+    ===  ==========================  ==========================
 
 A wrapper has a codec in its attributes and the compressed inner messages as its value. Four rules
 bend the reading of a wrapper:
@@ -115,6 +115,7 @@ class LegacyBatch:
                 position=self.position,
                 expected=f"0 to {Codec.LZ4:d}",
                 found=code,
+                code="K218",
             )
         return Codec(code)
 
@@ -184,7 +185,7 @@ class LegacyBatch:
 
     @property
     def computed_crc(self) -> int:
-        """The CRC-32 that the bytes behind the field give, to be compared with ``crc``."""
+        """The CRC-32 that the bytes after the field give, to be compared with ``crc``."""
         return crc32(self.data[_CRC_START:])
 
     def records(self, *, limit: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
@@ -203,7 +204,7 @@ class LegacyBatch:
             plain = memoryview(decompress(codec, value, magic=self.magic, limit=limit))
             last_inner_offset = _last_inner_offset(plain)
         except CorruptError as error:
-            raise self._corrupt(error.problem, error.expected, error.found) from None
+            raise error.placed(position=self.position) from None
         if last_inner_offset is None:
             raise self._corrupt("compressed message set without messages", "1 or more", 0)
         base = self._base_of(last_inner_offset)
@@ -216,10 +217,11 @@ class LegacyBatch:
                         "compressed message inside a compressed set",
                         expected=f"codec {Codec.NONE:d}",
                         found=message.attributes & CODEC_MASK,
+                        code="K218",
                     )
                 key, value = message._key_and_value()
             except CorruptError as error:
-                raise self._corrupt(error.problem, error.expected, error.found) from None
+                raise error.placed(position=self.position) from None
             has_append_time = is_log_append_time and message.magic > 0
             yield Record(
                 wrap_int64(base + message.last_offset),
@@ -260,7 +262,9 @@ class LegacyBatch:
         return self.data[start : start + length], start + length
 
     def _corrupt(self, problem: str, expected: object, found: object) -> CorruptError:
-        return CorruptError(problem, position=self.position, expected=expected, found=found)
+        return CorruptError(
+            problem, position=self.position, expected=expected, found=found, code="K218"
+        )
 
 
 def decode_message(data: Buffer, position: int = 0, *, base_position: int = 0) -> LegacyBatch:
@@ -276,11 +280,16 @@ def decode_message(data: Buffer, position: int = 0, *, base_position: int = 0) -
             position=reported,
             expected=f"{_HEAD.size} bytes",
             found=f"{len(view)} bytes",
+            code="K218",
         )
     offset, size, crc, magic, attributes = _HEAD.unpack_from(view)
     if not 0 <= magic <= 1:
         raise CorruptError(
-            "not a legacy message", position=reported, expected="magic 0 or 1", found=magic
+            "not a legacy message",
+            position=reported,
+            expected="magic 0 or 1",
+            found=magic,
+            code="K218",
         )
     if size < _SIZE_MIN_OF_MAGIC[magic]:
         raise CorruptError(
@@ -288,6 +297,7 @@ def decode_message(data: Buffer, position: int = 0, *, base_position: int = 0) -
             position=reported,
             expected=f"at least {_SIZE_MIN_OF_MAGIC[magic]} bytes",
             found=size,
+            code="K218",
         )
     body = view[: SIZE_PREFIX_BYTES + size]
     if len(body) < SIZE_PREFIX_BYTES + size:
@@ -296,6 +306,7 @@ def decode_message(data: Buffer, position: int = 0, *, base_position: int = 0) -
             position=reported,
             expected=f"{SIZE_PREFIX_BYTES + size} bytes",
             found=f"{len(body)} bytes",
+            code="K218",
         )
     timestamp = _TIMESTAMP.unpack_from(body, _HEAD.size)[0] if magic else NO_TIMESTAMP
     return LegacyBatch(reported, body, offset, crc, magic, attributes, timestamp)
@@ -307,7 +318,10 @@ def _inner_spans(data: memoryview) -> Iterator[tuple[int, int]]:
         _, size = _PREFIX.unpack_from(data, position)
         if size < SIZE_MIN:
             raise CorruptError(
-                "inner message too small", expected=f"at least {SIZE_MIN} bytes", found=size
+                "inner message too small",
+                expected=f"at least {SIZE_MIN} bytes",
+                found=size,
+                code="K218",
             )
         end = position + SIZE_PREFIX_BYTES + size
         if end > len(data):
@@ -365,6 +379,7 @@ def read_entries(data: Buffer, *, base_position: int = 0) -> Iterator[Entry]:
                 position=base_position + position,
                 expected=f"at least {SIZE_MIN} bytes",
                 found=size,
+                code="K218",
             )
         if not 0 <= magic <= MAGIC:
             raise CorruptError(
@@ -372,6 +387,7 @@ def read_entries(data: Buffer, *, base_position: int = 0) -> Iterator[Entry]:
                 position=base_position + position,
                 expected=f"0 to {MAGIC}",
                 found=magic,
+                code="K218",
             )
         end = position + SIZE_PREFIX_BYTES + size
         if end > len(data):

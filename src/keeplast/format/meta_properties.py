@@ -38,14 +38,22 @@ def decode(data: Buffer) -> MetaProperties:
     version = _integer(properties, "version") or 0
     if version not in VERSIONS:
         raise CorruptError(
-            "unknown version of meta.properties", position=0, expected="0 or 1", found=version
+            "unknown version of meta.properties",
+            position=0,
+            expected="0 or 1",
+            found=version,
+            code="K221",
         )
     node_key = "node.id" if version else "broker.id"
     if version:
         for key in ("cluster.id", node_key):
             if key not in properties:
                 raise CorruptError(
-                    "key missing in meta.properties", position=0, expected=key, found="nothing"
+                    "key missing in meta.properties",
+                    position=0,
+                    expected=key,
+                    found="nothing",
+                    code="K221",
                 )
     return MetaProperties(
         version=version,
@@ -92,4 +100,5 @@ def _integer(properties: Mapping[str, str], key: str) -> int | None:
         position=0,
         expected=f"{key}=integer",
         found=repr(text[:60]),
+        code="K221",
     )

@@ -2,20 +2,19 @@
 
 A record's value is a frame around one message in Kafka's flexible encoding, without a key:
 
-=======  ===============  ============================================
-field    encoding         content
-=======  ===============  ============================================
-frame    unsigned varint  frame version, 1
-type     unsigned varint  which message (the API key)
-version  unsigned varint  version of the message
-body                      the message's fields, then its tagged fields
-=======  ===============  ============================================
+    =======  ===============  ============================================
+    field    encoding         content
+    =======  ===============  ============================================
+    frame    unsigned varint  frame version, 1
+    type     unsigned varint  which message (the API key)
+    version  unsigned varint  version of the message
+    body                      the message's fields, then its tagged fields
+    =======  ===============  ============================================
 
-Only seven messages are decoded; every other type, and a version of them that is not known, gives
+Only seven messages are decoded. Every other type, and a version of them that is not known, gives
 None, because a reader of settings has no use for it. Strings are an unsigned varint (length + 1, 0
-for null) and UTF-8.
-Answers to ``MetadataRecordSerde``, ``TopicRecord``, ``PartitionRecord``, ``RemoveTopicRecord`` and
-``ConfigRecord``.
+for null) and UTF-8. Answers to ``MetadataRecordSerde``, ``TopicRecord``, ``PartitionRecord``,
+``RemoveTopicRecord`` and ``ConfigRecord``.
 """
 
 from __future__ import annotations
@@ -96,7 +95,11 @@ def decode(data: Buffer) -> MetadataRecord | None:
     frame, position = decode_unsigned(data)
     if frame != FRAME_VERSION:
         raise CorruptError(
-            "unknown frame of a metadata record", position=0, expected=FRAME_VERSION, found=frame
+            "unknown frame of a metadata record",
+            position=0,
+            expected=FRAME_VERSION,
+            found=frame,
+            code="K223",
         )
     message_type, position = decode_unsigned(data, position)
     version, position = decode_unsigned(data, position)
@@ -132,6 +135,7 @@ def _text(data: Buffer, position: int) -> tuple[str, int]:
             position=position,
             expected="a string",
             found="null",
+            code="K223",
         )
     return value, end
 
@@ -146,6 +150,7 @@ def _nullable_text(data: Buffer, position: int) -> tuple[str | None, int]:
             position=position,
             expected=f"at most {STRING_BYTES_MAX} bytes",
             found=length - 1,
+            code="K223",
         )
     raw, end = _read_fixed(data, start, length - 1)
     try:
@@ -156,6 +161,7 @@ def _nullable_text(data: Buffer, position: int) -> tuple[str | None, int]:
             position=start + error.start,
             expected="UTF-8",
             found=raw[error.start : error.start + 4].hex(),
+            code="K223",
         ) from None
 
 
@@ -167,5 +173,6 @@ def _read_fixed(data: Buffer, position: int, size: int) -> tuple[bytes, int]:
             position=position,
             expected=f"{size} bytes",
             found=f"{len(data) - position} bytes",
+            code="K223",
         )
     return bytes(data[position:end]), end

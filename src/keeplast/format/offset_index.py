@@ -2,18 +2,18 @@
 
 An array of 8-byte big-endian entries, no header, no checksum:
 
-===  ====  ========================================================
-off  size  field
-===  ====  ========================================================
-0    4     relative offset: offset minus the segment's base offset
-4    4     position of a batch in the ``.log`` file
-===  ====  ========================================================
+    ===  ====  ========================================================
+    off  size  field
+    ===  ====  ========================================================
+    0    4     relative offset: offset minus the segment's base offset
+    4    4     position of a batch in the ``.log`` file
+    ===  ====  ========================================================
 
 The offset is the *last* offset of the batch at the position, so every batch before the position
-ends below it. Both columns ascend strictly and the first batch of a segment never has an entry.
-An index that was not trimmed on close is full of zeros at its end: every slot counts, so it
-decodes, and :func:`find_problem` says what is wrong with it.
-Answers to ``OffsetIndex``; formats.md section 2.4.
+ends below it. Both columns ascend strictly and the first batch of a segment never has an entry. An
+index that was not trimmed on close is full of zeros at its end. Every slot counts, so it decodes,
+and :func:`find_problem` says what is wrong with it. Answers to ``OffsetIndex``; formats.md section
+2.4.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def decode(data: Buffer) -> Entries:
             position=len(data) - len(data) % ENTRY_BYTES,
             expected=f"a multiple of {ENTRY_BYTES} bytes",
             found=f"{len(data)} bytes",
+            code="K219",
         )
     return np.frombuffer(data, dtype=">i4").astype(np.int64).reshape(-1, 2)
 

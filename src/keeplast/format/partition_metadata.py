@@ -5,10 +5,10 @@
     version: 0
     topic_id: lZ6vvmajTWKDBUTV6SQAtQ
 
-No newline at the end as Kafka writes it. Lines are split at a colon and white space, labels are
-not looked at, any version from 0 on is accepted and further lines are ignored, as by Kafka. A
-topic id of zero is refused: under KRaft it would make the replica a stray one.
-Answers to ``PartitionMetadataFile``; formats.md section 2.9.
+No newline at the end as Kafka writes it. Lines are split at a colon and white space. Labels are not
+looked at, any version from 0 on is accepted and further lines are ignored, as by Kafka. A topic id
+of zero is refused: under KRaft it would make the replica a stray one. Answers to
+``PartitionMetadataFile``; formats.md section 2.9.
 """
 
 from __future__ import annotations
@@ -45,12 +45,17 @@ def decode(data: Buffer) -> PartitionMetadata:
             position=0,
             expected="0 or more",
             found=repr(version),
+            code="K221",
         )
     position = len(lines[0].encode()) + 1
     topic_id = decode_id(_value(lines, 1, position), position=position)
     if topic_id == NO_ID:
         raise CorruptError(
-            "topic id is zero", position=position, expected="an id", found=encode_id(topic_id)
+            "topic id is zero",
+            position=position,
+            expected="an id",
+            found=encode_id(topic_id),
+            code="K221",
         )
     return PartitionMetadata(topic_id, int(version))
 
@@ -69,5 +74,6 @@ def _value(lines: list[str], index: int, position: int) -> str:
             position=position,
             expected="name: value",
             found=repr(line[:60]),
+            code="K221",
         )
     return fields[1]

@@ -1,20 +1,20 @@
 """The producer-state snapshot of a partition (``.snapshot``): everything below its offset.
 
-===  ====  ==============================================================
-off  size  field
-===  ====  ==============================================================
-0    2     version, 1
-2    4     CRC-32C of bytes 6 to the end
-6    4     number of entries
-10   8     producer id                                  (46 bytes an entry)
-18   2     producer epoch
-20   4     last sequence of the last batch
-24   8     last offset of the last data batch, -1 when only markers were seen
-32   4     offset delta: last minus first sequence of that batch
-36   8     timestamp of the last batch or marker, in milliseconds
-44   4     coordinator epoch, -1 none
-48   8     first offset of the open transaction, -1 none
-===  ====  ==============================================================
+    ===  ====  ==============================================================
+    off  size  field
+    ===  ====  ==============================================================
+    0    2     version, 1
+    2    4     CRC-32C of bytes 6 to the end
+    6    4     number of entries
+    10   8     producer id                                  (46 bytes an entry)
+    18   2     producer epoch
+    20   4     last sequence of the last batch
+    24   8     last offset of the last data batch, -1 when only markers were seen
+    32   4     offset delta: last minus first sequence of that batch
+    36   8     timestamp of the last batch or marker, in milliseconds
+    44   4     coordinator epoch, -1 none
+    48   8     first offset of the open transaction, -1 none
+    ===  ====  ==============================================================
 
 The order of entries is arbitrary (a Java hash map) and kept as found.
 Answers to ``ProducerStateManager.readSnapshot``; formats.md section 2.7.
@@ -72,12 +72,17 @@ def decode(data: Buffer) -> tuple[ProducerEntry, ...]:
             position=0,
             expected=f"at least {_HEADER.size} bytes",
             found=f"{len(data)} bytes",
+            code="K222",
         )
     view = memoryview(data)
     version, crc, count = _HEADER.unpack_from(view)
     if version != VERSION:
         raise CorruptError(
-            "unknown version of a producer snapshot", position=0, expected=VERSION, found=version
+            "unknown version of a producer snapshot",
+            position=0,
+            expected=VERSION,
+            found=version,
+            code="K222",
         )
     computed = crc32c(view[_CRC_START:])
     if crc != computed:
@@ -86,6 +91,7 @@ def decode(data: Buffer) -> tuple[ProducerEntry, ...]:
             position=2,
             expected=f"{crc:#010x}",
             found=f"{computed:#010x}",
+            code="K222",
         )
     body = view[_HEADER.size :]
     if count < 0 or count * ENTRY_BYTES != len(body):
@@ -94,6 +100,7 @@ def decode(data: Buffer) -> tuple[ProducerEntry, ...]:
             position=_CRC_START,
             expected=f"{count} entries of {ENTRY_BYTES} bytes",
             found=f"{len(body)} bytes",
+            code="K222",
         )
     return tuple(ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(body))
 

@@ -1,9 +1,9 @@
 r"""Java properties, as ``java.util.Properties`` reads them: the form of brokers' small files.
 
-ISO 8859-1, ``#`` and ``!`` comments, key and value separated by ``=``, ``:`` or white space, a
-backslash escaping the next character (``\uXXXX``, ``\t``, ``\n``, ``\f``, ``\r``) or joining the
-next line. Values may be passwords: no error says more of the text than a malformed escape.
-Answers to ``Properties.load``; formats.md section 2.10.
+ISO 8859-1, ``#`` and ``!`` comments, key and value separated by ``=``, ``:`` or white space. A
+backslash escapes the next character (``\uXXXX``, ``\t``, ``\n``, ``\f``, ``\r``) or joins the next
+line. Values may be passwords: no error says more of the text than a malformed escape. Answers to
+``Properties.load``; formats.md section 2.10.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ def _unescape(text: str, position: int) -> str:
                 position=position,
                 expected="\\uXXXX",
                 found="\\u and something else",
+                code="K124",
             )
         return chr(int(match[2], 16))
 

@@ -1,17 +1,15 @@
 """One record of a v2 batch, what a control record says, and the version that ranks a record.
 
-Control records: what a control batch says, and the markers that end transactions.
+A *control record* is what a control batch says, such as the markers that end transactions. Its key
+is int16 version, int16 type; longer keys and higher versions are read as version 0. The value of a
+marker is int16 version, int32 coordinator epoch, read likewise. Mind the numbers: ABORT is 0,
+COMMIT is 1. Types 2 to 6 occur only in the KRaft metadata log, which is never cleaned, so their
+values are not decoded. Any other type is unknown and to be ignored. Answers to
+``ControlRecordType`` and ``EndTransactionMarker``; formats.md section 1.4.
 
-The key is int16 version, int16 type; longer keys and higher versions are read as version 0. The
-value of a marker is int16 version, int32 coordinator epoch, read likewise. Mind the numbers: ABORT
-is 0, COMMIT is 1. Types 2 to 6 occur only in the KRaft metadata log, which is never cleaned, so
-their values are not decoded; any other type is unknown and to be ignored.
-Answers to ``ControlRecordType`` and ``EndTransactionMarker``; formats.md section 1.4.
-
-The version of one record, by which the winner of a key is chosen (KIP-280).
-
-The value behind the columns of :mod:`keeplast.columns.ranks`, for readers that hold records; a
-test binds the two. Source: cleaning.md section 9.2, in words in :mod:`keeplast.model.topic_config`.
+The *version* of a record decides the winner of a key (KIP-280). It is the same value as in the
+columns of :mod:`keeplast.columns.ranks`, for readers that hold records; a test binds the two.
+Source: cleaning.md section 9.2, in words in :mod:`keeplast.model.topic_config`.
 """
 
 from __future__ import annotations
@@ -53,7 +51,8 @@ def encode_record(record: Record, *, base_offset: int, base_timestamp: int) -> b
     offset_delta = record.offset - base_offset
     if not 0 <= offset_delta <= INT32_MAX:
         raise InvalidError(
-            f"offset does not fit the batch. offset={record.offset} base_offset={base_offset}"
+            f"offset does not fit the batch. offset={record.offset} base_offset={base_offset}",
+            code="K161",
         )
     parts = [
         _ATTRIBUTES,
@@ -90,21 +89,21 @@ def decode_record(
             position=position,
             expected=f"0 to {len(data) - start} bytes",
             found=length,
+            code="K217",
         )
     # Cut here, so that no field can reach into the next record.
     body = memoryview(data)[start:end]
     try:
         record, used = _decode_body(body, base_offset, base_timestamp, append_timestamp)
     except CorruptError as error:
-        raise CorruptError(
-            error.problem, position=position, expected=error.expected, found=error.found
-        ) from None
+        raise error.placed(position=position) from None
     if used != length:
         raise CorruptError(
             "record length mismatch",
             position=position,
             expected=f"{length} bytes",
             found=f"{used} bytes",
+            code="K217",
         )
     return record, end
 
@@ -119,13 +118,15 @@ def _decode_body(
     count, at = decode_varint(body, at)
     if not 0 <= count <= len(body) - at:
         raise CorruptError(
-            "header count out of range", expected=f"0 to {len(body) - at}", found=count
+            "header count out of range", expected=f"0 to {len(body) - at}", found=count, code="K217"
         )
     headers = []
     for _ in range(count):
         header_key, at = _decode_nullable(body, at, "header key")
         if header_key is None:
-            raise CorruptError("negative header key length", expected="0 or more", found="negative")
+            raise CorruptError(
+                "negative header key length", expected="0 or more", found="negative", code="K217"
+            )
         header_value, at = _decode_nullable(body, at, "header value")
         headers.append((header_key, header_value))
     timestamp = (
@@ -151,6 +152,7 @@ def _decode_nullable(body: memoryview, position: int, name: str) -> tuple[bytes 
             f"{name} reaches past its record",
             expected=f"at most {len(body) - start} bytes",
             found=length,
+            code="K217",
         )
     return bytes(body[start:end]), end
 
@@ -207,6 +209,7 @@ def decode_end_transaction(key: Buffer | None, value: Buffer | None) -> EndTrans
             position=0,
             expected="ABORT or COMMIT",
             found=control_type.name,
+            code="K217",
         )
     _, coordinator_epoch = _unpack(_VALUE, value, "transaction marker")
     return EndTransactionMarker(control_type, coordinator_epoch)
@@ -225,11 +228,16 @@ def _unpack(layout: struct.Struct, data: Buffer | None, name: str) -> tuple[int,
             position=0,
             expected=f"at least {layout.size} bytes",
             found="null" if data is None else f"{len(data)} bytes",
+            code="K217",
         )
     version, number = layout.unpack_from(data)
     if version < 0:
         raise CorruptError(
-            f"negative version of a {name}", position=0, expected="0 or more", found=version
+            f"negative version of a {name}",
+            position=0,
+            expected="0 or more",
+            found=version,
+            code="K217",
         )
     return version, number
 

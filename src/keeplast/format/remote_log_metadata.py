@@ -2,18 +2,18 @@
 
 A value is a frame around one message in the flexible encoding, without a key:
 
-========  ===============  ====================================================
-field     encoding         content
-========  ===============  ====================================================
-frame     unsigned varint  frame version, 1
-type      unsigned varint  0 segment, 1 update of a segment, 2 partition delete
-version   unsigned varint  version of the message, 0
-body                       the message's fields, then its tagged fields
-========  ===============  ====================================================
+    ========  ===============  ====================================================
+    field     encoding         content
+    ========  ===============  ====================================================
+    frame     unsigned varint  frame version, 1
+    type      unsigned varint  0 segment, 1 update of a segment, 2 partition delete
+    version   unsigned varint  version of the message, 0
+    body                       the message's fields, then its tagged fields
+    ========  ===============  ====================================================
 
 The rule: **what this module cannot read, a broker may not survive**, and what it cannot write back
 byte for byte it has not understood. A frame, type or version that is not listed, a null value and
-bytes left over are a :class:`CorruptError`; so is what a broker's constructor refuses (offsets that
+bytes left over are a :class:`CorruptError`. So is what a broker's constructor refuses (offsets that
 descend, no leader epoch, an unknown state). Tagged fields are kept, known or not.
 
 Answers to ``RemoteLogMetadataSerde``, ``RemoteLogSegmentMetadata`` and the classes that Kafka
@@ -151,7 +151,7 @@ def decode(value: Buffer | None) -> RemoteLogEvent:
     """Return the message in a record's value; :class:`CorruptError` when a broker could not."""
     if value is None:
         raise CorruptError(
-            f"{_MESSAGE}: null value", position=0, expected="a message", found="null"
+            f"{_MESSAGE}: null value", position=0, expected="a message", found="null", code="K442"
         )
     frame, position = decode_unsigned(value)
     kind, position = decode_unsigned(value, position)
@@ -164,7 +164,7 @@ def decode(value: Buffer | None) -> RemoteLogEvent:
         if found not in expected:
             shown = " or ".join(str(each) for each in expected)
             raise CorruptError(
-                f"{_MESSAGE}: unknown {name}", position=0, expected=shown, found=found
+                f"{_MESSAGE}: unknown {name}", position=0, expected=shown, found=found, code="K442"
             )
     fields = FieldReader(value, _MESSAGE)
     fields.position, fields.is_flexible = position, True
@@ -174,13 +174,13 @@ def decode(value: Buffer | None) -> RemoteLogEvent:
     if encode(event) != bytes(value):
         raise CorruptError(
             f"{_MESSAGE}: written as no broker writes it", position=0,
-            expected=encode(event).hex(), found=bytes(value).hex(),
+            expected=encode(event).hex(), found=bytes(value).hex(), code="K442",
         )  # fmt: skip
     return event
 
 
 def encode(event: RemoteLogEvent) -> bytes:
-    """Return the record's value; whoever sends it asks :func:`decode` first."""
+    """Return the record's value; the sender asks :func:`decode` first."""
     match event:
         case RemoteLogSegment():
             kind, body = _SEGMENT_TYPE, _segment_bytes(event)
@@ -262,7 +262,7 @@ def _state(fields: FieldReader, kind: type[Member]) -> Member:
     except ValueError:
         raise CorruptError(
             f"{_MESSAGE}: unknown state", position=position, expected=f"0 to {max(kind):d}",
-            found=value,
+            found=value, code="K442",
         ) from None  # fmt: skip
 
 
@@ -280,7 +280,7 @@ def _check_segment(segment: RemoteLogSegment, position: int) -> None:
         if not is_so:
             raise CorruptError(
                 f"{_MESSAGE}: a segment that no broker accepts", position=position, expected=what,
-                found=found,
+                found=found, code="K442",
             )  # fmt: skip
 
 

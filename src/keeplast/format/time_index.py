@@ -1,13 +1,13 @@
-"""The time index of a segment (``.timeindex``): by which offset a timestamp had been reached.
+"""The time index of a segment (``.timeindex``): the offset at which a timestamp had been reached.
 
 An array of 12-byte big-endian entries, no header, no checksum:
 
-===  ====  ========================================================
-off  size  field
-===  ====  ========================================================
-0    8     greatest batch timestamp so far, in milliseconds
-8    4     relative offset: last offset of the first batch having it
-===  ====  ========================================================
+    ===  ====  ========================================================
+    off  size  field
+    ===  ====  ========================================================
+    0    8     greatest batch timestamp so far, in milliseconds
+    8    4     relative offset: last offset of the first batch having it
+    ===  ====  ========================================================
 
 Timestamps ascend strictly, offsets do not descend. The last entry of a closed segment carries the
 segment's greatest timestamp; retention and rolling rely on it.
@@ -41,6 +41,7 @@ def decode(data: Buffer) -> Entries:
             position=len(data) - len(data) % ENTRY_BYTES,
             expected=f"a multiple of {ENTRY_BYTES} bytes",
             found=f"{len(data)} bytes",
+            code="K219",
         )
     rows = np.frombuffer(data, dtype=_ENTRY)
     entries = np.empty((len(rows), 2), dtype=np.int64)

@@ -1,9 +1,9 @@
 """Records of ``__transaction_state``: where every transactional id stands.
 
-A key is an int16 type (0) and the transactional id; a value is an int16 version, then its fields,
-plain in version 0 and flexible in version 1, whose tags carry what version 0 does not have. No
-value means that the id has expired. Other types and later versions are a newer Kafka's, shown as
-such. Answers to ``TransactionLog``, ``TransactionLogKey`` and ``TransactionLogValue``.
+A key is an int16 type (0) and the transactional id. A value is an int16 version, then its fields:
+plain in version 0, flexible in version 1, whose tags carry what version 0 does not have. No value
+means that the id has expired. Other types and later versions are a newer Kafka's, shown as such.
+Answers to ``TransactionLog``, ``TransactionLogKey`` and ``TransactionLogValue``.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def decode_key(key: Buffer | None) -> str | None:
             position=0,
             expected="a key",
             found="null",
+            code="K223",
         )
     fields = FieldReader(key, "key of the transaction topic")
     if fields.int16() != KEY_TYPE:
@@ -94,7 +95,11 @@ def decode_value(value: Buffer | None) -> TransactionStateValue | UnknownState |
     status = fields.int8()
     if status not in set(TransactionStatus):
         raise CorruptError(
-            "unknown status of a transaction", position=at, expected="0 to 7", found=status
+            "unknown status of a transaction",
+            position=at,
+            expected="0 to 7",
+            found=status,
+            code="K223",
         )
     partitions = _partitions(fields)
     update_timestamp, start_timestamp = fields.int64(), fields.int64()
@@ -128,6 +133,7 @@ def _partitions(fields: FieldReader) -> tuple[TopicPartition, ...]:
                 position=fields.position,
                 expected="a count",
                 found="null",
+                code="K223",
             )
         found += [TopicPartition(topic, fields.int32()) for _ in range(numbers)]
         fields.tags()

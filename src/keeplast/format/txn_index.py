@@ -3,15 +3,15 @@
 34-byte big-endian entries in order of ascending last offset; a partial entry at the end is
 ignored, as Kafka ignores it. Only aborted transactions that have data get one.
 
-===  ====  ==================================================================
-off  size  field
-===  ====  ==================================================================
-0    2     version, 0; the JVM looks at the first byte only, we at both
-2    8     producer id
-10   8     first offset: first data of the transaction, maybe segments before
-18   8     last offset: the ABORT marker, always in this segment
-26   8     last stable offset when the abort was written
-===  ====  ==================================================================
+    ===  ====  ==================================================================
+    off  size  field
+    ===  ====  ==================================================================
+    0    2     version, 0; the JVM looks at the first byte only, we at both
+    2    8     producer id
+    10   8     first offset: first data of the transaction, maybe segments before
+    18   8     last offset: the ABORT marker, always in this segment
+    26   8     last stable offset when the abort was written
+    ===  ====  ==================================================================
 
 Answers to ``TransactionIndex`` and ``AbortedTxn``; formats.md section 2.6.
 """
@@ -58,6 +58,7 @@ def decode(data: Buffer) -> tuple[AbortedTransaction, ...]:
                 position=index * ENTRY_BYTES,
                 expected=VERSION,
                 found=version,
+                code="K219",
             )
         entries.append(AbortedTransaction(*fields))
     return tuple(entries)

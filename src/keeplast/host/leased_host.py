@@ -1,31 +1,25 @@
 """A host that leads by a lease of the store, or follows, with object storage between the two.
 
-There is no network between hosts: what a leader has copied is what followers get, and what its high
-watermark counts as replicated. What a reader must not break:
+There is no network between hosts. Followers get what a leader has copied, and its high watermark
+counts that as replicated. Rules that a reader must not break:
 
-1. A lease fences nobody; leader epoch and holder do, in every transaction. A host takes over what
-   is free, what was given back, and what is led by a lease whose number has stayed the same for its
-   time. What is held without a lease is left alone, as in ``run`` without ``--host-dir``.
-2. No host leads with less of the log than the leader before has acknowledged: what was promised
+1. A lease fences no host; leader epoch and holder do, in every transaction. A host takes over a
+   partition that is free or was given back. It also takes one whose lease number has stayed the
+   same for its time. A partition that is held without a lease is left alone, as in ``run`` without
+   ``--host-dir``.
+2. No host leads with less of the log than the leader before has acknowledged: promised records
    would be gone. Only ``takes_over`` does.
-3. A host cuts its log to its leader's, and never below its own high watermark: what lies below was
-   promised, and is for a person to look at.
+3. A host cuts its log to its leader's, and never below its own high watermark: the records below
+   were promised, and are for a person to look at.
+4. A host writes its logs and removes what object storage has of them, so the directory is this
+   process's alone. A broker's is refused, also one that is stopped: the broker would start on a
+   log whose beginning has gone. The lock is a broker's own, and held for as long as hosts use the
+   directory.
+5. The thread that renews the leases of a process's hosts, however long a round takes, renews and
+   nothing else. A process that is stopped renews nothing, and neither does one that cannot reach
+   the store; both are overtaken, and fenced.
 
 KIP-405, KIP-1272; decisions 0015 and 0036.
-
-The directory in which one process keeps the logs of its hosts.
-
-What a reader must not break: a host writes its logs and removes what object storage has of them, so
-the directory is nobody else's. A broker's is refused, also one that is stopped: the broker would
-start on a log whose beginning has gone. The lock is a broker's own, and held for as long as hosts
-use the directory.
-
-Makes this process a host of a partition of a store.
-
-The thread that renews the leases of a process's hosts, however long a round takes.
-
-What a reader must not break: it renews and nothing else. A process that is stopped renews nothing,
-and neither does one that cannot reach the store; both are overtaken, and fenced.
 """
 
 from __future__ import annotations
@@ -89,18 +83,22 @@ def host_directory(root: Path, files: FileSystem) -> Iterator[None]:
     if is_object_path(root) or parse_partition_directory(root.name) is not None:
         raise InvalidError(
             "hosts keep a directory for each partition below a directory of this machine; name "
-            f"that. path={root}"
+            f"that. path={root}",
+            code="K350",
         )
     if not files.exists(root):
         files.make_directory(root)
     if not files.is_directory(root):
-        raise InvalidError(f"not a directory; name one for the logs of hosts. path={root}")
+        raise InvalidError(
+            f"not a directory; name one for the logs of hosts. path={root}", code="K350"
+        )
     for name in (META_PROPERTIES, f"{METADATA_TOPIC}-0"):
         if files.exists(root / name):
             raise RefusedError(
                 "the directory is a broker's, which would start on logs whose beginning local "
                 "retention has removed; copy its partitions and checkpoints into a directory of "
-                f"their own. path={root / name}"
+                f"their own. path={root / name}",
+                code="K350",
             )
     with locked(root):
         yield
@@ -112,7 +110,8 @@ def check_own_log(root: Path, partition: TopicPartition) -> None:
     if path.is_symlink():
         raise RefusedError(
             "the directory of a log is a link, which is not followed; put the log itself there. "
-            f"path={path}"
+            f"path={path}",
+            code="K203",
         )
 
 
@@ -146,7 +145,8 @@ def check_lease_ms(lease_ms: int) -> None:
     if not LEASE_MS_MIN <= lease_ms <= LEASE_MS_MAX:
         raise InvalidError(
             "a lease has a time between a second and an hour. "
-            f"lease_ms={lease_ms} min={LEASE_MS_MIN} max={LEASE_MS_MAX}"
+            f"lease_ms={lease_ms} min={LEASE_MS_MIN} max={LEASE_MS_MAX}",
+            code="K351",
         )
 
 
@@ -205,7 +205,7 @@ class LeasedHost:
     ) -> None:
         """Open the local log below ``root``, whose lock the caller holds, and mend it.
 
-        A log without a high watermark beside it, as one that was copied by hand, counts as
+        A log without a high watermark next to it, as one that was copied by hand, counts as
         replicated as far as it goes. InvalidError for a partition that is not in the store,
         RefusedError for a log of another topic of the same name.
         """
@@ -244,9 +244,9 @@ class LeasedHost:
     def step(self, *, takes_over: bool = False) -> HostStanding:
         """Lead or follow, as the store says now; a follower catches up with object storage.
 
-        ``takes_over`` fences whoever has the partition, and leads also with less of the log than
-        the leader before has acknowledged. RefusedError where the log of this host is another than
-        its leader's below its own high watermark, ConflictError where the store changed meanwhile.
+        ``takes_over`` fences the partition's holder, and leads also with less of the log than the
+        leader before has acknowledged. RefusedError where the log of this host is another than its
+        leader's below its own high watermark, ConflictError where the store changed meanwhile.
         """
         marks = self._store.restoration.marks
         if marks is not None:
@@ -271,17 +271,18 @@ class LeasedHost:
         return HostStanding(False, state, why)
 
     def _check_same_topic(self, directory: Path, state: PartitionState) -> None:
-        """RefusedError for a log of another topic of the same name: epochs do not tell those."""
+        """RefusedError for a log of another topic of the same name: epochs do not show that."""
         own = read_topic_id(self._files, directory)
         if int(own, 16) and int(state.topic_id, 16) and own != state.topic_id:
             raise RefusedError(
-                "the log of this host is another topic's of the same name, which was deleted and "
-                "made again; move it away, and this host begins again from object storage. "
-                f"path={directory} topic_id={own} store_topic_id={state.topic_id}"
+                "the log of this host is an earlier topic's of the same name; move it away. The "
+                f"host then begins again from object storage. path={directory} topic_id={own} "
+                f"store_topic_id={state.topic_id}",
+                code="K336",
             )
 
     def _note_topic(self, state: PartitionState) -> None:
-        """Write down whose log this is, where nobody has."""
+        """Write down whose log this is, where that is missing."""
         path = self.host.directory / PARTITION_METADATA
         if int(state.topic_id, 16) and not self._files.exists(path):
             metadata = PartitionMetadata(bytes.fromhex(state.topic_id))
@@ -346,9 +347,10 @@ class LeasedHost:
             if same_to < host.high_watermark:
                 raise RefusedError(
                     "this host has records, replicated by what it knows, that are not in the log "
-                    "of its leader; look at them, then move the log away, and this host begins "
+                    "of its leader; look at them, then move the log away. The host then begins "
                     f"again from object storage. path={host.directory} offset={same_to} "
-                    f"high_watermark={host.high_watermark} leader={state.owner}"
+                    f"high_watermark={host.high_watermark} leader={state.owner}",
+                    code="K353",
                 )
             if same_to < end:
                 host.truncate(same_to)
@@ -359,7 +361,7 @@ class LeasedHost:
         host.roll_idle()
 
     def _find_local_start(self, state: PartitionState) -> int | None:
-        """Return where a new local log begins: behind what local retention would remove.
+        """Return where a new local log begins: above what local retention would remove.
 
         None where that is the log start, or no segment with its producers ends there.
         """
@@ -397,7 +399,7 @@ class LeasedHost:
     def renew(self) -> None:
         """Renew the lease of a leader, from whatever thread; what fails is tried the next time.
 
-        Who was overtaken hears of it from the next call that changes something.
+        An overtaken leader finds out at the next call that changes something.
         """
         if self.leads:
             with suppress(FencedError, UnavailableError, CommitUnknownError, ConflictError):
@@ -427,8 +429,8 @@ class LeasedHost:
     ) -> HostTurn:
         """Lead or follow; copy, clean and expire as the leader; let go what local retention does.
 
-        What a program calls again and again between its appends. Errors as of :meth:`step` and of
-        the host's own calls; after a FencedError the next turn follows.
+        A program calls it again and again between its appends. Errors as of :meth:`step` and of the
+        host's own calls; after a FencedError the next turn follows.
         """
         self._store.begin_turn()
         standing, copied, report = self.step(takes_over=takes_over), 0, None

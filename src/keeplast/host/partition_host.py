@@ -1,21 +1,24 @@
 """A partition on one host: leader or follower, its local log and the same log in object storage.
 
-A library object without a network: who embeds it carries batches from leader to follower and says
-who leads at which epoch. What it must never do is decided by the metadata store: whatever an old
-leader does late, it is fenced there. A leader appends, copies closed segments, and is the only one
-that cleans, expires or collects in object storage; a follower replicates and cleans what is local.
+A library object without a network: its embedder carries batches from leader to follower and says
+which host leads at which epoch. The metadata store decides what it must never do: an old leader
+that acts late is fenced there. A leader appends, copies closed segments, and is the only one that
+cleans, expires or collects in object storage. A follower replicates and cleans what is local.
 KIP-405, KIP-1272; tiering.md section 9.7.
 
-Which local segments of a tiered log may leave this disk. Pure.
+The rule for local segments of a tiered log that may leave this disk is pure. The KIP has two
+readings:
 
-The KIP has two readings. R-A, the default: a segment goes when it is older or the local part is
-larger than ``local.retention.*``, cleaned or not. R-B, with ``local.delete.requires.clean``: only
-what lies below the first dirty offset goes, until ``local.delete.max.extra.*`` beyond the limits,
-then R-A; a cleaner that fails must not fill the disk. A topic with ``compact,delete`` has R-A
-alone: its local log is that of an append-only topic. Both need that object storage has the segment
-and that every replica does. The active segment never goes, and neither does anything behind the
-first segment that stays. KIP-1272, "Change on Local Segment Retention" and
-"Deletion of local log segment"; tiering.md section 9.8.
+* R-A, the default: a segment goes when it is older or the local part is larger than
+  ``local.retention.*``, cleaned or not.
+* R-B, with ``local.delete.requires.clean``: only segments below the first dirty offset go, until
+  ``local.delete.max.extra.*`` beyond the limits, then R-A. A cleaner that fails must not fill the
+  disk.
+
+A topic with ``compact,delete`` has R-A alone: its local log is that of an append-only topic. Both
+need that object storage has the segment and that every replica does. The active segment never goes,
+and neither does anything above the first segment that stays. KIP-1272, "Change on Local Segment
+Retention" and "Deletion of local log segment"; tiering.md section 9.8.
 """
 
 from __future__ import annotations
@@ -117,7 +120,7 @@ def plan_local_retention(
 
 
 def _with_extra(total: TopicConfig, topic: TopicConfig) -> TopicConfig:
-    """Return the limits behind which nothing waits to be cleaned; no limit has none behind it."""
+    """Return the limits beyond which nothing waits to be cleaned; no limit has none beyond it."""
     age, size = total.retention_ms, total.retention_bytes
     return replace(
         total,
@@ -127,7 +130,7 @@ def _with_extra(total: TopicConfig, topic: TopicConfig) -> TopicConfig:
 
 
 CLAIMS_MAX = 5
-"""How often it is compared anew with what another leader has changed meanwhile."""
+"""How often it is compared again with what another leader has changed meanwhile."""
 
 
 def _silent(count: int) -> None:
@@ -180,7 +183,8 @@ class PartitionHost(PartitionReader):
         if state.leader_epoch != self.epoch or not self._store.holds(state):
             raise FencedError(
                 "a newer leader owns the partition; step down. "
-                f"partition={self.partition} epoch={self.epoch} current={state.leader_epoch}"
+                f"partition={self.partition} epoch={self.epoch} current={state.leader_epoch}",
+                code="K332",
             )
         return state
 
@@ -189,9 +193,9 @@ class PartitionHost(PartitionReader):
     def become_leader(self, epoch: int, *, lease_ms: int | None = None) -> PartitionState:
         """Take the partition over: fence older leaders, then make the local log agree.
 
-        FencedError when a newer leader has. ConflictError, and nobody is fenced, when object
+        FencedError when a newer leader has. ConflictError, and no host is fenced, when object
         storage has more of the log than this host (see :meth:`catch_up`), or another log than this
-        host: what it would lead with is then not what was copied, and is to be cut first.
+        host. The log that it would lead with is then not the copied one, and is to be cut first.
         Local segments that lie wholly below the first dirty offset go, because object storage has
         them cleaned; they stay when it does not have all of them. The local checkpoint becomes the
         store's, also downwards. With ``lease_ms`` it leads by a lease of the store from then on.
@@ -238,10 +242,11 @@ class PartitionHost(PartitionReader):
     def catch_up(self, start: int | None = None) -> int:
         """Replicate from object storage what this host lacks of it; returns the log end offset.
 
-        For a replica that starts anew, or was left behind when it has to lead. With ``start``,
-        where a segment of object storage ends, as the leader's local start, the local log begins
-        there unless it reaches as far: what lies below stays in object storage alone (KIP-405).
-        ConflictError, and nothing is taken, when what is here is another leader's than there.
+        For a replica that starts empty, or was left without later records when it has to lead.
+        ``start`` is where a segment of object storage ends, as the leader's local start. With it
+        the local log begins there unless it reaches as far: the records below stay in object
+        storage alone (KIP-405). ConflictError, and nothing is taken, when what is here is another
+        leader's than there.
         """
         self._check_follower()
         state = self.state()
@@ -260,7 +265,8 @@ class PartitionHost(PartitionReader):
             if self.log_end_offset == before:
                 raise ConflictError(
                     "object storage changed meanwhile; catch up again. "
-                    f"partition={self.partition} at={before} remote_end={state.remote_end}"
+                    f"partition={self.partition} at={before} remote_end={state.remote_end}",
+                    code="K352",
                 )
         return self.log_end_offset
 
@@ -276,7 +282,8 @@ class PartitionHost(PartitionReader):
                 return bytes(self._objects.read_range(key, 0, segment.files[SNAPSHOT].size_bytes))
         raise InvalidError(
             "no segment with its producers ends there; begin where one does. "
-            f"partition={self.partition} start={offset} remote_end={state.remote_end}"
+            f"partition={self.partition} start={offset} remote_end={state.remote_end}",
+            code="K352",
         )
 
     def _check_same_log(self, state: PartitionState) -> None:
@@ -285,14 +292,16 @@ class PartitionHost(PartitionReader):
             raise ConflictError(
                 "the local log ends below what object storage has; catch up first. "
                 f"partition={self.partition} log_end={self.log_end_offset} "
-                f"remote_end={state.remote_end}"
+                f"remote_end={state.remote_end}",
+                code="K352",
             )
         if self.local_start > state.remote_end:
             raise ConflictError(
                 "the local log begins after what object storage has, and what lies between is "
                 "nowhere; elect a replica that has it. "
                 f"partition={self.partition} local_start={self.local_start} "
-                f"remote_end={state.remote_end}"
+                f"remote_end={state.remote_end}",
+                code="K352",
             )
         self._check_same_epochs(state)
 
@@ -304,7 +313,8 @@ class PartitionHost(PartitionReader):
                 "the local log has other records than object storage, of another leader; truncate "
                 "it there and catch up, or elect a replica that has the same log. "
                 f"partition={self.partition} offset={found.offset} epoch={found.epoch} "
-                f"stored_epoch={found.expected}"
+                f"stored_epoch={found.expected}",
+                code="K352",
             )
 
     def _find_other_batch(self, state: PartitionState) -> Divergence | None:
@@ -393,15 +403,17 @@ class PartitionHost(PartitionReader):
         before it is live.
 
         The report says what it did, or why it did nothing. RefusedError for a topic that is not
-        compacted; FencedError when a newer leader owns the partition. OSError behind the commit
-        means that the local copy is not replaced yet: it is read no more, and the next call does.
-        A follower's pass holds the lock of the data directory: one at a time below a root.
+        compacted; FencedError when a newer leader owns the partition. OSError after the commit
+        means that the local copy is not replaced yet: it is read no more, and the next call
+        replaces it. A follower's pass holds the lock of the data directory: one at a time below a
+        root.
         """
         if not self.topic.is_compacted:
             policy = ",".join(sorted(self.topic.cleanup_policy))
             raise RefusedError(
                 "the topic is not compacted: its segments are never rewritten. "
-                f"partition={self.partition} cleanup.policy={policy}"
+                f"partition={self.partition} cleanup.policy={policy}",
+                code="K128",
             )
         self.flush()
         cleaner = CleanerConfig() if cleaner is None else cleaner
@@ -435,9 +447,9 @@ class PartitionHost(PartitionReader):
     ) -> RoundReport:
         """Clean this disk as a follower; no tombstone or marker goes.
 
-        What it deletes may lie in object storage, where only the leader cleans: were it gone here
-        and this host the next leader, the deleted key would come back (ST-23). The same holds of an
-        aborted transaction: its data here is what the next leader knows it by.
+        The records that one deletes may lie in object storage, where only the leader cleans. Were
+        it gone here and this host the next leader, the deleted key would come back (ST-23). The
+        same holds of an aborted transaction: its data here is what the next leader knows it by.
         """
         state, now_ms = self.state(), self._store.clock.now_ms()
         first_dirty, hold = state.first_dirty(), find_hold(in_force(state.holds, now_ms))
@@ -500,9 +512,9 @@ class PartitionHost(PartitionReader):
     ) -> ExpiryReport:
         """Let go in both tiers what retention and the log start let go, as the leader.
 
-        The metadata first: from there on nobody reads below the log start. What is only local
-        counts towards ``retention.bytes`` and goes when it was copied. ``receipt`` takes a line of
-        what went in object storage.
+        The metadata first: from there on no reader reads below the log start. A segment that is
+        only local counts towards ``retention.bytes`` and goes when it was copied. ``receipt`` takes
+        a line of what went in object storage.
         """
         return self._expire(0, grace_ms, receipt)
 
@@ -518,12 +530,14 @@ class PartitionHost(PartitionReader):
         if not self.topic.expires:
             raise RefusedError(
                 "cleanup.policy without delete: records go by key alone, write a tombstone. "
-                f"partition={self.partition}"
+                f"partition={self.partition}",
+                code="K235",
             )
         if not 0 <= before <= self.high_watermark:
             raise RefusedError(
                 "only what every replica has can be deleted. "
-                f"before={before} high_watermark={self.high_watermark}"
+                f"before={before} high_watermark={self.high_watermark}",
+                code="K236",
             )
         return self._expire(before, grace_ms, receipt).log_start or 0
 
@@ -557,5 +571,6 @@ def _check_settings(partition: TopicPartition, topic: TopicConfig) -> None:
         raise RefusedError(
             "no round of a host can be undone: its local log would stay what the round left; "
             f"leave undo.retention.ms out. partition={partition} "
-            f"undo.retention.ms={topic.undo_retention_ms}"
+            f"undo.retention.ms={topic.undo_retention_ms}",
+            code="K351",
         )

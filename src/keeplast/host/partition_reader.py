@@ -3,13 +3,12 @@
 Reads below the first dirty offset go to object storage, unless the local copy is known to be the
 same (:mod:`~keeplast.host.partition_reader`). KIP-405, KIP-1272; tiering.md section 9.7.
 
-Makes the local copy of what was cleaned in object storage the same, segment by segment.
-
-Object storage is committed first and alone says what is live; the local copy follows, through the
-swap of a local round, and until it has, reads below the first dirty offset come from object
-storage. So a crash between the two leaves nothing to undo: whoever takes the log over, and the next
-round, make the overlap agree or drop it (decision 0012). Segments whose bounds are not those of the
-local log leave it, and so does everything below them: a log gets no hole.
+The local copy of cleaned segments in object storage is made the same, segment by segment. Object
+storage is committed first and alone says what is live. The local copy follows, through the swap of
+a local round. Until it has, reads below the first dirty offset come from object storage. So a crash
+between the two leaves nothing to undo. The next holder of the log, and the next round, make the
+overlap agree or drop it (decision 0012). Segments whose bounds are not those of the local log leave
+it, and so does everything below them: a log gets no hole.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ class Overlap:
     def _compare(self, local: SegmentFiles, segment: RemoteSegment) -> bool:
         """Say whether a local segment has the bytes of ``segment``; they are compared once.
 
-        Size and time do not tell: a local pass may have stamped a horizon into it.
+        Size and time do not show it: a local pass may have stamped a horizon into it.
         """
         if self._is_copy(local, segment):
             return True
@@ -205,7 +204,8 @@ class PartitionReader(Replica):
         if not state.log_start <= offset <= self.log_end_offset:
             raise InvalidError(
                 f"offset out of range. partition={self.partition} offset={offset} "
-                f"log_start={state.log_start} log_end={self.log_end_offset}"
+                f"log_start={state.log_start} log_end={self.log_end_offset}",
+                code="K150",
             )
         limit = self.log_end_offset if end is None else min(end, self.log_end_offset)
         remote_to = min(self._remote_to(state), limit)

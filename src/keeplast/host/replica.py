@@ -1,19 +1,18 @@
-"""The local log of a partition on one host: what a leader appends to and a follower replicates.
+"""The local log of a partition on one host: a leader appends to it and a follower replicates it.
 
-Bounds that a restart must not overstate are kept beside the log: the high watermark is written when
-a segment is left, and behind is safe. Whoever opens a log after a crash asks for recovery: a swap
-that was interrupted is finished or undone, a batch that was half written is cut off, and a log that
-ends below its start begins there anew. Nothing is cut without being asked to.
+Bounds that a restart must not overstate are kept next to the log. The high watermark is written
+when a segment is left, and a lower one is safe. A process that opens a log after a crash asks for
+recovery. An interrupted swap is finished or undone, a batch that was half written is cut off, and a
+log that ends below its start begins there empty. Nothing is cut without being asked to. Segments
+leave the front one by one, each durably: a hole would look like what cleaning leaves.
 
-Segments leave the front one by one, each durably: a hole would look like what cleaning leaves.
+The leader epochs show whether a local log and the log in object storage are the same. The rule that
+a reader must not break: an offset alone says nothing. Two leaders may have written different
+records at one, and only their epochs distinguish those (KIP-101, KIP-279). A log that was cleaned
+before it was replicated may lack the first record of an epoch, or all of them. So where the leader
+epochs of the two differ, the batches decide, which carry the epoch of their writer.
+
 KIP-101, KIP-279 and KIP-405; ``UnifiedLog``, ``LogLoader``.
-
-Whether a local log and the log in object storage are the same, by the epochs of who wrote them.
-
-What a reader must not break: an offset alone says nothing. Two leaders may have written different
-records at one, and only their epochs tell them apart (KIP-101, KIP-279). A log that was cleaned
-before it was replicated may lack the first record of an epoch, or all of them; so where the leader
-epochs of the two differ, it is the batches that are asked, which carry the epoch of their writer.
 """
 
 from __future__ import annotations
@@ -107,8 +106,8 @@ def find_divergent_batch(
     for base, last, epoch in _batches(files, listing, start):
         if base >= end:
             return None
-        # By its end: an empty batch behind what cleaning has left begins where that ended, which
-        # may have been an earlier leader's.
+        # By its end: an empty batch after what cleaning has left begins where that ended, which may
+        # have been an earlier leader's.
         expected = _epoch_at(known, min(last, end - 1))
         if expected is not None and epoch != expected:
             return Divergence(base, epoch, expected)
@@ -142,7 +141,8 @@ def _batches(
     files: FileSystem, listing: PartitionFiles, start: int
 ) -> Iterator[tuple[int, int, int]]:
     """Yield first offset, last offset and leader epoch of each batch that ends at ``start`` or
-    behind it."""
+    later.
+    """
     segments = listing.segments
     first = max(i for i, each in enumerate(segments) if i == 0 or each.base_offset <= start)
     buffers = WindowBuffers()
@@ -168,7 +168,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What recovery did: bytes it cut, and an offset at which it began the log anew."""
+    """What recovery did: bytes it cut, and an offset at which it began the log empty."""
 
     cut_bytes: int = 0
     restarted_at: int | None = None
@@ -187,7 +187,8 @@ class Replica:
         clock: Clock,
         recovers: bool = False,
     ) -> None:
-        """Open the log below ``root``, or start an empty one; a follower until told.
+        """Open the log below ``root``, or start an empty one; a follower until it becomes the
+        leader.
 
         ``recovers`` deals with what a crash left; without it CorruptError says that the end is
         torn, and RefusedError that a swap was interrupted.
@@ -211,7 +212,7 @@ class Replica:
         self._high_watermark = min(max(known, self.local_start), self.log_end_offset)
 
     def close(self) -> None:
-        """Write what belongs beside the log, and the high watermark."""
+        """Write what belongs next to the log, and the high watermark."""
         self._log.close()
         self.save_watermark()
 
@@ -246,7 +247,7 @@ class Replica:
 
     @property
     def local_log_start(self) -> int:
-        """Return the first readable offset as this host was told; 0 when it never was."""
+        """Return the first readable offset that this host was given; 0 when it never was."""
         root = self.directory.parent
         return read_checkpoint(self._files, root, LOG_START_CHECKPOINT).get(self.partition, 0)
 
@@ -322,7 +323,8 @@ class Replica:
         if not self._high_watermark <= offset <= self.log_end_offset:
             raise InvalidError(
                 "the high watermark only grows, up to the log end. "
-                f"from={self._high_watermark} to={offset} log_end={self.log_end_offset}"
+                f"from={self._high_watermark} to={offset} log_end={self.log_end_offset}",
+                code="K355",
             )
         self._high_watermark = offset
 
@@ -338,14 +340,18 @@ class Replica:
     def check_leader(self) -> None:
         """RefusedError for a follower."""
         if self.role is not Role.LEADER:
-            raise RefusedError(f"only the leader does this. partition={self.partition}")
+            raise RefusedError(
+                f"only the leader does this. partition={self.partition}", code="K354"
+            )
 
     # The follower's.
 
     def become_follower(self, epoch: int) -> None:
         """Step down: appends are refused from here on."""
         if epoch < self.epoch:
-            raise FencedError(f"an older epoch. partition={self.partition} epoch={epoch}")
+            raise FencedError(
+                f"an older epoch. partition={self.partition} epoch={epoch}", code="K332"
+            )
         self.role, self.epoch = Role.FOLLOWER, epoch
 
     def replicate(self, data: bytes, *, high_watermark: int, log_start: int | None = None) -> int:
@@ -354,8 +360,8 @@ class Replica:
         Batches below the log end are there already and passed over; gaps and empty batches of a
         cleaned log are taken as they are. A log that begins at the leader's log start, and has
         nothing yet, begins with the batch that holds it. ``log_start`` is the leader's, and taken
-        over. InvalidError for a batch that begins below the log end and ends behind it. FencedError
-        for a batch of a later leader than the one that is followed, if this host was told of one:
+        over. InvalidError for a batch that begins below the log end and ends above it. FencedError
+        for a batch of a later leader than the followed one, if this host knows the followed one:
         nothing from it on is taken.
         """
         self._check_follower()
@@ -375,21 +381,22 @@ class Replica:
         """
         for batch in read_batches(data):
             if not isinstance(batch, RecordBatch):
-                raise InvalidError("only batches of format 2 are replicated")
+                raise InvalidError("only batches of format 2 are replicated", code="K161")
             if batch.last_offset < self.log_end_offset:
                 continue
             if NO_LEADER_EPOCH < newest < batch.leader_epoch:
                 raise FencedError(
                     "the leader that is followed was replaced; follow the new one, truncate to "
                     f"it, then replicate. partition={self.partition} epoch={newest} "
-                    f"batch_epoch={batch.leader_epoch} base_offset={batch.base_offset}"
+                    f"batch_epoch={batch.leader_epoch} base_offset={batch.base_offset}",
+                    code="K354",
                 )
             if batch.base_offset < self.log_end_offset:
                 self._begin_with(batch)
             self._log.append_stored(batch)
 
     def _begin_with(self, batch: RecordBatch) -> None:
-        """Begin anew where ``batch`` does: the log start may lie inside of a batch.
+        """Begin empty where ``batch`` does: the log start may lie inside of a batch.
 
         Kafka: ``Partition.appendRecordsToFollowerOrFutureReplica``.
         """
@@ -397,7 +404,8 @@ class Replica:
             raise InvalidError(
                 "a batch reaches into the local log without being in it; truncate to the leader. "
                 f"partition={self.partition} base_offset={batch.base_offset} "
-                f"last_offset={batch.last_offset} log_end={self.log_end_offset}"
+                f"last_offset={batch.last_offset} log_end={self.log_end_offset}",
+                code="K161",
             )
         self.restart(batch.base_offset)
 
@@ -412,7 +420,7 @@ class Replica:
         """Cut what the leader does not have; returns the log end offset.
 
         ``lineage`` and ``log_end`` are the leader's. High watermarks are not looked at: only leader
-        epochs tell which records are the same (KIP-101, KIP-279).
+        epochs show which records are the same (KIP-101, KIP-279).
         """
         self._check_follower()
         same_to = find_divergence(self.lineage, self.log_end_offset, lineage, log_end)
@@ -421,14 +429,14 @@ class Replica:
         return self.log_end_offset
 
     def restart(self, offset: int) -> None:
-        """Give the local log up and begin anew at ``offset``, as when a leader starts behind it."""
+        """Give the local log up and begin empty at ``offset``, as when a leader starts above it."""
         self._check_follower()
         self._log.close()
         restart_log(self._files, self.directory, offset)
         self._reopen()
 
     def begin_at(self, offset: int, lineage: Sequence[LeaderEpoch], producers: bytes) -> None:
-        """Give the local log up and begin anew at ``offset`` with what is known of the log below.
+        """Give the local log up and begin empty at ``offset`` with what is known of the log below.
 
         ``lineage`` are the leader epochs up to there, ``producers`` the snapshot of a segment that
         ends there. They are on the disk before the log is.
@@ -447,7 +455,8 @@ class Replica:
     def _check_follower(self) -> None:
         if self.role is Role.LEADER:
             raise RefusedError(
-                f"a leader's log is the one that counts; step down first. {self.partition}"
+                f"a leader's log is the one that counts; step down first. {self.partition}",
+                code="K354",
             )
 
     # What both do.
@@ -455,7 +464,7 @@ class Replica:
     def follow_log_start(self, offset: int) -> None:
         """Take a log start over: durably, then segments below it go. Never back.
 
-        A follower that ends below it begins anew there.
+        A follower that ends below it begins empty there.
         """
         if offset > self.local_log_start:
             root = self.directory.parent
@@ -495,7 +504,8 @@ class Replica:
         if leftovers:
             raise RefusedError(
                 "a swap was interrupted; open the log with recovery. "
-                f"path={self.directory} files={len(leftovers)}"
+                f"path={self.directory} files={len(leftovers)}",
+                code="K204",
             )
 
     def _recover(self) -> Recovered:

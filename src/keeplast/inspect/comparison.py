@@ -55,8 +55,8 @@ changed."""
 class Horizons:
     """What is known of time: the clock of each round and the horizon that it stamped.
 
-    Empty when nobody said what time it was. ``readers`` are those that tombstones waited for in
-    each round, by its receipt; without one nobody knows of any.
+    Empty when no time was given. ``readers`` are those that tombstones waited for in each round, by
+    its receipt; without one none are known.
     """
 
     rounds: tuple[tuple[int, int], ...] = ()
@@ -86,7 +86,7 @@ class Horizons:
         return False
 
     def had_passed(self, rows: Rows) -> NDArray[np.bool_]:
-        """Return of which rows the last round could remove the tombstone, surely."""
+        """Return the rows whose tombstone the last round could remove, surely."""
         now_ms, _ = self.rounds[-1]
         found: NDArray[np.bool_] = (rows[:, HORIZON] >= 0) & (rows[:, HORIZON] <= now_ms)
         readers = self.readers[-1] if self.readers else None
@@ -100,11 +100,11 @@ class Horizons:
 class ComparedGround:
     """What the comparison goes by.
 
-    Below ``bound`` the right log may have been cleaned, from it on it must equal the left one;
-    None says that they are replicas, of which ``[start, end)`` is common. Below ``start`` the right
-    log has nothing any more, by retention or ``DeleteRecords``. From ``indexed_to`` on
-    records that are not aborted must still be there. ``last_offsets`` are those of batches that
-    must be, ``marker_epochs`` the epoch of each producer whose markers must be.
+    Below ``bound`` the right log may have been cleaned, from it on it must equal the left one. None
+    says that they are replicas, with ``[start, end)`` in common. Below ``start`` the right log has
+    nothing any more, by retention or ``DeleteRecords``. From ``indexed_to`` on records that are not
+    aborted must still be there. ``last_offsets`` are those of batches that must be,
+    ``marker_epochs`` the epoch of each producer whose markers must be.
     """
 
     bound: int | None
@@ -120,8 +120,8 @@ class ComparedGround:
 class Compared:
     """What the comparison has found, by check.
 
-    ``lost`` counts the left records that the right log lacks or has otherwise, ``foreign`` the
-    right ones below the left log's end that the left log lacks; of replicas neither is counted.
+    ``lost`` counts the left records that the right log lacks or has otherwise. ``foreign`` counts
+    the right ones below the left log's end that the left log lacks. Of replicas neither is counted.
     """
 
     records: Findings = field(default_factory=Findings)
@@ -261,7 +261,9 @@ class Comparison:
         ours = left.record(int(left.batch_of[i]), offset)
         theirs = right.record(int(right.batch_of[row]), offset)
         if ours is None or theirs is None:
-            raise InvariantError(f"a record is gone between two readings. offset={offset}")
+            raise InvariantError(
+                f"a record is gone between two readings. offset={offset}", code="K901"
+            )
         is_control = bool(left.table[left.batch_of[i], t.ATTRIBUTES] & t.CONTROL)
         names = [
             name
@@ -309,7 +311,7 @@ class Comparison:
         self._add_unknown_batches(right, numbers)
 
     def _add_unknown_batches(self, right: VerifiedPart, numbers: NDArray[np.int64]) -> None:
-        """Empty batches that the left log has not; of others the records tell."""
+        """Empty batches that the left log has not; of others the records decide."""
         if self._are_replicas:
             return
         for i in numbers[right.table[numbers, t.COUNT] == 0].tolist():
@@ -461,5 +463,7 @@ def _horizons(table: NDArray[np.int64]) -> NDArray[np.int64]:
 def _record(part: VerifiedPart, i: int) -> Record:
     record = part.record(int(part.batch_of[i]), int(part.offsets[i]))
     if record is None:
-        raise InvariantError(f"a record is gone between two readings. offset={part.offsets[i]}")
+        raise InvariantError(
+            f"a record is gone between two readings. offset={part.offsets[i]}", code="K901"
+        )
     return record

@@ -1,13 +1,13 @@
-"""Every place of one partition in which keys may be: its log, and whatever else was one beside it.
+"""Every file of one partition that may have wanted keys: its log, and every other that was one.
 
 The log is read by the kernels of a search, from its first byte to the end of its last sound batch,
-compressed batches decompressed. What else lies in the directory and is, or was, a ``.log`` (staged,
-replaced, put aside) is read batch by batch, and so is a directory that a broker disposes of.
+compressed batches decompressed. Any other file of the directory that is, or was, a ``.log``
+(staged, replaced, put aside) is read batch by batch. So is a directory that a broker disposes of.
 
-The rule that a reader must not break: what could not be read to its end is told as a place with a
-``problem``, and what is not known as unknown. Neither ever counts as searched. Nor does a log in
-which a swap is under way, some of whose records are in no file of it: it is waited for, and one
-that was interrupted is refused (:mod:`keeplast.log.readers`).
+The rule that a reader must not break: a file that could not be read to its end is reported with a
+``problem``. A file of unknown name is reported as unknown. Neither ever counts as searched. Nor
+does a log in which a swap is under way, for some of its records are in no file of it. Such a swap
+is waited for, and one that was interrupted is refused (:mod:`keeplast.log.readers`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class WantedKeys:
 
 @dataclass(frozen=True, slots=True)
 class BesideLog:
-    """A file beside a log: the wanted ``keys`` in it, and why not all of it could be searched."""
+    """A file next to a log: the wanted ``keys`` in it, and why not all of it could be searched."""
 
     name: str
     keys: frozenset[bytes] = frozenset()
@@ -86,11 +86,11 @@ class BesideLog:
 
 @dataclass(frozen=True, slots=True)
 class BesideNews:
-    """Who hears of a search beside a log.
+    """What hears of a search of the files next to a log.
 
-    ``met`` of every wanted record, with its file and batch, also where the file cannot be read to
-    its end; ``planned`` of the bytes of a file before it is read, ``progressed`` of those that
-    were. What they raise ends the search, unless it is a CorruptError or a RefusedError.
+    ``met`` hears of every wanted record, with its file and batch, also where the file cannot be
+    read to its end. ``planned`` hears of the bytes of a file before it is read, ``progressed`` of
+    those that were. What they raise ends the search, unless it is a CorruptError or a RefusedError.
     """
 
     met: Callable[[Path, Batch, Record], None] = lambda path, batch, record: None
@@ -106,8 +106,8 @@ class PartitionSearch:
     """What one directory has of the wanted keys, as far as ``log_end``, exclusive.
 
     ``records`` are by key, in log order, without values. ``sums`` are of the bytes that were
-    searched of each segment. ``beside`` are files with a wanted key or a problem; ``searched`` is
-    how many were looked into beside the log, ``unknown`` the names of files that nobody knows.
+    searched of each segment. ``beside`` are files with a wanted key or a problem. ``searched`` is
+    how many files next to the log were looked into, ``unknown`` the unknown names of files.
     """
 
     partition: TopicPartition
@@ -175,8 +175,8 @@ def search_partition(
 ) -> PartitionSearch:
     """Search one partition directory; takes no lock and writes nothing.
 
-    ``rankings`` say by what versions are read. CorruptError where a closed segment cannot be read,
-    RefusedError where a swap was interrupted, UnavailableError when files change all the time, or
+    ``rankings`` say how versions are read. CorruptError where a closed segment cannot be read,
+    RefusedError where a swap was interrupted. UnavailableError when files change all the time, or
     one of them was not there at any look.
     """
     missing: list[str | None] = []
@@ -191,13 +191,15 @@ def search_partition(
     if len(missing) == LOOKS_MAX and missing[0] is not None and len(set(missing)) == 1:
         # A list of objects is as of one moment: one that is gone since is missed at every look.
         raise UnavailableError(
-            "a part of the log is not where it should be: collected meanwhile (run again), removed "
-            "by hand or by a rule of the bucket (put it back from a copy), or this is not the "
-            f"place that the metadata tells of. partition={partition} missing={missing[0]}"
+            "a part of the log is missing: it was collected meanwhile (run again), or removed by "
+            "hand or by a rule (put it back from a copy). Or the metadata is of another place. "
+            f"partition={partition} missing={missing[0]}",
+            code="K241",
         )
     raise UnavailableError(
         "the log changed each time that it was searched; run again when no round is under way. "
-        f"partition={partition} path={path}"
+        f"partition={partition} path={path}",
+        code="K234",
     )
 
 
@@ -317,9 +319,10 @@ def search_beside(
     *,
     leaves_kept: bool = False,
 ) -> tuple[tuple[BesideLog, ...], int, tuple[str, ...]]:
-    """Return what was found beside the log, how many files were searched, and what is unknown.
+    """Return what was found next to the log, how many files were searched, and what is unknown.
 
-    With ``leaves_kept`` what rounds have kept for ``undo`` is left to who knows until when.
+    With ``leaves_kept`` what rounds have kept for ``undo`` is left to the caller, which knows its
+    end.
     """
     found: list[BesideLog] = []
     if listing.active.size_bytes > tail.valid_bytes and not _is_zero(
@@ -371,7 +374,7 @@ def was_log(name: str) -> bool:
 def search_file(
     path: Path, wanted: WantedKeys, files: FileSystem, news: BesideNews = NOBODY_HEARS
 ) -> BesideLog | None:
-    """Return what a file beside a log has, None when it is gone by now."""
+    """Return what a file next to a log has, None when it is gone by now."""
     keys: set[bytes] = set()
     try:
         news.planned(files.stat(path).size_bytes)

@@ -1,10 +1,11 @@
 """All that can be said of one key in one log: its records, and what becomes of each.
 
 The log is looked at as ``keeplast status`` looks at it, and read once for the key. Takes no lock
-and writes nothing; a log whose files are replaced meanwhile is looked at again. The rule that a
-reader must not break: between two renames of a swap records are in no file of the log, and a key
-that was searched for then is not known to be gone. A swap is waited for, and one that was
-interrupted is refused (:mod:`keeplast.log.readers`).
+and writes nothing; a log whose files are replaced meanwhile is looked at again.
+
+The rule that a reader must not break: between two renames of a swap records are in no file of the
+log. A key that was searched for then is not known to be gone. A swap is waited for, and one that
+was interrupted is refused (:mod:`keeplast.log.readers`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from keeplast.inspect.fates import (
 )
 from keeplast.inspect.key_search import (
     KeyRecord,
+    KeySample,
     Progressed,
     SearchedSegment,
     find_key_records,
@@ -62,7 +64,7 @@ _Explained = TypeVar("_Explained")
 class AskedKey:
     """The key that is asked about, or the offset of a record that has it; one of them is given.
 
-    ``header`` is the one by which the strategy ``header`` is tried out, where the topic has none.
+    ``header`` is the header that the strategy ``header`` is tried with, where the topic has none.
     ``values_bytes_max`` bounds what the values of a log's records may take, None for no bound.
     """
 
@@ -76,7 +78,8 @@ class AskedKey:
         if (self.key is None) == (self.offset is None):
             raise InvalidError(
                 "give a key or the offset of a record, one of them. "
-                f"key={'given' if self.key is not None else None} offset={self.offset}"
+                f"key={'given' if self.key is not None else None} offset={self.offset}",
+                code="K101",
             )
 
     def require_one(self, partitions: int) -> None:
@@ -84,7 +87,8 @@ class AskedKey:
         if self.offset is not None and partitions != 1:
             raise InvalidError(
                 "an offset is one partition's; give --topic and --partition too. "
-                f"--offset={self.offset} partitions={partitions}"
+                f"--offset={self.offset} partitions={partitions}",
+                code="K102",
             )
 
 
@@ -93,7 +97,7 @@ class FoundRecord:
     """A record of the key, and what becomes of it.
 
     ``expiry`` says from when on retention or the log start takes its segment, whatever its fate is;
-    None where no clock tells that.
+    None where no clock decides that.
     """
 
     record: KeyRecord
@@ -105,9 +109,11 @@ class FoundRecord:
 class KeyExplanation:
     """One partition as of ``now_ms``; offsets are those of its log, ``bound`` exclusive.
 
-    ``winners`` has by each strategy the offset that would win of the committed records that are
+    ``winners`` has, by each strategy, the offset that would win of the committed records that are
     there, None without any. ``decision`` says whether a round is due now, or why none is;
-    ``reaches`` how far rounds may clean, and from when on.
+    ``reaches`` how far rounds may clean, and from when on. Where no record has the key, ``passed``
+    counts the records with another one that were looked at. ``near`` are then a few such keys, the
+    most similar first.
     """
 
     partition: TopicPartition
@@ -123,6 +129,8 @@ class KeyExplanation:
     winners: Mapping[Strategy, int | None]
     reaches: tuple[RoundReach, ...]
     records: tuple[FoundRecord, ...]
+    passed: int = 0
+    near: tuple[bytes, ...] = ()
 
     @property
     def winner(self) -> FoundRecord | None:
@@ -145,8 +153,9 @@ def explain_key(
 
     ``request`` has the offsets and wishes of a round that counts as the next one. ``checkpoints``
     None are the directory's, ``groups`` remembers what consumer groups have committed.
+
     CorruptError, RefusedError or OSError when the log cannot be looked at, UnavailableError when it
-    changes all the time; InvalidError when there is no record at the offset that is asked about, or
+    changes all the time. InvalidError when there is no record at the offset that is asked about, or
     one without key.
     """
 
@@ -203,7 +212,7 @@ def _explain_settled(
     look: Callable[[], LookedLog],
     explain: Callable[[LookedLog], _Explained],
 ) -> _Explained:
-    """Explain a log whose files were the same from before the look until behind the search.
+    """Explain a log whose files stay the same from before the look until after the search.
 
     RefusedError for a swap that was interrupted; UnavailableError when the files change each time.
     """
@@ -220,12 +229,13 @@ def _explain_settled(
                 return found
     raise UnavailableError(
         "the log changed each time that it was searched; run again when no round is under way. "
-        f"path={path}"
+        f"path={path}",
+        code="K234",
     )
 
 
 def _closed(path: Path, files: FileSystem) -> list[tuple[int, int, int]]:
-    """Return what tells the closed segments of a settled log from others in their place.
+    """Return what differs between the closed segments of a settled log and others in their place.
 
     An active segment that is closed meanwhile makes one more: then the log is looked at again.
     """
@@ -307,11 +317,13 @@ def explain_looked(
     """Explain a key in a log that was looked at; errors as for :func:`explain_key`."""
     key = key_of(looked, asked)
     rankings = rankings_of(looked.topic, asked.header)
+    sample = KeySample()
     records = find_key_records(
         looked.segments, key, rankings, looked.files, workspace, progressed,
-        asked.values_bytes_max,
+        asked.values_bytes_max, sample,
     )  # fmt: skip
-    return explain_records(looked, key, records, rankings, workspace)
+    found = explain_records(looked, key, records, rankings, workspace)
+    return found if records else replace(found, passed=sample.passed, near=sample.near(key))
 
 
 def key_of(looked: LookedLog, asked: AskedKey) -> bytes:
@@ -388,11 +400,13 @@ def _key_at(looked: LookedLog, offset: int) -> bytes:
     if record is None:
         raise InvalidError(
             "there is no record at this offset (any more); keeplast inspect PATH --records "
-            f"--from-offset N shows what is there. {where}"
+            f"--from-offset N shows what is there. {where}",
+            code="K150",
         )
     if record.key is None:
         raise InvalidError(
-            f"the record has no key: the first round that reaches it removes it. {where}"
+            f"the record has no key: the first round that reaches it removes it. {where}",
+            code="K151",
         )
     return record.key
 

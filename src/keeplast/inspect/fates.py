@@ -1,21 +1,20 @@
-"""What becomes of each record of a key by its topic's policy, and when: told before it happens.
+"""What becomes of each record of a key by its topic's policy, and when, before it happens.
 
-The clock is run on over the log as it is now, as if nobody wrote any more: whenever something lets
-a round reach further (a lag ends, the active segment is left, a transaction is decided) one is
-played, and one for each delete horizon that passes. Limits come from the survey's own rules,
-verdicts from :mod:`keeplast.inspect.fates`.
+The clock is run on over the log as it is now, as if no record came any more. A round is played
+whenever something lets one reach further: a lag ends, the active segment is left, a transaction is
+decided. One is played for each delete horizon that passes, too. Limits come from the survey's own
+rules.
 
-The rule that a reader must not break: a time is the *earliest* at which a round may do a thing.
-Whether one is done then is the daemon's; by when it is at the latest says
-:mod:`keeplast.cleaner.erasure`. What no clock tells (an open transaction, the high watermark) is
-taken to end after all that a clock tells.
+The rules that a reader must not break:
 
-Plays rounds over the records of one key, to see which of them would go, and why.
+- Nothing is decided here. A log of these records alone goes through the key map and the kernels
+  that clean a whole one, in the order of a round: index, raise over what is clean, look up, judge.
+- A time is the *earliest* at which a round may do a thing. Whether one is done then is the
+  daemon's; the latest time is from :mod:`keeplast.cleaner.erasure`. What no clock decides (an open
+  transaction, the high watermark) is taken to end after all that a clock decides.
 
-The rule that a reader must not break: nothing is decided here. A log of these records alone goes
-through the key map and the kernels that clean a whole one, in the order of a round: index, raise
-over what is clean, look up, judge. Each record lies in a batch of its own, with the header of the
-one that it was found in; whether that batch stays, emptied, matters to its producer and not to it.
+Each record lies in a batch of its own, with the header of the one that it was found in. Whether
+that batch stays, emptied, matters to its producer and not to the record.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class RoundTerms:
 
     @property
     def late_now_ms(self) -> int:
-        """Return the time up to which horizons have passed and nobody is waited for any more."""
+        """Return the time up to which horizons have passed and no reader is waited for any more."""
         return self.now_ms - (0 if self.readers is None else self.readers.max_ms)
 
     @property
@@ -233,7 +232,7 @@ class KeyRounds:
 
 
 def _rewritten(row: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the header of a batch behind the round that judged it."""
+    """Return the header of a batch after the round that judged it."""
     if row[t.ACTION] == t.ACTION_REBUILD:
         row = row.copy()
         row[t.MAGIC] = 2
@@ -254,7 +253,7 @@ class Outlook(StrEnum):
 
 
 class Stay(StrEnum):
-    """Why a record that does not win stays all the same, as far as can be told."""
+    """Why a record that does not win stays all the same, as far as that is known."""
 
     BELOW_LOG_START = auto()
     UNDECIDED_KEY = auto()
@@ -266,10 +265,10 @@ class Stay(StrEnum):
 class Fate:
     """What becomes of one record.
 
-    ``verdict`` is why it goes, in a round at ``from_ms`` at the earliest (None: no clock tells);
+    ``verdict`` is why it goes, in a round at ``from_ms`` at the earliest (None: no clock decides);
     ``by_offset`` the record that supersedes it. Until then ``limit`` holds it, or its delete
-    horizon where ``has_horizon``, and behind that its ``readers``, until they have read it or the
-    wait is over at ``from_ms``. ``stay`` is why a record that neither wins nor goes stays.
+    horizon where ``has_horizon``. After that its ``readers`` hold it, until they have read it or
+    the wait is over at ``from_ms``. ``stay`` is why a record that neither wins nor goes stays.
     ``removal`` is what is known of a winning tombstone of an attached partition; where that goes,
     ``from_ms`` is a time at which a round surely takes it.
     """
@@ -292,7 +291,7 @@ class FoundLog:
     ``stable`` is what keeps offsets from being cleaned that no time ends, None when nothing does.
     ``active_first_ms`` and ``active_largest_ms`` are the first and the greatest timestamp of the
     active segment, None when it has none. With ``expires_nothing`` rounds keep tombstones.
-    ``readers`` are those that tombstones wait for; that they read on, no clock tells.
+    ``readers`` are those that tombstones wait for; no clock decides when they read on.
     """
 
     segments: Sequence[SegmentSummary]
@@ -312,7 +311,7 @@ class FoundLog:
 class RoundReach:
     """From ``at_ms`` on, once ``ended`` holds no more, rounds may clean below ``bound``.
 
-    ``at_ms`` None: no clock tells when that is.
+    ``at_ms`` None: no clock decides when that is.
     """
 
     at_ms: int | None
@@ -357,7 +356,7 @@ def find_reaches(log: FoundLog, topic: TopicConfig) -> list[RoundReach]:
             else:
                 at_ms = max(at_ms, left_ms)
         elif isinstance(limit, WatermarkLimit) and stable < log.log_end:
-            # Nobody knows when; what follows is told in its order, without a time.
+            # The time is not known; what follows comes in its order, without a time.
             ended, stable, is_known = log.stable, log.log_end, False
         else:
             break
@@ -385,13 +384,13 @@ def find_fates(
     """
     has_open = any(each.outcome is TransactionOutcome.OPEN for each in records)
     if has_open:
-        # What wins is decided by how the transaction ends: nothing is told beyond it.
+        # What wins is decided by how the transaction ends: nothing is said beyond it.
         reaches = [each for each in reaches if not _is_beyond(each, reaches)]
     fates: dict[int, Fate] = {}
     clock, first_dirty, is_known = log.now_ms, log.first_dirty, True
     for number, reach in enumerate(reaches):
         if number:
-            # What no clock tells may be long: what a clock tells comes first.
+            # What no clock decides may be long: what a clock decides comes first.
             until_ms = reach.at_ms if is_known else None
             clock = _expire(
                 rounds, log, topic, first_dirty, clock, until_ms, fates, is_known=is_known
@@ -448,7 +447,7 @@ def _expired_bound(log: FoundLog, first_dirty: int) -> int:
 
 
 def _expiries(rounds: KeyRounds, log: FoundLog, bound: int) -> set[int]:
-    """Return when what has a horizon below ``bound`` has expired, and nobody is waited for."""
+    """Return when what has a horizon below ``bound`` has expired, and no reader is waited for."""
     readers = log.readers
     return {
         horizon_ms if readers is None else readers.ends_at(horizon_ms, offset)
@@ -471,7 +470,7 @@ def _expire(
 
     Returns the time of the last one.
 
-    Not ``is_known`` are the times of what is stamped by a round whose time nobody knows.
+    Not ``is_known`` are the times of what is stamped by a round whose time is not known.
     """
     if log.expires_nothing:
         return since_ms

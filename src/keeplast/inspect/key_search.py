@@ -1,18 +1,20 @@
 """Finds the records of one key, or of many, in a log, wherever they lie, active segment included.
 
-One pass over the log: kernels hash the keys of each window, and only batches in which one of the
-hashes occurs are looked into, byte for byte. How transactions ended is asked of the markers,
-headers only, and only where a record that was found is part of one.
+One pass over the log: kernels hash the keys of each window. Only batches in which one of the hashes
+occurs are looked into, byte for byte. How transactions ended is asked of the markers, headers only,
+and only where a record that was found is part of one.
 
-A record that is found is all that a round would know of it: the header of its batch as a row of the
-batch table, its flags and what it ranks by. :mod:`keeplast.inspect.fates` gives that to the
-cleaner's own kernels.
+A record that is found is all that a round would know of it. That is the header of its batch as a
+row of the batch table, its flags and what it ranks by. :mod:`keeplast.inspect.fates` gives that to
+the cleaner's own kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +42,7 @@ from keeplast.rewrite.workspace import DecompressedCache, Slice, Workspace
 
 Progressed = Callable[[int], None]
 RECORDS_MAX = 100_000
-"""More records of one log than anybody reads; each is some hundred bytes of memory."""
+"""More records of one log than a person reads; each is some hundred bytes of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,8 @@ class SearchedSegment:
     """A segment to look into, up to ``valid_bytes``; offsets in ``[start, end)`` count alone.
 
     ``named`` is where its ``.log`` file lies under another name, None where it has its own.
-    ``lacks_key`` says that the key that is searched for is known not to be in it, and ``is_quiet``
-    that no transaction runs through it: what both are said of is not read.
+    ``lacks_key`` says that the searched key is known not to be in it, and ``is_quiet`` that no
+    transaction runs through it. A segment that both are said of is not read.
     """
 
     files: SegmentFiles
@@ -68,6 +70,44 @@ class SearchedSegment:
     def has(self, offset: int) -> bool:
         """Say whether an offset counts."""
         return self.start <= offset < self.end
+
+
+SAMPLE_KEYS = 4096
+SAMPLE_KEYS_OF_A_WINDOW = 256
+SAMPLE_KEYS_OF_A_BATCH = 64
+SAMPLE_KEY_BYTES = 256
+NEAR_KEYS = 3
+
+
+@dataclass(slots=True)
+class KeySample:
+    """Some keys that a search has passed: of batches all over a window, until there are enough.
+
+    ``passed`` counts the records with a key that were looked at.
+    """
+
+    keys: set[bytes] = field(default_factory=set)
+    passed: int = 0
+
+    def add(self, window: Window, part: Slice, w: Workspace) -> None:
+        """Look at the rows of a part of a window."""
+        self.passed += int(np.count_nonzero(w.flags[: part.rows] & HAS_KEY))
+        filled = np.flatnonzero(window.table[part.first : part.last, t.ROWS]) + part.first
+        enough = min(SAMPLE_KEYS, len(self.keys) + SAMPLE_KEYS_OF_A_WINDOW)
+        for number in filled[:: max(1, len(filled) // SAMPLE_KEYS_OF_A_WINDOW)].tolist():
+            if len(self.keys) >= enough:
+                return
+            self.keys.update(
+                each.key
+                for each in islice(batch_at(window, number).records(), SAMPLE_KEYS_OF_A_BATCH)
+                if each.key is not None and len(each.key) <= SAMPLE_KEY_BYTES
+            )
+
+    def near(self, key: bytes) -> tuple[bytes, ...]:
+        """Return the keys most like ``key``, the first of all where none is."""
+        names = sorted(each.decode("latin-1") for each in self.keys)
+        close = get_close_matches(key[:SAMPLE_KEY_BYTES].decode("latin-1"), names, NEAR_KEYS)
+        return tuple(each.encode("latin-1") for each in close or names[:NEAR_KEYS])
 
 
 Passed = Callable[[SearchedSegment, Window], None]
@@ -105,7 +145,7 @@ class KeyRecord:
 
 @dataclass(slots=True)
 class _Candidate:
-    """A record before anybody knows how its transaction ended."""
+    """A record before it is known how its transaction ended."""
 
     record: Record
     segment: SegmentFiles
@@ -123,15 +163,17 @@ def find_key_records(
     workspace: Workspace,
     progressed: Progressed,
     values_bytes_max: int | None = None,
+    sample: KeySample | None = None,
 ) -> tuple[KeyRecord, ...]:
     """Return the records of ``key`` in ``segments``, which are those of one log, in log order.
 
-    ``rankings`` say by what versions are read. CorruptError where a batch cannot be read or has a
-    wrong CRC; InvalidError when there are more than :data:`RECORDS_MAX`, or when their values take
-    more than ``values_bytes_max``. What ``progressed`` raises ends the search; it hears of each
-    window, also of those that are read again for transactions.
+    ``rankings`` say by what versions are read. ``sample`` gets some of the keys that are passed.
+    CorruptError where a batch cannot be read or has a wrong CRC; InvalidError when there are more
+    than :data:`RECORDS_MAX`, or when their values take more than ``values_bytes_max``. What
+    ``progressed`` raises ends the search; it hears of each window, also of those that are read
+    again for transactions.
     """
-    search = _Search((key,), rankings, workspace)
+    search = _Search((key,), rankings, workspace, sample)
     found: list[_Candidate] = []
     values_bytes = 0
     for segment in segments:
@@ -143,7 +185,8 @@ def find_key_records(
             if values_bytes_max is not None and values_bytes > values_bytes_max:
                 raise InvalidError(
                     "the values of this key's records take more than is kept here; ask keeplast "
-                    f"explain. limit={values_bytes_max} path={segment.log_path}"
+                    f"explain. limit={values_bytes_max} path={segment.log_path}",
+                    code="K156",
                 )
     return _judged(found, segments, files, progressed)
 
@@ -221,7 +264,8 @@ def _keep(found: list[_Candidate], each: _Candidate, segment: SearchedSegment) -
     if len(found) >= RECORDS_MAX:
         raise InvalidError(
             f"the log has more than {RECORDS_MAX} records of what is asked for; have a round clean "
-            f"it first, or ask for less. path={segment.log_path}"
+            f"it first, or ask for less. path={segment.log_path}",
+            code="K156",
         )
     found.append(each)
 
@@ -262,8 +306,13 @@ class _Search:
     """Keys, each hashed once; the workspace has the rows of the window at hand."""
 
     def __init__(
-        self, keys: Collection[bytes], rankings: Mapping[Strategy, Ranking], w: Workspace
+        self,
+        keys: Collection[bytes],
+        rankings: Mapping[Strategy, Ranking],
+        w: Workspace,
+        sample: KeySample | None = None,
     ) -> None:
+        self._sample = sample
         self._keys = frozenset(keys)
         self._rankings = rankings
         self._w = w
@@ -296,6 +345,8 @@ class _Search:
                 for part in self._w.slices(
                     window, segment.files.base_offset, self._hash_key, cache, keeps=True
                 ):
+                    if self._sample is not None:
+                        self._sample.add(window, part, self._w)
                     yield from self._records_in(window, part, segment.files)
                 passed(segment, window)
                 progressed(window.length)

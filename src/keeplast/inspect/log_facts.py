@@ -1,29 +1,23 @@
 """What ``verify`` holds against each other of a log: headers, indexes, batches, hidden records.
 
-Proves the indexes of a segment against its batches, by what they claim and not by a rule.
+One pass over the batch headers finds order, transactions, producers, sizes and checksums of
+segments. Every CRC is checked on the way, and no record is looked into.
 
-An offset index entry must name a batch that begins at its position and ends at its offset; a time
-index entry a batch that is the first to reach its timestamp, and the last entry of a closed segment
-the segment's greatest. How dense an index is, is nobody's claim. What the batches say in place of
-an entry is :mod:`keeplast.log.indexes`'s.
+Indexes of a segment are proven against its batches, by what they claim and not by a rule. An offset
+index entry must name a batch that begins at its position and ends at its offset. A time index entry
+must name a batch that is the first to reach its timestamp, and the last entry of a closed segment
+the segment's greatest. How dense an index is, no entry claims. What the batches say in place of an
+entry is :mod:`keeplast.log.indexes`'s.
 
-What one pass over the batch headers of a log tells ``verify``: no record is looked into.
-
-Every CRC is checked on the way. Order, transactions, producers, sizes and checksums of segments,
-and whether the indexes beside them lead to the batches that they name.
-
-The header of a batch after cleaning, against the header it came from.
-
-Cleaning keeps base and last offset, leader epoch, producer fields and all attributes; it may set a
-delete horizon once, take the codec off an emptied batch, and lower the greatest timestamp with the
-record that had it. A batch of an old format comes out as magic 2 without any of it (F1 of
+Cleaning keeps a batch's base and last offset, leader epoch, producer fields and all attributes. It
+may set a delete horizon once, take the codec off an emptied batch, and lower the greatest timestamp
+with the record that had it. A batch of an old format comes out as magic 2 without any of it (F1 of
 cleaning-findings). Answers to ``MemoryRecords.buildRetainedRecordsInto``; cleaning.md 3.7, 3.8.
 
-What a read-committed consumer does not see, by the transaction indexes that a broker sends it.
-
-The indexes of the right log must hide exactly the data of transactions that the markers of the
-left one say were aborted: an entry too few shows an aborted record, one too many hides a committed
-one. Answers to ``CompletedFetch`` of the consumer and ``TransactionIndex.collectAbortedTxns``.
+A read-committed consumer does not see what the transaction indexes of the right log hide. They must
+hide exactly the data of transactions that the markers of the left one say were aborted. An entry
+too few shows an aborted record, one too many hides a committed one. Answers to ``CompletedFetch``
+of the consumer and ``TransactionIndex.collectAbortedTxns``.
 """
 
 from __future__ import annotations
@@ -94,7 +88,7 @@ class IndexProof:
             return empty
         size_bytes = self._segment.size_bytes
         if self._is_active:
-            # What lies behind its last batch is told of there, entry by entry.
+            # What lies after its last batch is reported there, entry by entry.
             entries, size_bytes = filled_entries(entries), INT64_MAX
         problem = find_problem(entries, size_bytes)
         if problem is not None:
@@ -226,7 +220,7 @@ def _check_order(
     previous: tuple[int, int],
     end: int,
 ) -> tuple[int, int]:
-    """Find batches that do not begin behind the one before; ``previous`` is (base, last)."""
+    """Find batches that do not begin above the one before; ``previous`` is (base, last)."""
     lasts = table[:, t.LAST_OFFSET]
     before = np.maximum.accumulate(np.concatenate([[previous[1]], lasts]))
     bases_before = np.concatenate([[previous[0]], table[:, t.BASE_OFFSET]])
@@ -277,7 +271,9 @@ def control_type(window: Window, number: int) -> ControlType | None:
         record = next(decode_batch(raw).records(), None)
         return None if record is None else decode_control_type(record.key)
     except CorruptError as error:
-        raise window.corrupt(number, error.problem, error.expected, error.found) from error
+        raise window.corrupt(number, error.problem, error.expected, error.found).placed(
+            code=error.code
+        ) from error
 
 
 class FieldComparison:

@@ -3,10 +3,9 @@
 A row holds no reference to the window it came from, so that keeping some rows keeps little memory.
 Bytes become text when they are UTF-8 and hexadecimal otherwise; the row says which.
 
-What the records of a broker's own topics say, for ``inspect``.
-
-A record that does not decode is shown with the reason and is no finding: its bytes are sound as far
-as the log goes, and its meaning may be a newer Kafka's.
+A record of a broker's own topic is shown with its meaning. One that does not decode is shown with
+the reason and is no finding: its bytes are sound as far as the log goes. Its meaning may be a newer
+Kafka's.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def _short(value: Any) -> str:
 
 
 BYTES_SHOWN_MAX = 64 << 10
-"""Bytes of a key, value or header that a row keeps; its length is always told."""
+"""Bytes of a key, value or header that a row keeps; its length is always shown."""
 
 
 def batch_row(batch: Batch) -> Row:

@@ -8,18 +8,15 @@ batches or records that were asked for. Three kinds of finding, by what follows 
 * ``torn``: the active segment ends in a batch that was never finished; the log ends before it.
 * ``note``: unusual and harmless.
 
-Compares, for ``inspect``, the transaction indexes of a log with its markers.
+Transaction indexes are compared with the markers. Kept are the open transactions and those that
+aborted in one segment. A transaction whose data is gone may have an entry or none: it hides
+nothing. Only one that left records must have one, and an entry must end at an ABORT marker.
 
-Kept are the open transactions and those that aborted in one segment. A transaction whose data is
-gone may have an entry or none: it hides nothing. Only one that left records must have one, and an
-entry must end at an ABORT marker.
-
-Compares the leader epochs of batches with the checkpoint beside them.
-
-The epoch of a batch lies outside its checksum, so nothing else notices when it has changed. A batch
-is written under one leader: its epoch is the one that the checkpoint has under way at its last
-offset. In the active segment an epoch above all of the checkpoint's is only noted: a broker writes
-the checkpoint behind the batch. Answers to ``LeaderEpochFileCache``; formats.md section 2.8.
+Leader epochs of batches are compared with the checkpoint next to them. The epoch of a batch lies
+outside its checksum, so nothing else notices when it has changed. A batch is written under one
+leader: its epoch is the one that the checkpoint has under way at its last offset. In the active
+segment an epoch above all of the checkpoint's is only noted: a broker writes the checkpoint after
+the batch. Answers to ``LeaderEpochFileCache``; formats.md section 2.8.
 """
 
 from __future__ import annotations
@@ -59,7 +56,7 @@ class AbortedScan:
     _aborts: set[tuple[int, int]] = field(default_factory=set)
 
     def take(self, batch: Batch) -> None:
-        """Account for a batch; one that cannot be read is for others to tell of."""
+        """Account for a batch; one that cannot be read is reported elsewhere."""
         if not isinstance(batch, RecordBatch) or batch.producer_id < 0 or not batch.is_valid:
             return
         if not batch.is_control:
@@ -80,8 +77,9 @@ class AbortedScan:
                 self._ended[end] = first
 
     def compare(self, entries: Sequence[AbortedTransaction] | None) -> list[tuple[str, int]]:
-        """Return what is wrong with the index of the segment that was read, with offsets, and begin
-        the next; ``entries`` None is an index that there is nothing to say of.
+        """Return what is wrong with the index of the segment that was read, with offsets.
+
+        Begins the next segment. ``entries`` None is an index that there is nothing to say of.
         """
         ended, aborts = self._ended, self._aborts
         self._ended, self._aborts = {}, set()
@@ -554,7 +552,7 @@ def _load_aborted(
 ) -> Sequence[AbortedTransaction] | None:
     """Return the entries of the transaction index, None where there is nothing to compare.
 
-    Without an offset index nobody expects one: all are rebuilt when they are needed.
+    Without an offset index none is expected: all are rebuilt when they are needed.
     """
     path = view.index_path(TXN_INDEX)
     if not files.exists(path):
@@ -574,5 +572,5 @@ def _load_aborted(
                 expected=f"at least {view.base_offset}",
                 found=entry.last_offset,
             )
-    # An entry of another segment is told of above, and once.
+    # An entry of another segment is reported above, and once.
     return [entry for entry in entries if entry.last_offset >= view.base_offset]

@@ -1,19 +1,17 @@
-"""What another strategy would change, before anybody switches: both ranked over the same records.
+"""What another strategy would change, before a switch: both ranked over the same records.
 
 Every committed record with a key counts, from the log start to the first open transaction, in the
-active segment too: what matters is which record of a key would stay in the end, not how far the
-next round gets. What an earlier strategy has removed is gone and can be no candidate.
+active segment too. What matters is which record of a key would stay in the end, not how far the
+next round gets. What an earlier strategy has removed is gone and can be no candidate. The log is
+read three times (transactions, then once by each strategy). It is sorted by key and rank in runs on
+disk: memory does not grow with the keys.
 
-The log is read three times (transactions, then once by each strategy), and sorted by key and rank
-in runs on disk: memory does not grow with the keys.
-
-How the versions of a log are spread, and which of them are far ahead of the rest.
-
-A version is *far ahead* when it lies above the 99th percentile by more than ten times the distance
-between the 1st and the 99th: a clock a century off, nanoseconds among milliseconds, a counter that
-wrapped. Such a record wins against everything to come until somebody writes a greater version. The
-percentiles are of a sample, every so many-th version in log order; the greatest versions are kept
-exactly. Memory is bounded.
+It also shows how the versions of a log are spread, and which of them are far ahead of the rest. A
+version is *far ahead* when it lies above the 99th percentile by more than ten times the distance
+between the 1st and the 99th. That is a clock a century off, nanoseconds among milliseconds, a
+counter that wrapped. Such a record wins against everything to come until a producer writes a
+greater version. The percentiles are of a sample, every so many-th version in log order; the
+greatest versions are kept exactly. Memory is bounded.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ GREATEST_MAX = 1 << 12
 LOW_SHARE, HIGH_SHARE = 0.01, 0.99
 SPANS = 10
 COUNT_MIN = 10
-"""Of fewer versions nobody can say what is usual."""
+"""Of fewer versions it is not known what is usual."""
 
 
 @dataclass(slots=True)
@@ -111,7 +109,7 @@ class VersionSpread:
 
     @property
     def limit(self) -> int | None:
-        """Return the greatest version that is not far ahead; None with too few to tell."""
+        """Return the greatest version that is not far ahead; None with too few to know it."""
         usual = self.usual if self.count >= COUNT_MIN else None
         return None if usual is None else usual[1] + SPANS * max(usual[1] - usual[0], 1)
 
@@ -131,7 +129,7 @@ class VersionSpread:
 Progressed = Callable[[int], None]
 
 READINGS = 2
-"""Times that progress is told of every byte."""
+"""Times that progress reports every byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +296,7 @@ def _candidate(record: Record, header: bytes) -> PreviewedRecord:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One pass over a log by one strategy; ``counts`` receives what it finds, if anybody asks."""
+    """One pass over a log by one strategy; ``counts`` receives what it finds, if given."""
 
     topic: TopicConfig
     log_start: int

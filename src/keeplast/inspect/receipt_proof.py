@@ -1,10 +1,8 @@
 """Holds receipts against the files they are about: sizes, batches, checksums, what is gone.
 
-Holds the groups of a receipt against a log: which are in place, and which were never put there.
-
-A line is written before its wave is put in place, and groups become live from the lowest up. So
-what an interrupted round leaves is the first groups of its lines in place and the others as they
-were found. Anything else is no state of that round, and nobody may take it for one.
+The rule that a reader must not break: a line is written before its wave is put in place, and groups
+become live from the lowest up. So what an interrupted round leaves is the first groups of its lines
+in place and the others as they were found. Any other state is not one of that round.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ class ReceiptGroup:
 
 
 def groups_of(receipt: RoundReceipt) -> tuple[ReceiptGroup, ...]:
-    """Return the groups of all waves that the receipt tells of, ascending."""
+    """Return the groups of all waves in the receipt, ascending."""
     inputs = {segment.base_offset: segment for segment in receipt.inputs}
     outputs: list[list[SegmentEntry]] = []
     for output in receipt.outputs:
@@ -84,10 +82,12 @@ def choose_rounds(
     """Return the rounds that lead from one log to another.
 
     They end with the newest that explains ``after``, and begin with the newest that found
-    ``before``. Where none fits wholly the nearest is taken: check receipt then says what differs.
-    A round of which nothing was put in place leads nowhere; empty when there is no other. Empty too
-    where the newest had ended before ``before``, and ``after`` is the same log, with no cleaner
-    checkpoint that has moved: ``clean_to`` are those of both, None where a directory has none.
+    ``before``. Where none fits wholly the nearest is taken: check receipt then says what differs. A
+    round that put nothing in place leads nowhere; empty when there is no other.
+
+    Empty too where the newest had ended before ``before``, and ``after`` is the same log, with no
+    cleaner checkpoint that has moved. ``clean_to`` are those of both, None where a directory has
+    none.
     """
     receipts = [each for each in receipts if _has_happened(each, after)]
     if not receipts:
@@ -110,9 +110,9 @@ def rounds_within(
 ) -> tuple[RoundReceipt, ...]:
     """Return the rounds that wrote a segment of ``log``, in the order of ``receipts``.
 
-    For a log whose segments an owner replaces and never changes: a round is in it as long as one of
-    its outputs is, byte for byte; what was left alone nobody wrote. ``by_size`` is for segments
-    that may not be what was written any more: where no round wrote the very bytes of one, the
+    For a log whose segments an owner replaces and never changes. A round is in it as long as one of
+    its outputs is, byte for byte; no round wrote what was left alone. ``by_size`` is for segments
+    that may not be what was written any more. Where no round wrote the very bytes of one, the
     newest counts that wrote as many there.
     """
     return _listed(receipts, _Writers(receipts).of(log, by_size=by_size))
@@ -123,8 +123,8 @@ def rounds_behind(
 ) -> tuple[RoundReceipt, ...]:
     """Return the rounds that a log has come of, in the order of ``receipts``.
 
-    Those of :func:`rounds_within`, and those of which such a one has read an output, told by its
-    checksum. What nobody put in place is in neither.
+    Those of :func:`rounds_within`, and those whose output such a round has read, by its checksum. A
+    round that put nothing in place is in neither.
     """
     writers = _Writers(receipts)
     chosen = writers.of(log, by_size=by_size)
@@ -191,7 +191,7 @@ def _is_behind(receipt: RoundReceipt, log: Prints) -> bool:
 
 
 def _is_same(before: Prints, after: Prints, expired: frozenset[int]) -> bool:
-    """Say whether no closed segment differs but by expiry; behind them a log may have grown."""
+    """Say whether no closed segment differs but by expiry; above them a log may have grown."""
     active = max(before)
     closed = {base: found for base, found in before.items() if base < active}
     kept = {base: found for base, found in after.items() if base < active}
@@ -243,7 +243,7 @@ def check_receipt(
     """Return where inputs of the first round or outputs of the last one are other files.
 
     Where the last one was interrupted, what it has not put in place must be as it was found.
-    ``checkpoint`` is the cleaner checkpoint of the log: behind the end of a round it says that the
+    ``checkpoint`` is the cleaner checkpoint of the log: above the end of a round it says that the
     round was not. The active segment may have grown since: a broker may have gone on.
     """
     findings = Findings()
@@ -277,7 +277,7 @@ def check_receipt(
 def interruption(
     last: RoundReceipt, right: tuple[VerifiedLog, LogFacts], checkpoint: int | None
 ) -> tuple[str, ...]:
-    """Return what to tell of a round that did not come to its end, nothing of any other."""
+    """Return what to report of a round that did not come to its end, nothing of any other."""
     count, told = _in_place(last, right, checkpoint), len(groups_of(last))
     if count == told and last.has_ended:
         return ()
@@ -305,7 +305,7 @@ def _in_place(
 
 
 def prints_of(log: tuple[VerifiedLog, LogFacts]) -> Prints:
-    """Return what the bytes of every segment are told by."""
+    """Return the sums that every segment's bytes are known by."""
     return {
         s.base_offset: Print(s.size_bytes, log[1].segments[s.base_offset].crc32c)
         for s in log[0].segments
@@ -313,7 +313,7 @@ def prints_of(log: tuple[VerifiedLog, LogFacts]) -> Prints:
 
 
 def _was_rolled(active: SegmentEntry, before: VerifiedLog) -> bool:
-    """Say whether the round found an empty active segment that a roll had put behind ``before``."""
+    """Say whether the round found an empty active segment that a roll had put above ``before``."""
     newest = before.segments[-1].base_offset
     return active.size_bytes == 0 and active.base_offset == before.end > newest
 
@@ -360,7 +360,7 @@ def _check_segment(
 def _check_records(
     last: RoundReceipt, outputs: set[int], facts: LogFacts, findings: Findings
 ) -> None:
-    """Count the records of all outputs; a set of an old format tells its number to nobody."""
+    """Count the records of all outputs; a set of an old format has no number of them."""
     written = [facts.segments[base] for base in outputs if base in facts.segments]
     count = sum(segment.records for segment in written)
     if any(segment.has_old_format for segment in written):
@@ -372,7 +372,7 @@ def _check_records(
 
 
 def chain_check(chain: ChainReport) -> Check:
-    """Return the check of a receipt of which nothing is judged but its chain."""
+    """Return the check of a receipt when only its chain is judged."""
     found = Findings()
     for problem in chain.problems:
         found.add(f"chain: {problem}")

@@ -1,31 +1,24 @@
 """The records of keys in files that are no part of the live log: staged, replaced, kept, foreign.
 
-The records of one key in files that are no part of its log: staged, replaced, put aside.
+The rules that a reader must not break:
+
+- Nothing here is held or written, and no lock is taken.
+- A path whose content was not looked into is reported with its size and the reason.
+- A link is reported and never followed, and so is a folder that cannot be listed.
 
 A segment that a round or a broker has replaced has its records until its file goes, and so has a
 directory that a broker disposes of. They are searched as ``erase`` searches them
 (:mod:`keeplast.inspect.erasure_search`), the log first: what moves from it meanwhile is seen twice
-rather than never. Takes no lock and writes nothing.
+rather than never.
 
-The records of one key in what rounds have kept of a log for ``keeplast undo``.
+What rounds have kept for ``keeplast undo`` is a trace of the key until its time is over. A kept
+file that is still a segment of the log, because its round never came so far, is no second copy.
 
-What is kept is no part of the log, and is there all the same: a trace of the key, until its time is
-over. A kept file that is still a segment of the log, because its round never came so far, is no
-second copy. Takes no lock and writes nothing.
-
-Keys in files that nobody here knows: what fsck has put into ``lost+found``, copies, notes.
-
-A file whose first batch is sound is read as a log, compressed batches decompressed. In any other
-file the bytes of the keys are sought, windows overlapping by the longest key; what is compressed or
-encrypted there hides a key, and keys that are known by their hashes alone cannot be sought.
-
-The rule that a reader must not break: a path whose content was not looked into is told with its
-size and the reason. Nothing here is followed, held or written.
-
-Every path below a folder whose name is not known, whoever has put it there.
-
-The rule that a reader must not break: a link is told and never followed, and so is a folder that
-cannot be listed. Nothing is read but names, sizes and times.
+Foreign files have unknown names: what fsck has put into ``lost+found``, copies, notes. Of folders
+with such names only names, sizes and times are read. A file whose first batch is sound is read as a
+log, compressed batches decompressed. In any other file the bytes of the keys are sought, windows
+overlapping by the longest key. What is compressed or encrypted there hides a key, and keys that are
+known by their hashes alone cannot be sought.
 """
 
 from __future__ import annotations
@@ -82,8 +75,8 @@ from keeplast.rewrite.workspace import Workspace
 class BesideCopy:
     """A record in ``file``, named as ``erase`` names it, at ``position``.
 
-    ``horizon_ms`` is the delete horizon of its batch, None without one. With ``in_transaction``
-    nobody knows how that ended: the file alone does not tell.
+    ``horizon_ms`` is the delete horizon of its batch, None without one. With ``in_transaction`` the
+    transaction's end is not known: the file alone does not show it.
     """
 
     record: Record
@@ -116,12 +109,12 @@ def find_beside_copies(
     planned: Callable[[int], None],
     progressed: Progressed,
 ) -> BesideCopies:
-    """Find ``key`` beside the log in ``directory``, and in the directories ``marked`` of it.
+    """Find ``key`` next to the log in ``directory``, and in the directories ``marked`` of it.
 
     What rounds have kept for ``undo`` is not looked into. ``directory`` None is of a partition that
     has no log here. ``planned`` hears of the bytes of each file before it is read. InvalidError for
-    more records, or values, than anybody reads; errors of :func:`~keeplast.log.partition_log.
-    list_partition`; OSError.
+    more records, or values, than a person reads; errors of
+    :func:`~keeplast.log.partition_log.list_partition`; OSError.
     """
     wanted = WantedKeys(key.__eq__, frozenset((key,)))
     collected = _Collected(directory, values_bytes_max)
@@ -165,12 +158,14 @@ class _Collected:
         if limit is not None and self._values_bytes > limit:
             raise InvalidError(
                 "the values of this key's records take more than is kept here; ask keeplast "
-                f"explain. limit={limit} path={path}"
+                f"explain. limit={limit} path={path}",
+                code="K156",
             )
         if len(self.found) >= RECORDS_MAX:
             raise InvalidError(
                 f"more than {RECORDS_MAX} records of what is asked for lie next to the log; let "
-                f"what was replaced go first, or ask for less. path={path}"
+                f"what was replaced go first, or ask for less. path={path}",
+                code="K156",
             )
         name = path.name if path.parent == self._directory else f"{path.parent.name}/{path.name}"
         self.found.append(
@@ -254,9 +249,9 @@ def find_undo_copies(
 
 
 FILE_BYTES_MAX = 16 << 30
-"""A larger file is told and not read: no segment is larger than 2 GiB."""
+"""A larger file is reported and not read: no segment is larger than 2 GiB."""
 PATHS_MAX = 100_000
-"""So many paths of unknown name are told; a place with more of them is somebody else's."""
+"""So many paths of unknown name are reported; with more of them the place is no place of logs."""
 PREFIX_BYTES = 4
 _TABLE_BITS = 20
 _MAGIC_AT, _MAGIC_MAX = 16, 2
@@ -303,7 +298,7 @@ class ForeignFinding:
 
 @dataclass(frozen=True, slots=True)
 class ForeignSearch:
-    """The paths that need to be told, by name, and how many others were searched without a find."""
+    """The paths to report, by name, and how many others were searched without a find."""
 
     findings: tuple[ForeignFinding, ...] = ()
     searched: int = 0
@@ -457,7 +452,7 @@ class KeyBytes:
             view = memoryview(buffer)[kept : kept + min(len(buffer) - kept, handle.size_bytes - at)]
             got = handle.pread_into(view, at)
             if not got:
-                raise CorruptError("it has become shorter", position=at)
+                raise CorruptError("it has become shorter", position=at, code="K224")
             window = bytes(memoryview(buffer)[: kept + got])
             found |= self._in(window)
             progressed(got)
@@ -516,7 +511,7 @@ def walk(root: Path, files: FileSystem, is_known: IsKnown) -> Iterator[ForeignPa
         except (FileNotFoundError, NotADirectoryError):
             if not parts:
                 raise
-            continue  # it went, or something else has its name: the next look tells
+            continue  # it went, or something else has its name: the next look shows it
         except OSError as error:
             if not parts:
                 raise
@@ -545,6 +540,6 @@ def _listed_paths(path: Path, parts: tuple[str, ...], files: FileSystem) -> Fore
 
 def _barred(parts: tuple[str, ...], why: str) -> ForeignPath:
     def open_none() -> ReadHandle:
-        raise RefusedError(f"{why}. path={'/'.join(parts)}")
+        raise RefusedError(f"{why}. path={'/'.join(parts)}", code="K242")
 
     return ForeignPath("/".join(parts), 0, (), open_none, why)

@@ -1,15 +1,14 @@
 """Sorts any number of rows in bounded memory: sorted runs on disk, then merged.
 
 A row is six int64: two halves of a key's fingerprint, version, offset, delete horizon, flags. The
-lower half is shifted by one bit, which says whether the record has a version: so rows come out by
+lower half is shifted by one bit, which says whether the record has a version. So rows come out by
 key, and within a key by rank, when sorted by the first four as they are. Rows equal in those come
 out next to each other. What fits into one run never touches the disk.
 
-The final record of every key on two sides, from rows sorted by key and rank.
-
-A row says on which sides its record is. Rows of one record (same key, same offset) count as one
-with the flags of all. Memory is bounded even for a key with any number of records: what is carried
-from piece to piece are three rows.
+The final record of every key on two sides comes from such rows. A row says on which sides its
+record is. Rows of one record (same key, same offset) count as one with the flags of all. Memory is
+bounded even for a key with any number of records: what is carried from piece to piece are three
+rows.
 """
 
 from __future__ import annotations
@@ -86,8 +85,8 @@ class SortedRuns:
 
 def sort_rows(rows: Rows) -> Rows:
     """Return ``rows`` sorted by key, then version, then offset."""
-    # Rows mostly come in offset order, so that one stable sort does it where nothing else ranks;
-    # two keys with the same half of a fingerprint, or rows out of order, need all columns.
+    # Rows mostly come in offset order, so that one stable sort does it where nothing else ranks.
+    # Two keys with the same half of a fingerprint, or rows out of order, need all columns.
     rows = rows[np.argsort(rows[:, KEY_HIGH], kind="stable")]
     same = rows[1:, KEY_HIGH] == rows[:-1, KEY_HIGH]
     differs = (rows[1:, KEY_LOW] != rows[:-1, KEY_LOW]) | (rows[1:, VERSION] != rows[:-1, VERSION])
@@ -98,7 +97,7 @@ def sort_rows(rows: Rows) -> Rows:
 
 
 class _Run:
-    """One sorted run, of which a block at a time is in memory."""
+    """One sorted run, with a block at a time in memory."""
 
     def __init__(self, path: Path | None, block: int, rows: Rows | None = None) -> None:
         self._path = path
@@ -142,8 +141,8 @@ IS_OLD_FORMAT = 8
 
 OLDER_LEFT = COLUMNS
 OLDER_RIGHT = COLUMNS + 1
-"""Columns that a final record has beyond those of a row: the offset of the record of its key on
-that side that ranks next to it, or -1."""
+"""Columns that a final record has beyond those of a row: the offset, on that side, of its key's
+record that ranks next to it, or -1."""
 
 
 def final_records(pieces: Iterable[Rows]) -> Iterator[Rows]:

@@ -2,15 +2,13 @@
 
     no horizon yet --a round stamps it--> retained until then --now >= horizon--> removable
 
-and removable ones go in the next round that rewrites their batch (cleaning.md section 3.6). Batch
-headers tell the horizons, and which batches are markers; how many tombstones a batch holds, and
-whether one without a horizon holds any, only its records tell. So there are two counts, and
+Removable ones go in the next round that rewrites their batch (cleaning.md section 3.6). Batch
+headers show the horizons, and which batches are markers. Only a batch's records show how many
+tombstones it holds, and whether one without a horizon holds any. So there are two counts, and
 :attr:`Stages.counts_records` says which one it is.
 
-What the batch headers of a whole log tell: codecs, delete horizons, tombstones by stage.
-
-No record is looked into and no CRC is checked; whoever shows a log asks for it, because every byte
-of the log is read for it.
+The headers of a whole log also show its codecs. Every byte of the log is read for them, so only a
+caller that shows them asks. No record is looked into and no CRC is checked.
 """
 
 from __future__ import annotations
@@ -92,7 +90,7 @@ def stages_by_headers(
 
 
 def stages_of(found: FoundHorizons, now_ms: int) -> Stages:
-    """Return what the headers that were read tell, as batches."""
+    """Return what the headers that were read show, as batches."""
     return Stages(
         _counts(None, found.tombstones, now_ms),
         _counts(found.unstamped_markers, found.markers, now_ms),
@@ -162,7 +160,7 @@ _NAMES = {each.value: each.name.lower() for each in Codec}
 class SegmentHeaders:
     """The batches of one segment; ``codecs`` counts them by codec.
 
-    ``stamped`` are those with a delete horizon, the first of which is ``first_horizon_ms`` and the
+    ``stamped`` are those with a delete horizon: the first horizon is ``first_horizon_ms`` and the
     last ``last_horizon_ms``, None without any.
     """
 
@@ -176,7 +174,7 @@ class SegmentHeaders:
 
 @dataclass(frozen=True, slots=True)
 class LogHeaders:
-    """What all headers of a log tell; ``segments`` by base offset."""
+    """What all headers of a log show; ``segments`` by base offset."""
 
     segments: Mapping[int, SegmentHeaders]
     stages: Stages

@@ -102,16 +102,16 @@ class LogStatus:
 
     @property
     def told_from(self) -> int:
-        """Return the offset as of which, and of every later one, the state can still be told.
+        """Return the first offset whose state can still be read; every later one's can be, too.
 
         As far as the cleaner's checkpoint says, and ``cleaned_for``, which a round that is not over
-        has noted: who asks for a state is told more.
+        has noted: a reader of a state may get more.
         """
         return max(self.log_start, self.figures.first_dirty, self.cleaned_for or 0)
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Return the offset behind the last one of each segment."""
+        """Return the offset after the last one of each segment."""
         return (*(each.base_offset for each in self.segments[1:]), self.log_end)
 
     @property
@@ -185,7 +185,7 @@ def find_statuses(
     A round that swaps or ends meanwhile takes files away or puts others in their place, and its
     checkpoint is new. So a log with an error is looked at again, a few times: what is wrong with it
     is what two looks in a row find. ``timestamp_ahead_max_ms`` is asked for each topic. ``brokers``
-    tell what consumer groups have committed, None where files do.
+    read what consumer groups have committed, None where files do.
     """
     checkpoints, groups = load_checkpoints(files, root), GroupOffsets(files, brokers)
     found: list[tuple[PartitionRequest, LogStatus | Exception]] = []
@@ -230,8 +230,8 @@ def find_status(
     """Return the status of one log; CorruptError, RefusedError or OSError when it has none.
 
     ``timestamp_ahead_max_ms`` is how far ahead of the clock a record may be dated that is appended
-    from now on, INT64_MAX when nobody checks. ``progressed`` hears of the bytes that were gone
-    through to count tombstones. ``groups`` tells what consumer groups have committed.
+    from now on, INT64_MAX when that is not checked. ``progressed`` hears of the bytes that were
+    gone through to count tombstones. ``groups`` reads what consumer groups have committed.
     """
     survey = survey_partition(
         partition, request, checkpoints, files, now_ms, foresees_roll=True, wants_sample=False,

@@ -2,16 +2,16 @@
 
 A bound rests on the one of the whole log (:mod:`keeplast.cleaner.erasure`): by then all that is
 overwritten now is gone, and a round has given every tombstone its horizon. A tombstone goes
-``delete.retention.ms`` and one more turn behind that; where it waits for readers, the longest wait
-later, also where they have read it: they may be sent back.
+``delete.retention.ms`` and one more turn after that. Where it waits for readers, it goes the
+longest wait later, also where they have read it: they may be sent back.
 
-What receipts tell of records of a key that are gone: the round they went with at the latest.
+Receipts show the round that gone records of a key went with at the latest. They name no keys, but
+the offsets that a round went over, and how many records it took. What is still there of the key
+says the rest.
 
-Receipts name no keys: they tell which offsets a round went over, and how many records it took. What
-is still there of the key says the rest. The rule that a reader must not break: a round that goes
-over a record for the first time leaves of its key, below the end of the round, the winner alone. So
-where such a record is there now, all that rounds ever took of the key below that end went with that
-round, or with one before it.
+A reader must not break this rule. A round that goes over a record for the first time leaves, below
+its end, the winner alone of the record's key. So where such a record is there now, all that rounds
+took of the key below that end went with that round, or with one before it.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class TraceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastTrace:
-    """By when no record of the key is left in the log; None where nobody can say.
+    """By when no record of the key is left in the log; None where that is not known.
 
     ``values_by_ms`` is the same of all but a winning tombstone, or a winning value. What lies
     elsewhere (other replicas, copies, other topics) is not meant. ``removal`` is what is known of
-    the winning tombstone of an attached partition. ``also`` says how what lies beside the log goes,
-    where a record of the key does.
+    the winning tombstone of an attached partition. ``also`` says how files next to the log go,
+    where a record of the key is in them.
     """
 
     kind: TraceKind
@@ -79,7 +79,7 @@ def find_last_trace(
     """Return the bound, given that of all that is overwritten now in the log.
 
     ``turn_ms`` is the longest from a round's being due to its end, ``kept_ms`` how long what it
-    replaces stays behind that. Without ``has_expired_rounds`` only rounds for new records remove
+    replaces stays after that. Without ``has_expired_rounds`` only rounds for new records remove
     tombstones.
     """
     if not found.records:
@@ -119,10 +119,10 @@ def behind_undo(found: LastTrace, kept_ms: int) -> LastTrace:
 
 
 def behind_files(found: LastTrace, by_ms: int | None, words: str) -> LastTrace:
-    """Return the bound where files beside the log have the key, which are gone by ``by_ms``.
+    """Return the bound where files next to the log have the key, which are gone by ``by_ms``.
 
-    None where nobody knows; ``words`` say how they go. A record of the key is there until its file
-    is gone, whatever becomes of the log's.
+    None where that is not known; ``words`` say how they go. A record of the key is there until its
+    file is gone, whatever becomes of the log's.
     """
     if found.kind is TraceKind.NOTHING_THERE:
         return LastTrace(TraceKind.BESIDE_LOG, by_ms, by_ms, also=words)
@@ -135,7 +135,7 @@ def behind_files(found: LastTrace, by_ms: int | None, words: str) -> LastTrace:
 
 
 def unless_unseen(found: LastTrace, *, is_partly_unseen: bool) -> LastTrace:
-    """Return the bound where part was not searched: nobody knows then that nothing is there."""
+    """Return the bound where part was not searched: that nothing is there is not known then."""
     if is_partly_unseen and found.kind is TraceKind.NOTHING_THERE:
         return LastTrace(TraceKind.UNSEEN)
     return found
@@ -152,7 +152,7 @@ def find_attached_trace(
     """Return what is known in a live cluster's remote tier.
 
     ``replaced`` are records in segments that brokers serve no more. No time bounds it: when brokers
-    copy, which sets what a round may take, nobody knows. From when on the first round takes a
+    copy, which sets what a round may take, is not known. From when on the first round takes a
     winning tombstone, its fate says.
     """
     outlooks = {each.fate.outlook for each in found.records}
@@ -278,7 +278,7 @@ def expiry_outlook_words(expiry: SegmentExpiry, now_ms: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A line of a record's timeline: from ``at_ms`` on at the earliest (None: no clock tells)."""
+    """A line of a record's timeline: from ``at_ms`` on at the earliest (None: no clock decides)."""
 
     at_ms: int | None
     what: str
@@ -286,7 +286,7 @@ class Moment:
 
 
 def timeline(found: KeyExplanation, fate: Fate) -> tuple[Moment, ...]:
-    """Return what a record has before it, in order, as if nobody wrote any more."""
+    """Return what a record has before it, in order, as if no record came any more."""
     hold = hold_words(fate, found.topic.delete_retention_ms)
     why = reason_words(fate)
     match fate.outlook:
@@ -308,8 +308,8 @@ def timeline(found: KeyExplanation, fate: Fate) -> tuple[Moment, ...]:
 class PastRounds:
     """Which rounds may have taken records of a key; ``taking`` are those that took any at all.
 
-    ``last`` is the round that was the last to take any below its end, where ``kept`` is the offset
-    that it left there; both None where receipts do not tell.
+    ``last`` is the round that was the last to take any below its end, and ``kept`` the offset that
+    it left there. Both are None where receipts do not show it.
     """
 
     taking: tuple[RoundReceipt, ...]
@@ -325,13 +325,13 @@ class PastRounds:
 
 
 def records_taken(receipt: RoundReceipt) -> int | None:
-    """Return how many records and markers a round took, None where an old line does not tell."""
+    """Return how many records and markers a round took, None where an old line does not say."""
     read = receipt.document["round"]["stats"].get("messages_read")
     return None if read is None else int(read) - receipt.messages_written
 
 
 def find_past_rounds(found: KeyExplanation, receipts: Sequence[RoundReceipt]) -> PastRounds:
-    """Return what ``receipts``, the partition's in order, tell of records of the key that are gone.
+    """Return what ``receipts``, the partition's in order, say of records of the key that are gone.
 
     A line is an intent: what is dirty now was gone over by no round that has ended. Where more than
     one record of the key is clean, one of them could not be taken, and may go with a later round.

@@ -13,7 +13,7 @@ are brought together by an external sort on a fingerprint of its own, and the la
 * ``indexes``: the indexes of the result lead to the batches that they name;
 * ``receipt``: the receipt is about these files.
 
-Between a log and its result lies one round, unless a receipt tells of more.
+Between a log and its result lies one round, unless a receipt shows more.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ NO_ROUND_IN_PLACE = (
 
 @dataclass(frozen=True, slots=True)
 class VerifySettings:
-    """What a judgement goes by; ``now_ms`` None means that nobody said what time it was.
+    """What a judgement goes by; ``now_ms`` None means that no time was given.
 
     ``topic`` and ``now_ms`` are about runs without a receipt. ``bound`` narrows what may have been
     cleaned. ``temporary`` is where runs are sorted, None for the system's own place.
@@ -237,7 +237,7 @@ class Verifier:
             return None, str(error)
 
     def _ranked_by(self, rounds: tuple[RoundReceipt, ...]) -> TopicConfig:
-        """Return the settings by which records rank: the receipts' where there are any."""
+        """Return the settings that rank records: the receipts' where there are any."""
         topic = self._settings.topic
         if not rounds:
             return topic
@@ -497,7 +497,8 @@ def _ranking_notes(topic: TopicConfig, winners: Findings, *, has_rounds: bool) -
     if winners.count and not has_rounds:
         said += (
             "; where they were cleaned by another strategy, say it with --config "
-            "compaction.strategy=..., or give the receipt of the rounds"
+            "compaction.strategy=header and --config compaction.strategy.header=NAME, or give the "
+            "receipt of the rounds"
         )
     return (said,)
 

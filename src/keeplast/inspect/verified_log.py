@@ -1,16 +1,13 @@
 """A log as ``verify`` reads it, and the checks with which it answers.
 
-What ``verify`` answers: checks, each with a verdict and what it rests on.
+The rule that a reader must not break: *holds* is said only of what was looked at in full. What a
+check could not look at makes it *cannot be judged*, with the reason, unless something is broken. A
+reason is never shown as holds.
 
-*Holds* is said only of what was looked at in full. What a check could not look at makes it *cannot
-be judged*, with the reason, unless something is broken; a reason is never shown as holds.
-
-A log as ``verify`` reads it: parts of a segment with columns of batches and of records.
-
-Shares the window reader and the parsers of records and their versions with the cleaner and nothing
-that decides: keys and contents have fingerprints of their own, old formats go through the codec of
-one value, and which version is greater is for a sort to say. A part is valid until the next one is
-asked for.
+A log is read in parts of a segment, with columns of batches and of records. A part is valid until
+the next one is asked for. The window reader and the parsers of records and their versions are the
+cleaner's, and nothing that decides is. Keys and contents have fingerprints of their own, old
+formats go through the codec of one value, and a sort says which version is greater.
 """
 
 from __future__ import annotations
@@ -208,7 +205,7 @@ class VerifiedPart:
 
 
 class VerifiedLog:
-    """One partition directory that nobody writes to while it is read."""
+    """One partition directory that no process writes to while it is read."""
 
     def __init__(self, path: Path, files: FileSystem) -> None:
         """List the directory and find where the log ends."""
@@ -235,7 +232,7 @@ class VerifiedLog:
 
     @property
     def end(self) -> int:
-        """Return the offset behind the last batch."""
+        """Return the offset after the last batch."""
         return self.tail.log_end
 
     def windows_of(

@@ -1,16 +1,14 @@
-"""What an appended log knows beside its files: the active segment's indexes, and its producers.
+"""What an appended log knows next to its files: the active segment's indexes, and its producers.
 
-What a log knows of its producers: last batch, epoch, open transaction.
+*Producers* have a last batch, an epoch and perhaps an open transaction. They are fed with every
+batch in offset order, and only so: the answer to "which transactions are open" is a fold over the
+log. An end-transaction marker with a newer epoch clears the producer's data history. Answers to
+``ProducerStateManager``, ``ProducerAppendInfo`` and ``ProducerStateEntry``.
 
-Fed with every batch in offset order, and only so: the answer to "which transactions are open" is a
-fold over the log. An end-transaction marker with a newer epoch clears the producer's data history.
-Answers to ``ProducerStateManager``, ``ProducerAppendInfo`` and ``ProducerStateEntry``.
-
-The segment that is appended to, and its indexes, which reach the disk when it is left.
-
-A batch is indexed before it is written, by the rule that recovery and the cleaner use too (F3), so
-that a segment has the same indexes however it came about. When to roll is what a broker would do:
-cleaning.md section 1.7. Answers to Kafka's ``LogSegment``.
+*Indexes* of the segment that is appended to reach the disk when it is left. A batch is indexed
+before it is written, by the rule that recovery and the cleaner use too (F3). So a segment has the
+same indexes however it came about. When to roll is what a broker would do: cleaning.md section 1.7.
+Answers to Kafka's ``LogSegment``.
 """
 
 from __future__ import annotations
@@ -100,10 +98,12 @@ class ProducerState:
         return min((offset for offset in opened if offset >= 0), default=None)
 
     def first_undecided(self, high_watermark: int) -> int | None:
-        """Return the first offset of the earliest transaction that is open, or whose end not every
-        replica has: another leader may end it otherwise. None without one.
+        """Return the first offset of the earliest transaction that is not decided for good.
 
-        Transactions that ended below ``high_watermark`` are forgotten: it never falls behind what
+        It is open, or not every replica has its end: another leader may end it otherwise. None
+        without one.
+
+        Transactions that ended below ``high_watermark`` are forgotten: it never falls below what
         was decided. Kafka: ``ProducerStateManager.firstUnstableOffset``, ``unreplicatedTxns``.
         """
         self._ended = [each for each in self._ended if each[1] >= high_watermark]
@@ -162,7 +162,7 @@ class ProducerState:
         )
         self._entries[producer_id] = made
         if entry.epoch != epoch:
-            # Sequences begin anew with an epoch: an older one's batch is no duplicate.
+            # Sequences begin again with an epoch: an older one's batch is no duplicate.
             self._batches.pop(producer_id, None)
         if last_sequence >= 0:
             self._remember(made)
@@ -277,7 +277,7 @@ class ActiveSegment:
 
     @property
     def log_path(self) -> Path:
-        """Return the path of the ``.log`` file; the indexes lie beside it."""
+        """Return the path of the ``.log`` file; the indexes lie next to it."""
         return self._path(LOG)
 
     @property

@@ -1,12 +1,13 @@
 """Appends record batches to one partition, and rolls its segments when a broker would.
 
-The batch is written first; indexes, producer snapshot and the rest of a segment's files follow
-when the segment is rolled or the log closed, each of them flushed, then the directory. What a
-crash leaves is a log without them, from which they can be derived again. One writer per directory:
-who calls this holds the lock of the data directory.
+The batch is written first. Indexes, producer snapshot and the rest of a segment's files follow when
+the segment is rolled or the log closed: each of them flushed, then the directory. What a crash
+leaves is a log without them, from which they can be derived again. One writer per directory: the
+caller holds the lock of the data directory.
 
-The checkpoint files beside the partition are the caller's. Answers to Kafka's ``UnifiedLog.append``
-and ``LogSegment.shouldRoll`` (cleaning.md section 1.7); batches are magic 2 only.
+The checkpoint files next to the partition are the caller's. Answers to Kafka's
+``UnifiedLog.append`` and ``LogSegment.shouldRoll`` (cleaning.md section 1.7); batches are magic 2
+only.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ class LogAppender:
         if self._leader_epoch < newest:
             raise InvalidError(
                 "a newer leader has written to the log; use its epoch or a later one. "
-                f"leader_epoch={leader_epoch} found={newest}"
+                f"leader_epoch={leader_epoch} found={newest}",
+                code="K161",
             )
         parsed = map(parse_segment_file, files.listdir(directory))
         if any(file is not None and file.kind == LOG and not file.stage for file in parsed):
@@ -151,12 +153,14 @@ class LogAppender:
         if base < self._log_end or not records:
             raise InvalidError(
                 "a batch needs a record, and an offset not below the log end. "
-                f"base_offset={base} log_end_offset={self._log_end} records={len(records)}"
+                f"base_offset={base} log_end_offset={self._log_end} records={len(records)}",
+                code="K161",
             )
         keyless = next((i for i, record in enumerate(records) if record.key is None), None)
         if self._topic.is_compacted and keyless is not None:
             raise InvalidError(
-                f"a record of a compacted topic needs a key. record={keyless} base_offset={base}"
+                f"a record of a compacted topic needs a key. record={keyless} base_offset={base}",
+                code="K161",
             )
         is_append_time = append_time_ms is not None
         data = encode_batch(
@@ -179,7 +183,8 @@ class LogAppender:
         if len(data) > limit:
             raise InvalidError(
                 "batch is larger than max.message.bytes or segment.bytes; split it. "
-                f"size_bytes={len(data)} limit={limit}"
+                f"size_bytes={len(data)} limit={limit}",
+                code="K161",
             )
         self._append_batch(data)
         return base
@@ -217,7 +222,8 @@ class LogAppender:
         if batch.base_offset < self._log_end:
             raise InvalidError(
                 "a stored batch does not continue the log. "
-                f"base_offset={batch.base_offset} log_end_offset={self._log_end}"
+                f"base_offset={batch.base_offset} log_end_offset={self._log_end}",
+                code="K161",
             )
         # Not the epoch at which this replica led and wrote nothing: the record is another leader's.
         written = [e.epoch for e in self._epochs if e.start_offset < batch.base_offset]
@@ -230,7 +236,8 @@ class LogAppender:
         if epoch < self._leader_epoch:
             raise InvalidError(
                 "a newer leader has written to the log; use its epoch or a later one. "
-                f"leader_epoch={epoch} found={self._leader_epoch}"
+                f"leader_epoch={epoch} found={self._leader_epoch}",
+                code="K161",
             )
         self._leader_epoch = epoch
 
@@ -238,7 +245,7 @@ class LogAppender:
         """Replace the leader epochs by what is known of them elsewhere, durably.
 
         Of a log that was cleaned before it was replicated, the first record of an epoch may be
-        missing: the batches alone tell too late a start.
+        missing: the batches alone show too late a start.
         """
         if tuple(epochs) == tuple(self._epochs):
             return
@@ -271,7 +278,8 @@ class LogAppender:
         if epoch < known.epoch:
             raise InvalidError(
                 f"a newer epoch of the producer has written. producer_id={producer_id} "
-                f"epoch={epoch} found={known.epoch}"
+                f"epoch={epoch} found={known.epoch}",
+                code="K161",
             )
         if epoch > known.epoch or known.last_sequence < 0:
             return None
@@ -280,7 +288,8 @@ class LogAppender:
         if duplicate is None and base_sequence != increment_sequence(known.last_sequence, 1):
             raise InvalidError(
                 "the batch does not follow the producer's last one; send what is missing first. "
-                f"producer_id={producer_id} sequence={base_sequence} last={known.last_sequence}"
+                f"producer_id={producer_id} sequence={base_sequence} last={known.last_sequence}",
+                code="K161",
             )
         return duplicate
 
@@ -301,7 +310,7 @@ class LogAppender:
         self._active = self._new_segment(base, self._active.log_path)
 
     def close(self) -> None:
-        """Write what belongs beside the log, all of it on stable storage."""
+        """Write what belongs next to the log, all of it on stable storage."""
         self._leave_segment()
 
     def __enter__(self) -> Self:
@@ -359,7 +368,7 @@ class LogAppender:
     def _leave_segment(self) -> None:
         self._active.leave()
         if self._decided_to is None:
-            self._producers.first_undecided(self._log_end)  # forgets what nobody will ask for
+            self._producers.first_undecided(self._log_end)  # forgets what has ended
         snapshot = producer_snapshot.encode(self._producers.entries())
         path = self._snapshot_path(self._log_end)
         write_like(path, snapshot, self._active.log_path, self._files)
@@ -377,6 +386,7 @@ class LogAppender:
                 f"active segment is torn; a broker's recovery cuts it. problem={tail.problem}",
                 path=str(segment.log_path),
                 position=tail.torn_at,
+                code="K212",
             )
         self._log_end = tail.log_end
         self._producers, aborted = self._load_producers(partition, tail)

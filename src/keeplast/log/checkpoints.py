@@ -1,20 +1,20 @@
-"""The checkpoint files of a data directory, read and written as a broker does.
+"""The checkpoint files of a data directory, and the note of a round that replaces segments.
 
-A line for a partition that is not in the directory is kept on a write: a stopped broker may have
-put its other directories' partitions nowhere else. Source: cleaning.md section 1.9, formats.md 2.8.
+The checkpoint files are read and written as a broker does. A line for a partition that is not in
+the directory is kept on a write: a stopped broker may have put its other directories' partitions
+nowhere else. Source: cleaning.md section 1.9, formats.md 2.8.
 
 A call asks for the same files once a partition, and writes one of them as often. The bytes are read
 each time, since they are what counts; parsed they are once: ten thousand partitions would otherwise
 parse ten thousand lines ten thousand times.
 
-How far a round has looked that puts something in place: a small file beside the log.
+A note is a small file next to the log: how far a round has looked that puts something in place. The
+cleaner's checkpoint moves when a round is over. From the round's first swap until then, records
+above the checkpoint have decided what is gone. Where those records stay nothing in the log shows
+it. So a process that replaces segments writes down where the round ends, durably, *before* the
+first of them goes. The note is removed when the checkpoint says as much; a crash leaves it there.
 
-The cleaner's checkpoint moves when a round is over. From its first swap until then records are gone
-for others behind the checkpoint, and where those others stay nothing in the log tells of it. So who
-replaces segments writes down where the round ends, durably, *before* the first of them goes. It is
-removed when the checkpoint says as much; a crash leaves it there.
-
-Written is not yet done: the file names a witness, a segment that is not what it was once anything
+Written is not yet done. The note names a witness, a segment that is not what it was once anything
 of the round is in place. While the witness is there unchanged, what counted before still counts.
 
 Readers take no lock. They list the log, read this file and only then the checkpoint, as it goes
@@ -144,7 +144,7 @@ class RoundNote:
     """A round decides by the records below ``end_offset``, exclusive, what is left of the log.
 
     None of it counts while ``witness`` is a segment of the log; without one it counts. ``before``
-    is what counts else, None where no round of which the checkpoint says nothing was there.
+    is what counts else, None where there was no round that the checkpoint leaves out.
     """
 
     end_offset: int
@@ -192,12 +192,11 @@ def note_round(
 ) -> int | None:
     """Write down, durably, that a round which ends at ``end_offset`` is about to replace segments.
 
-    ``flushes_name`` False is for a caller that swaps now: the names that a swap announces are
+    ``flushes_name`` False is for a caller that swaps now. The names that a swap announces are
     flushed before the first of them decides anything (:mod:`keeplast.log.swap`), and the note's
-    with them.
-    ``checkpoint`` is the cleaner's line of now, which makes a note of less needless. ``witness`` is
-    a segment as listed; None where something of the round is in place already. Returns the end that
-    was written, None where no note was needed.
+    with them. ``checkpoint`` is the cleaner's line of now, which makes a note of less needless.
+    ``witness`` is a segment as listed; None where something of the round is in place already.
+    Returns the end that was written, None where no note was needed.
     """
     known = read_note(listing, files)
     if known is None and checkpoint is not None and end_offset <= checkpoint:
@@ -227,7 +226,7 @@ def drop_note(
 
 
 def settle_note(listing: PartitionFiles, files: FileSystem) -> None:
-    """Remove a note of which nothing counts, as when what it was about has been put back."""
+    """Remove a note that counts for nothing any more, as when its round has been put back."""
     names = [UNFINISHED] if UNFINISHED in listing.unknown else []
     if CLEANED_FOR in listing.unknown and cleaned_for(listing, files) is None:
         names.append(CLEANED_FOR)
@@ -237,7 +236,7 @@ def settle_note(listing: PartitionFiles, files: FileSystem) -> None:
 
 
 def read_note(listing: PartitionFiles, files: FileSystem) -> RoundNote | None:
-    """Return the note beside a log, None where there is none; CorruptError when it is damaged."""
+    """Return the note next to a log, None where there is none; CorruptError when it is damaged."""
     if CLEANED_FOR not in listing.unknown:
         return None
     path = child_path(listing.path, CLEANED_FOR)
@@ -295,10 +294,10 @@ def _decoded(data: bytes, path: Path) -> RoundNote:
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptError(
-            "the note of how far a round has looked is damaged; restore it, or remove it, and a "
-            "state as of an earlier offset may lack keys until the log is cleaned again",
+            "the note of how far a round has looked is damaged; restore or remove it. Without it "
+            "a state as of an earlier offset may lack keys until the log is cleaned again",
             path=str(path), position=0, expected="the JSON that a round writes",
-            found=f"{type(error).__name__}: {error}",
+            found=f"{type(error).__name__}: {error}", code="K220",
         ) from error  # fmt: skip
 
 

@@ -1,10 +1,10 @@
 """What lies in a Kafka data directory: partitions, and names that are none.
 
 A path is a ``log.dirs`` directory, or one partition directory (its name parses and it holds a
-``.log``), which is then treated as a data directory with that single partition. The path that a
+``.log``). The latter is treated as a data directory with that single partition. The path that a
 user names may be a link; links below it are listed as ignored and never entered. Source: formats.md
-sections 2.1 and 2.2. Which topic a partition directory is of: a name may be used again, an id is
-not (``PartitionMetadataFile``, formats.md section 2.7).
+sections 2.1 and 2.2. The topic of a partition directory is known by its id: a name may be used
+again, an id is not (``PartitionMetadataFile``, formats.md section 2.7).
 """
 
 from __future__ import annotations
@@ -76,11 +76,13 @@ def open_data_directory(path: Path, files: FileSystem) -> DataDirectory:
         if is_object_path(path):
             raise InvalidError(
                 "nothing lies there, or this command is for directories on disks; correct bucket "
-                f"and prefix, or use clean --to to bring it to a disk. url={url_of(path)}"
+                f"and prefix, or use clean --to to bring it to a disk. url={url_of(path)}",
+                code="K116",
             )
         problem = "not a directory" if files.exists(path) else "no such directory"
         raise InvalidError(
-            f"{problem}; give a Kafka log.dirs directory or a partition in it. path={path}"
+            f"{problem}; give a Kafka log.dirs directory or a partition in it. path={path}",
+            code="K116",
         )
     names, directories = files.listdir(path), files.directories_in(path)
     own = parse_partition_directory(path.name)
@@ -102,7 +104,8 @@ def open_data_directory(path: Path, files: FileSystem) -> DataDirectory:
         if one.partition == other.partition:
             raise RefusedError(
                 "two directories are of one partition, and no broker starts on them; move one "
-                f"away. path={one.path} other={other.path.name!r}"
+                f"away. path={one.path} other={other.path.name!r}",
+                code="K208",
             )
     return DataDirectory(path, tuple(partitions), tuple(ignored), False)
 
@@ -121,7 +124,9 @@ def open_data_directories(paths: Sequence[Path], files: FileSystem) -> DataDirec
     given = sorted(each.path for each in entries)
     for one, other in itertools.pairwise(given):
         if one == other:
-            raise InvalidError(f"a directory is given twice; leave one out. path={one}")
+            raise InvalidError(
+                f"a directory is given twice; leave one out. path={one}", code="K208"
+            )
     with_metadata = [
         each
         for each in found

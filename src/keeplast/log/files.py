@@ -1,17 +1,15 @@
 """The port through which every byte of a log reaches the disk.
 
 Nothing in keeplast opens, renames or removes a log's file but through a :class:`FileSystem`, so
-that a test can count, fail and forget each operation. The port never follows a symbolic link in
-the last component of a path: a link in a data directory is refused, not followed out of it.
+that a test can count, fail and forget each operation. The port never follows a symbolic link in the
+last component of a path: a link in a data directory is refused, not followed out of it. Durability
+is the caller's: ``fsync`` a file, then ``fsync_directory`` what holds its name.
 
-Durability is the caller's: ``fsync`` a file, then ``fsync_directory`` what holds its name.
-
-Asks the system to begin writing what lies in its cache, so that a flush finds less to do.
-
-A large output is written while the next of it is made, instead of all at once by the flush that
-the commit waits for. It is advice, never durability: nothing is waited for and no error is
-reported here. What fails in the background is reported by the ``fsync`` that follows, which
-nobody may leave out because of this. ``sync_file_range(2)``, of which Python has no function;
+The port also asks the system to begin writing what lies in its cache, so that a flush finds less to
+do. A large output is written while the next of it is made, instead of all at once by the flush that
+the commit waits for. It is advice, never durability: nothing is waited for and no error is reported
+here. What fails in the background is reported by the ``fsync`` that follows, which no caller may
+leave out because of this. The call is ``sync_file_range(2)``, which Python has no function for;
 where a system has none, nothing happens.
 """
 
@@ -59,15 +57,17 @@ def begin(fd: int, position: int, length: int) -> None:
 Buffer = bytes | bytearray | memoryview
 COPY_BYTES = 8 << 20
 WRITE_BACK_BYTES = 16 << 20
-"""A file that is written anew goes to the disk in such pieces while it grows; with pieces of 4 MiB
-the calls took what they gained."""
+"""A new file goes to the disk in such pieces while it grows; with pieces of 4 MiB the calls took
+what they gained.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
     """Size in bytes and modification time in nanoseconds of a regular file.
 
-    ``inode`` tells a file from another one that has taken its name; 0 where nobody knows.
+    ``inode`` distinguishes a file from another one that has taken its name; 0 where it is not
+    known.
     """
 
     size_bytes: int
@@ -200,7 +200,7 @@ class FilesRecipe(Protocol):
     """
 
     def open(self) -> FileSystem:
-        """Return the file system; one that is opened anew knows nothing of what others did."""
+        """Return the file system; one that is newly opened knows nothing of what others did."""
         ...
 
     def is_on_disk(self, path: Path) -> bool:
@@ -214,20 +214,21 @@ class LocalReadHandle:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            # Without O_NONBLOCK, opening a pipe would wait for somebody to write to it.
+            # Without O_NONBLOCK, opening a pipe would wait for a writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             self._fd = os.open(path, flags)
         except OSError as error:
             if path.is_symlink():
                 raise RefusedError(
-                    f"symbolic link in a log directory; replace it by the file. path={path}"
+                    f"symbolic link in a log directory; replace it by the file. path={path}",
+                    code="K203",
                 ) from error
             raise
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
             os.close(self._fd)
             raise RefusedError(
-                f"not a regular file; name another one, or move it away. path={path}"
+                f"not a regular file; name another one, or move it away. path={path}", code="K203"
             )
         self._size_bytes = status.st_size
 
@@ -367,7 +368,7 @@ class LocalFiles:
             return frozenset(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
 
     def exists(self, path: Path) -> bool:
-        """Say whether there is anything, a dangling link included; OSError when nobody can tell.
+        """Say whether there is anything, a dangling link included; OSError when that is not known.
 
         What may not be looked at is not missing.
         """
@@ -388,19 +389,15 @@ class LocalFiles:
             if handle.size_bytes > limit:
                 raise InvalidError(
                     f"file is larger than what it can sensibly be. path={path} "
-                    f"size_bytes={handle.size_bytes} limit={limit}"
+                    f"size_bytes={handle.size_bytes} limit={limit}",
+                    code="K158",
                 )
             return read_whole(handle, path)
 
     def write_durable(self, path: Path, data: Buffer) -> None:
         """Write ``<path>.tmp``, fsync, rename, fsync the directory; owner and mode stay."""
         temporary = path.with_name(path.name + ".tmp")
-        handle = self.open_write(temporary)
-        try:
-            handle.write(data)
-            handle.fsync()
-        finally:
-            handle.close()
+        write_at_once(self.open_write(temporary), data)
         if self.exists(path):
             self.copy_owner_and_mode(path, temporary)
         os.replace(temporary, path)
@@ -409,12 +406,7 @@ class LocalFiles:
     def append_durable(self, path: Path, data: Buffer) -> None:
         """Append, fsync, and fsync the directory when the file is new."""
         is_new = not self.exists(path)
-        handle = self.open_write(path, append=True)
-        try:
-            handle.write(data)
-            handle.fsync()
-        finally:
-            handle.close()
+        write_at_once(self.open_write(path, append=True), data)
         if is_new:
             self.fsync_directory(path.parent)
 
@@ -484,19 +476,26 @@ class LocalRecipe:
         return True
 
 
-def write_durable_like(
-    files: FileSystem, path: Path, data: Buffer, like: Path, *, flushes_name: bool = True
-) -> None:
-    """Replace a small file beside a log, atomically and durably; owner and mode are those of
-    ``like``: a broker that may not read a file in a partition does not start. ``flushes_name``
-    False leaves it to the caller to make its name durable, with others in that directory."""
-    temporary = path.with_name(path.name + ".tmp")
-    handle = files.open_write(temporary)
+def write_at_once(handle: WriteHandle, data: Buffer) -> None:
+    """Write a small file or object, durably, and close it."""
     try:
         handle.write(data)
         handle.fsync()
     finally:
         handle.close()
+
+
+def write_durable_like(
+    files: FileSystem, path: Path, data: Buffer, like: Path, *, flushes_name: bool = True
+) -> None:
+    """Replace a small file next to a log, atomically and durably, with the owner and mode of
+    ``like``.
+
+    A broker that may not read a file in a partition does not start. ``flushes_name`` False leaves
+    it to the caller to make its name durable, with others in that directory.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    write_at_once(files.open_write(temporary), data)
     try:
         files.copy_owner_and_mode(like, temporary)
         files.rename(temporary, path)
@@ -515,7 +514,7 @@ def read_whole(handle: ReadHandle, path: Path) -> bytes:
     if count < len(buffer):
         raise CorruptError(
             "file is shorter than it was when it was opened",
-            path=str(path), position=0, expected=len(buffer), found=count,
+            path=str(path), position=0, expected=len(buffer), found=count, code="K224",
         )  # fmt: skip
     return bytes(buffer)
 

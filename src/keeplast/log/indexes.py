@@ -1,33 +1,24 @@
-"""The offset and the time index of a segment: made, read, bounded, and held against its batches.
+"""The offset and the time index of a segment: made, read, bounded, and compared with its batches.
 
-How large an index can be, given its segment: what a file's size claims is not believed.
+*Bounds.* What a file's size claims is not believed before memory is taken for it. No index has more
+entries than its segment has batches, and the smallest batch takes 26 bytes; an empty segment may
+have one entry. Where a broker has not trimmed the file yet, only some of the slots are entries;
+formats.md section 2.4.
 
-No index has more entries than its segment has batches, and the smallest batch takes 26 bytes; an
-empty segment may have one entry. Checked before memory is taken for an index. And which of the
-slots are entries, where a broker has not trimmed the file yet; formats.md section 2.4.
+*Making.* A writer of a segment, a check and a rebuild make both indexes here while the batches go
+by, so that all three agree. The rule is :mod:`keeplast.columns.rebuild`'.
 
-Makes the offset and the time index of one segment while its batches go by.
+*Comparing.* The entries are compared with the batches of their segment: the one proof of what an
+index says. For every entry it shows what the batches say in its place. Which of that must hold is
+for the caller: a reader that follows an index needs less than Kafka's builder gives. Nothing is
+said of an entry that no batch answers.
 
-Whoever writes a segment, checks it or rebuilds what it lacks makes them here, so that all three
-agree. The rule is :mod:`keeplast.columns.rebuild`'.
+*Soundness.* An index is sound when a reader that follows it misses nothing. Its entries may be
+those of another rule, or fewer. None leads into a batch or past what it says to lead to, and the
+last time is the greatest. That a file's size and order are right says nothing: it may be of an
+earlier segment of this name, or have lost its end.
 
-Reads the index files of a segment as bytes, and no more of them than its log can fill.
-
-What a file's size claims is not believed before memory is taken for it; formats.md section 2.4.
-
-Holds the entries of an offset and a time index against the batches of their segment.
-
-The one proof of what an index says. For every entry it tells what the batches say in its place;
-which of that must hold is for who asks: a reader that follows an index needs less than Kafka's
-builder gives. Nothing is said of an entry that no batch answers. Kafka: ``OffsetIndex``,
-``TimeIndex``; formats.md sections 2.4 and 2.5.
-
-Says whether the offset and the time index of a segment may be followed, as its batches pass.
-
-An index is sound when whoever follows it misses nothing: its entries may be those of another rule,
-or fewer, but none leads into a batch or behind what it says to lead to, and the last time is the
-greatest. That a file's size and order are right says nothing: it may be of an earlier segment of
-this name, or have lost its end. Kafka: ``OffsetIndex``, ``TimeIndex``; formats.md section 2.4 f.
+Kafka: ``OffsetIndex``, ``TimeIndex``; formats.md sections 2.4 and 2.5.
 """
 
 from __future__ import annotations
@@ -58,10 +49,10 @@ def filled_entries(entries: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the entries of an index that a broker keeps at full size: those before the first hole.
 
     Shape (n, 2). A broker fills the slots of the active segment's indexes one after another and
-    trims them when it leaves the segment; both columns of the offset index, and the times of the
-    time index, ascend strictly, so that no slot behind the first can be all zeros and an entry. The
-    first one can: a batch dated 0 that ends at the base offset; it is one when another follows.
-    What lies behind a hole was left there by a truncation or a crash, and nobody follows it.
+    trims them when it leaves the segment. Both columns of the offset index, and the times of the
+    time index, ascend strictly. So no slot after the first can be all zeros and an entry. The first
+    one can: a batch dated 0 that ends at the base offset; it is one when another follows. What lies
+    after a hole was left there by a truncation or a crash, and no reader follows it.
     """
     empty = np.flatnonzero(~entries.any(axis=1))
     holes = empty[empty > 0]
@@ -124,7 +115,7 @@ def read_index(path: Path, kind: Kind, log_bytes: int, files: FileSystem) -> byt
             raise CorruptError(
                 "index has more entries than its segment has batches",
                 path=str(path), position=limit, expected=f"at most {limit} bytes",
-                found=handle.size_bytes,
+                found=handle.size_bytes, code="K219",
             )  # fmt: skip
         return read_whole(handle, path)
 
@@ -132,7 +123,7 @@ def read_index(path: Path, kind: Kind, log_bytes: int, files: FileSystem) -> byt
 def read_index_start(path: Path, kind: Kind, log_bytes: int, files: FileSystem) -> bytes:
     """Return what of an active segment's index can be entries of it.
 
-    A running broker has it at full size: what is too much is left unread, but for the piece of an
+    A running broker has it at full size. What is too much is left unread, but for the piece of an
     entry that a file of another size has at its end.
     """
     with reading(files, path) as handle:
@@ -150,7 +141,7 @@ class OffsetAnswers:
 
     ``positions`` and ``offsets`` are what the entries say, offsets of the log. ``starts`` is where
     the batch begins that has the position, ``lasts`` its last offset, and ``floors`` the first
-    offset behind all batches before it.
+    offset above all batches before it.
     """
 
     numbers: Column
@@ -166,8 +157,8 @@ class TimeAnswers:
     """Entries of the time index whose offsets lie among some batches, a row each.
 
     ``stamps`` and ``offsets`` are what the entries say, offsets of the log. ``owns`` is the
-    greatest timestamp of the batch that has the offset, ``before`` that of all batches before it,
-    and ``through`` that of all that end at or below the offset; -1 where there is none.
+    greatest timestamp of the batch that has the offset. ``before`` is that of all batches before
+    it, ``through`` that of all that end at or below the offset. Each is -1 where there is none.
     """
 
     numbers: Column
@@ -179,7 +170,7 @@ class TimeAnswers:
 
 
 class IndexWalk:
-    """Both indexes of one segment beside its batches, which come in log order.
+    """Both indexes of one segment next to its batches, which come in log order.
 
     ``greatest_ms`` is the greatest timestamp of the batches so far, -1 without one.
     """
@@ -288,7 +279,7 @@ class IndexCheck:
                     INDEX, "an entry has the offset of other batches", offset,
                     f"[{offsets.floors[i]}, {self._last}]", offset,
                 )  # fmt: skip
-        # Who looks for a later time begins behind the entry: nothing up to it may be later.
+        # A search for a later time begins after the entry: nothing up to it may be later.
         for i in np.flatnonzero(times.stamps < times.through).tolist():
             self._tell(
                 TIME_INDEX, "a batch before an entry is later than it", int(times.offsets[i]),

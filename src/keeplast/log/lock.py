@@ -1,12 +1,12 @@
 """The lock of a data directory, as a broker takes it.
 
-A POSIX record lock on ``.lock`` (Java file locks are ``fcntl`` locks on Linux, so ``lockf`` and not
-``flock``), held for the whole of ``clean``. Such a lock belongs to the process: a second one in the
-same process would be granted, and closing *any* descriptor of the file gives it up. So what this
-process holds is remembered here, and its file is never opened again meanwhile.
+A POSIX record lock on ``.lock``, held for the whole of ``clean``. Java file locks are ``fcntl``
+locks on Linux, so it is ``lockf`` and not ``flock``. Such a lock belongs to the process. A second
+one in the same process would be granted, and closing *any* descriptor of the file gives it up. So
+what this process holds is remembered here, and its file is never opened again meanwhile.
 
-A file that was there stays; one that we made goes while the lock is still held, and whoever gets a
-lock makes sure that it is on the file that has the name. Kafka: ``LogManager.lockLogDirs``.
+A file that was there stays; one that we made goes while the lock is still held. A process that gets
+a lock makes sure that it is on the file that has the name. Kafka: ``LogManager.lockLogDirs``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _held: set[tuple[int, int]] = set()
 
 @contextlib.contextmanager
 def locked(root: Path, *, writes: bool = True) -> Iterator[None]:
-    """Hold the lock of the data directory ``root``; RefusedError when somebody else does.
+    """Hold the lock of the data directory ``root``; RefusedError when another process does.
 
-    Nobody serves a log out of an object store, and there is no lock in one. Without ``writes`` a
-    read-only file system will do, such as a snapshot: then a lock file that is there is shared, so
+    No broker serves a log out of an object store, and there is no lock in one. Without ``writes`` a
+    read-only file system will do, such as a snapshot. Then a lock file that is there is shared, so
     that only a broker which holds it is in the way, and none is made.
     """
     if is_object_path(root):
@@ -43,7 +43,8 @@ def locked(root: Path, *, writes: bool = True) -> Iterator[None]:
         existed = path.exists()
         if path.is_symlink():
             raise RefusedError(
-                f"the lock file is a link, which is not followed; remove the link. path={path}"
+                f"the lock file is a link, which is not followed; remove the link. path={path}",
+                code="K203",
             )
         kind, flags = fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT
         if not writes and _is_read_only(root):
@@ -72,7 +73,7 @@ def locked(root: Path, *, writes: bool = True) -> Iterator[None]:
 def is_locked(root: Path) -> bool:
     """Say whether a broker or a cleaning process holds the lock now; never creates the file.
 
-    The file is only read, so that a principal who may do no more is told the truth.
+    The file is only read, so that a principal who may do no more gets the true answer.
     """
     if is_object_path(root):
         return False
@@ -101,7 +102,7 @@ def edited(path: Path) -> Iterator[None]:
     """Keep every other editor from the file ``path``; ConflictError while one is at it.
 
     The ``flock`` is on the file's directory, which a new file does not replace, and nothing of it
-    stays. Where there are no such locks nobody is kept away.
+    stays. Where there are no such locks no editor is kept away.
     """
     try:
         fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -113,7 +114,7 @@ def edited(path: Path) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConflictError(
-                f"another process is changing the file; run again. path={path}"
+                f"another process is changing the file; run again. path={path}", code="K202"
             ) from error
         except OSError:
             pass
@@ -126,8 +127,8 @@ def edited(path: Path) -> Iterator[None]:
 def appended(path: Path) -> Iterator[None]:
     """Let one writer at a time append to the file ``path``, of any process; the others wait.
 
-    Whoever has it writes a line and is done. The lock is that of :func:`edited`, and there are
-    places without it.
+    The holder writes a line and is done. The lock is that of :func:`edited`, and there are places
+    without it.
     """
     try:
         fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -177,5 +178,6 @@ def has_name(fd: int, path: Path) -> bool:
 def _in_use(root: Path) -> RefusedError:
     return RefusedError(
         "the data directory is in use by a running broker or another keeplast; "
-        f"stop it first. path={root / LOCK}"
+        f"stop it first. path={root / LOCK}",
+        code="K201",
     )

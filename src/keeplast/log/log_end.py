@@ -1,18 +1,17 @@
-"""Whether a log ends where its active segment stops being sound, or was only cut off there.
+"""Says where a log ends, and refuses directories that a newer Kafka has written. Writes nothing.
 
-A broker that runs, or has crashed, leaves a last batch that is not whole, and nothing behind it:
-that ends a log. The rule for whoever reads: **what was replicated or lies behind is never left
-out.** A log that ends below its high watermark has lost records, and a bad batch that whole ones
-follow is damage, as it is in a closed segment.
+*The end.* A log ends where its active segment stops being sound, or it was only cut off there. A
+broker that runs, or has crashed, leaves a last batch that is not whole, and nothing after it: that
+ends a log. The rule for every reader: **what was replicated or lies above is never left out.** A
+log that ends below its high watermark has lost records. A bad batch that whole ones follow is
+damage, as it is in a closed segment. Answers to ``LogSegment.recover``, which cuts at the first bad
+batch and lets the leader's copy bring back what followed it. Files without a leader have nothing
+that does.
 
-Nothing here writes. Answers to ``LogSegment.recover``, which cuts at the first bad batch and lets
-the leader's copy bring back what was behind it; files without a leader have nothing that does.
-
-Refuses a partition directory that says things which are not understood here, before any write.
-
-A newer Kafka may add a kind of file to every segment, or another layout of batches. Whoever swaps
-segments without knowing it leaves such files behind with the wrong segment, or drops what a
-batch says. So each of these is a RefusedError that names the file:
+*What is not understood* is refused before any write. A newer Kafka may add a kind of file to every
+segment, or another layout of batches. A process that swaps segments without knowing it leaves such
+files with the wrong segment, or drops what a batch says. So each of these is a RefusedError that
+names the file:
 
 1. a file named by twenty digits and a kind that is not known; a kind may come with a stage;
 2. a ``meta.properties``, ``partition.metadata`` or ``leader-epoch-checkpoint`` of a later version;
@@ -20,8 +19,8 @@ batch says. So each of these is a RefusedError that names the file:
 
 So is a directory that has a segment file's name: it can be renamed as a file can, not removed.
 Damage can look like 3: the magic is under no checksum. It is refused all the same, and so is left
-as it is. Names that are no segment file's are ignored, as brokers ignore them.
-Answers to ``LogFileUtils``, ``MetaPropertiesVersion``, ``CheckpointFile`` and ``RecordBatch``.
+as it is. Names that are no segment file's are ignored, as brokers ignore them. Answers to
+``LogFileUtils``, ``MetaPropertiesVersion``, ``CheckpointFile`` and ``RecordBatch``.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ _META_VERSION_MAX = 1
 def check_understood(directory: Path, files: FileSystem) -> dict[int, bytes]:
     """Raise RefusedError when something in a partition directory is a newer Kafka's.
 
-    Returns by base offset what each log begins with, HEADER_BYTES at most, for whoever asks next.
+    Returns by base offset what each log begins with, HEADER_BYTES at most, for the next check.
     """
     heads: dict[int, bytes] = {}
     _check_version(
@@ -81,7 +80,8 @@ def check_understood(directory: Path, files: FileSystem) -> dict[int, bytes]:
         if is_unknown_kind(name):
             raise RefusedError(
                 "segment file of a kind that is not known; a newer Kafka's, it seems: use a "
-                f"keeplast that knows it, or move the file away. path={directory / name}"
+                f"keeplast that knows it, or move the file away. path={directory / name}",
+                code="K210",
             )
     for name, pattern, latest in _VERSIONS:
         if name in names:
@@ -93,7 +93,8 @@ def check_understood(directory: Path, files: FileSystem) -> dict[int, bytes]:
             continue
         if name in directories:
             raise RefusedError(
-                f"directory in the place of a segment file; move it away. path={directory / name}"
+                f"directory in the place of a segment file; move it away. path={directory / name}",
+                code="K211",
             )
         if parsed.kind == LOG:
             head = check_magic(child_path(directory, name), 0, files)
@@ -118,7 +119,8 @@ def check_magic(path: Path, position: int, files: FileSystem) -> bytes:
     if magic > MAGIC_MAX and MESSAGE_BYTES_MIN <= size <= left - _PREFIX_BYTES:
         raise RefusedError(
             "batch of a magic that is not known; a newer Kafka's, or damage: inspect the segment. "
-            f"path={path} position={position} magic={magic} known={MAGIC_MAX}"
+            f"path={path} position={position} magic={magic} known={MAGIC_MAX}",
+            code="K210",
         )
     return head
 
@@ -143,13 +145,15 @@ def _check_version(
     if found is not None and int(found[1]) > latest:
         raise RefusedError(
             "file of a version that is not known; a newer Kafka's, it seems: use a keeplast that "
-            f"knows it. path={path} version={int(found[1])} known={latest}"
+            f"knows it. path={path} version={int(found[1])} known={latest}",
+            code="K210",
         )
 
 
 SEARCH_BYTES_MAX = 64 << 20
-"""So far behind what is bad a whole batch is searched. The bad one is hardly larger, and a broker
-that preallocates leaves up to a whole segment of zeros."""
+"""A whole batch is searched for so many bytes after what is bad. The bad one is hardly larger, and
+a broker that preallocates leaves up to a whole segment of zeros.
+"""
 SEARCH_WINDOW_BYTES = 1 << 20
 CHECKED_BYTES_MAX = 256 << 20
 """So many bytes at most are checked against the CRCs of what only looks like a batch."""
@@ -180,9 +184,9 @@ def require_log_end(
 ) -> None:
     """Raise CorruptError unless the log ends at ``tail``.
 
-    RefusedError where a batch of a magic that is not known is there: the log goes on behind it.
+    RefusedError where a batch of a magic that is not known is there: the log goes on after it.
     ``high_watermark`` is what the directory's checkpoint said before the segments were listed, None
-    where it says nothing, or nobody minds what is lost.
+    where it says nothing, or a loss does not matter.
     """
     active = listing.active
     if tail.torn_at is not None:
@@ -192,7 +196,7 @@ def require_log_end(
                 "the active segment is damaged, and whole batches follow, so that the log does not "
                 "end there; restore the file, or take another replica",
                 path=str(active.log_path), position=tail.torn_at, expected="a whole batch",
-                found=f"{tail.problem}; the next whole one is at position {behind}",
+                found=f"{tail.problem}; the next whole one is at position {behind}", code="K212",
             )  # fmt: skip
         check_magic(active.log_path, tail.torn_at, files)
     if high_watermark is not None:
@@ -204,12 +208,13 @@ def require_replicated(active: SegmentFiles, tail: Tail, high_watermark: int) ->
     if tail.log_end < high_watermark:
         problem = "" if tail.problem is None else f"; {tail.problem}"
         raise CorruptError(
-            "the log ends below its high watermark, so that records which were replicated are not "
-            "here; restore the file, or take another replica. Where the topic was deleted and made "
-            "again just now, read again when its broker has written replication-offset-checkpoint; "
-            "of a copy whose end is not wanted, remove the partition's line there",
+            "the log ends below its high watermark, so that replicated records are missing; "
+            "restore the file, or take another replica. After a topic was made again, read again "
+            "when its broker has written replication-offset-checkpoint. Of a copy without its "
+            "end, remove the partition's line there",
             path=str(active.log_path), position=tail.valid_bytes,
             expected=f"a log end of {high_watermark} or more", found=f"{tail.log_end}{problem}",
+            code="K213",
         )  # fmt: skip
 
 
@@ -226,7 +231,7 @@ def noted_high_watermark(files: FileSystem, directory: Path) -> int | None:
 
 
 def find_whole_batch(active: SegmentFiles, tail: Tail, files: FileSystem) -> int | None:
-    """Return the position of the first whole batch behind where an active segment is torn.
+    """Return the position of the first whole batch after where an active segment is torn.
 
     One counts that has its offset in the segment's range, a plausible size and the right CRC; None
     when none does within SEARCH_BYTES_MAX.

@@ -1,11 +1,12 @@
 """A partition directory as a broker left it: its segments, their indexes, and where the log ends.
 
 Nothing here writes. While segments are being swapped, and where a crash has cut that off, some
-offsets are in no ``.log`` file: such a directory is not listed at all, so that nobody takes a part
-for the log. :mod:`keeplast.log.readers` waits for the end of a swap. A torn tail of the *active*
-segment ends the log there and is reported; damage anywhere else surfaces when a reader reaches it.
-Indexes that are missing or cannot be right are rebuilt in memory by the rule that recovery uses.
-Answers to Kafka's ``LogLoader`` without its truncation; formats.md sections 2 and 3.2.
+offsets are in no ``.log`` file. Such a directory is not listed at all, so that no reader takes a
+part for the log. :mod:`keeplast.log.readers` waits for the end of a swap. A torn tail of the
+*active* segment ends the log there and is reported; damage anywhere else surfaces when a reader
+reaches it. Indexes that are missing or cannot be right are rebuilt in memory by the rule that
+recovery uses. Answers to Kafka's ``LogLoader`` without its truncation; formats.md sections 2 and
+3.2.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _segment_path(directory: Path, base_offset: int, kind: Kind) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFiles:
-    """All segments of a partition, ascending, the last one active; what else lies beside them.
+    """All segments of a partition, ascending, the last one active; what else lies next to them.
 
     ``without_index`` are the bases of segments that have no offset index, ``with_aborted`` those of
     transaction indexes; None where nothing was listed, and files have to be asked.
@@ -139,7 +140,8 @@ def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None
         if name == INCOMPLETE:
             raise RefusedError(
                 "a clean --to or export --as log that ended early has left this; run it again, "
-                f"which starts over, or remove the directory. path={path / name}"
+                f"which starts over, or remove the directory. path={path / name}",
+                code="K229",
             )
         if parsed is None:
             unknown.append(name)
@@ -154,7 +156,8 @@ def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None
             if status.size_bytes > SEGMENT_BYTES_MAX:
                 raise RefusedError(
                     f"segment is larger than a broker can open. path={path / name} "
-                    f"size_bytes={status.size_bytes} limit={SEGMENT_BYTES_MAX}"
+                    f"size_bytes={status.size_bytes} limit={SEGMENT_BYTES_MAX}",
+                    code="K209",
                 )
             segments.append(
                 SegmentFiles(
@@ -165,7 +168,7 @@ def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None
         segments.append(SegmentFiles(path, if_empty, 0, 0))
     if not segments:
         raise RefusedError(
-            f"no segment in the partition directory; choose another one. path={path}"
+            f"no segment in the partition directory; choose another one. path={path}", code="K116"
         )
     segments.sort(key=lambda segment: segment.base_offset)
     return PartitionFiles(
@@ -180,22 +183,26 @@ def settled_names(path: Path, files: FileSystem) -> list[str]:
     names = files.listdir(path)
     if not any(map(_is_swap, names)):
         return names
-    # Asked before the names are listed again: whoever lets go of it has ended the swap.
+    # Asked before the names are listed again: the process that lets go of it has ended the swap.
     is_at_work = is_locked(path.parent)
     names = files.listdir(path)
     if not any(map(_is_swap, names)):
         return names
     if is_at_work:
-        raise UnavailableError(f"segments are being replaced just now; try again. path={path}")
+        raise UnavailableError(
+            f"segments are being replaced just now; try again. path={path}", code="K205"
+        )
     if is_object_path(path):
         raise InterruptedSwapError(
-            "this is a copy of a directory in which a swap of segments was interrupted or under "
-            "way, and not the whole log; end it there with keeplast clean or by the broker's "
-            f"start, and copy the directory again. url={url_of(path)}"
+            "this copy was made during a swap of segments, and is not the whole log; end the "
+            "swap there with keeplast clean or by the broker's start. Then copy the directory "
+            f"again. url={url_of(path)}",
+            code="K204",
         )
     raise InterruptedSwapError(
-        "a swap of segments was interrupted, and what is here is not the whole log; end it with "
-        f"keeplast clean or keeplast run {path.parent}, or by starting the broker. path={path}"
+        "a swap of segments was interrupted, so that this is not the whole log; end it with "
+        f"keeplast clean or keeplast run {path.parent}, or by starting the broker. path={path}",
+        code="K204",
     )
 
 
@@ -252,8 +259,8 @@ def load_entries(
 ) -> NDArray[np.int64]:
     """Return the entries of a segment's offset or time index, shape (n, 2).
 
-    ``valid_bytes`` is there for an active segment, up to where it is sound: a running broker has
-    its indexes at full size, and what they say of batches behind it counts for nothing.
+    ``valid_bytes`` is there for an active segment, up to where it is sound. A running broker has
+    its indexes at full size, and what they say of batches above that counts for nothing.
     FileNotFoundError without the file, CorruptError when it cannot be this segment's.
     """
     codec = offset_index if kind == INDEX else time_index
@@ -270,7 +277,7 @@ def load_entries(
     size_bytes = segment.size_bytes if valid_bytes is None else valid_bytes
     problem = codec.find_problem(entries, size_bytes)
     if problem is not None:
-        raise CorruptError(f"wrong index: {problem}", path=str(path))
+        raise CorruptError(f"wrong index: {problem}", path=str(path), code="K219")
     return entries
 
 
@@ -317,7 +324,7 @@ def load_aborted(segment: SegmentFiles, files: FileSystem) -> tuple[AbortedTrans
             raise CorruptError(
                 "aborted transaction ends before its segment begins",
                 path=str(path), position=i * txn_index.ENTRY_BYTES,
-                expected=f">= {segment.base_offset}", found=entry.last_offset,
+                expected=f">= {segment.base_offset}", found=entry.last_offset, code="K219",
             )  # fmt: skip
     return entries
 
@@ -358,7 +365,7 @@ def read_first_batch_timestamp(
 def _read_first_header(
     segment: SegmentFiles, files: FileSystem, head: bytes | None
 ) -> bytes | None:
-    """Return HEADER_BYTES of which those of the first batch's header are set, None without one."""
+    """Return HEADER_BYTES with those of the first batch's header set, None without one."""
     if segment.size_bytes < t.SCAN_BYTES_MIN:
         return None
     if head is None:
@@ -372,6 +379,7 @@ def _read_first_header(
         raise CorruptError(
             "first batch is damaged", path=str(segment.log_path), position=0,
             expected="a size of 14 or more and magic 0 to 2", found=f"size {size}, magic {magic}",
+            code="K215",
         )  # fmt: skip
     if size + t.PREFIX_BYTES > segment.size_bytes or got < 26:
         return None
@@ -411,14 +419,14 @@ def find_tail(partition: PartitionFiles, files: FileSystem) -> Tail:
         entries = offset_index.decode(
             read_index_start(active.path(INDEX), INDEX, active.size_bytes, files)
         )
-        # One that is not trimmed is of a broker that runs, or has crashed: the batches tell.
+        # One that is not trimmed is of a broker that runs, or has crashed: the batches show it.
         if len(entries) and offset_index.find_problem(entries, active.size_bytes) is None:
             start = int(entries[-1, 1])
     except (CorruptError, FileNotFoundError):
         start = 0
     tail = _scan_tail(active, files, start)
     if start and tail.torn_at == start:
-        # The index pointed into the middle of a batch: only the batches can tell.
+        # The index pointed into the middle of a batch: only the batches can show it.
         tail = _scan_tail(active, files, 0)
     return tail
 

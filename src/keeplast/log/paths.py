@@ -2,8 +2,8 @@
 
 ``s3://bucket/data`` is ``/s3:/bucket/data``. Everything below the command line works with paths,
 and asks a file system about them. This form survives what is done to paths (``absolute``,
-``resolve``, ``parent``), is never an existing one by accident, and takes as many characters as the
-URL, which people get to see (:func:`shown`).
+``resolve``, ``parent``), and is never an existing one by accident. It takes as many characters as
+the URL, which people get to see (:func:`shown`).
 
 The rule: imports nothing heavy, because every command prints paths. A ``name`` of
 :func:`child_path` is one that a directory can list: it has no separator and is not a dot.
@@ -68,7 +68,7 @@ def place_path(text: str) -> Path:
     """
     if not text.strip():
         # A path would make it the current directory, wherever somebody happens to be.
-        raise InvalidError("an empty path; name a directory, . for the current one")
+        raise InvalidError("an empty path; name a directory, . for the current one", code="K108")
     found = _URL.match(text)
     if found is None or (found[1] not in SCHEMES and "://" not in text and found[1] != "file"):
         return Path(text)
@@ -77,18 +77,21 @@ def place_path(text: str) -> Path:
     if found[1] not in SCHEMES:
         raise InvalidError(
             "no such store; give a path, or s3://, gs:// or az:// with a bucket. "
-            f"url={shown_url(text)}"
+            f"url={shown_url(text)}",
+            code="K117",
         )
     parts = found[2].split("/")
     if "@" in parts[0] or ":" in parts[0]:
         raise InvalidError(
             "the URL of an object store begins with its bucket; give credentials by the "
             "environment (AWS_ACCESS_KEY_ID and so on) or as --object-option KEY=@FILE. "
-            f"url={shown_url(text)}"
+            f"url={shown_url(text)}",
+            code="K119",
         )
     if not parts[0] or ".." in parts:
         raise InvalidError(
-            f"a URL needs a bucket and names no parent directory: s3://BUCKET/PREFIX. url={text}"
+            f"a URL needs a bucket and names no parent directory: s3://BUCKET/PREFIX. url={text}",
+            code="K117",
         )
     return Path("/", f"{SCHEMES[found[1]]}:", *parts)
 

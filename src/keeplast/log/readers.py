@@ -1,24 +1,20 @@
 """How readers go through a partition that others may change: its list, its batches, its indexes.
 
-Lists a partition for readers, who take no lock: not while segments are being swapped.
+Readers take no lock. Between two renames of a swap some offsets are in no ``.log`` file, and a
+reader that listed the directory then would miss them without noticing. So a reader that finds a
+``.swap`` waits until there is none. A swap takes milliseconds. Where no process holds the
+directory's lock it was interrupted, and is for the next start of a broker or the next clean to
+finish. The names of a large directory are not listed at once, and one that is renamed meanwhile may
+be in no part of the list. So while a process is at work, logs are listed until they are the same
+twice.
 
-Between two renames of a swap some offsets are in no ``.log`` file, and a reader who listed the
-directory then would miss them without noticing. So who finds a ``.swap`` waits until there is none.
-A swap takes milliseconds. Where nobody holds the directory's lock it was interrupted, and is for
-the next start of a broker or the next clean to finish.
-
-The names of a large directory are not listed at once, and one that is renamed meanwhile may be in
-no part of the list. So while somebody is at work, logs are listed until they are the same twice.
-
-Reads a log from an offset on, as a broker answers a fetch: whole batches, as they are stored.
-
-An offset that cleaning has removed is answered by the next batch that is there; nothing but the end
-of the log gives no bytes. The same code reads a directory and, through another
+A log is read from an offset on, as a broker answers a fetch: whole batches, as they are stored. An
+offset that cleaning has removed is answered by the next batch that is there; nothing but the end of
+the log gives no bytes. The same code reads a directory and, through another
 :class:`~keeplast.log.files.FileSystem`, segments in object storage. Kafka: ``LocalLog.read``.
 
-The indexes of one log while it is looked at, of any number of segments in bounded memory.
-
-Nothing here is held against a segment's batches but by :meth:`LoadedIndexes.find_start`.
+The indexes of one log are kept while it is looked at, of any number of segments in bounded memory.
+Only :meth:`LoadedIndexes.find_start` compares one with its segment's batches.
 """
 
 from __future__ import annotations
@@ -59,7 +55,7 @@ def settled_partition(
     """List a partition in which no swap is under way; ``if_empty`` as in :func:`list_partition`.
 
     InterruptedSwapError where one was interrupted, and RefusedError as :func:`list_partition`;
-    UnavailableError when one does not end although somebody is at work.
+    UnavailableError when one does not end although a process is at work.
     """
     deadline = clock.seconds() + SWAP_SECONDS_MAX
     while True:
@@ -78,7 +74,8 @@ def settled_partition(
         if clock.seconds() >= deadline:
             raise UnavailableError(
                 "segments are being replaced, and the swap does not end; see what holds the "
-                f"directory's lock. path={path}"
+                f"directory's lock. path={path}",
+                code="K205",
             )
         clock.sleep(POLL_SECONDS)
 
@@ -92,7 +89,7 @@ FETCH_BYTES_DEFAULT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Whole batches, and the offset behind the last of them; no bytes at the end of the log."""
+    """Whole batches, and the offset after the last of them; no bytes at the end of the log."""
 
     data: bytes
     next_offset: int
@@ -106,7 +103,7 @@ def fetch(
     end: int,
     bytes_max: int = FETCH_BYTES_DEFAULT,
 ) -> Fetched:
-    """Return batches from the one that holds ``offset``, or the first behind it, below ``end``.
+    """Return batches from the one that holds ``offset``, or the first above it, below ``end``.
 
     At least one batch when there is any, whatever its size; batches of one segment only.
     """
@@ -186,7 +183,7 @@ def _later_from(segment: SegmentFiles, files: FileSystem, timestamp_ms: int) -> 
     """Return an offset below which a closed segment has nothing as late as ``timestamp_ms``.
 
     That of the time index's last entry, when this is earlier: an index that has lost its end says
-    nothing of what lies behind. 0 where the index says nothing, or has something later.
+    nothing of what lies above. 0 where the index says nothing, or has something later.
     """
     try:
         entries = load_entries(segment, TIME_INDEX, files)
@@ -245,9 +242,10 @@ class LoadedIndexes(Mapping[int, SegmentIndexes]):
         return found
 
     def find_start(self, base: int, offset: int) -> int:
-        """Return from which position the segment at ``base`` has all of ``offset`` and behind it.
+        """Return the position from which on the segment at ``base`` has ``offset`` and all above
+        it.
 
-        Its file is held against the segment: one that is older could leave batches out.
+        Its file is compared with the segment: one that is older could leave batches out.
         """
         position = self[base].position_before(offset - base)
         if not position:

@@ -6,12 +6,12 @@ and what follows; cleaning.md section 4.3:
 1. ``.deleted`` files go; with ``.cleaned`` present, every ``.swap`` at or above the least of their
    bases is incomplete and goes; then the ``.cleaned`` go;
 2. what is left of ``.swap`` is complete: every other file whose number lies in
-   ``[least base, greatest next offset)`` of the ``.log.swap`` files is superseded and goes, and so
-   does an index without a log, as when a broker loads the segments;
+   ``[least base, greatest next offset)`` of the ``.log.swap`` files is superseded and goes. So does
+   an index without a log, as when a broker loads the segments;
 3. ``.swap`` is stripped, ascending, the log first.
 
 A crash in here may keep any subset of the changes since the directory was last made durable. It is
-made durable between the steps and behind each log of step 3: what lies between two ``.log.swap``
+made durable between the steps and after each log of step 3. What lies between two ``.log.swap``
 looks superseded, an output that has its name already included.
 """
 
@@ -45,7 +45,7 @@ def is_settled(files: FileSystem, directory: Path) -> bool:
 
 
 def recover_swap(files: FileSystem, directory: Path) -> tuple[str, ...]:
-    """Leave no staged file behind; returns the names that were dealt with.
+    """Leave no staged file; returns the names that were dealt with.
 
     CorruptError when a completed ``.log.swap`` cannot be read.
     """

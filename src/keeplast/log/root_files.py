@@ -1,17 +1,12 @@
 """The lists at a data directory's root, where brokers ignore plain files: holds, erasure requests.
 
-The holds of a data directory: one small file at its root, where brokers ignore plain files.
+Each list is one small file, and is replaced as a whole. It decides what may be cleaned or must be
+gone, so a damaged one is an error and never an empty one. Holds that are over stay until the file
+is written again.
 
-Who reads it decides what may be cleaned, so a file that is damaged is an error and never an empty
-one. It is replaced as a whole. Holds that are over stay until somebody writes the file again.
-
-A list of erasure requests as it is kept: of a data directory one file at its root, where brokers
-ignore plain files; of a store text in its metadata.
-
-It has keyed hashes and no key. A list that is damaged is an error and never an empty one: whoever
-reads it wants to know what must be gone. It is replaced as a whole. A directory that comes back
-from a backup brings an older file with it, so that requests may also lie elsewhere; their ids and
-topics stand in the directory's own list then, since undo knows no other.
+A list of erasure requests of a store is text in its metadata. It has keyed hashes and no key. A
+directory that comes back from a backup brings an older file with it, so that requests may also lie
+elsewhere. Their ids and topics stand in the directory's own list then, since undo knows no other.
 """
 
 from __future__ import annotations
@@ -56,7 +51,8 @@ def read_holds(files: FileSystem, root: Path) -> tuple[Hold, ...]:
         if not isinstance(version, int) or version > HOLDS_VERSION:
             raise InvalidError(
                 "written by a newer keeplast; use that one, or remove the file, and the holds with "
-                f"it. path={path} version={version!r}"
+                f"it. path={path} version={version!r}",
+                code="K226",
             )
         return tuple(_hold(entry) for entry in document["holds"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -64,6 +60,7 @@ def read_holds(files: FileSystem, root: Path) -> tuple[Hold, ...]:
             f"the list of holds is damaged ({type(error).__name__}); nothing is cleaned until it "
             "is restored, or removed and the holds added again",
             path=str(path), position=0, expected="the JSON that hold add writes", found=str(error),
+            code="K225",
         ) from error  # fmt: skip
 
 
@@ -154,7 +151,8 @@ def decode_book(data: bytes, where: str) -> RequestBook:
         version = document["version"]
         if not isinstance(version, int) or version > REQUESTS_VERSION:
             raise InvalidError(
-                f"written by a newer keeplast; use that one. path={where} version={version!r}"
+                f"written by a newer keeplast; use that one. path={where} version={version!r}",
+                code="K226",
             )
         return RequestBook(
             tuple(_request(entry) for entry in document["requests"]),
@@ -168,7 +166,7 @@ def decode_book(data: bytes, where: str) -> RequestBook:
             f"the list of erasure requests is damaged ({type(error).__name__}); restore it from a "
             "copy, or move it away and make the requests again",
             path=where, position=0, expected="the JSON that keeplast erase keys writes",
-            found=str(error),
+            found=str(error), code="K610",
         ) from error  # fmt: skip
 
 
@@ -180,7 +178,8 @@ def encode_book(book: RequestBook, where: str) -> bytes:
         raise RefusedError(
             "too many erasure requests; forget those that have their certificate (keeplast erase "
             f"requests --forget). requests={len(chosen) + len(book.elsewhere)} most={REQUESTS_MAX} "
-            f"keys={hashes} most={HASHES_MAX} path={where}"
+            f"keys={hashes} most={HASHES_MAX} path={where}",
+            code="K611",
         )
     entries = [
         {
@@ -204,7 +203,7 @@ def encode_book(book: RequestBook, where: str) -> bytes:
     ]
     document: dict[str, object] = {"version": 1, "requests": entries}
     if book.elsewhere:
-        # Who does not know of these would put back what they want gone.
+        # A program that does not know of these would put back what they want gone.
         document |= {
             "version": REQUESTS_VERSION,
             "elsewhere": [

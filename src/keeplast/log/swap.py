@@ -1,24 +1,24 @@
 """Makes staged files live, one wave at a time, so that a crash at any point loses nothing.
 
 The order is Kafka's (``LocalLog.replaceSegments``; cleaning.md section 4.2). A crash may keep any
-subset of the renames since the directory was last made durable, so it is made durable (!) wherever
+subset of the renames since the directory was last made durable. So it is made durable (!) wherever
 a start-up would lose something if a later rename survived an earlier one:
 
 1. staged files become ``.cleaned``; any other ``.cleaned`` is removed first, because at start-up a
    stray one voids every completed ``.swap`` at or above its base (!)
-2. outputs in *descending* order: ``.cleaned`` becomes ``.swap`` (! behind an output that continues
-   a split segment: its first output alone replaces all of it); then the outcome is decided (!)
+2. outputs in *descending* order: ``.cleaned`` becomes ``.swap`` (! after an output that continues a
+   split segment: its first output alone replaces all of it); then the outcome is decided (!)
 3. sources ascending: every file becomes ``.deleted`` (!)
-4. outputs ascending: ``.swap`` is stripped, the log first (! behind each log: what lies between two
+4. outputs ascending: ``.swap`` is stripped, the log first (! after each log: what lies between two
    ``.log.swap`` is taken for superseded)
 5. producer snapshots of bases that are gone become ``.deleted`` (!)
 6. the caller removes what became ``.deleted``, before the next wave needs the room.
 
 Two things lie beyond what a start-up removes, ``[first base, end of the last output)``. Sources
-behind that end go one by one in step 3 (! behind each log), or a tombstone could go and what it
-deletes stay; those below it need no order, and share the flush behind all of them. And an output
+above that end go one by one in step 3 (! after each log), or a tombstone could go and what it
+deletes stay. Those below it need no order, and share the flush after all of them. And an output
 without aborted transactions takes an empty index along where its source has one, or the old index
-could stay beside an output without records.
+could stay next to an output without records.
 
 A caller commits waves in ascending order: later first would bring superseded records back. The
 outputs of one wave are neighbours: what lies between them is removed by a start-up after step 2.
@@ -55,8 +55,8 @@ class Replacement:
     """One output: the staged name of each of its files by kind, and the bases it replaces.
 
     A segment that becomes several is replaced by the first of them; the others replace nothing.
-    ``end_offset`` is behind the last batch of the log, as a start-up finds it; one that is lower
-    costs flushes, and one that is higher could lose data.
+    ``end_offset`` is the offset after the last batch of the log, as a start-up finds it. One that
+    is lower costs flushes, and one that is higher could lose data.
     """
 
     base_offset: int

@@ -1,7 +1,7 @@
 """Limits how many bytes a second are read from and written to disk, as a ``FileSystem`` of its own.
 
 One :class:`Throttle` is shared by all that must stay below the limit together. Bytes are paid for
-after they have moved, and a debt is waited for before the next ones: over any time from its start
+after they have moved, and a debt is waited for before the next ones. Over any time from its start
 no more than ``rate * seconds`` plus one piece of :data:`PIECE_BYTES` a thread moves. What was not
 used is saved for :data:`SAVED_SECONDS` at most. Reads and writes count alike, and so does a copy
 inside the kernel: once as read, once as written. Kafka: ``Throttler`` of the cleaner, which looks
@@ -41,7 +41,7 @@ class Throttle:
         return self._rate
 
     def limit(self, bytes_per_second: float | None) -> None:
-        """Change the limit from now on; who waits already goes on by the new one.
+        """Change the limit from now on; a thread that waits already goes on by the new one.
 
         InvalidError unless it is None or above 0.
         """
@@ -61,7 +61,7 @@ class Throttle:
         with self._lock:
             self._fill()
             self._saved -= count
-            # Whoever comes later finds this debt too: bytes are waited for in the order they came.
+            # A later caller finds this debt too: bytes are waited for in the order they came.
             owed = -self._saved
         while owed > 0:
             rate = self._rate
@@ -86,8 +86,9 @@ class Throttle:
 def _check(bytes_per_second: float | None) -> float | None:
     if bytes_per_second is not None and not bytes_per_second > 0:
         raise InvalidError(
-            "a limit of no bytes at all would never let a round end; leave it out, or give a "
-            f"number above 0. log.cleaner.io.max.bytes.per.second={bytes_per_second}"
+            "a round would never end with a limit of no bytes. Leave it out, or give a number "
+            f"above 0. log.cleaner.io.max.bytes.per.second={bytes_per_second}",
+            code="K133",
         )
     return bytes_per_second
 
@@ -159,7 +160,7 @@ class ThrottledFiles:
 
     @property
     def inner(self) -> FileSystem:
-        """Return what stands behind."""
+        """Return the limited file system."""
         return self._inner
 
     def _take(self, count: int) -> None:

@@ -1,10 +1,10 @@
 """Derives the aborted transactions of a log from its batches and markers, and from nothing else.
 
-A transaction index may lack what a crash kept from it, belong to another file or be gone; a marker
-cannot be missing while data of its transaction is there. So whoever must not show an aborted record
-asks here, and an index only where something vouches for it (a store, which derived it when it took
-the segment in). What is derived names a transaction where it left data, or a header of it, or
-where a snapshot says that it had begun: an entry without data hides nothing.
+A transaction index may lack what a crash kept from it, belong to another file or be gone. A marker
+cannot be missing while data of its transaction is there. So a reader that must not show an aborted
+record asks here. It asks an index only where something vouches for it (a store, which derived it
+when it took the segment in). What is derived names a transaction where it left data, or a header of
+it, or where a snapshot says that it had begun. An entry without data hides nothing.
 
 The value-level twin, one batch at a time, is :class:`keeplast.log.active_segment.ProducerState`.
 Answers to ``LogSegment.recover`` and ``ProducerStateManager.completeTxn``.
@@ -37,11 +37,11 @@ SLOTS_MIN = 256
 
 
 class TransactionFold:
-    """The transactions that are open at some offset; fed with every batch behind it, in order.
+    """The transactions that are open at some offset; fed with every batch above it, in order.
 
     Memory is that of the open transactions and of one window's. Started with nothing at any offset
-    it still tells right from there on which data was aborted: that is for the next marker of its
-    producer to say. Only where such a transaction began, it may then name too late.
+    it is still right from there on about which data was aborted: the next marker of its producer
+    says that. Only where such a transaction began, it may then name too late.
     """
 
     __slots__ = ("_order", "_producers", "_state")
@@ -86,7 +86,7 @@ class TransactionFold:
             self._renew(self.opened(), more)
 
     def _renew(self, opened: list[tuple[int, int]], more: int) -> None:
-        """Begin the tables anew with what is open, so that what has ended takes no room."""
+        """Begin the tables again with what is open, so that what has ended takes no room."""
         room = len(opened) + more
         known = np.full((len(opened), 3), kernels.COMMITTED_OPEN, np.int64)
         known[:, [0, 2]] = np.array(opened, np.int64).reshape(-1, 2)
@@ -156,13 +156,13 @@ def aborted_by_segment(
 ) -> Iterator[tuple[SegmentFiles, tuple[AbortedTransaction, ...]]]:
     """Yield every segment with offsets in [start, end), and what its transaction index must say.
 
-    That are the aborted transactions whose marker lies in the segment and in [start, end), in
+    These are the aborted transactions whose marker lies in the segment and in [start, end), in
     order of their markers; ``end`` is the log end by default. With ``deciding`` nothing is read, or
-    yielded, behind where every transaction that began below that offset has ended. Transactions
-    are carried from one segment to the next, into the first from the newest snapshot. Reads the
-    headers of the segments, and of what lies before them where no snapshot tells of it; indexes
-    are not looked at.
-    CorruptError where a batch or marker cannot be read, FileNotFoundError when a segment is gone.
+    yielded, above where every transaction that began below that offset has ended. Transactions are
+    carried from one segment to the next, into the first from the newest snapshot. Reads the headers
+    of the segments, and of what lies before them where no snapshot covers it; indexes are not
+    looked at. CorruptError where a batch or marker cannot be read, FileNotFoundError when a segment
+    is gone.
     """
     end = tail.log_end if end is None else min(end, tail.log_end)
     first = max(start, listing.segments[0].base_offset)
@@ -238,7 +238,9 @@ def _hidden_kinds(window: Window) -> NDArray[np.int64]:
                 kinds[i] = kernels.OTHER_MARKER if kind is ControlType.UNKNOWN else kind
                 break
         except CorruptError as error:
-            raise window.corrupt(i, error.problem, error.expected, error.found) from error
+            raise window.corrupt(i, error.problem, error.expected, error.found).placed(
+                code=error.code
+            ) from error
     return kinds
 
 

@@ -1,25 +1,24 @@
 """What cuts a log off, at its start and at its end. Nothing else does.
 
-A crash at any point loses nothing that stays.
+A crash at any point loses nothing that stays. The order is the rule. A segment may go only when the
+log is known to start above it. Otherwise a crash could leave a log that has lost its first segments
+and does not show it:
 
-Moves the start of a log and removes what lies below, so that a crash at any point loses nothing.
-
-The order is the rule. A segment may go only when the log is known to start behind it; otherwise a
-crash could leave a log that has lost its first segments and says nothing of it:
-
-1. :func:`raise_log_start`: ``log-start-offset-checkpoint``, durably. From here on nobody reads what
-   is below. Then :func:`follow_log_start`, what depends on it: leader epochs that end below it are
+1. :func:`raise_log_start`: ``log-start-offset-checkpoint``, durably. From here on what is below is
+   not read. Then :func:`follow_log_start`, what depends on it. Leader epochs that end below it are
    trimmed to it, and a cleaner checkpoint below it is repaired, as a broker does at its next start
-   and round. Who finds a log start that was raised before makes up for what a crash kept from this.
-2. :func:`retire_below`: the files become ``.deleted``, then the directory is made durable.
-   Whatever part of the renames a crash keeps, the rest lies below the log start and goes next time,
-   an index or a snapshot without its segment included.
+   and round. A process that finds a log start that was raised before makes up for what a crash kept
+   from this.
+2. :func:`retire_below`: the files become ``.deleted``, then the directory is made durable. Whatever
+   part of the renames a crash keeps, the rest lies below the log start and goes next time, an index
+   or a snapshot without its segment included.
 3. the caller removes what became ``.deleted``;
 4. :func:`settle_log_start`: the checkpoint's line goes when the first segment's name says the same.
 
-Who empties a log needs a new active segment first, or the log would forget where it ends. Answers
-to ``UnifiedLog.maybeIncrementLogStartOffset``, ``deleteSegments``, ``LogManager.
-checkpointLogStartOffsets`` and ``LeaderEpochFileCache.truncateFromStart``; cleaning.md section 5.
+An emptied log needs a new active segment first, or it would forget where it ends. Answers to
+``UnifiedLog.maybeIncrementLogStartOffset``, ``deleteSegments``,
+``LogManager.checkpointLogStartOffsets`` and ``LeaderEpochFileCache.truncateFromStart``; cleaning.md
+section 5.
 """
 
 from __future__ import annotations
@@ -117,13 +116,13 @@ def retire_below(files: FileSystem, directory: Path, first_base: int) -> list[Pa
     """Rename what belongs to segments below ``first_base`` to ``.deleted``, oldest first, durably.
 
     Their producer snapshots too. Returns what may be removed now. The log must start at
-    ``first_base`` or behind it.
+    ``first_base`` or above.
     """
     return _retire(files, directory, lambda base: base < first_base)
 
 
 def retire_segments(files: FileSystem, directory: Path, bases: Iterable[int]) -> list[Path]:
-    """Do the same to all that belongs to segments at ``bases``; whoever calls knows they may go."""
+    """Do the same to all that belongs to segments at ``bases``; the caller knows they may go."""
     return _retire(files, directory, frozenset(bases).__contains__)
 
 
@@ -218,9 +217,9 @@ def truncate_log(files: FileSystem, directory: Path, offset: int) -> int:
 def cut_torn_tail(files: FileSystem, directory: Path) -> int:
     """Cut the end of the active segment that cannot be read; returns how many bytes.
 
-    What a crash tears is the last that was written, and nobody was told that it is there. Producer
-    snapshots and leader epochs that speak of what is gone go too, also where whole batches are: an
-    epoch is written before its first record, and would be given to what is replicated there.
+    What a crash tears is the last that was written, and was never acknowledged. Producer snapshots
+    and leader epochs that speak of what is gone go too, also where whole batches are. An epoch is
+    written before its first record, and would be given to what is replicated there.
     """
     listing = list_partition(directory, files)
     tail = find_tail(listing, files)
@@ -287,7 +286,7 @@ def _cut(files: FileSystem, segment: SegmentFiles, size_bytes: int) -> None:
     files.copy_owner_and_mode(path, beside)
     there = set(files.listdir(segment.directory))
     for kind in (INDEX, TIME_INDEX, TXN_INDEX):
-        # First: an index that leads behind the end of its log is worse than none.
+        # First: an index that leads past the end of its log is worse than none.
         if segment.path(kind).name in there:
             files.unlink(segment.path(kind))
     files.fsync_directory(segment.directory)

@@ -1,10 +1,10 @@
-"""The segments that rounds have replaced and kept, beside the log that took their place.
+"""The segments that rounds have replaced and kept, next to the log that took their place.
 
 They are hard links: they cost no writing, and the disk only from the moment on at which the segment
-is replaced. A list, one for each wave, says what belongs together; it is made durable behind its
-files and removed before them, so that what a list names was whole when it was kept.
-What no list names is nobody's. Their names mean nothing to brokers, which keep them, never read
-them, and remove them with the partition (formats.md 3.5, S2).
+is replaced. A list, one for each wave, says what belongs together. It is made durable after its
+files and removed before them, so that what a list names was whole when it was kept. A file that no
+list names does not count. Their names mean nothing to brokers, which keep them, never read them,
+and remove them with the partition (formats.md 3.5, S2).
 """
 
 from __future__ import annotations
@@ -55,12 +55,13 @@ class KeptFiles:
         return tuple(tuple(waves) for waves in found.values())
 
     def require_lists(self, directory: Path) -> None:
-        """Raise RefusedError for a list that is damaged: nobody can tell of what round it was."""
+        """Raise RefusedError for a list that is damaged: its round is not known."""
         for name in self.damaged:
             raise RefusedError(
-                "the list of what a round has kept is damaged, and without it the round cannot be "
+                "the list of a round's kept files is damaged, so that the round cannot be "
                 "undone; put the file back, or give it up with keeplast undo --drop. "
-                f"list={name} path={directory}"
+                f"list={name} path={directory}",
+                code="K605",
             )
 
 
@@ -96,8 +97,9 @@ def _read_list(files: FileSystem, path: Path, name: UndoFile) -> KeptWave:
         return decode_wave(document, number=name.number, attempt=name.attempt)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptError(
-            "the list of what a round has kept is damaged", path=str(path), position=0,
+            "the list of a round's kept files is damaged", path=str(path), position=0,
             expected="the JSON that a round writes", found=f"{type(error).__name__}: {error}",
+            code="K608",
         ) from error  # fmt: skip
 
 
@@ -128,9 +130,10 @@ def _link(files: FileSystem, source: Path, target: Path) -> None:
         raise
     except PermissionError as error:
         raise RefusedError(
-            "a round cannot keep what it replaces, as its volume makes no hard links, or does not "
-            "let this user; run as the log's owner, or set undo.retention.ms to 0. "
-            f"path={source} problem={error}"
+            "a round cannot keep the replaced segments: this volume or user makes no hard links. "
+            f"Run as the log's owner, or set undo.retention.ms to 0. path={source} "
+            f"problem={error}",
+            code="K240",
         ) from error
 
 
@@ -167,7 +170,7 @@ def drop_rounds(
         for each in found.files
         if each.kind is None and each.attempt in attempts and each.number >= from_number
     ]
-    # The first wave's first: without it nobody takes what is left of a round for all of it.
+    # The first wave's first: without it no undo takes what is left of a round for all of it.
     for each in sorted(lists, key=lambda each: each.number):
         files.unlink(directory / each.name)
         files.fsync_directory(directory)
@@ -217,7 +220,7 @@ def kept_until_ms(
 ) -> int | None:
     """Return when the last of what is kept is due to go; None when nothing is.
 
-    ``names`` are those in the directory. What cannot be told goes at the next look: 0.
+    ``names`` are those in the directory. Where that is not known it goes at the next look: 0.
     """
     if all(parse_undo_file(name) is None for name in names):
         return None

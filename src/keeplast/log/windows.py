@@ -1,7 +1,7 @@
-"""Reads a segment in windows of whole batches, each checked before anybody sees it.
+"""Reads a segment in windows of whole batches, each checked before it is handed out.
 
 A window is as large as asked for, or as its one batch when that is larger. Every batch that leaves
-here has a plausible size, a known magic and codec, and the right CRC; the first that has not is a
+here has a plausible size, a known magic and codec, and the right CRC. The first that has not is a
 :class:`CorruptError` with the path, its position, what was expected and what was found.
 """
 
@@ -25,7 +25,7 @@ WINDOW_BYTES_DEFAULT = 1 << 20
 """A window, its table and what is made of them stay in the cache next to the core."""
 WINDOW_BYTES_MIN = 64 << 10
 TABLE_ROWS = 16384
-"""A window has so many batches at most, so that tables stay small beside the data."""
+"""A window has so many batches at most, so that tables stay small against the data."""
 
 Scan = Callable[[NDArray[np.uint8], int, NDArray[np.int64]], tuple[int, int, int, int, int]]
 """Finds the batches of ``data[:length]`` for the table, as :func:`scan_batches` does."""
@@ -53,7 +53,7 @@ class Window:
         """Return the error that names batch ``batch`` of this window."""
         at = self.position + int(self.table[batch, t.POSITION])
         return CorruptError(
-            problem, path=str(self.path), position=at, expected=expected, found=found
+            problem, path=str(self.path), position=at, expected=expected, found=found, code="K215"
         )
 
 
@@ -102,7 +102,7 @@ def read_windows(
         if got < length:
             raise CorruptError(
                 "file is shorter than it was when it was opened",
-                path=str(path), position=position, expected=length, found=got,
+                path=str(path), position=position, expected=length, found=got, code="K224",
             )  # fmt: skip
         batches, consumed, marks, largest, code = scan(buffers.data, length, buffers.table)
         window = Window(
@@ -134,11 +134,11 @@ def read_from(
     end: int | None = None,
     checks_crc: bool = True,
 ) -> Iterator[Window]:
-    """Yield the windows of ``[0, end)`` that hold ``offset`` and what lies behind it.
+    """Yield the windows of ``[0, end)`` that hold ``offset`` and what lies above it.
 
     ``position`` is where an index says that reading may begin. An index can be older than its
-    segment, where a directory was copied or restored in pieces: unless a batch lies there that ends
-    at ``offset`` or below it, and so nothing that is wanted before it, reading begins at 0.
+    segment, where a directory was copied or restored in pieces. Reading begins at 0 unless a batch
+    lies there that ends at ``offset`` or below it, so that nothing that is wanted lies before it.
     """
     if position:
         windows = read_windows(
@@ -176,13 +176,13 @@ def _size_of_next(
     if length < t.SCAN_BYTES_MIN:
         raise CorruptError(
             "bytes left over after the last batch",
-            path=str(path), position=position, expected=0, found=length,
+            path=str(path), position=position, expected=0, found=length, code="K215",
         )  # fmt: skip
     size = int.from_bytes(data[8:12].tobytes(), "big", signed=True) + t.PREFIX_BYTES
     if size > stop - position:
         raise CorruptError(
             "batch reaches beyond the end of the file",
-            path=str(path), position=position, expected=size, found=stop - position,
+            path=str(path), position=position, expected=size, found=stop - position, code="K215",
         )  # fmt: skip
     return size
 
@@ -198,6 +198,7 @@ def _bad_batch(
         position=position + at,
         expected="a batch of magic 0 to 2 with a size of 14 or more",
         found=found,
+        code="K215",
     )
 
 

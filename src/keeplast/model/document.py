@@ -1,11 +1,11 @@
 """The one encoder of the JSON that commands print and receipts keep.
 
-A dataclass is an object of its fields, by their names and in their order; a tuple is a list, an
+A dataclass is an object of its fields, by their names and in their order. A tuple is a list, an
 enum its value, a path its text, bytes are hexadecimal. A class whose fields are not what a document
 shows says so in ``as_document``, whose values are encoded in turn. Who composes a document puts
 values into it and leaves their encoding to this module.
 
-What a check answers: shared by who judges a log and who tells of it again from a receipt.
+It also has what a check answers: shared by the judgement of a log and its report from a receipt.
 """
 
 from __future__ import annotations

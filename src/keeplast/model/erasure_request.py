@@ -1,24 +1,20 @@
 """Keys that must go: as they are written, hashed, requested, and named in signed statements. Pure.
 
-A key of a record as a person writes it: text, hexadecimal digits or base64. Pure.
+What a reader must not break: a hash key, and a key of a record, stand in no ``repr``, error or
+document.
 
-What a reader must not break: no error has the key in it.
+*Written*: a person writes a key of a record as text, hexadecimal digits or base64.
 
-The keyed hash by which requests and certificates name keys of records. Pure.
+*Hashed*: requests and certificates name keys of records by HMAC-SHA-256 with the operator's hash
+key. Its holder can see whether a key is meant. Without the hash key that cannot be seen, not even
+by trying every key that there may be.
 
-HMAC-SHA-256 with the operator's hash key: whoever has it can tell whether a key is meant, and
-nobody else can, not even by trying every key that there may be.
+*Requested*: a request that keys be gone names keys by their keyed hashes alone.
 
-The rule that a reader must not break: a hash key, and a key of a record, stand in no ``repr``,
-error or document.
-
-A request that keys be gone, as it is kept: it names keys by their keyed hashes alone. Pure.
-
-The one form in which a signed statement is written, so that every change to it shows. Pure.
-
-JSON with sorted names, one space of indent, ASCII alone, and a newline at the end. Whoever reads
-one compares the bytes with those that he would have written: a name that stands twice, another
-order, a space more are found like any other edit.
+*Signed*: a statement is written in one form, so that every change to it shows. It is JSON with
+sorted names, one space of indent, ASCII alone, and a newline at the end. A reader compares the
+bytes with those that it would have written. A name that stands twice, another order, a space more
+are found like any other edit.
 """
 
 from __future__ import annotations
@@ -50,14 +46,14 @@ def decode_key(text: str, form: KeyForm) -> bytes:
             return bytes.fromhex(text)
         except ValueError:
             raise InvalidError(
-                "a key in hex is pairs of hexadecimal digits; write hex:0a1b"
+                "a key in hex is pairs of hexadecimal digits; write hex:0a1b", code="K136"
             ) from None
     if form is KeyForm.BASE64:
         try:
             return base64.b64decode(text, validate=True)
         except ValueError as error:
             raise InvalidError(
-                f"a key in base64 cannot be read; correct it. error={error}"
+                f"a key in base64 cannot be read; correct it. error={error}", code="K136"
             ) from None
     return text.encode("utf-8", "surrogateescape")
 
@@ -82,7 +78,8 @@ class KeyHasher:
         if not HASH_KEY_BYTES_MIN <= len(self.hash_key) <= HASH_KEY_BYTES_MAX:
             raise InvalidError(
                 f"a hash key has {HASH_KEY_BYTES_MIN} to {HASH_KEY_BYTES_MAX} bytes; make one with "
-                f"openssl rand -hex 32. bytes={len(self.hash_key)}"
+                f"openssl rand -hex 32. bytes={len(self.hash_key)}",
+                code="K613",
             )
 
     def hash_of(self, key: bytes) -> str:
@@ -91,12 +88,12 @@ class KeyHasher:
 
     @property
     def check(self) -> str:
-        """Return by what this hash key is told from another one; says nothing else about it."""
+        """Return what distinguishes this hash key from another one; says nothing else about it."""
         return hmac.digest(self.hash_key, _OF_CHECK, "sha256").hex()[:_CHECK_HEX]
 
 
 KEYS_MAX = 10_000
-"""Keys of one request; the records of all of them are in memory while one log is told of."""
+"""Keys of one request; the records of all of them are in memory while one log is described."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -134,7 +131,8 @@ class ErasureRequest:
         if check != self.hash_check:
             raise InvalidError(
                 "the hash key is not the one that the request was made with; give that one. "
-                f"request={self.request_id} hash_key={check} wanted={self.hash_check}"
+                f"request={self.request_id} hash_key={check} wanted={self.hash_check}",
+                code="K613",
             )
 
 
@@ -157,7 +155,7 @@ class RequestBook:
     elsewhere: tuple[KeptElsewhere, ...] = ()
 
     def wants(self, topic: str) -> str | None:
-        """Return the id of a request by which keys of ``topic`` are to be gone, None without."""
+        """Return the id of a request that wants keys of ``topic`` gone, None without."""
         every: Sequence[ErasureRequest | KeptElsewhere] = (*self.requests, *self.elsewhere)
         return next((e.request_id for e in every if not e.topics or topic in e.topics), None)
 
@@ -173,10 +171,11 @@ def read_statement(data: bytes) -> dict[str, Any]:
         found = json.loads(data)
         is_ours = isinstance(found, dict) and statement_bytes(found) == data
     except (ValueError, RecursionError) as error:
-        raise InvalidError(f"not a statement of keeplast. problem={error}") from None
+        raise InvalidError(f"not a statement of keeplast. problem={error}", code="K617") from None
     if not is_ours:
         raise InvalidError(
             "it is not as it was written: something in it was edited, added, doubled or put in "
-            "another order"
+            "another order",
+            code="K617",
         )
     return dict(found)

@@ -1,16 +1,14 @@
 """What keeps rounds from going on: named holds, and consumer groups that have not read so far.
 
-A named hold: until some time the states of a partition as of a point, and later, are kept.
+A *hold* keeps the states of a partition as of a point, and later, until some time. For that no
+round cleans the partition past the hold's limit. That lies below the point where a transaction is
+in flight there: a round would go by how it ended. A hold ends by itself: one that is never released
+would keep what was deleted for good.
 
-For that no round cleans it past the hold's limit. That lies in front of the point where a
-transaction is in flight there: a round would go by how it ended. A hold ends by itself: one that
-nobody releases would keep what was deleted for ever.
-
-Consumer groups that tombstones and markers wait for, and how far each has read.
-
-What has passed its delete horizon goes once every group has committed an offset beyond it, or once
-it has waited ``max_ms`` longer than its horizon. A group of which nobody knows an offset that
-counts has read nothing: too late costs disk, too early a reader's tombstone.
+*Consumer groups* are waited for with tombstones and markers. What has passed its delete horizon
+goes once every group has committed an offset beyond it, or once it has waited ``max_ms`` longer
+than its horizon. A group without a known offset that counts has read nothing: too late costs disk,
+too early a reader's tombstone.
 """
 
 from __future__ import annotations
@@ -53,8 +51,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class KeptPoint:
-    """The states as of ``offset``, and of every later one, can be told as long as nothing is
-    cleaned at or above ``limit``, which is at most ``offset``.
+    """The states that can be shown as of ``offset``, and as of every later one.
+
+    That holds as long as nothing is cleaned at or above ``limit``, which is at most ``offset``.
     """
 
     offset: int
@@ -66,7 +65,7 @@ class HoldPoint:
     """Where a hold begins: at ``offset``, or at a time in ms, or, without either, where logs end.
 
     The end is that of what is decided: where the first open transaction begins. Where the state as
-    of that cannot be told any more, it is the first point behind it whose state can.
+    of that cannot be shown any more, it is the first point above it whose state can.
     """
 
     offset: int | None = None
@@ -83,7 +82,8 @@ def check_hold_name(name: str) -> None:
     if re.fullmatch(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}", name) is None:
         raise InvalidError(
             f"not a name for a hold; give up to {NAME_CHARS_MAX} letters, digits, dots, dashes and "
-            f"underscores. name={name[: 2 * NAME_CHARS_MAX]!r}"
+            f"underscores. name={name[: 2 * NAME_CHARS_MAX]!r}",
+            code="K107",
         )
 
 
@@ -92,7 +92,8 @@ def check_hold_age(age_ms: int) -> None:
     if not 1000 <= age_ms <= AGE_MS_MAX:
         raise InvalidError(
             f"a hold lasts for a second at least and {AGE_MS_MAX // 86_400_000} d at most; for "
-            f"longer, export the state. max_age_ms={age_ms}"
+            f"longer, export the state. max_age_ms={age_ms}",
+            code="K104",
         )
 
 
@@ -101,14 +102,17 @@ def require_new_name(name: str, known: Iterable[Hold], now_ms: int, place: str) 
     if any(each.name == name and each.is_in_force(now_ms) for each in known):
         raise RefusedError(
             "there is a hold of this name; release it first, or take another name. "
-            f"name={name} {place}"
+            f"name={name} {place}",
+            code="K601",
         )
 
 
 def require_room(count: int, place: str) -> None:
     """Raise RefusedError for more holds than a place may have."""
     if count > HOLDS_MAX:
-        raise RefusedError(f"too many holds; release some. holds={count} most={HOLDS_MAX} {place}")
+        raise RefusedError(
+            f"too many holds; release some. holds={count} most={HOLDS_MAX} {place}", code="K602"
+        )
 
 
 def holds_named(name: str, known: Sequence[Hold], place: str) -> tuple[Hold, ...]:
@@ -117,7 +121,7 @@ def holds_named(name: str, known: Sequence[Hold], place: str) -> tuple[Hold, ...
     if not found:
         names = ", ".join(sorted({each.name for each in known})) or "none"
         raise InvalidError(
-            f"there is no hold of this name; there are: {names}. name={name} {place}"
+            f"there is no hold of this name; there are: {names}. name={name} {place}", code="K603"
         )
     return found
 
@@ -137,7 +141,7 @@ class HeldTopic:
 
 @dataclass(frozen=True, slots=True)
 class HoldBook:
-    """Holds of a place and its time, in milliseconds since 1970, by which they end."""
+    """Holds of a place, and its time in milliseconds since 1970, which decides when they end."""
 
     holds: tuple[HeldTopic, ...]
     now_ms: int
@@ -167,7 +171,7 @@ class WaitedGroup:
 
     ``offset`` is None where none counts, and ``absence`` is why. ``home`` is the partition of
     ``__consumer_offsets`` that its offsets are in, None where no files were looked at. ``problem``
-    is what a broker that was asked did not tell it for, an error's text, and empty otherwise.
+    is why a broker that was asked did not report it, an error's text, and empty otherwise.
     """
 
     group: str
@@ -179,7 +183,10 @@ class WaitedGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReaderWait:
-    """Who is waited for in one partition, one at least, and how long at most behind a horizon."""
+    """The groups that are waited for in one partition, one at least, and for how long.
+
+    The wait ends at most so long after a horizon.
+    """
 
     groups: tuple[WaitedGroup, ...]
     max_ms: int
@@ -190,7 +197,7 @@ class ReaderWait:
         return min(0 if each.offset is None else each.offset for each in self.groups)
 
     def ends_at(self, horizon_ms: int, last_offset: int) -> int:
-        """Return from when on what has this horizon may go, if nobody reads on meanwhile.
+        """Return from when on what has this horizon may go, if no group reads on meanwhile.
 
         ``last_offset`` is the last of it. It may go as soon as all have read beyond that.
         """
@@ -202,7 +209,7 @@ class ReaderWait:
 
 
 class GroupReader(Protocol):
-    """Who is asked what groups have committed: a cluster's brokers."""
+    """The source of what groups have committed: a cluster's brokers."""
 
     def waited(
         self,
@@ -213,8 +220,8 @@ class GroupReader(Protocol):
     ) -> tuple[WaitedGroup, ...]:
         """Return where each of ``groups`` goes on reading a partition, in their order, each once.
 
-        ``topic_id`` is that of the log that is asked about, None where nobody knows it. Raises
-        nothing: what is not told, in bounded time, has no offset.
+        ``topic_id`` is that of the log that is asked about, None where it is not known. Raises
+        nothing: what is not reported, in bounded time, has no offset.
         """
         ...
 
@@ -232,12 +239,12 @@ class ToldGroups:
         topic_id: bytes | None,
         now_ms: int,
     ) -> tuple[WaitedGroup, ...]:
-        """Return what was told, whatever is asked."""
+        """Return what was given, whatever is asked."""
         return self.told
 
 
 def nobody_asked(groups: Sequence[str]) -> tuple[WaitedGroup, ...]:
-    """Return groups of which there is nobody to ask: none has read anything."""
+    """Return groups without a source to ask: none has read anything."""
     return tuple(
         WaitedGroup(each, None, None, Absence.NOBODY_ASKED) for each in dict.fromkeys(groups)
     )

@@ -1,12 +1,8 @@
 """Which log is meant, where in it, and what decisions know of its segments. Pure values.
 
-Sentinels and arithmetic of offsets, timestamps and sequences, as Kafka's formats use them.
-
-Ranges are half-open; a name that starts with ``last_`` is inclusive.
-
-Which log is meant: a topic and a partition number.
-
-What decisions need to know of a segment, without its records, and what each part of a log is.
+A log is a topic and a partition number. Sentinels and arithmetic of offsets, timestamps and
+sequences are as Kafka's formats use them. Ranges are half-open; a name that starts with ``last_``
+is inclusive. Decisions know of a segment no records, and of a log what each part of it is.
 """
 
 from __future__ import annotations
@@ -48,7 +44,7 @@ def range_text(start: int, end: int) -> str:
 
 
 NO_HORIZON = -(1 << 63)
-"""In place of a delete horizon to set: none is, and no batch is written anew for one."""
+"""In place of a delete horizon to set: none is, and no batch is written again for one."""
 
 
 def delete_horizon(now_ms: int, delete_retention_ms: int) -> int:
@@ -99,11 +95,12 @@ class TopicPartition:
             found = self.topic[:TOPIC_CHARS_MAX]
             raise InvalidError(
                 f"not the name of a topic: 1 to {TOPIC_CHARS_MAX} of the characters "
-                f"a-z A-Z 0-9 . _ -, and neither one dot nor two. topic={found!r}"
+                f"a-z A-Z 0-9 . _ -, and neither one dot nor two. topic={found!r}",
+                code="K107",
             )
         if not 0 <= self.partition <= INT32_MAX:
             raise InvalidError(
-                f"a partition's number is 0 to {INT32_MAX}. partition={self.partition}"
+                f"a partition's number is 0 to {INT32_MAX}. partition={self.partition}", code="K106"
             )
         return self
 
@@ -136,9 +133,9 @@ class SegmentSummary:
     """One segment of a log.
 
     ``largest_timestamp_ms`` is the last entry of the time index, or -1 when no record has a
-    timestamp. ``first_timestamp_ms`` is the first record's timestamp, or the greatest of the first
-    batch where its header has no other or Kafka's rules are asked for; None when it is not known,
-    not needed, or absent. The index sizes are bytes in use.
+    timestamp. ``first_timestamp_ms`` is the first record's timestamp. It is the greatest of the
+    first batch where its header has no other or Kafka's rules are asked for. None when it is not
+    known, not needed, or absent. The index sizes are bytes in use.
     """
 
     base_offset: int

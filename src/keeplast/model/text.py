@@ -1,24 +1,20 @@
 """Text for people: spans of time, sizes, and what of a log, a URL or a message may be printed.
+Pure.
 
-Nothing that a log or an address contains reaches a person but through here. Pure.
+The rule: nothing that a log or an address contains reaches a person but through here.
 
-Spans of time in words, as people say them.
+*Spans* of time are in words, as people say them. *Sizes* are powers of 1024, as a broker's are:
+people write ``256m`` for 256 · 2^20, and read ``256 MiB``.
 
-Byte sizes as people write them, ``256m`` for 256 · 2^20, and as they read them, ``256 MiB``.
+*Text and bytes from a log* are made safe to print. Keys, values and names are written by strangers.
+A terminal obeys what it is sent, so whatever is no visible character leaves here as a backslash
+escape. Those are control characters of both ranges, marks that turn the direction of writing,
+separators of lines, halves of surrogate pairs.
 
-Sizes are powers of 1024, as a broker's are.
-
-Makes text and bytes from a log safe to print.
-
-Keys, values and names are written by strangers. A terminal obeys what it is sent, so whatever is no
-visible character leaves here as a backslash escape: control characters of both ranges, marks that
-turn the direction of writing, separators of lines, halves of surrogate pairs.
-
-URLs and messages as they may be shown: to people, in files, on pages. Pure.
-
-What a reader must not break: this is the one place that decides what of a URL is shown. Nothing of
-what stands before a host (the userinfo) is, and of a query only values that are known to be
-harmless: which of the others is a password, a driver decides and not we.
+*URLs and messages* are as they may be shown: to people, in files, on pages. What a reader must not
+break: this is the one place that decides what of a URL is shown. Nothing of what stands before a
+host (the userinfo) is. Of a query only values are shown that are known to be harmless. Which of the
+others is a password is the driver's decision.
 """
 
 from __future__ import annotations
@@ -90,9 +86,10 @@ def nearest_duration_text(milliseconds: int) -> str:
 
 
 def precise_relative_text(at_ms: int, now_ms: int) -> str:
-    """Return the same as :func:`relative_text` in two units, what is to come to the nearest, what
-    is over rounded down, and what is nearer than two seconds as now, or just now: who counts on,
-    as a page does, counts seconds.
+    """Return the same as :func:`relative_text` in two units.
+
+    What is to come is rounded to the nearest, what is over rounded down. What is nearer than two
+    seconds is now, or just now: a page that counts on counts seconds.
     """
     if abs(at_ms - now_ms) < NEAR_MS:
         return "now" if at_ms >= now_ms else "just now"
@@ -123,11 +120,12 @@ def parse_size(text: str, option: str, *, least: int = 0) -> int:
     size = find_size(text)
     if size is None:
         raise InvalidError(
-            f"not a size; write bytes, or a number with k, m, g or t. {option}={text!r}"
+            f"not a size; write bytes, or a number with k, m, g or t. {option}={text!r}",
+            code="K104",
         )
     if size < least:
         raise InvalidError(
-            f"too little to work with; give at least {least >> 20}m. {option}={text!r}"
+            f"too little to work with; give at least {least >> 20}m. {option}={text!r}", code="K104"
         )
     return size
 
@@ -222,8 +220,8 @@ _HARMLESS_OPTIONS = frozenset(
         "virtual_hosted_style_request",
     }
 )  # fmt: skip
-# USER@HOST/DATABASE is how messages say what to write, and nobody's name.
-# A user's name ends at a colon; his password at the last @, because a driver may read it so.
+# USER@HOST/DATABASE is how messages say what to write, and no user's name. A user's name ends at a
+# colon; his password at the last @, because a driver may read it so.
 _USERINFO = re.compile(r"(?<=://)(?:[^/@:]*:.*|[^/@:]*)@", re.DOTALL)
 _USERINFO_IN_TEXT = re.compile(r"(?<=://)(?!USER@HOST/DATABASE\b)(?:[^/@:\s]*:\S*|[^/@:\s]*)@")
 _QUERY = re.compile(r"([?&;#])([^=&;#?\s]*)=([^&;#]*)", re.DOTALL)
@@ -262,7 +260,7 @@ def without_secrets(text: str, hidden: Iterable[str] = ()) -> str:
 
 
 def without_folders(text: str, root: str) -> str:
-    """Return a message in which files are told by their names, but for those in ``root``.
+    """Return a message that names files by their names, but for those in ``root``.
 
     For who may look at a place and at nothing else of the host. A URL is no file of the host's.
     """

@@ -1,8 +1,7 @@
 """Settings of one topic and of the cleaner, and what a call chooses by name, as typed values.
 
-What decides which record of a key is the one that stays (KIP-280), and what it costs to know.
-
-The record of the greatest rank wins; a rank is (has a version, version, offset), where
+The strategy decides which record of a key stays (KIP-280). The record of the greatest rank wins; a
+rank is (has a version, version, offset), where
 
 * ``offset`` gives every record the same version, so that the last one in the log wins;
 * ``timestamp`` takes the record's timestamp, the batch's maximum with LogAppendTime; a record
@@ -12,14 +11,12 @@ The record of the greatest rank wins; a rank is (has a version, version, offset)
 
 Source: cleaning.md section 9.2.
 
-The shapes of a round: how the work of one partition is cut into tasks.
-
-The bytes that are written are the same in every shape. What each costs, and which one is chosen:
+A shape of a round is how the work of one partition is cut into tasks. The bytes that are written
+are the same in every shape. What each costs, and which one is chosen:
 :mod:`keeplast.cleaner.shapes`.
 
-What becomes of records without a key, which a topic that no broker compacts may hold.
-
-What a host of a partition may become, as its user says.
+Other choices are what becomes of records without a key, which a topic that no broker compacts may
+hold, and what a host of a partition may become.
 """
 
 from __future__ import annotations
@@ -120,7 +117,7 @@ class TopicConfig:
 
     @property
     def readers_wait_ms(self) -> int:
-        """Return how long at most tombstones wait for readers behind their horizon; 0: nobody."""
+        """Return how long at most tombstones wait for readers after their horizon; 0 is no wait."""
         return self.tombstones_wait_max_ms if self.tombstones_wait_for_groups else 0
 
     @property
@@ -153,7 +150,7 @@ class CleanerConfig:
     """Broker-wide settings of the cleaner. Source: cleaning.md section 7.1.
 
     ``key_map_bytes`` None means that the key map has no bound of its own; a value N gives
-    ``N // slot bytes`` slots, of which ``trunc(slots * load_factor)`` are used.
+    ``N // slot bytes`` slots; ``trunc(slots * load_factor)`` of them are used.
     """
 
     key_map_bytes: int | None = None

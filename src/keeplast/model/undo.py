@@ -38,7 +38,7 @@ class UndoRefusal:
 class KeptSegment:
     """A segment of a log: base offset, bytes of its ``.log``, their CRC-32C, None when not taken.
 
-    ``inode`` is that of the ``.log``, 0 when nobody knows; a copy of a directory has others.
+    ``inode`` is that of the ``.log``, 0 when it is not known; a copy of a directory has others.
     """
 
     base_offset: int
@@ -75,9 +75,9 @@ class KeptWave:
 
     ``number`` is its place among all waves of the partition, ``wave`` the one in its round, from 1.
     ``checkpoint_before`` is the line of the cleaner checkpoint before the round, None without one;
-    ``checkpoint_after`` the one behind it, None where the round leaves it. It is known of the last
-    wave. ``cleaned_for`` is how far rounds before it had looked of which the checkpoint said
-    nothing, None without any; it is known of the first wave.
+    ``checkpoint_after`` the one after it, None where the round leaves it. It is known of the last
+    wave. ``cleaned_for`` is how far rounds before it that the checkpoint left out had looked, None
+    without any; it is known of the first wave.
     """
 
     number: int
@@ -111,7 +111,8 @@ class KeptWave:
 
 
 def may_return(source_ends: Iterable[int], log_start: int) -> bool:
-    """Say whether what was replaced by a group may come back: no source lies below the log start.
+    """Say whether the segments that a group replaced may come back: no source lies below the log
+    start.
 
     ``source_ends`` are exclusive. A source that retention has passed may not come back, and without
     it the group cannot.
@@ -122,7 +123,7 @@ def may_return(source_ends: Iterable[int], log_start: int) -> bool:
 def above_log_start(wave: KeptWave, log_start: int) -> KeptWave | None:
     """Return what of a wave may still be put back when the log starts at ``log_start``.
 
-    Groups below it have gone. None when it lies in one that was replaced, behind a source's end.
+    Groups below it have gone. None when it lies in one that was replaced, above a source's end.
     """
     groups = tuple(group for group in wave.groups if group.end_offset > log_start)
     for group in groups:

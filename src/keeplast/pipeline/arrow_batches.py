@@ -7,13 +7,14 @@ not have is null: a key, a value, headers, a timestamp, a producer, a leader epo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from keeplast.columns import arrow_columns as a
-from keeplast.model.partition import TopicPartition
+from keeplast.model.partition import NO_TIMESTAMP, TopicPartition
 from keeplast.read.record_source import RecordColumns
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -38,6 +39,30 @@ COLUMN_NAMES = tuple(ARROW_TYPES)
 def arrow_schema(names: Iterable[str] = COLUMN_NAMES) -> pa.Schema:
     """Return the schema of the columns ``names``."""
     return pa.schema([(name, ARROW_TYPES[name]) for name in names])
+
+
+def state_table(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> pa.Table:
+    """Return rows of Python values as a table; times are in milliseconds, -1 for none.
+
+    A header's name that is no UTF-8 has U+FFFD for what is not.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for row in rows:
+        for name, value in zip(names, row, strict=True):
+            columns[name].append(_cell(name, value))
+    return pa.table(columns, schema=arrow_schema(names))
+
+
+def _cell(name: str, value: Any) -> Any:
+    match name:
+        case "timestamp":
+            micros = max(-a.MICROS_MAX, min(value * 1000, a.MICROS_MAX))
+            return None if value == NO_TIMESTAMP else micros
+        case "headers":
+            named = [{"key": key.decode("utf-8", "replace"), "value": held} for key, held in value]
+            return named or None
+        case _:
+            return value
 
 
 def record_batch(

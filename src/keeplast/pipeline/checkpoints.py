@@ -1,20 +1,17 @@
 """States as of a checkpoint: a group's committed offsets, or those that another topic's record has.
 
-A consumer group's committed offsets as a checkpoint: the state that its members had read.
+*A group's offsets* are a checkpoint: the state that its members had read. The offsets are those in
+the data directory's own ``__consumer_offsets``, whichever topics of it a query chooses, or those
+that brokers report. What the group has committed nothing for is in no such state. A group that
+reads several topics commits them one by one. Where they must fit each other, they do as far as the
+group's own commits do.
 
-The offsets are those in the data directory's own ``__consumer_offsets``, whichever topics of it a
-query chooses, or those that brokers tell. What the group has committed nothing for is in no such
-state. A group that reads several topics commits them one by one: where they must fit each other,
-they do as far as the group's own commits do.
-
-Consistent checkpoints (KIP-58): the offsets that a record of another topic names.
-
-An application that writes to several topics writes down, from time to time, up to where all of them
-belong together: a record whose value is ``{"orders":{"0":120,"1":77},"stock":{"0":301}}``, offsets
-exclusive, as everywhere. What is read is committed, so that a producer can write the record in the
-transaction that it is about. The last one counts that has a value, or the one at a given offset.
-
-The topic has records in one partition only: those of several have no order.
+*Consistent checkpoints* (KIP-58) are the offsets that a record of another topic names. An
+application that writes to several topics writes down, from time to time, up to where all of them
+belong together. It is a record whose value is ``{"orders":{"0":120,"1":77},"stock":{"0":301}}``,
+offsets exclusive, as everywhere. What is read is committed, so that a producer can write the record
+in the transaction that it is about. The last one counts that has a value, or the one at a given
+offset. The topic has records in one partition only: those of several have no order.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ def read_group_checkpoint(
 
     Of those the ones with ``numbers``, all without any. InvalidError when that is nothing, with the
     option's ``name``; RefusedError as :class:`~keeplast.read.points.GroupPoint` says. With
-    ``brokers`` they tell it, in the place of files.
+    ``brokers`` they report it, in the place of files.
     """
     logs = Logs(options)
     point = GroupPoint(
@@ -74,9 +71,9 @@ def read_group_checkpoint(
 def at_group(options: SourceOptions, brokers: GroupReader | None = None) -> SourceOptions:
     """Return the options of a query with its group's offsets in the place of the group.
 
-    With ``brokers`` they tell it, in the place of files. Where they choose no topics, those are
-    read of which the group has committed anything.
-    InvalidError where it has for none, and where a partition that is chosen has no offset.
+    With ``brokers`` they report it, in the place of files. Where the options choose no topics,
+    those are read that the group has committed anything for. InvalidError where it has for none,
+    and where a partition that is chosen has no offset.
     """
     group = options.ending_group
     if group is None:
@@ -110,7 +107,8 @@ def split_checkpoint(text: str) -> tuple[str, int | None]:
     if found is None or int(found[2] or 0) > INT64_MAX:
         raise InvalidError(
             f"not a topic; give TOPIC, or TOPIC@OFFSET for another record than the last. "
-            f"{NAME}={text!r}"
+            f"{NAME}={text!r}",
+            code="K155",
         )
     return found[1], None if found[2] is None else int(found[2])
 
@@ -132,13 +130,15 @@ def read_checkpoint(options: SourceOptions, offset: int | None) -> Checkpoint:
         where = "" if offset is None else f" offset={offset}"
         raise InvalidError(
             f"the topic has no committed record with a value there, so no checkpoint. "
-            f"topic={logs.entries[0].partition.topic}{where} {options.where()}"
+            f"topic={logs.entries[0].partition.topic}{where} {options.where()}",
+            code="K155",
         )
     if len(found) > 1:
         raise RefusedError(
             "several partitions of the topic have checkpoints, and which is the last is not known; "
             "give such a topic one partition. partitions="
-            f"{','.join(str(partition) for partition, _, _ in found)} {options.where()}"
+            f"{','.join(str(partition) for partition, _, _ in found)} {options.where()}",
+            code="K155",
         )
     ((partition, at, value),) = found
     return Checkpoint(partition, at, _offsets(partition, at, value))
@@ -182,8 +182,8 @@ def _offsets(partition: TopicPartition, at: int, value: bytes) -> dict[TopicPart
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise InvalidError(f"not understood; {remedy}. {where}={text!r}")
+        raise InvalidError(f"not understood; {remedy}. {where}={text!r}", code="K155")
     found = parse_offsets(document, where, text, remedy)
     if not found or min(found.values()) < 0:
-        raise InvalidError(f"names no point; {remedy}. {where}={text!r}")
+        raise InvalidError(f"names no point; {remedy}. {where}={text!r}", code="K155")
     return found

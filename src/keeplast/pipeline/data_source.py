@@ -10,14 +10,20 @@ settings are read.
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import shutil
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import (
@@ -61,8 +67,9 @@ FORMAT = "kafka-log"
 TABLE_OPTIONS = "kafka-log.options"
 _SECRET = re.compile("secret|password|token|key", re.IGNORECASE)
 _URLS = ("store", "storage", BOOTSTRAP.lower())
+REASON_MAX = 300
 SPARK_MIN = (4, 2)
-"""Since then a stream is told where it stands when it is asked for more."""
+"""Since then a stream gets its position when it is asked for more."""
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 SCHEMA = StructType(
@@ -88,7 +95,7 @@ class FoundLogs:
     """What a query reads, looked at once.
 
     ``topic_configs`` gives the settings of the topics of ``options`` when they are opened.
-    ``groups`` tell what consumer groups have committed, None where files do. ``known`` says which
+    ``groups`` report what consumer groups have committed, None where files do. ``known`` says which
     partitions the topics have.
     """
 
@@ -111,13 +118,13 @@ class LogSource(DataSource):
         raise NotImplementedError
 
     def naming(self, recipe: FilesRecipe) -> AbstractContextManager[None]:
-        """Let errors of who reads by ``recipe`` name what is really there."""
+        """Let errors of readers by ``recipe`` name what is really there."""
         raise NotImplementedError
 
     def schema(self) -> StructType:
         """Return the columns that the options name, by default all.
 
-        A mistake in an option is told here, before anything runs.
+        A mistake in an option is reported here, before anything runs.
         """
         try:
             options = read_options(self.options, is_streaming=False)
@@ -179,17 +186,20 @@ def column_names(schema: StructType, options: SourceOptions) -> tuple[str, ...]:
         known = next((each for each in SCHEMA.fields if each.name == field.name), None)
         if known is None:
             raise InvalidError(
-                f"no such column; choose from {', '.join(SCHEMA.names)}. column={field.name}"
+                f"no such column; choose from {', '.join(SCHEMA.names)}. column={field.name}",
+                code="K137",
             )
         if known.dataType != field.dataType:
             raise InvalidError(
                 f"a column has one type; ask for {known.dataType.simpleString()} and cast it. "
-                f"column={field.name} type={field.dataType.simpleString()}"
+                f"column={field.name} type={field.dataType.simpleString()}",
+                code="K137",
             )
     if options.columns != COLUMN_NAMES and set(options.columns) != set(schema.names):
         raise InvalidError(
             "schema() asks for other columns than the option; leave one of the two out. "
-            f"columns={','.join(options.columns)} schema={','.join(schema.names)}"
+            f"columns={','.join(options.columns)} schema={','.join(schema.names)}",
+            code="K101",
         )
     return tuple(schema.names)
 
@@ -201,7 +211,8 @@ def ranked(configured: TopicConfig, options: SourceOptions) -> TopicConfig:
     if strategy is Strategy.HEADER and not header:
         raise InvalidError(
             "the strategy header needs the header's name; give compaction.strategy.header. "
-            f"compaction.strategy={strategy}"
+            f"compaction.strategy={strategy}",
+            code="K131",
         )
     source = configured.strategy_source if options.strategy is None else "by the source's option"
     return replace(
@@ -210,14 +221,53 @@ def ranked(configured: TopicConfig, options: SourceOptions) -> TopicConfig:
 
 
 def register_source(spark: SparkSession, source: type[LogSource]) -> None:
-    """Make the format known to a session; RefusedError when its Spark is too old."""
+    """Make the format known to a session.
+
+    RefusedError when its Spark is too old, or the Python of its workers has not this keeplast.
+    """
     version = tuple(int(number) for number in re.findall(r"[0-9]+", spark.version)[:2])
     if version < SPARK_MIN:
         raise RefusedError(
             f"the data source needs Spark {SPARK_MIN[0]}.{SPARK_MIN[1]} or newer; "
-            f"plan, clean and verify run on 4.0. spark={spark.version}"
+            f"plan, clean and verify run on 4.0. spark={spark.version}",
+            code="K509",
         )
+    require_keeplast(spark)
     spark.dataSource.register(source)
+
+
+def require_keeplast(spark: SparkSession) -> None:
+    """Ask a worker for its keeplast; RefusedError when it has none, or another version.
+
+    A worker of this host that runs our own Python has ours. Spark Connect says nothing of workers.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        return
+    own, python = Path(sys.executable), shutil.which(str(context.pythonExec))
+    # Two environments may have one Python: links to it lie in folders of their own.
+    if context.master.startswith("local") and python and Path(python).parent == own.parent:
+        return
+
+    # A function of a module is looked for in it, which a worker may not have; this one travels.
+    def version_there(_: int) -> str:
+        try:
+            return str(importlib.import_module("keeplast").__version__)
+        except ImportError:
+            return "none"
+
+    here = sys.modules["keeplast"].__version__
+    try:
+        found = context.parallelize([0], 1).map(version_there).collect()[0]
+    except (PySparkException, Py4JError) as error:
+        found = f"unknown error={next(iter(str(error).strip().splitlines()), '')[:REASON_MAX]}"
+    if found != here:
+        raise RefusedError(
+            "the Python of Spark's workers has not this keeplast; set PYSPARK_PYTHON to one that "
+            "has it before the session starts, or send one along (keeplast pack). "
+            f"PYSPARK_PYTHON={context.pythonExec} driver={here} worker={found}",
+            code="K512",
+        )
 
 
 class LogReader(DataSourceReader):
@@ -290,14 +340,14 @@ class LogReader(DataSourceReader):
     ) -> Iterator[LogPart]:
         """Yield parts of states: one a partition, or as many as its share of the tasks asked for.
 
-        Each part reads what it shows and, for who wins, what may outrank that.
+        Each part reads what it shows and, for the winners, what may outrank that.
         """
         options, shown = self._options, self._options.wanted
         total = sum(view.size_bytes for view, _ in views)
         for view, whole in views:
             end = whole.end_offset
             logs.require_state_at(view, end)
-            # Who accepts loss and reads to the latest offset reads on from there.
+            # A query that accepts loss and reads to the latest offset reads on from there.
             checks = options.fails_on_loss or end < logs.latest_of(view)
             segments = segments_below(view, end) if checks else None
             parts = max(1, round(options.tasks_min * view.size_bytes / max(total, 1)))
@@ -315,7 +365,7 @@ class LogReader(DataSourceReader):
             topic = ranked(topic_config(view.partition.topic), options)
             check_internal(view.partition.topic, topic)
             wanted = shown.between(whole.first_offset, whole.end_offset)
-            # A time says nothing of who wins, so that cuts are made by offsets alone.
+            # A time says nothing of the winners, so that cuts are made by offsets alone.
             offsets = Wanted(wanted.first_offset, wanted.end_offset)
             cuts = plan_splits(view, offsets, logs.files, split_bytes=-(-view.size_bytes // parts))
             for part in [cut.wanted for cut in cuts] if parts > 1 else [wanted]:

@@ -3,13 +3,12 @@
 A key map is sent to every task; keys in buckets lie in a shuffle, at places of their own, which
 further keys join.
 
-One job of Spark at a time as the driver waits for it: its progress, its name, its failure.
+The driver waits for one job of Spark at a time. It shows the job's progress and name, and reports
+its failure. A job that is not waited for any more is cancelled by its tag, so that one call never
+ends another's.
 
-A job that nobody waits for any more is cancelled by its tag, so that one call never ends another's.
-
-One Spark job for a whole round in tasks that meet: a barrier stage, so that all run at once.
-
-What a reader must not break: a barrier stage waits for a slot for each of its tasks, so it gets no
+A whole round may be one Spark job in tasks that meet: a barrier stage, so that all run at once.
+What a reader must not break: a barrier stage waits for a slot for each of its tasks. So it gets no
 more than are there, and none where executors come and go or other work of the call has the slots.
 Whenever it cannot be, fails as a whole or has tasks that give up, the round is as before, and goes
 through its stages.
@@ -65,7 +64,7 @@ R = TypeVar("R")
 
 
 class TaskNews:
-    """Progress of the jobs of a call, told while the driver waits for them.
+    """Progress of the jobs of a call, shown while the driver waits for them.
 
     Several calls may be under way in one session: each tags its jobs, and ends only those.
     """
@@ -83,7 +82,7 @@ class TaskNews:
         return self._read.add
 
     def during(self, act: Callable[[], list[R]], told: str) -> list[R]:
-        """Act in a thread, so that progress can be told meanwhile; ``told`` is what Spark shows.
+        """Act in a thread, so that progress can be shown meanwhile; ``told`` is what Spark shows.
 
         UnavailableError when the job fails as a whole.
         """
@@ -105,20 +104,22 @@ class TaskNews:
         return SparkJob(tagged)
 
     def wait(self, job: SparkJob[R], is_hopeless: Callable[[], bool] = lambda: False) -> list[R]:
-        """Return what a job gave, and tell progress until then; errors as for :meth:`during`.
+        """Return what a job gave, and show progress until then; errors as for :meth:`during`.
 
         Also UnavailableError when ``is_hopeless``, which is asked from time to time, says so.
         """
         while True:
             job.join(POLL_SECONDS)
             now = int(self._read.value)
-            # Nothing new is told, too: whoever listens may want the job to end.
+            # No news is reported too: the listener may want the job to end.
             self._progressed(now - self._told)
             self._told = now
             if not job.is_alive:
                 return job.results()
             if is_hopeless():
-                raise UnavailableError("the cluster has not the slots that a Spark job waits for")
+                raise UnavailableError(
+                    "the cluster has not the slots that a Spark job waits for", code="K503"
+                )
 
     def end(self, job: SparkJob[R]) -> None:
         """Cancel every job of the call when this one still runs, and wait for its end."""
@@ -128,13 +129,14 @@ class TaskNews:
 
 
 def job_failed(error: Exception) -> UnavailableError:
-    """Return what a job that failed as a whole is told as."""
+    """Return the error that reports a job that failed as a whole."""
     if isinstance(error, DRIVER_GONE):
         return UnavailableError(
             "Spark's driver process has ended, most likely for lack of memory; give it more, as by "
-            f"SPARK_DRIVER_MEMORY=4g, or cut the work with --shape bucket. error={error}"
+            f"SPARK_DRIVER_MEMORY=4g, or cut the work with --shape bucket. error={error}",
+            code="K504",
         )
-    return UnavailableError(f"the Spark job failed. error={error}")
+    return UnavailableError(f"the Spark job failed. error={error}", code="K505")
 
 
 class SparkJob(Generic[R]):
@@ -198,7 +200,7 @@ class DrivenRound:
 
     @property
     def task(self) -> PartitionTask:
-        """Return the task as far as its plan is told."""
+        """Return the task as far as its plan is known."""
         return self.round.task
 
     def units(self) -> Iterator[Unit]:
@@ -255,7 +257,7 @@ class DrivenRound:
         """Take what tasks gave that did the round together; nothing when they gave up."""
         done = [each for each in results if each is not None]
         rewritten = [part for each in done for part in each.rewritten]
-        # Who asks for transactions that its first pass has not met is not to be believed.
+        # A task that asks for transactions that its first pass has not met is not to be believed.
         is_whole = all(isinstance(part, Failed) or part.groups for part in rewritten)
         if len(done) < len(results) or not is_whole:
             return
@@ -290,7 +292,7 @@ class DrivenRound:
         return is_whole and plan.first_dirty <= start and not self.round.has_transactions
 
     def advance(self, context: SparkContext) -> None:
-        """Go on; a map that has changed is sent to everybody."""
+        """Go on; a map that has changed is sent to every task."""
         if self.round.is_done:
             return
         before = self.round.stage
@@ -328,12 +330,15 @@ def in_one_shuffle(rounds: Iterable[DrivenRound]) -> list[dict[int, DrivenRound]
 
 
 ASK_SECONDS, HOPELESS_SECONDS = 5.0, 60.0
-"""How often slots are counted while a job runs, and how long a cluster may have too few: one that
-replaces a lost executor has done so by then."""
+"""How often slots are counted while a job runs, and how long a cluster may have too few.
+
+A cluster that replaces a lost executor has done so by then.
+"""
 ARRIVAL_SECONDS, ARRIVAL_ASK_SECONDS = 2.0, 0.1
 NEW_SESSION_MS = 60_000
 """How long executors of a session are waited for that is no older than this: stages without them
-take longer by more. In an older one, who is not there does not come."""
+take longer by more. In an older one, an absent one does not come.
+"""
 
 
 def run_jointly(
@@ -413,7 +418,7 @@ def _run(
 class SlotWatch:
     """Notices that a barrier stage waits for slots that its cluster has lost.
 
-    A barrier stage begins anew when a task of it is lost, and never with fewer tasks.
+    A barrier stage begins again when a task of it is lost, and never with fewer tasks.
     """
 
     def __init__(self, needed: int, slots: Callable[[], int], clock: Clock) -> None:

@@ -8,18 +8,19 @@
     DIR/_offsets.json                          {"orders": {"0": 339, "1": 17}}
     DIR/_ending_offsets.json                   the same, where an end was asked for
     DIR/_state.json                            how records ranked, and whether tombstones are rows
+    DIR/_changes/orders/partition=0/...        of a version: keys that changed since the last one
 
 The rules:
 
-1. Everything is written to a directory beside the target and gets the target's name when it is
-   whole and on disk; a run that fails or is stopped leaves neither, and what a killed one has left
-   goes with the next run (:mod:`keeplast.pipeline.export_files`).
+1. Everything is written to a directory next to the target and gets the target's name when it is
+   whole and on disk. A run that fails or is stopped leaves neither. What a killed one has left goes
+   with the next run (:mod:`keeplast.pipeline.export_files`).
 2. What is in the way is replaced only on request, and only when it is an export itself.
-3. The offsets are those from which to read on: who reads the Parquet files and then the log from
-   there on misses nothing. What retention or a cleaner takes meanwhile is no matter for that; a log
-   that was cut off below its offset, or is another topic's by now, is. They are those at which the
-   state was taken, which ``_ending_offsets.json`` has, unless a transaction was in flight there: it
-   is not in the state, so that reading goes on where it begins.
+3. The offsets are those from which to read on: a program that reads the Parquet files and then the
+   log from there on misses nothing. What retention or a cleaner takes meanwhile is no matter for
+   that. A log that was cut off below its offset, or is another topic's by now, is. The offsets are
+   those at which the state was taken, which ``_ending_offsets.json`` has, unless a transaction was
+   in flight there. That transaction is not in the state, so reading goes on where it begins.
 
 The files are written by tasks, and hold the same rows whatever runs them; a partition that was cut
 has one for each part with rows (:mod:`keeplast.pipeline.export_tasks`).
@@ -32,13 +33,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from keeplast.cleaner.shapes import Ground, ShapeChoice
 from keeplast.clock import SystemClock
 from keeplast.errors import ConflictError, Despite, InvalidError, RefusedError
 from keeplast.format.filename import META_PROPERTIES
-from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
 from keeplast.log.partition_log import find_tail
 from keeplast.log.paths import is_object_path
 from keeplast.log.readers import settled_partition
@@ -48,25 +49,35 @@ from keeplast.pipeline.export_files import (
     ENDS_FILE,
     OFFSETS_FILE,
     STATE_FILE,
+    Attempt,
+    BucketPlace,
     ExportPlace,
     encode_facts,
     sweep_killed,
 )
 from keeplast.pipeline.export_tasks import (
+    ChangeTask,
     ExportedFile,
     ExportedState,
     ExportTask,
     choose_cuts,
+    export_changes,
     export_part,
     export_partition,
     parts_of_state,
 )
 from keeplast.pipeline.increment import (
     BASE_FILE,
+    CHANGES,
+    CHANGES_FORMAT,
+    SINCE_FILE,
+    VERSIONS,
     BasePartition,
     Carrier,
-    VersionPlace,
+    Version,
+    Versions,
     base_of,
+    parts_in,
     write_bases,
 )
 from keeplast.pipeline.log_parts import KnownPartitions, Logs, nothing_known, require_whole_topics
@@ -82,7 +93,7 @@ from keeplast.survey.request import TASK_MEMORY_BYTES_DEFAULT
 class ExportedPartition:
     """A partition that was written by ``tasks`` tasks; ``end_offset`` is exclusive.
 
-    ``resume_offset`` is from where on to read behind it. ``choice`` says how it was cut, and why.
+    ``resume_offset`` is from where on to read after it. ``choice`` says how it was cut, and why.
     The rows below ``carried_to`` are those of the last export, None where all of the log was read.
     """
 
@@ -112,8 +123,14 @@ class ExportedPartition:
         }
 
 
+_Task = TypeVar("_Task")
+
+
 class Workers(Protocol):
-    """Who executes tasks: threads of this process, or Spark."""
+    """What executes tasks: threads of this process, or Spark.
+
+    Every host must see the roots.
+    """
 
     @property
     def slots(self) -> int:
@@ -127,15 +144,15 @@ class Workers(Protocol):
 
     def each(
         self,
-        work: Callable[[ExportTask, Progressed], ExportedFile],
-        items: Sequence[ExportTask],
+        work: Callable[[_Task, Progressed], ExportedFile],
+        items: Sequence[_Task],
         progressed: Progressed,
         roots: Iterable[Path] = (),
         names: Sequence[object] = (),
     ) -> Iterator[ExportedFile]:
-        """Yield the result of every item, in any order; every host must see ``roots``.
+        """Yield the result of every item, in any order.
 
-        ``names`` are what the items are about, for whoever shows what is under way.
+        ``names`` are what the items are about, to show what is under way.
         """
         ...
 
@@ -151,7 +168,7 @@ class Workers(Protocol):
 
 
 class ExportEvents(Protocol):
-    """Who is told how far an export is."""
+    """Receives how far an export is."""
 
     def noted(self, message: str) -> None:
         """Hear how the work is cut."""
@@ -168,19 +185,27 @@ class ExportEvents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A finished export; ``rankings`` say of each topic by what its records ranked, in words."""
+    """A finished export; ``rankings`` say of each topic by what its records ranked, in words.
+
+    ``changes`` say how many keys of a partition changed since the last version, None without one.
+    """
 
     target: Path
     partitions: tuple[ExportedPartition, ...]
     rankings: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[TopicPartition, int] | None = None
 
     def offsets(self) -> dict[str, dict[str, int]]:
         """Return where to go on, as ``startingOffsets`` takes it."""
         return _by_topic((each.partition, each.resume_offset) for each in self.partitions)
 
     def ending_offsets(self) -> dict[str, dict[str, int]]:
-        """Return the offsets of which this is the state, as ``endingOffsets`` takes them."""
+        """Return the offsets that this is the state of, as ``endingOffsets`` takes them."""
         return _by_topic((each.partition, each.end_offset) for each in self.partitions)
+
+    def changed_keys(self) -> dict[str, dict[str, int]] | None:
+        """Return how many keys changed since the last version, None without one."""
+        return None if self.changes is None else _by_topic(self.changes.items())
 
 
 def _by_topic(offsets: Iterable[tuple[TopicPartition, int]]) -> dict[str, dict[str, int]]:
@@ -201,26 +226,32 @@ def export_state(
     overwrite: bool = False,
     task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT,
     names_all: bool = False,
-    versions: VersionPlace | None = None,
+    versions: Versions | None = None,
     tombstones: bool = False,
     known: KnownPartitions = nothing_known,
 ) -> Export:
     """Write the state of what ``options`` choose to the directory ``target``.
 
     ``partitions`` empty means all numbers. With ``names_all`` each must have an end of its own.
-    ``topic_config`` says how a topic's records rank, ``known`` which partitions topics have.
-    With ``versions`` it is the next one of these, and goes on with the rows of the last.
-    With ``tombstones`` what deletes its key is a row too, without a value.
-    ``task_memory_bytes`` is what the keys of a task that shares its memory with no other may take.
-    Raises InvalidError for what names nothing, RefusedError when ``target`` is in the way, and the
-    error of the first partition that cannot be read; ``target`` is then as it was.
+    ``topic_config`` says how a topic's records rank, ``known`` which partitions topics have. With
+    ``versions`` it is the next one of these, and goes on with the rows of the last. With
+    ``tombstones`` what deletes its key is a row too, without a value. ``task_memory_bytes`` is what
+    the keys of a task that shares its memory with no other may take. Raises InvalidError for what
+    names nothing, RefusedError when ``target`` is in the way, and the error of the first partition
+    that cannot be read. ``target`` is then as it was.
     """
-    # Where a link leads, so that the export is made there and the link stays one.
-    target = target.resolve()
-    files = LocalFiles()
-    sweep_killed(target)
-    check_target(target, files, options, overwrite=overwrite)
-    place = ExportPlace(target)
+    out: FilesRecipe = LocalRecipe() if versions is None else versions.files
+    files = out.open()
+    place: Attempt
+    if is_object_path(target):
+        check_target(target, files, options, overwrite=overwrite)
+        place = BucketPlace(target)
+    else:
+        # Where a link leads, so that the export is made there and the link stays one.
+        target = target.resolve()
+        sweep_killed(target)
+        check_target(target, files, options, overwrite=overwrite)
+        place = ExportPlace(target)
     staging = place.staging
     ground = Ground(workers.slots, None if workers.shares_memory else task_memory_bytes)
     clock = SystemClock()
@@ -236,15 +267,15 @@ def export_state(
     looked_ms = clock.now_ms()
     jobs = _jobs(
         logs, options, staging, topic_config, partitions, ground, carrier, names_all=names_all,
-        tombstones=tombstones,
+        tombstones=tombstones, out=out,
     )  # fmt: skip
     for sentence in _sentences(jobs):
         events.noted(sentence)
     events.planned(sum(job.read_bytes for job in jobs))
     with place.held():
         for job in jobs:
-            job.task.target.mkdir(parents=True)
-        written = _write(jobs, workers, events.progressed, staging)
+            files.make_directory(job.task.target)
+        written = _write(jobs, workers, events.progressed, staging, out)
         _require_same_logs(jobs, logs.recipe.open(), carrier)
         topics = {job.partition.topic: job.state.topic for job in jobs}
         rankings = {name: topic.ranking for name, topic in topics.items()}
@@ -260,9 +291,13 @@ def export_state(
             opened = logs.recipe.open()
             bases = {job.partition: job.base(looked_ms, opened) for job in jobs}
             write_bases(staging, bases, files)
+        if last is not None:
+            changed = _write_changes(jobs, workers, last, staging, out, opened)
+            export = replace(export, changes=changed)
         # What has come to lie there meanwhile is not ours to replace either.
         check_target(target, files, options, overwrite=overwrite)
-        _settle(staging, files)
+        if out.is_on_disk(staging):
+            _settle(staging, files)
         place.put_in_place(files)
     return export
 
@@ -271,11 +306,6 @@ def check_target(
     target: Path, files: FileSystem, options: SourceOptions, *, overwrite: bool
 ) -> None:
     """Raise RefusedError when ``target`` cannot be written, or holds what is not ours."""
-    if is_object_path(target):
-        raise RefusedError(
-            "Parquet files are written to a directory, which every host must see; give one, and "
-            f"copy it from there. --to={target}"
-        )
     # Whatever links lead there: no broker starts on a data directory that holds something else.
     is_shown = options.store is not None or options.given is not None
     place = target.resolve()
@@ -286,19 +316,23 @@ def check_target(
         if not is_shown and (place.is_relative_to(source) or source.is_relative_to(place)):
             raise RefusedError(
                 f"the export and the logs would lie in one another; choose another place. "
-                f"--to={target} path={path}"
+                f"--to={target} path={path}",
+                code="K144",
             )
-    if not files.exists(place):
+    # A version in a bucket has a name of its own.
+    if is_object_path(target) or not files.exists(place):
         return
     if not overwrite:
         raise RefusedError(
             "something is there already; choose another place, or replace an earlier export; "
-            f"{Despite.EXISTING_TARGET.remedy}. --to={target}"
+            f"{Despite.EXISTING_TARGET.remedy}. --to={target}",
+            code="K144",
         )
     if not files.is_directory(place) or not files.exists(place / OFFSETS_FILE):
         raise RefusedError(
             f"what is there is no export, so it is not replaced; remove it, or choose another "
-            f"place. --to={target}"
+            f"place. --to={target}",
+            code="K144",
         )
 
 
@@ -358,13 +392,15 @@ def _jobs(
     *,
     names_all: bool,
     tombstones: bool,
+    out: FilesRecipe,
 ) -> list[_Job]:
     chosen = [e for e in logs.entries if not partitions or e.partition.partition in partitions]
     for number in partitions:
         if all(entry.partition.partition != number for entry in chosen):
             raise InvalidError(
                 f"no such partition is there; leave --partition out to take all. "
-                f"partition={number} {options.where()}"
+                f"partition={number} {options.where()}",
+                code="K115",
             )
     options.ending.require_chosen("endingOffsets", chosen, options.where())
     if names_all:
@@ -372,10 +408,11 @@ def _jobs(
     states, ended = [], []
     for entry in sorted(chosen, key=lambda each: each.partition):
         topic = entry.partition.topic
-        if topic in (OFFSETS_FILE, ENDS_FILE, STATE_FILE, BASE_FILE):
+        if topic in (OFFSETS_FILE, ENDS_FILE, STATE_FILE, BASE_FILE, CHANGES):
             raise RefusedError(
                 "a topic's name is that of a file of the export; leave the topic out, with --topic "
-                f"for the others. topic={topic}"
+                f"for the others. topic={topic}",
+                code="K144",
             )
         view = logs.look(entry)
         first, end = logs.range_of(view)
@@ -404,7 +441,7 @@ def _jobs(
         )  # fmt: skip
         recipe = logs.recipe_for(view.partition)
         task = ExportTask(
-            split, state.topic, place, options.memory_bytes, recipe, carried, tombstones
+            split, state.topic, place, options.memory_bytes, recipe, carried, tombstones, out
         )
         parts: tuple[StatePart, ...] = ()
         if carried is None and choice.shape is not Shape.PARTITION:
@@ -433,33 +470,67 @@ def _sentences(jobs: Sequence[_Job]) -> Iterator[str]:
 
 
 def _write(
-    jobs: Sequence[_Job], workers: Workers, progressed: Progressed, staging: Path
+    jobs: Sequence[_Job], workers: Workers, progressed: Progressed, staging: Path, out: FilesRecipe
 ) -> dict[TopicPartition, list[ExportedFile]]:
     """Have everything written; raises the first error that is heard of."""
     whole = [job.task for job in jobs if not job.parts]
     parts = [part for job in jobs for part in job.parts]
     targets = {part.state.number: job.task.target for job in jobs for part in job.parts}
     tombstones = any(job.task.tombstones for job in jobs)
+    roots = (staging,) if out.is_on_disk(staging) else ()
 
     def show(part: StatePart, winners: Winners, progressed: Progressed) -> ExportedFile:
         target = targets[part.state.number]
-        return export_part(part, winners, target, progressed, tombstones=tombstones)
+        return export_part(part, winners, target, progressed, out=out, tombstones=tombstones)
 
     written: dict[TopicPartition, list[ExportedFile]] = {}
     for file in chain(
-        workers.latest(parts, show, progressed, (staging,)),
+        workers.latest(parts, show, progressed, roots),
         workers.each(
-            export_partition,
-            whole,
-            progressed,
-            (staging,),
-            [task.split.partition for task in whole],
+            export_partition, whole, progressed, roots, [task.split.partition for task in whole]
         ),
     ):
         if file.error is not None:
             raise file.error
         written.setdefault(file.partition, []).append(file)
     return written
+
+
+def _write_changes(
+    jobs: Sequence[_Job],
+    workers: Workers,
+    last: Version,
+    staging: Path,
+    out: FilesRecipe,
+    logs: FileSystem,
+) -> dict[TopicPartition, int]:
+    """Write what became of the keys of each partition since the last version, and return how many.
+
+    Of a partition that is not in the last version, or whose log is another one by now, nothing is
+    written. Its state is what there is, and the list says so.
+    """
+    tasks: list[ChangeTask] = []
+    whole: dict[str, list[int]] = {}
+    files = out.open()
+    for job in jobs:
+        at, place = job.partition, f"{job.partition.topic}/partition={job.partition.partition}"
+        if not last.is_of_log(job.state.view, logs):
+            whole.setdefault(at.topic, []).append(at.partition)
+            continue
+        target = staging / CHANGES / place
+        files.make_directory(target)
+        before = parts_in(last.path / place, files)
+        tasks.append(ChangeTask(at, before, parts_in(staging / place, files), target, out))
+    document = {"format": CHANGES_FORMAT, "since": f"{VERSIONS}/{last.path.name}", "whole": whole}
+    files.make_directory(staging / CHANGES)
+    files.write_durable(staging / CHANGES / SINCE_FILE, (json.dumps(document) + "\n").encode())
+    changed = {}
+    names = [task.partition for task in tasks]
+    for file in workers.each(export_changes, tasks, lambda count: None, (), names):
+        if file.error is not None:
+            raise file.error
+        changed[file.partition] = file.records
+    return changed
 
 
 def _require_same_logs(jobs: Sequence[_Job], files: FileSystem, carrier: Carrier | None) -> None:
@@ -475,8 +546,9 @@ def _require_same_logs(jobs: Sequence[_Job], files: FileSystem, carrier: Carrier
         log_end = max(tail.log_end, view.log_start)
         if log_end < end or was_made_anew(view.topic_id, view.path, files):
             raise ConflictError(
-                "the log was truncated or made anew while its state was read; export it again. "
-                f"path={view.path} end_offset={end} log_end={log_end}"
+                "the log was truncated or made again while its state was read; export it again. "
+                f"path={view.path} end_offset={end} log_end={log_end}",
+                code="K146",
             )
         require_uncleaned(job.task.split, files, SystemClock())
         if carrier is None or job.task.carried is None:
@@ -485,7 +557,8 @@ def _require_same_logs(jobs: Sequence[_Job], files: FileSystem, carrier: Carrier
         if why is not None:
             raise ConflictError(
                 f"the log changed while its state was continued; export it again. path={view.path} "
-                f"why={why}"
+                f"why={why}",
+                code="K146",
             )
 
 

@@ -1,27 +1,24 @@
-"""What lies beside the data of an export: its hidden directory, and the facts to go on from.
+"""What lies next to the data of an export: its hidden directory, and the facts to go on from.
 
-The hidden directory in which an export is made, and what killed exports have left of theirs.
+While an export to ``NAME`` is made, ``.NAME.TOKEN.partial`` with its files and ``.NAME.TOKEN.lock``
+lie next to it. For a moment so does ``.NAME.TOKEN.replaced``, the earlier export in its way. All
+belong to the holder of the ``flock`` of the lock file, which ends with that process in any case.
+The rules:
 
-Beside the target ``NAME`` lie, while an export is made, ``.NAME.TOKEN.partial`` with its files and
-``.NAME.TOKEN.lock``, and for a moment ``.NAME.TOKEN.replaced``, the earlier export in its way. All
-belong to whoever holds the ``flock`` of the lock file, which ends with its holder in any case. The
-rules:
-
-1. Only what belongs to nobody is swept, and only of the same target: another export to the same
+1. Only what no process holds is swept, and only of the same target. Another export to the same
    place may be running, and loses by being last, not by losing its files.
-2. A lock counts while its file has the name: who finds that another one has removed it meanwhile
-   has locked nothing.
+2. A lock counts while its file has the name: a process that finds that another one has removed it
+   meanwhile has locked nothing.
 3. An earlier export that was renamed, and whose successor never came, gets its name back.
 
-What an export says of itself, in files beside its topics: for whoever goes on from it.
-
+An export says of itself what the next one goes on from, in files next to its topics.
 ``_state.json`` has how the records of each topic ranked, and whether tombstones are rows::
 
     {"format": 1, "tombstones": true,
      "topics": {"orders": {"strategy": "header", "strategy_header": "ver"}}}
 
 An export without it was made by an earlier version, which wrote no tombstones; how its records
-ranked nobody knows.
+ranked is not known.
 """
 
 from __future__ import annotations
@@ -34,6 +31,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +41,20 @@ from keeplast.log.lock import has_name
 from keeplast.model.topic_config import Strategy, TopicConfig
 
 _PARTIAL, _REPLACED, _LOCK = "partial", "replaced", "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPlace:
+    """An attempt in an object store, under a name of its own; its versions remove it."""
+
+    staging: Path
+
+    def held(self) -> AbstractContextManager[None]:
+        """Do nothing: a version that may count yet is not swept."""
+        return contextlib.nullcontext()
+
+    def put_in_place(self, files: FileSystem) -> None:
+        """Do nothing: what leads to the version is written last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +77,14 @@ class ExportPlace:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             with contextlib.suppress(OSError):
-                # Where there are no locks nobody gets one, and nothing is swept. Whoever sweeps at
-                # this moment is waited for.
+                # Where there are no locks no process gets one, and nothing is swept. A process that
+                # sweeps at this moment is waited for.
                 fcntl.flock(fd, fcntl.LOCK_EX)
             if not has_name(fd, path):
                 raise RefusedError(
                     f"another export to the same place has taken this one for a killed one; run it "
-                    f"again. --to={self.target}"
+                    f"again. --to={self.target}",
+                    code="K145",
                 )
             try:
                 yield
@@ -103,7 +116,7 @@ class ExportPlace:
         return self.target.with_name(f".{self.target.name}.{self.token}.{kind}")
 
     def _sweep(self) -> None:
-        """Remove what is left of this attempt, unless somebody is at it."""
+        """Remove what is left of this attempt, unless a process is at it."""
         path = self._beside(_LOCK)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
@@ -118,6 +131,10 @@ class ExportPlace:
             path.unlink()
         finally:
             os.close(fd)
+
+
+Attempt = ExportPlace | BucketPlace
+"""One attempt at an export; both are asked for the same."""
 
 
 def sweep_killed(target: Path) -> None:
@@ -184,7 +201,9 @@ def decode_facts(data: bytes) -> ExportFacts:
             for name, each in found["topics"].items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptError(f"not what an export says of itself; export again: {error!r}") from error
+        raise CorruptError(
+            f"not what an export says of itself; export again: {error!r}", code="K147"
+        ) from error
     return ExportFacts(found["tombstones"], topics)
 
 
@@ -199,5 +218,7 @@ def decode_offsets(data: bytes, topic: str) -> dict[int, int]:
         if any(number < 0 or offset < 0 for number, offset in offsets.items()):
             raise ValueError(f"negative: {offsets}")
     except (ValueError, TypeError, AttributeError) as error:
-        raise CorruptError(f"these are no offsets of an export; export again: {error!r}") from error
+        raise CorruptError(
+            f"these are no offsets of an export; export again: {error!r}", code="K147"
+        ) from error
     return offsets

@@ -1,25 +1,24 @@
 """How an export is cut into tasks, and what each of them writes.
 
-How the partitions of an export are cut: chosen once for all of them, before anything runs.
+How its partitions are cut is chosen once for all of them, before anything runs. A partition is one
+task unless it would keep others waiting, or its keys might fit no task. One that is cut is read in
+parts, ranges of its offsets, by any free worker: threads fill one key map, Spark tasks send keys to
+buckets (:mod:`keeplast.read.log_state`). What is written is the same rows either way; a part is a
+file.
 
-A partition is one task unless it would keep others waiting, or its keys might fit no task. One that
-is cut is read in parts, ranges of its offsets, by whoever is free: threads fill one key map, Spark
-tasks send keys to buckets (:mod:`keeplast.read.log_state`). What is written is the same rows
-either way; a part is a file.
-
-What the tasks of an export do: each writes one Parquet file, of a partition or of a part of it.
-
-A task that Spark runs twice writes twice, and the last name given is a whole file either way.
+Each task writes one Parquet file, of a partition or of a part of it. A task that Spark runs twice
+writes twice, and the last name given is a whole file either way.
 """
 
 from __future__ import annotations
 
-import os
+import contextlib
+import io
 import secrets
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,8 +36,16 @@ from keeplast.cleaner.shapes import (
     map_bytes,
 )
 from keeplast.clock import SystemClock
-from keeplast.errors import CompactionError
-from keeplast.log.files import FilesRecipe, LocalFiles, LocalRecipe
+from keeplast.errors import CompactionError, RefusedError
+from keeplast.log.files import (
+    FilesRecipe,
+    FileSystem,
+    LocalRecipe,
+    ReadHandle,
+    WriteHandle,
+    reading,
+)
+from keeplast.log.paths import is_object_path
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import Shape, TopicConfig
 from keeplast.pipeline.arrow_batches import ARROW_TYPES, COLUMN_NAMES, arrow_schema, record_batch
@@ -62,14 +69,14 @@ PART_BYTES_MAX = 128 << 20
 """A part is so large that starting its task costs little, and so small that slots end together."""
 
 OFFSET_BYTES = 8
-"""Beside its slot of the key map a key needs room for the offset of its winner."""
+"""Next to its slot of the key map a key needs room for the offset of its winner."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedState:
     """What is known of a partition before its state is read: the offsets ``wanted`` of ``view``.
 
-    ``resume_offset`` is where to read on behind it. With ``decided_before`` transactions count as
+    ``resume_offset`` is where to read on after it. With ``decided_before`` transactions count as
     they were decided at that offset.
     """
 
@@ -147,15 +154,17 @@ COLUMNS = tuple(name for name in COLUMN_NAMES if name not in ("topic", "partitio
 
 COMPRESSION = "zstd"
 BATCH_ROWS = 1 << 16
+SCHEMA = arrow_schema(COLUMNS)
+CHANGES_SCHEMA = SCHEMA.append(pa.field("deleted", pa.bool_()))
 
 
 @dataclass(frozen=True, slots=True)
 class ExportTask:
     """One partition's state, and the directory that it is written to, which is there.
 
-    ``files`` is how the log is opened. With ``tombstones`` what deletes its key is a row too, and
-    nothing is carried over. With rows that are ``carried`` over from an earlier state, the split is
-    what lies behind the end of that.
+    ``files`` is how the log is opened, ``out`` how the target is. With ``tombstones`` what deletes
+    its key is a row too, and nothing is carried over. With rows that are ``carried`` over from an
+    earlier state, the split is what lies above the end of that.
     """
 
     split: Split
@@ -165,6 +174,7 @@ class ExportTask:
     files: FilesRecipe = field(default_factory=LocalRecipe)
     carried: CarriedOver | None = None
     tombstones: bool = False
+    out: FilesRecipe = field(default_factory=LocalRecipe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +197,7 @@ def export_partition(task: ExportTask, progressed: Progressed) -> ExportedFile:
             task.split, ALL, task.topic, task.files.open(), SystemClock(),
             Workspace(task.memory_bytes), progressed, deletes=task.tombstones,
         )  # fmt: skip
-        return _write(_batches(found, partition), partition, task.target, 0)
+        return _write(_batches(found, partition), partition, task.target, 0, task.out)
     except (CompactionError, OSError) as error:
         return ExportedFile(partition, error=error)
 
@@ -198,6 +208,7 @@ def export_part(
     target: Path,
     progressed: Progressed,
     *,
+    out: FilesRecipe,
     tombstones: bool = False,
 ) -> ExportedFile:
     """Write what of a partition's state lies in a part; the result carries every fault.
@@ -211,13 +222,98 @@ def export_part(
             progressed(part.split.size_bytes)
             return ExportedFile(partition)
         found = part.show(winners, progressed, deletes=tombstones)
-        return _write(_batches(found, partition), partition, target, part.number)
+        return _write(_batches(found, partition), partition, target, part.number, out)
     except (CompactionError, OSError) as error:
         return ExportedFile(partition, error=error)
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeTask:
+    """The files of a partition before and now, and the directory for what changed between them."""
+
+    partition: TopicPartition
+    before: tuple[Path, ...]
+    now: tuple[Path, ...]
+    target: Path
+    out: FilesRecipe
+
+
+def export_changes(task: ChangeTask, progressed: Progressed) -> ExportedFile:
+    """Write each key that changed as one row; the result carries every fault.
+
+    An offset is the same record in both. Of what did not change only offsets are in memory, eight
+    bytes a row.
+    """
+    try:
+        files = task.out.open()
+        old, new = _offsets(task.before, files), _offsets(task.now, files)
+        return _write(
+            _changes(task, old, new, files), task.partition, task.target, 0, task.out,
+            CHANGES_SCHEMA,
+        )  # fmt: skip
+    except (CompactionError, OSError) as error:
+        return ExportedFile(task.partition, error=error)
+
+
+def _changes(
+    task: ChangeTask, old: NDArray[np.int64], new: NDArray[np.int64], files: FileSystem
+) -> Iterator[pa.RecordBatch]:
+    """Yield what keys stand for now that had another record before, then those that have none."""
+    come = []
+    for batch in _values(task.now, list(COLUMNS), files):
+        fresh = batch.filter(pa.array(~_among(batch, old)))
+        come.append(fresh.column("key"))
+        yield _marked(fresh, is_deleted=False)
+    keys = pa.chunked_array(come, ARROW_TYPES["key"]).combine_chunks()
+    for batch in _values(task.before, ["offset", "key", "value"], files):
+        gone = batch.filter(pa.array(~_among(batch, new)))
+        dropped = gone.filter(pc.invert(pc.is_in(gone.column("key"), value_set=keys)))
+        yield _marked(dropped, is_deleted=True)
+
+
+def _marked(rows: pa.RecordBatch, *, is_deleted: bool) -> pa.RecordBatch:
+    """Return rows with whether their keys are gone; of one that is, the key is all there is."""
+    deleted = pa.repeat(pa.scalar(is_deleted), rows.num_rows)
+    columns = [
+        pa.nulls(rows.num_rows, SCHEMA.field(name).type)
+        if is_deleted and name != "key"
+        else rows.column(name)
+        for name in COLUMNS
+    ]
+    return pa.RecordBatch.from_arrays([*columns, deleted], schema=CHANGES_SCHEMA)
+
+
+def _values(
+    paths: Sequence[Path], columns: list[str], files: FileSystem
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some files; one without a value is a tombstone, and stands for nothing."""
+    for path in paths:
+        with parquet_file(path, files) as file:
+            for batch in file.iter_batches(BATCH_ROWS, columns=columns):
+                yield batch.filter(batch.column("value").is_valid())
+
+
+def _offsets(paths: Sequence[Path], files: FileSystem) -> NDArray[np.int64]:
+    """Return the offsets of the rows that have a value, sorted."""
+    found = [_numbers(batch) for batch in _values(paths, ["offset", "value"], files)]
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *found]))
+
+
+def _numbers(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    numbers: NDArray[np.int64] = batch.column("offset").to_numpy()
+    return numbers
+
+
+def _among(batch: pa.RecordBatch, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Say of each row whether its offset is one of ``offsets``, which are sorted."""
+    numbers = _numbers(batch)
+    at = np.searchsorted(offsets, numbers)
+    found: NDArray[np.bool_] = np.append(offsets, -1)[at] == numbers
+    return found
+
+
 def _continue(task: ExportTask, carried: CarriedOver, progressed: Progressed) -> ExportedFile:
-    """Write what goes on of the earlier rows, and behind them what has come since."""
+    """Write what goes on of the earlier rows, and after them what has come since."""
     partition, wanted = task.split.partition, task.split.wanted
     reader = StateReader(
         task.split, ranking_of(task.topic), new_hash_key(), task.files.open(), SystemClock(),
@@ -229,44 +325,52 @@ def _continue(task: ExportTask, carried: CarriedOver, progressed: Progressed) ->
         for batch in _batches(reader.show(winners, wanted, deletes=True), partition)
     ]
     keys = pa.chunked_array(come_again, ARROW_TYPES["key"])
-    kept = [_kept(path, keys, carried.log_start) for path in carried.files]
+    files = task.out.open()
+    kept = [_kept(path, keys, carried.log_start, files) for path in carried.files]
     if not len(keys) and all(mask.all() for mask in kept):
-        return _take_over(carried, partition, task.target)
+        return _take_over(carried, partition, task.target, files)
 
     def rows() -> Iterator[pa.RecordBatch]:
         for path, mask in zip(carried.files, kept, strict=True):
             at = 0
-            with pq.ParquetFile(path) as file:
+            with parquet_file(path, files) as file:
                 for batch in file.iter_batches(BATCH_ROWS):
                     chosen = pa.array(mask[at : at + batch.num_rows])
                     at += batch.num_rows
                     yield batch.filter(chosen)
         yield from _batches(reader.show(winners, wanted), partition)
 
-    return _write(rows(), partition, task.target, 0)
+    return _write(rows(), partition, task.target, 0, task.out)
 
 
-def _kept(path: Path, come_again: pa.ChunkedArray, log_start: int) -> NDArray[np.bool_]:
+def _kept(
+    path: Path, come_again: pa.ChunkedArray, log_start: int, files: FileSystem
+) -> NDArray[np.bool_]:
     """Say of each row of a file whether it is still what its key stands for."""
-    table = pq.read_table(path, columns=["key", "offset"])
+    with parquet_file(path, files) as file:
+        table = file.read(columns=["key", "offset"])
     is_replaced = pc.is_in(table.column("key"), value_set=come_again.combine_chunks())
     is_there = pc.greater_equal(table.column("offset"), log_start)
     found: NDArray[np.bool_] = pc.and_not(is_there, is_replaced).to_numpy()
     return found
 
 
-def _take_over(carried: CarriedOver, partition: TopicPartition, target: Path) -> ExportedFile:
-    """Give the earlier files, of which nothing changed, another name."""
-    files, records, size_bytes = LocalFiles(), 0, 0
+def _take_over(
+    carried: CarriedOver, partition: TopicPartition, target: Path, files: FileSystem
+) -> ExportedFile:
+    """Give the earlier files, which have not changed, another name."""
+    records, size_bytes = 0, 0
     for number, path in enumerate(carried.files):
         copy = target / f"part-{number:05d}.parquet"
         try:
-            os.link(path, copy)
-        except OSError:
-            # Not every file system has links.
-            shutil.copyfile(path, copy)
-            files.fsync(copy)
-        records += pq.read_metadata(copy).num_rows
+            files.link(path, copy)
+        except (OSError, RefusedError):
+            # Not every file system has links, and no object store.
+            with reading(files, path) as source, contextlib.closing(files.open_write(copy)) as made:
+                made.copy_from(source, 0, source.size_bytes)
+                made.fsync()
+        with parquet_file(copy, files) as file:
+            records += file.metadata.num_rows
         size_bytes += files.stat(copy).size_bytes
     files.fsync_directory(target)
     return ExportedFile(partition, records, size_bytes)
@@ -278,26 +382,100 @@ def _batches(found: Iterable[RecordColumns], partition: TopicPartition) -> Itera
 
 
 def _write(
-    found: Iterable[pa.RecordBatch], partition: TopicPartition, target: Path, number: int
+    found: Iterable[pa.RecordBatch],
+    partition: TopicPartition,
+    target: Path,
+    number: int,
+    out: FilesRecipe,
+    schema: pa.Schema = SCHEMA,
 ) -> ExportedFile:
-    files = LocalFiles()
+    files, name = out.open(), f"part-{number:05d}.parquet"
+    if not out.is_on_disk(target):
+        # It appears when it is complete, or not at all.
+        with contextlib.closing(files.open_write(target / name)) as made:
+            records = _fill(_Sink(made), found, schema)
+            made.fsync()
+        return ExportedFile(partition, records, files.stat(target / name).size_bytes)
     # No task makes a directory: one that is still at work when the export has been given up would
     # bring back what was removed.
     path = target / f".{secrets.token_hex(8)}.parquet"
-    records = 0
     try:
-        with pq.ParquetWriter(path, arrow_schema(COLUMNS), compression=COMPRESSION) as writer:
-            for batch in found:
-                if batch.num_rows:
-                    writer.write_batch(batch)
-                    records += batch.num_rows
+        records = _fill(path, found, schema)
     except OSError as error:
         if error.filename is not None:
             raise
-        # Arrow does not say of which file a disk is full.
+        # Arrow does not name the file for which a disk is full.
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     files.fsync(path)
     size = files.stat(path).size_bytes
-    files.rename(path, target / f"part-{number:05d}.parquet")
+    files.rename(path, target / name)
     files.fsync_directory(target)
     return ExportedFile(partition, records, size)
+
+
+def _fill(where: Path | _Sink, found: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
+    """Write batches as one Parquet file, and return how many rows they had."""
+    records = 0
+    with pq.ParquetWriter(where, schema, compression=COMPRESSION) as writer:
+        for batch in found:
+            if batch.num_rows:
+                writer.write_batch(batch)
+                records += batch.num_rows
+    return records
+
+
+class _Sink(io.RawIOBase):
+    """A file of ours as Arrow writes to it; closing it completes nothing."""
+
+    def __init__(self, handle: WriteHandle) -> None:
+        super().__init__()
+        self._handle = handle
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._handle.write(view)
+        return len(view)
+
+
+class _Source(io.RawIOBase):
+    """A file of ours as Arrow reads it."""
+
+    def __init__(self, handle: ReadHandle) -> None:
+        super().__init__()
+        self._handle = handle
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._handle.size_bytes}
+        self._at = start[whence] + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        left = max(0, self._handle.size_bytes - self._at)
+        count = self._handle.pread_into(view[:left], self._at) if left else 0
+        self._at += count
+        return count
+
+    def close(self) -> None:
+        self._handle.close()
+        super().close()
+
+
+def parquet_file(path: Path, files: FileSystem) -> pq.ParquetFile:
+    """Open a Parquet file wherever it lies; it is closed with the ``with`` block."""
+    if not is_object_path(path):
+        return pq.ParquetFile(path)
+    return pq.ParquetFile(_Source(files.open_read(path)))

@@ -6,17 +6,17 @@ then, so that rows and offsets are of one version however many follow meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from keeplast.columns.arrow_columns import MICROS_MAX
 from keeplast.errors import CorruptError, InvalidError
-from keeplast.log.files import LocalFiles
+from keeplast.log.files import FileSystem
+from keeplast.log.paths import is_object_path
 from keeplast.model.partition import NO_TIMESTAMP
 from keeplast.pipeline.export_files import (
     FACTS_BYTES_MAX,
@@ -26,8 +26,9 @@ from keeplast.pipeline.export_files import (
     decode_facts,
     decode_offsets,
 )
-from keeplast.pipeline.export_tasks import BATCH_ROWS
-from keeplast.pipeline.increment import CURRENT
+from keeplast.pipeline.export_tasks import BATCH_ROWS, parquet_file
+from keeplast.pipeline.increment import CURRENT, POINTER_BYTES_MAX, decode_pointer, parts_in
+from keeplast.tier.objects.places import recipe_of
 
 _READ = ("offset", "timestamp", "key", "value", "headers")
 
@@ -58,39 +59,45 @@ class ExportedTopic:
     name: str
     offsets: dict[int, int]
     facts: ExportFacts | None
+    files: FileSystem
 
     def rows(self, partition: int) -> Iterator[ExportedRow]:
         """Yield the rows of a partition; CorruptError for what is no file of an export."""
         directory = self.place / self.name / f"partition={partition}"
-        paths = sorted(directory.glob("part-*.parquet"))
+        paths = parts_in(directory, self.files)
         if not paths:
-            raise CorruptError("no file of this partition is there; export again").located(
-                str(directory)
-            )
+            raise CorruptError(
+                "no file of this partition is there; export again", code="K147"
+            ).located(str(directory))
         for path in paths:
             try:
-                with pq.ParquetFile(path) as file:
+                with parquet_file(path, self.files) as file:
                     for batch in file.iter_batches(BATCH_ROWS, columns=list(_READ)):
                         yield from _rows(batch)
             except (pa.ArrowException, KeyError, TypeError) as error:
-                raise CorruptError(f"not a file of an export; export again: {error}").located(
-                    str(path)
-                ) from error
+                raise CorruptError(
+                    f"not a file of an export; export again: {error}", code="K147"
+                ).located(str(path)) from error
 
 
-def open_export(directory: Path, topic: str) -> ExportedTopic:
+def open_export(directory: Path, topic: str, options: Mapping[str, str]) -> ExportedTopic:
     """Return one topic of the export in ``directory``, or of the newest version there.
 
+    ``options`` are those of its object store.
     InvalidError where no export is, or none of the topic; CorruptError where it is damaged.
     """
-    files = LocalFiles()
+    files = recipe_of((directory,), options).open()
     place = directory.resolve()
     if not files.exists(place / OFFSETS_FILE) and (place / CURRENT).is_symlink():
         place = (place / CURRENT).resolve()
+    elif is_object_path(place) and files.exists(place / CURRENT):
+        pointer = files.read_bytes(place / CURRENT, POINTER_BYTES_MAX)
+        place /= decode_pointer(pointer, place / CURRENT)[0]
     if not files.exists(place / OFFSETS_FILE):
         raise InvalidError(
             "no finished export is there; give the directory that keeplast export --to made. "
-            f"path={directory}"
+            f"path={directory}",
+            code="K147",
         )
     path = place / OFFSETS_FILE
     try:
@@ -101,8 +108,8 @@ def open_export(directory: Path, topic: str) -> ExportedTopic:
     except CorruptError as error:
         raise error.located(str(path)) from error
     if not offsets:
-        raise InvalidError(f"the export has no such topic. topic={topic} path={place}")
-    return ExportedTopic(place, topic, offsets, facts)
+        raise InvalidError(f"the export has no such topic. topic={topic} path={place}", code="K114")
+    return ExportedTopic(place, topic, offsets, facts, files)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[ExportedRow]:

@@ -1,15 +1,14 @@
-"""The Spark jobs of one call: one for whole partitions, beside it one a stage of rounds in stages.
+"""The Spark jobs of one call: one for whole partitions, next to it one a stage of rounds in stages.
 
-A stage has one job for all partitions of a call. Keys and standings travel as packed arrays, never
-as rows of a table. With buckets they never pass the driver: one job reads and shuffles keys to
-buckets, another answers, shuffles standings to groups and rewrites; the first job's shuffle files
-are what the second begins with. Where filters are asked for the dirty keys between the two, the
-first is two: what is clean follows to the same places, as far as it has to be read at all.
+*Rounds.* A stage has one job for all partitions of a call. Keys and standings travel as packed
+arrays, never as rows of a table. With buckets they never pass the driver. One job reads and
+shuffles keys to buckets. Another answers, shuffles standings to groups and rewrites; it begins with
+the first job's shuffle files. Where filters are asked for the dirty keys between the two, the first
+is two. What is clean follows to the same places, as far as it has to be read at all.
 
-The Spark jobs that find and show states in parts: keys go to buckets, winners to their parts.
-
-Two jobs, as for rounds of shape ``bucket``: the first reads and shuffles keys, and brings back the
-parts that could not be read; the second begins with its shuffle files, finds each bucket's winners,
+*States* are found and shown in parts: keys go to buckets, winners to their parts. They take two
+jobs, as for rounds of shape ``bucket``. The first reads and shuffles keys, and brings back the
+parts that could not be read. The second begins with its shuffle files, finds each bucket's winners,
 shuffles their offsets to the parts and shows these. Nothing of a state passes the driver.
 """
 
@@ -68,8 +67,10 @@ TASKS_PER_SLOT = 4
 """Whole partitions are packed into so many Spark tasks a slot, each of about the same size."""
 
 PACK_BYTES = 1 << 30
-"""Units share a Spark task of about so many bytes where every slot has one already: a task costs
-some 60 ms of a worker and of its Java process before it has read anything."""
+"""Units share a Spark task of about so many bytes where every slot has one already.
+
+A task costs some 60 ms of a worker and of its Java process before it has read anything.
+"""
 
 ACTS: Mapping[type, str] = {
     MarkUnit: "read the markers of",
@@ -101,9 +102,9 @@ class Jobs:
         self._worker = Worker(own_versions(), self._told.add, max(1, at_once))
 
     def all(self, tasks: Sequence[PartitionTask]) -> Iterator[TaskResult]:
-        """Do every task: whole partitions beside the stages of those that are cut.
+        """Do every task: whole partitions next to the stages of those that are cut.
 
-        The two kinds share the slots fairly where the session's scheduler is fair, as ours is: the
+        The two kinds share the slots fairly where the session's scheduler is fair, as ours is. The
         large rounds begin at once, and small partitions fill what their stages leave idle.
         """
         staged = [task for task in tasks if task.is_staged]
@@ -387,7 +388,7 @@ class _Waves:
             yield from results
 
     def end(self) -> None:
-        """End the job if nobody has waited for it."""
+        """End the job if it was not waited for."""
         if self._job is not None:
             self._told.end(self._job)
 

@@ -1,17 +1,17 @@
-"""Partitions of a query: what its options choose, which offsets are read, and by which tasks.
+"""Partitions of a query: what its options choose, which offsets are read, and which tasks read
+them.
 
-A task costs some 60 ms before it reads anything, so that what is small is read by one together.
+The driver plans with it and tasks read with it. Nothing is written and no lock is taken. A task
+costs some 60 ms before it reads anything, so that what is small is read by one together.
 
-Used by the driver to plan and by tasks to read. Nothing is written and no lock is taken.
+It also says whether a topic that is read is there as a whole: every partition that the metadata log
+knows. A directory is one of a broker's several ``log.dirs``, or one broker's share of a cluster,
+more often than not. The rule: **a part of a topic never passes for the topic.** A query that names
+partitions gets those. One that names topics, or nothing, gets all partitions of each topic that has
+one there. If some are missing it is an error that names them, unless the query asks to take what is
+there.
 
-Whether a topic that is read is there as a whole: every partition that the metadata log knows.
-
-A directory is one of a broker's several ``log.dirs``, or one broker's share of a cluster, more
-often than not. The rule: **a part of a topic never passes for the topic.** Who names partitions
-gets those; who names topics, or nothing, gets all partitions of each topic of which one is there,
-or an error that names the others, unless told to take what is there.
-
-Without a metadata log nobody knows how many there are. A store, and what is shown of a live
+Without a metadata log the number of partitions is not known. A store, and what is shown of a live
 cluster, say themselves which partitions they have.
 """
 
@@ -53,8 +53,10 @@ from keeplast.rewrite.workspace import Workspace
 from keeplast.tier.objects.log_directory import LogDirectoryRecipe
 
 TOGETHER_BYTES_MAX = 16 << 20
-"""How much parts that are read by one task may have together: that takes about as long as a task
-does by itself, and more would keep cores idle."""
+"""How much parts that are read by one task may have together.
+
+That takes about as long as a task does by itself, and more would keep cores idle.
+"""
 PART_BYTES_MIN = 256 << 10
 """What the smallest part counts for: it costs a look at its directory."""
 
@@ -63,8 +65,8 @@ PART_BYTES_MIN = 256 << 10
 class LogPart:
     """A part of a log: records, or with ``state_of`` the state by that topic's rank.
 
-    ``shown`` is what of the state it gives, by itself or beside others; ``key_bytes_max`` bounds
-    the key map of that. ``files`` is how the task opens what it reads.
+    ``shown`` is what of the state it gives, by itself or together with others; ``key_bytes_max``
+    bounds the key map of that. ``files`` is how the task opens what it reads.
     """
 
     split: Split
@@ -78,7 +80,7 @@ class Logs:
     """The partitions that the options of a query choose, looked at as they are now."""
 
     def __init__(self, options: SourceOptions, *, waits: bool = False) -> None:
-        """List the data directory; InvalidError when nothing is to read and nobody ``waits``."""
+        """List the data directory; InvalidError when nothing is to read and no caller ``waits``."""
         self._options = options
         self.recipe: FilesRecipe = options.recipe()
         self.files: FileSystem = self.recipe.open()
@@ -122,7 +124,8 @@ class Logs:
                 raise RefusedError(
                     "the directories have partitions of different topics with the same name; "
                     "leave out those where the topic was deleted. "
-                    f"paths={','.join(str(entry.path) for entry in replicas)}"
+                    f"paths={','.join(str(entry.path) for entry in replicas)}",
+                    code="K157",
                 )
             reached = [(_epoch_number(view, self.files), view.log_end) for view in views]
             best = max(range(len(replicas)), key=lambda i: reached[i])
@@ -151,9 +154,9 @@ class Logs:
         return view.end_for(committed=options.is_committed, replicated=options.is_replicated)
 
     def require_state_at(self, view: LogView, end_offset: int) -> int:
-        """Return from which offset on to read behind the state as of ``end_offset``.
+        """Return from which offset on to read after the state as of ``end_offset``.
 
-        RefusedError when that state cannot be told (any more).
+        RefusedError when that state cannot be shown (any more).
         """
         if self._options.ending_ms is not None:
             require_time_told(view, end_offset, self.files, self._clock)
@@ -210,7 +213,7 @@ class Logs:
         return latest if found is None else found
 
     def _behind(self, partition: TopicPartition) -> str:
-        """Return what of a log is elsewhere, behind what is read; empty for nothing."""
+        """Return what of a log is elsewhere, above what is read; empty for nothing."""
         found = self.recipe
         return found.behind(partition) if isinstance(found, LogDirectoryRecipe) else ""
 
@@ -227,7 +230,8 @@ def check_within(view: LogView, what: str, offset: int) -> None:
             "the log does not have this offset; it was deleted or never written. Choose one that "
             "it has; with the source kafka-log failOnDataLoss=false reads what there is. "
             f"{what}={offset} "
-            f"partition={view.partition} log_start={view.log_start} log_end={view.log_end}"
+            f"partition={view.partition} log_start={view.log_start} log_end={view.log_end}",
+            code="K150",
         )
 
 
@@ -260,7 +264,7 @@ def share_out(parts: Iterable[LogPart], *, tasks_min: int, split_bytes: int) -> 
 
 
 Naming = Callable[[FilesRecipe], AbstractContextManager[None]]
-"""Within it errors of who reads by a recipe name what is really there."""
+"""Within it errors of readers by a recipe name what is really there."""
 
 
 def read_parts(
@@ -310,7 +314,7 @@ def require_whole_topics(
 ) -> None:
     """Raise RefusedError when a topic of ``entries``, which are read, has more partitions.
 
-    Not for who names partitions, or accepts a part of a topic.
+    Not for a query that names partitions, or accepts a part of a topic.
     """
     if options.takes_partial or options.choice.assigned or logs.directory.is_single:
         return
@@ -327,7 +331,8 @@ def require_whole_topics(
         shown = ",".join(map(str, missing[:NAMES_SHOWN_MAX])) + (f" and {more} more" * (more > 0))
         raise RefusedError(
             "partitions of the topic are not here, by the directory's metadata log; give all "
-            "directories of the broker, or of several brokers, as one place, or take what is here: "
-            f"partialTopics=true in a query; {Despite.PARTIAL_TOPICS.remedy}. missing={shown} "
-            f"{options.where()}"
+            "directories of the broker, or of several brokers, as one place. To take the "
+            "partitions that are here: partialTopics=true in a query; "
+            f"{Despite.PARTIAL_TOPICS.remedy}. missing={shown} {options.where()}",
+            code="K157",
         )

@@ -1,13 +1,13 @@
 """Packs the environment that runs us for executors: packages and compiled kernels in one archive.
 
 An executor needs a Python of the same minor version and nothing else: ``bin/python`` of the archive
-starts that one on the packages beside it. Spark hands the archive out by itself
+starts that one on the packages next to it. Spark hands the archive out by itself
 (``spark.archives``). It holds what keeplast imports and no more: pyspark and py4j are left out,
 because every executor has those of its own Spark. Kernels are machine code for the processor that
 packs; another one compiles its own at the first task.
 
-The rules: no links, which Hadoop refuses to unpack when they lead outside; and ``.tar.gz`` alone,
-because it goes by the ending of the name and leaves modes and times as they are with no other.
+The rules: no links, which Hadoop refuses to unpack when they lead outside; and ``.tar.gz`` alone.
+Hadoop goes by the ending of the name and leaves modes and times as they are with no other.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _EXTRA = re.compile(r"extra\s*==\s*[\"']([^\"']+)[\"']")
 
 
 class PackNews(Protocol):
-    """Who hears how far it is."""
+    """The listener to how far it is."""
 
     def planned(self, total_bytes: int) -> None:
         """Hear how many bytes there will be."""
@@ -92,11 +92,13 @@ def check_target(target: Path) -> None:
     """Raise InvalidError for a name that Spark would not unpack, and without a place for it."""
     if not target.name.endswith(ENDINGS):
         raise InvalidError(
-            f"Spark unpacks by the ending of the name; choose {', '.join(ENDINGS)}. --to={target}"
+            f"Spark unpacks by the ending of the name; choose {', '.join(ENDINGS)}. --to={target}",
+            code="K149",
         )
     if not target.absolute().parent.is_dir():
         raise InvalidError(
-            f"there is no directory for the archive; make it, or name another. --to={target}"
+            f"there is no directory for the archive; make it, or name another. --to={target}",
+            code="K111",
         )
 
 
@@ -151,7 +153,8 @@ def find_packages(extras: Sequence[str]) -> list[importlib.metadata.Distribution
     for extra in extras:
         if extra not in known:
             raise InvalidError(
-                f"keeplast has no such extra; choose from {', '.join(known)}. --extra={extra}"
+                f"keeplast has no such extra; choose from {', '.join(known)}. --extra={extra}",
+                code="K149",
             )
     found: dict[str, importlib.metadata.Distribution] = {}
     seen: set[tuple[str, tuple[str, ...]]] = set()
@@ -169,7 +172,8 @@ def find_packages(extras: Sequence[str]) -> list[importlib.metadata.Distribution
                 continue  # a condition on the platform that does not hold here
             raise RefusedError(
                 f"a requirement is not installed; pip install it, or pack without its extra. "
-                f"package={name}"
+                f"package={name}",
+                code="K149",
             ) from None
         waiting += _requirements(found[key], wanted)
     return [found[key] for key in sorted(found)]
@@ -183,7 +187,8 @@ def _requirements(
         match = _REQUIREMENT.fullmatch(line)
         if match is None:
             raise RefusedError(
-                f"a requirement is not understood. package={package.name} requirement={line!r}"
+                f"a requirement is not understood. package={package.name} requirement={line!r}",
+                code="K149",
             )
         name, its_extras, condition = match.groups()
         of = _EXTRA.search(condition or "")
@@ -231,13 +236,15 @@ def _own_entries(package: importlib.metadata.Distribution) -> Iterator[tuple[str
 def _installed_entries(package: importlib.metadata.Distribution) -> Iterator[tuple[str, Path]]:
     if not package.files:
         raise RefusedError(
-            f"which files it has is not known; install it with pip. package={package.name}"
+            f"which files it has is not known; install it with pip. package={package.name}",
+            code="K149",
         )
     for file in package.files:
         if file.name.startswith("__editable__"):
             raise RefusedError(
                 f"it is installed as editable, and its sources stay here; install it with pip "
-                f"install. package={package.name}"
+                f"install. package={package.name}",
+                code="K149",
             )
         # Scripts name this host's Python; tests of others are a tenth of everything.
         if ".." in file.parts or "tests" in file.parts or file.suffix == ".pth":
@@ -255,7 +262,10 @@ def _add_interpreter(archive: tarfile.TarFile, python: Path) -> None:
 
 
 def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Leave out who owns a file here; compiled bytecode is valid by whole seconds of its source."""
+    """Leave out the owner of a file here.
+
+    Compiled bytecode is valid by whole seconds of its source.
+    """
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     entry.mtime = int(entry.mtime)

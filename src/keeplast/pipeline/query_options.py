@@ -1,33 +1,27 @@
 """The options of a query, a kind at a time: texts, offsets, partitions, a live cluster.
 
-Options that are not ours but come along: what Spark adds itself, and its Kafka source's.
+Spark hands options over as texts, and each is read as what it has to be. Names have no case, as
+everywhere in Spark. Whatever cannot be read is an InvalidError that names the option, its value and
+what may stand there instead.
 
-Who moves a query from ``kafka`` to ``kafka-log`` brings that source's options. One that means
-nothing here and changes no row is ignored; every other one is refused with what does it instead,
-because a query that silently ignored it would read something else. Names are in lower case.
+*Options that are not ours* come along: what Spark adds itself, and its Kafka source's. Who moves a
+query from ``kafka`` to ``kafka-log`` brings that source's options. One that means nothing here and
+changes no row is ignored. Every other one is refused with what does it instead, because a query
+that silently ignored it would read something else. Names are in lower case.
 
-Sources: Spark's "Structured Streaming + Kafka Integration Guide"; ``TableCatalog`` for tables.
+*Options that name a live cluster*, whose remote tier is read as a directory is. The rule: **these
+are texts, and nothing is opened here**. What may be a secret is in the file that ``commandConfig``
+names, or is a reference. Only the driver that looks at the cluster reads that file: options stand
+in plans, and in logs of events.
 
-The options of a query as Spark hands them over: texts, each read as what it has to be.
+*Offsets* have the syntax of Spark's Kafka source: ``earliest``, ``latest``, or a document such as
+``{"topic": {"0": 23, "1": -2}}``, in which -2 is earliest and -1 is latest.
 
-Names have no case, as everywhere in Spark. Whatever cannot be read is an InvalidError that names
-the option, its value and what may stand there instead.
-
-Options of ``kafka-log`` that name a live cluster, whose remote tier is read as a directory is.
-
-The rule: **these are texts, and nothing is opened here**. What may be a secret is in the file that
-``commandConfig`` names, or is a reference, and only the driver that looks at the cluster reads that
-file: options stand in plans, and in logs of events.
-
-Offsets as options of a query, in the syntax of Spark's Kafka source.
-
-``earliest``, ``latest``, or a document such as ``{"topic": {"0": 23, "1": -2}}``, in which -2 is
-earliest and -1 is latest.
-
-Which partitions of a data directory a query reads: ``assign``, ``subscribe``, a pattern, or all.
-
+*Partitions* of a data directory are chosen by ``assign``, ``subscribe``, a pattern, or all.
 Replicas that are being deleted, moved or set aside, and the metadata log, are never meant. A
 broker's own topics are read only by those who name them.
+
+Sources: Spark's "Structured Streaming + Kafka Integration Guide"; ``TableCatalog`` for tables.
 """
 
 from __future__ import annotations
@@ -144,7 +138,7 @@ class OptionTexts:
     def refuse(self, name: str, why: str) -> None:
         """Raise InvalidError when ``name`` was given; ``why`` says what helps."""
         if name.lower() in self._texts:
-            raise InvalidError(f"{why}. {name}={self._texts[name.lower()]}")
+            raise InvalidError(f"{why}. {name}={self._texts[name.lower()]}", code="K104")
 
     def given(self, names: Sequence[str]) -> list[str]:
         """Return which of ``names`` were given, in their order."""
@@ -168,7 +162,7 @@ class OptionTexts:
         except ValueError:
             words = " or ".join(choices)
             raise InvalidError(
-                f"not a value of this option; give {words}. {name}={text!r}"
+                f"not a value of this option; give {words}. {name}={text!r}", code="K104"
             ) from None
 
     def boolean(self, name: str, *, otherwise: bool) -> bool:
@@ -178,7 +172,9 @@ class OptionTexts:
             return otherwise
         word = text.strip().lower()
         if word not in ("true", "false"):
-            raise InvalidError(f"not a value of this option; give true or false. {name}={text!r}")
+            raise InvalidError(
+                f"not a value of this option; give true or false. {name}={text!r}", code="K104"
+            )
         return word == "true"
 
     def integer(
@@ -189,7 +185,7 @@ class OptionTexts:
         if text is None:
             return otherwise
         if re.fullmatch(r"-?[0-9]{1,19}", text.strip()) is None or not least <= int(text) <= most:
-            raise InvalidError(f"not a number from {least} to {most}. {name}={text!r}")
+            raise InvalidError(f"not a number from {least} to {most}. {name}={text!r}", code="K104")
         return int(text)
 
     def size(self, name: str, otherwise: int, *, least: int = 1) -> int:
@@ -199,7 +195,9 @@ class OptionTexts:
             return otherwise
         size = parse_size(text, name)
         if not least <= size <= INT64_MAX:
-            raise InvalidError(f"not a size from {least} to {INT64_MAX} bytes. {name}={text!r}")
+            raise InvalidError(
+                f"not a size from {least} to {INT64_MAX} bytes. {name}={text!r}", code="K104"
+            )
         return size
 
 
@@ -213,17 +211,19 @@ def _unknown(name: str, known: Mapping[str, str]) -> InvalidError:
     Without its value, which may be a secret: ``kafka.sasl.jaas.config``, or a misspelt ``object.``.
     """
     if name in REMOVED:
-        return InvalidError(f"this option is no more: {REMOVED[name]}. option={name}")
+        return InvalidError(f"this option is no more: {REMOVED[name]}. option={name}", code="K138")
     instead = instead_of(name)
     if instead is not None:
         return InvalidError(
-            f"this option of Spark's Kafka source is not one of kafka-log: {instead}. option={name}"
+            f"this option of Spark's Kafka source is not one of kafka-log: {instead}. "
+            f"option={name}",
+            code="K138",
         )
     close = difflib.get_close_matches(name, list(known), n=1)
     hint = (
         f"did you mean {known[close[0]]}" if close else f"choose from {', '.join(known.values())}"
     )
-    return InvalidError(f"unknown option; {hint}. option={name}")
+    return InvalidError(f"unknown option; {hint}. option={name}", code="K138")
 
 
 def read_object(name: str, text: str, remedy: str) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def read_object(name: str, text: str, remedy: str) -> dict[str, Any]:
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise InvalidError(f"not understood; {remedy}. {name}={text!r}")
+        raise InvalidError(f"not understood; {remedy}. {name}={text!r}", code="K104")
     return document
 
 
@@ -279,17 +279,20 @@ def read_cluster(
     if is_streaming:
         raise InvalidError(
             "a stream reads a directory, not the remote tier of a live cluster; read that with "
-            f"spark.read, or the topic itself with Spark's kafka source. {where}"
+            f"spark.read, or the topic itself with Spark's kafka source. {where}",
+            code="K141",
         )
     if storage is None:
         raise InvalidError(
             "say where the brokers' plugin keeps segments: give storage, as local:PATH or "
-            f"aiven:URL. {where}"
+            f"aiven:URL. {where}",
+            code="K409",
         )
     if object_options:
         raise InvalidError(
             "options of an object store begin with storage. for a live cluster's remote tier. "
-            f"option=object.{next(iter(object_options))} {where}"
+            f"option=object.{next(iter(object_options))} {where}",
+            code="K103",
         )
     return ClusterPlace(
         servers, storage, given, options.text("commandConfig", None), options.text("store", None)
@@ -301,7 +304,8 @@ def _refuse_alone(options: OptionTexts, storage_options: Mapping[str, str]) -> N
     if names:
         raise InvalidError(
             f"this is about a live cluster; give {BOOTSTRAP} too, or leave it out. "
-            f"option={names[0]}"
+            f"option={names[0]}",
+            code="K103",
         )
 
 
@@ -330,7 +334,7 @@ class Offsets:
     def require_chosen(self, name: str, chosen: Sequence[PartitionEntry], where: str) -> None:
         """Raise InvalidError when there is an offset of a partition that is not read.
 
-        A misspelt topic would otherwise be read from where nobody asked for.
+        A misspelt topic would otherwise be read from where the query did not ask for.
         """
         known = {str(entry.partition): entry.partition for entry in chosen}
         for partition in sorted(self.named):
@@ -339,7 +343,8 @@ class Offsets:
                 hint = f"; did you mean {close[0]}" if close else ""
                 raise InvalidError(
                     f"an offset of a partition that this query does not read{hint}. Leave it out, "
-                    f"or choose the partition. {name}={partition} {where}"
+                    f"or choose the partition. {name}={partition} {where}",
+                    code="K155",
                 )
 
     def require_named(self, chosen: Sequence[PartitionEntry], where: str) -> None:
@@ -349,7 +354,8 @@ class Offsets:
                 raise InvalidError(
                     "the checkpoint names no offset of this partition, so that its state would be "
                     "of another point; choose others with --topic and --partition. "
-                    f"partition={entry.partition} {where}"
+                    f"partition={entry.partition} {where}",
+                    code="K155",
                 )
 
 
@@ -360,7 +366,9 @@ def read_offsets(name: str, text: str, *, allowed: str | None) -> Offsets:
     if text.strip().lower() in (EARLIEST, LATEST):
         word = text.strip().lower()
         if word not in words:
-            raise InvalidError(f"nothing would be read; {name} can be {words[0]}. {name}={text}")
+            raise InvalidError(
+                f"nothing would be read; {name} can be {words[0]}. {name}={text}", code="K104"
+            )
         return Offsets(word, {})
     remedy = f'give {" or ".join(words)}, or {{"topic":{{"0":23,"1":-2}}}}'
     document = read_object(name, text, remedy)
@@ -374,13 +382,16 @@ def parse_offsets(
     named: dict[TopicPartition, int] = {}
     for topic, offsets in document.items():
         if not isinstance(offsets, dict):
-            raise InvalidError(f"no partitions for topic {topic}; {remedy}. {name}={text!r}")
+            raise InvalidError(
+                f"no partitions for topic {topic}; {remedy}. {name}={text!r}", code="K139"
+            )
         for number, offset in offsets.items():
             is_partition = re.fullmatch(r"[0-9]{1,10}", number) is not None
             if not is_partition or int(number) > INT32_MAX or not is_number(offset, -2):
                 raise InvalidError(
                     f"not a partition and its offset: {number!r}: {offset!r}; {remedy}. "
-                    f"{name}={text!r}"
+                    f"{name}={text!r}",
+                    code="K139",
                 )
             named[TopicPartition(topic, int(number))] = offset
     return named
@@ -409,7 +420,7 @@ class ReadPartitions:
         """Return the partitions that are meant.
 
         InvalidError, with ``where``, when something that is named is not there, and when there is
-        none and nobody ``waits`` for it.
+        none and no caller ``waits`` for it.
         """
         available = [
             entry
@@ -422,7 +433,8 @@ class ReadPartitions:
         if not chosen and not waits:
             raise InvalidError(
                 f"no partition to read; give a Kafka log.dirs directory or a partition in it, and "
-                f"options that choose one. {where}"
+                f"options that choose one. {where}",
+                code="K116",
             )
         return chosen
 
@@ -438,27 +450,35 @@ class ReadPartitions:
             if topic not in known:
                 close = difflib.get_close_matches(topic, sorted(known), n=1, cutoff=0.0)
                 hint = f"did you mean {close[0]}" if close else "there is none"
-                raise InvalidError(f"no such topic is there; {hint}. topic={topic} {where}")
+                raise InvalidError(
+                    f"no such topic is there; {hint}. topic={topic} {where}", code="K114"
+                )
         for partition in sorted(self.assigned.difference(available)):
-            raise InvalidError(f"no such partition is there. assign={partition} {where}")
+            raise InvalidError(
+                f"no such partition is there. assign={partition} {where}", code="K115"
+            )
 
 
 def read_choice(options: OptionTexts) -> ReadPartitions:
     """Return what the options choose; InvalidError when they cannot be understood."""
     given = options.given(("assign", "subscribe", "subscribePattern"))
     if len(given) > 1:
-        raise InvalidError(f"only one of these options can be given. options={','.join(given)}")
+        raise InvalidError(
+            f"only one of these options can be given. options={','.join(given)}", code="K101"
+        )
     if (text := options.text("subscribe", None)) is not None:
         topics = tuple(name.strip() for name in text.split(",") if name.strip())
         if not topics:
-            raise InvalidError(f"no topic; give names with commas between. subscribe={text!r}")
+            raise InvalidError(
+                f"no topic; give names with commas between. subscribe={text!r}", code="K139"
+            )
         return topics_named(topics)
     if (text := options.text("subscribePattern", None)) is not None:
         try:
             pattern = re.compile(text)
         except re.error as error:
             raise InvalidError(
-                f"not a regular expression: {error}. subscribePattern={text!r}"
+                f"not a regular expression: {error}. subscribePattern={text!r}", code="K139"
             ) from error
         return ReadPartitions(_Matches(pattern))
     if (text := options.text("assign", None)) is not None:
@@ -502,8 +522,8 @@ def _assign(text: str) -> frozenset[TopicPartition]:
     assigned: set[TopicPartition] = set()
     for topic, numbers in document.items():
         if not isinstance(numbers, list) or not all(is_number(each) for each in numbers):
-            raise InvalidError(f"not a list of partitions; {remedy}. assign={text!r}")
+            raise InvalidError(f"not a list of partitions; {remedy}. assign={text!r}", code="K139")
         assigned |= {TopicPartition(topic, number) for number in numbers}
     if not assigned:
-        raise InvalidError(f"no partition; {remedy}. assign={text!r}")
+        raise InvalidError(f"no partition; {remedy}. assign={text!r}", code="K139")
     return frozenset(assigned)

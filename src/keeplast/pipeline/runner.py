@@ -1,10 +1,8 @@
 """Spark as a Runner, and the session that it starts. :mod:`keeplast.pipeline.jobs` has its jobs.
 
-Starts a Spark session that is quiet and runs the Python we run on.
-
-The JVM's own output goes to a file of ours and is shown only when the start fails, so that stdout
-stays the caller's. ``local[*]`` without a master; nothing is configured that a cluster's own
-defaults should decide.
+The session is quiet and runs the Python we run on. The JVM's own output goes to a file of ours and
+is shown only when the start fails, so that stdout stays the caller's. ``local[*]`` without a
+master; nothing is configured that a cluster's own defaults should decide.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import sys
 import tempfile
 import threading
@@ -21,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO, TypeVar
 
+import pyspark
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -39,14 +39,21 @@ LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 OUTPUT_MAX = 1 << 20
 """So many characters of the JVM's output are searched for the reason why it did not start."""
 _JAVA_PROBLEM = re.compile(r"(?:Exception|Error): (\S.*)")
+_STANDALONE = "spark://"
+MASTER_SECONDS = 5.0
+"""A master that takes no connection for so long is down: Spark itself would try for a minute."""
+_GIVEN_UP = "stopped SparkContext"
+"""What Spark says where its masters answered nothing in the end, or took no application."""
 
 
 def start_session(master: str | None, cores: int | None) -> SparkSession:
     """Return a session; RefusedError without Java, UnavailableError when Spark does not start.
 
-    ``cores`` applies to ``local`` masters only. Without either, what spark-submit was told counts.
+    ``cores`` applies to ``local`` masters only. Without either, spark-submit's own options count.
     """
     _require_java()
+    if master is not None and master.startswith(_STANDALONE):
+        _require_master(master)
     keeps_submitted = master is None and cores is None and is_submitted()
     chosen = master or f"local[{cores if cores is not None else '*'}]"
     is_local = chosen.startswith("local") and not keeps_submitted
@@ -80,7 +87,8 @@ def start_session(master: str | None, cores: int | None) -> SparkSession:
             output.seek(0)
             raise UnavailableError(
                 f"spark did not start; without --runner spark and --master it is not needed. "
-                f"master={chosen} error={_find_problem(str(error), output.read(OUTPUT_MAX))}"
+                f"master={chosen} error={_find_problem(str(error), output.read(OUTPUT_MAX))}",
+                code="K502",
             ) from error
 
 
@@ -89,8 +97,28 @@ def _find_problem(error: str, output: str) -> str:
 
     ``output`` is what the JVM wrote; its stack traces are left out.
     """
+    if _GIVEN_UP in error:
+        return f"the master takes no application; see that it is of Spark {pyspark.__version__}"
     found = _JAVA_PROBLEM.search(f"{error}\n{output}")
     return found[1] if found is not None else error.strip().partition("\n")[0]
+
+
+def _require_master(master: str) -> None:
+    """Raise UnavailableError where none of the hosts of a standalone master takes a connection."""
+    problem = "no host"
+    for each in master.removeprefix(_STANDALONE).split(","):
+        host, _, port = each.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), MASTER_SECONDS).close()
+        except (OSError, ValueError) as error:
+            problem = getattr(error, "strerror", None) or str(error)
+        else:
+            return
+    raise UnavailableError(
+        "no Spark master answers there; start it, or give the URL that its page shows, or leave "
+        f"--master out. master={master} error={problem.lower()}",
+        code="K502",
+    )
 
 
 def _require_java() -> None:
@@ -99,7 +127,8 @@ def _require_java() -> None:
     if found is None:
         raise RefusedError(
             "java was not found, and Spark needs version 17 or newer: install it (Debian: "
-            "openjdk-17-jre-headless), set JAVA_HOME, or leave --runner spark and --master out"
+            "openjdk-17-jre-headless), set JAVA_HOME, or leave --runner spark and --master out",
+            code="K501",
         )
 
 
@@ -133,7 +162,7 @@ class SparkRunner:
     def __init__(self, master: str | None = None, cores: int | None = None) -> None:
         """Choose the cluster; InvalidError for fewer than one core."""
         if cores is not None and cores < 1:
-            raise InvalidError(f"at least one core is needed. cores={cores}")
+            raise InvalidError(f"at least one core is needed. cores={cores}", code="K104")
         self._master = master
         self._cores = cores
         self._spark: SparkSession | None = None
@@ -171,7 +200,7 @@ class SparkRunner:
     def __exit__(self, *_: object) -> None:
         """Stop the session, then remove what attempts staged that were still at work.
 
-        The coordinator removes what it finds when a job has ended; an attempt that was cancelled,
+        The coordinator removes what it finds when a job has ended. An attempt that was cancelled,
         or that a speculative one had overtaken, may go on a little longer.
         """
         if self._spark is None:
@@ -252,7 +281,7 @@ class SparkRunner:
         yield from show_states(self._session.sparkContext, parts, show, told)
 
     def _listen(self, roots: Iterable[Path], progressed: Progressed) -> TaskNews:
-        """Return what tells of the jobs of a call, whose executors see ``roots``."""
+        """Return what reports the jobs of a call, whose executors see ``roots``."""
         for root in roots:
             self._probe(root)
         return TaskNews(self._session.sparkContext, progressed)
@@ -278,7 +307,8 @@ class SparkRunner:
         if any(found != token for found in seen):
             raise RefusedError(
                 "an executor does not see the data directory; mount it at the same path on every "
-                f"host. path={root}"
+                f"host. path={root}",
+                code="K506",
             )
         self._probed.add(root)
 

@@ -80,7 +80,7 @@ NAMES = (
     *CLUSTER_NAMES,
 )
 ENDS = ("endingOffsets", "endingTimestamp", "endingGroup")
-"""Options of which a query has one: where it ends."""
+"""The options for where a query ends: it has one of them."""
 STATE_NAMES = (
     "compaction.strategy",
     "compaction.strategy.header",
@@ -164,12 +164,15 @@ class SourceOptions:
         if self.given is not None:
             return self.given
         if self.cluster is not None:
-            raise InvariantError(f"the cluster was not looked at. {self.cluster.where()}")
+            raise InvariantError(
+                f"the cluster was not looked at. {self.cluster.where()}", code="K901"
+            )
         try:
             from keeplast.tier.metadata.stored_logs import open_stored_logs
         except ModuleNotFoundError as error:
             raise InvalidError(
-                f"a store needs more packages; {installing('tier')}. missing={error.name}"
+                f"a store needs more packages; {installing('tier')}. missing={error.name}",
+                code="K134",
             ) from error
         return open_stored_logs(self.store or "", self.object_options, self._wants)
 
@@ -215,7 +218,7 @@ class SourceOptions:
     def chosen(self, directory: DataDirectory, *, waits: bool = False) -> list[PartitionEntry]:
         """Return which partitions of ``directory`` are meant.
 
-        InvalidError when none is, but for somebody who ``waits`` until there is one.
+        InvalidError when none is, but for a caller that ``waits`` until there is one.
         """
         return self.choice.chosen(directory, self.where(), waits=waits)
 
@@ -231,22 +234,26 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
     if path is None and store is None and cluster is None:
         raise InvalidError(
             "no path; give load() a Kafka log.dirs directory or a partition in it, or the option "
-            "store, or bootstrapServers. option=path"
+            "store, or bootstrapServers. option=path",
+            code="K102",
         )
     if path is not None and cluster is not None:
         raise InvalidError(
             f"a live cluster is read instead of a directory; leave one of the two out. path={path} "
-            f"{cluster.where()}"
+            f"{cluster.where()}",
+            code="K101",
         )
     if is_streaming and store is not None:
         raise InvalidError(
             "a stream reads a directory, not a store; read that with spark.read. "
-            f"store={shown_url(store)}"
+            f"store={shown_url(store)}",
+            code="K141",
         )
     if path is not None and store is not None:
         raise InvalidError(
             f"a store is read instead of a directory; leave one of the two out. path={path} "
-            f"store={shown_url(store)}"
+            f"store={shown_url(store)}",
+            code="K101",
         )
     if len(paths) > 1 and options.text("endingGroup", None) is not None:
         options.refuse(
@@ -330,10 +337,13 @@ def _columns(text: str | None) -> tuple[str, ...]:
         if name not in COLUMN_NAMES:
             raise InvalidError(
                 f"no such column; choose from {', '.join(COLUMN_NAMES)}. column={name!r} "
-                f"columns={text!r}"
+                f"columns={text!r}",
+                code="K137",
             )
     if len(set(names)) < len(names):
-        raise InvalidError(f"a column is named twice; name each once. columns={text!r}")
+        raise InvalidError(
+            f"a column is named twice; name each once. columns={text!r}", code="K137"
+        )
     return names
 
 
@@ -348,9 +358,13 @@ def _paths(options: OptionTexts) -> tuple[str, ...]:
     except ValueError:
         found = None
     if not isinstance(found, list) or not found or not all(isinstance(p, str) for p in found):
-        raise InvalidError(f"not a list of directories; give load() a list. paths={text!r}")
+        raise InvalidError(
+            f"not a list of directories; give load() a list. paths={text!r}", code="K140"
+        )
     if path is not None:
-        raise InvalidError(f"give load() all directories in one list. path={path} paths={text}")
+        raise InvalidError(
+            f"give load() all directories in one list. path={path} paths={text}", code="K140"
+        )
     return tuple(found)
 
 
@@ -359,6 +373,7 @@ def _path(text: str) -> Path:
     if scheme is not None and scheme[1] not in ("file", *SCHEMES):
         raise InvalidError(
             "this cannot be read; give a directory that every host has at the same path, or s3://, "
-            f"gs:// or az:// with a bucket. path={text}"
+            f"gs:// or az:// with a bucket. path={text}",
+            code="K116",
         )
     return place_path(text).absolute()

@@ -90,7 +90,7 @@ def own_versions() -> Versions:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What every task of a job is given: the driver's versions, and how to tell progress.
+    """What every task of a job is given: the driver's versions, and how to report progress.
 
     ``share`` is how many tasks may run at once: of a limit on bytes each keeps to that part.
     """
@@ -124,7 +124,7 @@ class Worker:
     ) -> UnitResult:
         """Do one unit of a round in stages; ``key_map`` is the one that the units before filled.
 
-        A group of which everything is noted needs none.
+        A group with everything noted needs none.
         """
         try:
             tools = self._tools(task)
@@ -174,7 +174,7 @@ class Worker:
             yield Failed(place_of(unit), error)
 
     def join(self, task: PartitionTask, run: Run) -> JointRun | None:
-        """Do a run of a round beside the tasks that have the others; None when one gave up."""
+        """Do a run of a round next to the tasks that have the others; None when one gave up."""
         try:
             tools = self._tools(task)
         except CompactionError:
@@ -198,7 +198,8 @@ class Worker:
         if own != self.versions:
             raise RefusedError(
                 f"the executor's codecs differ from the driver's, so its bytes would; install the "
-                f"same versions. driver={self.versions} executor={own}"
+                f"same versions. driver={self.versions} executor={own}",
+                code="K507",
             )
         workspace = _workspaces.get(task.memory_bytes)
         if workspace is None:

@@ -1,32 +1,31 @@
 """``spark.readStream.format("kafka-log")``: follows a directory that grows.
 
 An offset of the stream is Kafka's JSON, ``{"topic": {"0": 23}}``, with the next offset to read of
-every partition, and what tells the log apart (:mod:`.stream_position`). A batch is the ranges
-between two of them, so that a restart from a checkpoint reads the same offsets again and every
-record comes exactly once, in order within its partition.
+every partition, and what identifies the log. A batch is the ranges between two of them. So a
+restart from a checkpoint reads the same offsets again, and every record comes exactly once, in
+order within its partition.
 
 The rules:
 
-1. Nothing above the end is read: the last stable offset where only committed records are wanted,
-   and, unless asked otherwise, the high watermark, because what lies above it may yet be replaced.
+1. Nothing above the end is read. The end is the last stable offset where only committed records are
+   wanted. It is the high watermark too, unless asked otherwise, because what lies above it may yet
+   be replaced.
 2. A partition that appears later is read from its start.
-3. Offsets that are gone before they were read fail the query, unless ``failOnDataLoss`` is false:
-   also those of a partition that appears without its first ones, or that is gone, of a topic that
-   was deleted and made anew, and of a log that was cut below them, while the query ran or before it
-   began again. Gaps that compaction leaves inside a log are no loss.
+3. Offsets that are gone before they were read fail the query, unless ``failOnDataLoss`` is false.
+   So do those of a partition that appears without its first ones, or that is gone. So do those of a
+   topic that was deleted and created again, and of a log that was cut below them. All that counts
+   while the query ran and before it began again. Gaps that compaction leaves inside a log are no
+   loss.
 
-Where a stream stands: the next offset of every partition, and which log that is an offset of.
-
-::
+An offset also says which log it is of::
 
     {"orders": {"0": 23}, "@": {"orders-0": {"topicId": "lFYiyUK3Tr6yiY0SHi2x8Q", "epoch": 4}}}
 
-A name may be used again and an offset be written again; the topic's id and the leader epoch of the
-record before the offset are not. So a stream that begins again from a checkpoint knows a topic that
-was made anew in the meantime, and a log that was cut below the offset and has grown since. The
-rule: **what a log does not say contradicts nothing**; offsets of earlier versions have no ``@``.
-
-No topic can have the name ``@``.
+A name may be used again and an offset be written again. The topic's id and the leader epoch of the
+record before the offset are not. So a stream that begins again from a checkpoint recognises a topic
+that was created again in the meantime. It recognises a log that was cut below the offset and has
+grown since. The rule: **what a log does not say contradicts nothing**; offsets of earlier versions
+have no ``@``. No topic can have the name ``@``.
 """
 
 from __future__ import annotations
@@ -64,14 +63,14 @@ from keeplast.read.log_view import LogView, Wanted, last_epoch
 
 LINEAGE = "@"
 _ID, _EPOCH = "topicId", "epoch"
-_REMEDY = "remove the checkpoint to begin anew"
+_REMEDY = "remove the checkpoint to begin again"
 
 Offsets = dict[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Of which topic an offset is, and in which leader epoch the record before it was written.
+    """The topic of an offset, and the leader epoch of the record before it.
 
     None is not known.
     """
@@ -82,11 +81,11 @@ class Lineage:
     def contradiction(self, now: Lineage) -> str | None:
         """Return why what the log says ``now`` is not what it said then; None where it may be."""
         if None not in (self.topic_id, now.topic_id) and self.topic_id != now.topic_id:
-            return "the topic was deleted and made anew, so that its offsets are others"
+            return "the topic was deleted and made again, so that its offsets are others"
         if None not in (self.epoch, now.epoch) and self.epoch != now.epoch:
             return (
                 "the log was cut below what was read of it and written again, or the topic was "
-                "made anew: the record before the offset is of another leader epoch"
+                "made again: the record before the offset is of another leader epoch"
             )
         return None
 
@@ -136,20 +135,26 @@ def read_position(document: Mapping[str, Any]) -> Position:
     known = document.get(LINEAGE, {})
     names = {str(partition): partition for partition in offsets}
     if not isinstance(known, dict) or not names.keys() >= known.keys():
-        raise InvalidError(f"not what is known of its offsets; {_REMEDY}. offset={text!r}")
+        raise InvalidError(
+            f"not what is known of its offsets; {_REMEDY}. offset={text!r}", code="K142"
+        )
     return Position(offsets, {names[name]: _lineage(said, text) for name, said in known.items()})
 
 
 def _lineage(said: object, text: str) -> Lineage:
     if not isinstance(said, dict):
-        raise InvalidError(f"not what is known of an offset; {_REMEDY}. offset={text!r}")
+        raise InvalidError(
+            f"not what is known of an offset; {_REMEDY}. offset={text!r}", code="K142"
+        )
     topic_id, epoch = said.get(_ID), said.get(_EPOCH)
     try:
         found = None if topic_id is None else decode_id(str(topic_id))
     except CorruptError as error:
-        raise InvalidError(f"{error}; {_REMEDY}. offset={text!r}") from None
+        raise InvalidError(f"{error}; {_REMEDY}. offset={text!r}", code="K142") from None
     if epoch is not None and not is_number(epoch):
-        raise InvalidError(f"not a leader epoch: {epoch!r}; {_REMEDY}. offset={text!r}")
+        raise InvalidError(
+            f"not a leader epoch: {epoch!r}; {_REMEDY}. offset={text!r}", code="K142"
+        )
     return Lineage(found, epoch)
 
 
@@ -207,7 +212,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._require_offset(logs, view, begin.get(view.partition, 0), lineage)
         found = {view.partition for view in views}
         for partition in sorted(begin):
-            # Its end is not known any more, so nobody can say that all of it was read.
+            # Its end is not known any more, so it is not known whether all of it was read.
             if partition not in found and self._options.choice.covers(partition):
                 self._lose(f"the partition is gone. partition={partition}")
         target = self._ends(views) if self._target is None else self._target
@@ -290,7 +295,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _require_offset(self, logs: Logs, view: LogView, offset: int, lineage: Lineage) -> None:
         """Raise InvalidError when the log does not have ``offset``, unless loss is accepted.
 
-        Nor has it one of another log of the same name, as ``lineage`` tells.
+        Nor has it one of another log of the same name, as ``lineage`` shows.
         """
         if not self._options.fails_on_loss:
             return
@@ -309,17 +314,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lose(self, what: str) -> None:
         if self._options.fails_on_loss:
             raise InvalidError(
-                f"{what} Set failOnDataLoss=false to go on without it. {self._options.where()}"
+                f"{what} Set failOnDataLoss=false to go on without it. {self._options.where()}",
+                code="K143",
             )
 
 
 def _limit(starts: Offsets, ends: Offsets, count: int, *, after: TopicPartition | None) -> Offsets:
     """Return ends that are together at most ``count`` offsets above the starts.
 
-    Every partition gets an equal share, and what one does not need goes to the others; at least
-    one offset is given while there is any. Where there are fewer offsets than partitions, those
-    behind ``after`` come first, so that each has its turn however fast the others grow. A query
-    that was started anew begins somewhere that its offsets say.
+    Every partition gets an equal share, and what one does not need goes to the others; at least one
+    offset is given while there is any. Where there are fewer offsets than partitions, those later
+    than ``after`` come first, so that each has its turn however fast the others grow. A query that
+    was started again begins somewhere that its offsets say.
     """
     limited = dict(starts)
     waiting = [p for p in _in_turn(ends, after) if ends[p] > starts[p]]
@@ -337,5 +343,5 @@ def _limit(starts: Offsets, ends: Offsets, count: int, *, after: TopicPartition 
 
 
 def _in_turn(position: Offsets, after: TopicPartition | None) -> list[TopicPartition]:
-    """Return the partitions in order, those behind ``after`` first."""
+    """Return the partitions in order, those later than ``after`` first."""
     return sorted(position, key=lambda p: (after is not None and p <= after, p))

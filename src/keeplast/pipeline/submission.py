@@ -1,6 +1,6 @@
 """Says whether spark-submit started this process, without pyspark, so that any command may ask.
 
-spark-submit has then started the JVM, with the master and all else that it was told.
+spark-submit has then started the JVM, with the master and all else that it was given.
 """
 
 from __future__ import annotations

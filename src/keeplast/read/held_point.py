@@ -1,16 +1,16 @@
-"""What has to stay of a log so that its states as of a point, and of every later one, can be told.
+"""What has to stay of a log so that its states as of a point, and of every later one, can be read.
 
-The rule, for every place: **the states as of a point and later can be told as long as nothing is
-cleaned from the limit on, and the limit is where the first transaction begins that is in flight at
-the point**. One that is in flight at a later point, too, begins there or behind. A cleaner that
-went further could believe how one of them ended.
+The rule, for every place: **the states as of a point and later can be read as long as nothing is
+cleaned from the limit on. The limit is where the first transaction begins that is in flight at the
+point**. One that is in flight at a later point, too, begins there or above. A cleaner that went
+further could believe how one of them ended.
 
-A later reader must see that it is so. It believes a producer snapshot between what was cleaned and
-the point; where none would lie there, the limit is at the last one in front, and where there is
-none either nothing can be kept.
+A later reader must see that it is so. It believes a producer snapshot between the cleaned part and
+the point. Where none would lie there, the limit is at the last one below; where there is none
+either nothing can be kept.
 
-A point whose state is gone by now cannot be kept. Who asks for the end of what is decided gets the
-first point behind it that can: behind the markers of what was believed.
+A point whose state is gone by now cannot be kept. A caller that asks for the end of what is decided
+gets the first point above it that can: above the markers of what was believed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,10 @@ def keep_point(
 ) -> KeptPoint:
     """Return how the states from ``point`` on are kept.
 
-    ``is_noted`` says that nothing is cleaned without being written down before, so that the end of
-    the log is kept without a look at what lies in front of it. InvalidError for an offset that the
-    log does not have, or that is not replicated; RefusedError where the state as of the point
-    cannot be told any more; UnavailableError, unless the point is the end, while a round is half
-    done.
+    ``is_noted`` says that nothing is cleaned without being written down before. Then the end of the
+    log is kept without a look at the records below it. InvalidError for an offset that the log does
+    not have, or that is not replicated. RefusedError where the state as of the point can no longer
+    be read. UnavailableError, unless the point is the end, while a round is half done.
     """
     if point.offset is not None:
         end = view.end_for(committed=False, replicated=True)
@@ -61,8 +60,8 @@ def keep_again(
 ) -> KeptPoint:
     """Return what is kept of ``kept``, which was found for ``point``, of a log that went on.
 
-    The limit is the same; the point may lie further behind where it was where the log ended. Errors
-    as for :func:`keep_point`.
+    The limit is the same. The point may lie higher, where it was the log's end. Errors as for
+    :func:`keep_point`.
     """
     if point.time_ms is not None:
         again = _keep_time(view, point.time_ms, files, clock)
@@ -78,7 +77,8 @@ def require_offset(partition: TopicPartition, offset: int, *, log_start: int, en
     if not log_start <= offset <= end:
         raise InvalidError(
             "the log has no state as of this offset; give one from where it starts to where it "
-            f"ends. offset={offset} log_start={log_start} log_end={end} partition={partition}"
+            f"ends. offset={offset} log_start={log_start} log_end={end} partition={partition}",
+            code="K150",
         )
 
 
@@ -97,7 +97,8 @@ def keep_offset(view: LogView, offset: int, files: FileSystem, clock: Clock) -> 
         raise UnavailableError(
             "whether the state as of this offset stays is not known while "
             f"{round_end_words(view.path)}. Add the hold after that, or hold the log as of now. "
-            f"partition={view.partition} offset={offset}"
+            f"partition={view.partition} offset={offset}",
+            code="K604",
         )
     require_no_signs(view, offset, cleaned_to, files, clock)
     found = find_in_flight(view, offset, cleaned_to, files, clock)
@@ -108,7 +109,7 @@ def keep_offset(view: LogView, offset: int, files: FileSystem, clock: Clock) -> 
 def keep_end(
     view: LogView, at: int, files: FileSystem, clock: Clock, *, is_noted: bool = False
 ) -> KeptPoint:
-    """Return how the states from the first point on are kept that lies at ``at`` or behind it.
+    """Return how the states from the first point on are kept that lies at ``at`` or above it.
 
     ``at`` is where what is decided ended. A round that is half done is taken for one that goes as
     far as any may, and believes all that has ended by now. Errors as for :func:`keep_point`.
@@ -134,8 +135,8 @@ def _keep_time(
 ) -> KeptPoint:
     """Return how states as of a time in ms since 1970, and later, are kept.
 
-    So is the last record that belongs to it: without one between what was cleaned and the point,
-    nobody would know that the time lies there.
+    So is the last record that belongs to it. Without one between the cleaned part and the point,
+    nothing would show that the time lies there.
     """
     found = first_offset_from(view, time_ms + 1, files, clock)
     end = view.end_for(committed=False, replicated=True)
@@ -150,14 +151,15 @@ def _keep_time(
 
 
 def _require_time_kept(view: LogView, offset: int, files: FileSystem, clock: Clock) -> None:
-    """Raise RefusedError when the log is cleaned up to the first record behind a time."""
+    """Raise RefusedError when the log is cleaned up to the first record after a time."""
     listing = settled_partition(view.path, files, clock, if_empty=view.log_start)
     cleaned_to = said_end(view.partition, listing, files)
     if cleaned_to is not None and view.log_start < cleaned_to and offset <= cleaned_to:
         raise RefusedError(
-            "the log was cleaned up to the first record behind this time, and when the record in "
-            "front of that goes, nobody knows any more that the time lies there. Hold the offset, "
-            f"or the log as of now. offset={offset} partition={view.partition} path={view.path}"
+            "the log was cleaned up to the first record after this time. When the record before "
+            "it goes, the place of this time is not known any more. Hold the offset, or the log "
+            f"as of now. offset={offset} partition={view.partition} path={view.path}",
+            code="K604",
         )
 
 
@@ -169,10 +171,11 @@ def _kept(view: LogView, offset: int, found: InFlight, cleaned_to: int | None) -
         return KeptPoint(offset, limit)
     if found.snapshot is None and cleaned_to is not None and view.log_start < cleaned_to:
         raise RefusedError(
-            "no producer snapshot lies between what was cleaned and this point, so that readers "
-            "will not know which transactions are in flight there; add the hold when a further "
-            "segment is closed, or copied with its snapshot. "
-            f"cleaned_to={cleaned_to} offset={offset} partition={view.partition} path={view.path}"
+            "no producer snapshot lies between the cleaned part and this point, so that readers "
+            "will not know which transactions are in flight. Add the hold when a further segment "
+            f"is closed, or copied with its snapshot. cleaned_to={cleaned_to} offset={offset} "
+            f"partition={view.partition} path={view.path}",
+            code="K604",
         )
     return KeptPoint(
         offset, min(limit, view.log_start if found.snapshot is None else found.snapshot)

@@ -84,6 +84,7 @@ def _window(
                 position=position,
                 expected=f"{SIZE_MIN} to {BATCH_BYTES_MAX - _PREFIX.size}",
                 found=size,
+                code="K215",
             )
         if length + whole > len(data):
             if length:
@@ -95,6 +96,7 @@ def _window(
                     position=position,
                     expected=f"{whole} bytes",
                     found=f"{stop - position} bytes",
+                    code="K215",
                 )
             return _read(handle, position, whole)
         length += whole
@@ -105,6 +107,7 @@ def _window(
             position=position,
             expected=f"at least {_PREFIX.size} bytes",
             found=f"{stop - position} bytes",
+            code="K215",
         )
     return data[:length]
 

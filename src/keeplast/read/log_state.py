@@ -1,25 +1,24 @@
 """The state of a log: the record of every key that wins, without those that delete.
 
-What a cleaner would leave of the whole range, had every tombstone expired; nothing is written. Two
-passes: the first learns the offset of each key's winner, the second reads what lies there, and
-skips batches where nothing does. Records without a key belong to no state.
+A cleaner would leave the same of the whole range, had every tombstone expired; nothing is written.
+Two passes: the first learns the offset of each key's winner, the second reads the winners, and
+skips batches without one. Records without a key belong to no state. The passes may be cut by
+offsets and run anywhere, because nothing but hashes goes into the first and nothing but offsets
+into the second.
 
-The passes may be cut by offsets and run anywhere (:mod:`keeplast.read.log_state`), because
-nothing but hashes goes into the first and nothing but offsets into the second.
+A log that is cleaned between the passes may have lost a winner that a record above the range
+supersedes. A reader that goes on from the range's end gets that record. For all others a split
+names its segments, and reading ends with an error when that may have happened.
 
-A log that is cleaned between the passes may have lost a winner that a record behind the range
-supersedes; whoever goes on reading from the range's end gets that record. For everybody else a
-split names its segments, and reading ends with an error when that may have happened.
-
-The state of a large log in parts: ranges of its offsets, read side by side.
+The state of a large log comes in parts: ranges of its offsets, read side by side.
 
     index   a part    -> its keys, to one map or to hash buckets
     winner  a bucket  -> the offsets of its winners, by part
     show    a part    -> the records at those offsets, as columns
 
 A part is a function of itself and of the log; it may be read anywhere, twice, in any order. The
-stages are those of a round (:mod:`keeplast.rewrite.units`), but nobody holds still a log that is
-read: answers are offsets, which mean the same whatever becomes of the segments in between. Threads
+stages are those of a round (:mod:`keeplast.rewrite.units`), but a log that is read does not hold
+still. Answers are offsets, which mean the same whatever becomes of the segments in between. Threads
 fill one map; tasks that share no memory send keys to buckets as shape ``bucket`` does.
 """
 
@@ -79,11 +78,10 @@ def read_state(
     """Yield the winners among the records of ``split`` that have a value, in offset order.
 
     With ``deletes`` also those without. They rank as ``topic`` says. Of those, only what ``shown``
-    wants; it does not change who wins.
-    A key map needs 24 to 36 bytes a key of what is shown, 32 to 48 where versions rank, and the
-    offsets of winners 8 more. Where it would grow beyond ``key_bytes_max`` the state comes in
-    several rounds, each of which reads the rest of the log once more.
-    ``progressed`` hears the bytes of both passes. Errors as for
+    wants; it does not change who wins. A key map needs 24 to 36 bytes a key of what is shown, 32 to
+    48 where versions rank, and the offsets of winners 8 more. Where it would grow beyond
+    ``key_bytes_max`` the state comes in several rounds. Each of them reads the rest of the log once
+    more. ``progressed`` hears the bytes of both passes. Errors as for
     :func:`keeplast.read.record_source.read_records` and, at the end, of
     :func:`keeplast.read.state_end.require_uncleaned`.
     """
@@ -224,7 +222,7 @@ class StateReader:
                 yield window, part, piece
 
     def _listen(self, read_bytes: int) -> None:
-        """Tell that work goes on: what is read once more is no progress."""
+        """Report that work goes on: bytes that are read once more are no progress."""
         if self.progressed is not None:
             self.progressed(0)
 
@@ -285,7 +283,8 @@ def _drop_batches_without(winners: Winners, window: Window) -> int:
 class CutState:
     """What all parts of one state share; ``firsts`` are the first offsets of the parts, ascending.
 
-    ``number`` tells it from others of a call. Without shared memory, keys go to ``buckets``.
+    ``number`` distinguishes it from others of a call. Without shared memory, keys go to
+    ``buckets``.
     """
 
     number: int

@@ -2,17 +2,16 @@
 
 Looking takes no lock and changes nothing, so the log may be written, rolled and cleaned meanwhile.
 The rule that follows: a directory in which segments are being swapped is not looked at, since some
-are missing from it for a moment; :mod:`keeplast.log.readers` waits until that is over.
+are missing from it for a moment. The reader waits until that is over: :mod:`keeplast.log.readers`.
 
 Answers to ``UnifiedLog.fetchOffsetSnapshot`` and ``LocalLog.read``.
 
-Which parts of a log have to be read for some offsets and times, and how they are shared out.
+A look may also choose which parts of a log have to be read for some offsets and times, and share
+them out. That may only leave out what cannot match: a range is never narrower than what is wanted.
 
-Everything here may only leave out what cannot match: a range is never narrower than what is wanted.
-
-* Offsets: the offset index tells from which byte on to read, and at which to stop.
-* Times from below: what lies up to the last entry of the time index that is too early is left out.
-  Behind the last entry of all a closed segment has nothing later, when the index is whole. One that
+* Offsets: the offset index says from which byte on to read, and at which to stop.
+* Times from below: records up to the last entry of the time index that is too early are left out.
+  After the last entry of all a closed segment has nothing later, when the index is whole. One that
   has lost its end says the same, so the batches there are looked at, as far as TAIL_BYTES_MAX.
 * Times from above prune nothing. Producers set timestamps, so any batch may hold an early one.
 """
@@ -71,9 +70,9 @@ class LogView:
 
     ``log_start`` is inclusive. ``log_end``, ``high_watermark`` (None: no checkpoint has one) and
     ``last_stable`` (where the first open transaction begins, else the log end) are exclusive.
-    ``topic_id`` tells the topic from one of the same name that was made later; None: not known.
-    ``torn`` says which unfinished batch the log ends in front of; None where it ends with a whole
-    one.
+    ``topic_id`` distinguishes the topic from one of the same name that was made later; None: not
+    known. ``torn`` says which unfinished batch the log ends in front of; None where it ends with a
+    whole one.
     """
 
     partition: TopicPartition
@@ -140,8 +139,8 @@ def look_at_log(
     """Return what readers may see of a partition now.
 
     Raises CorruptError and RefusedError as the survey of a round does, and where the log does not
-    end where its files do (:mod:`keeplast.log.log_end`), UnavailableError when the directory does
-    not hold still. Who ``accepts_loss`` reads a log that ends below its high watermark, too.
+    end where its files do (:mod:`keeplast.log.log_end`). UnavailableError when the directory does
+    not hold still. With ``accepts_loss`` a log that ends below its high watermark is read, too.
     """
     for _ in range(TRIES_MAX - 1):
         try:
@@ -159,7 +158,7 @@ def _look(
     clock: Clock,
     accepts_loss: bool,
 ) -> LogView:
-    # Before the segments are listed: those of a topic that is made anew meanwhile then count as a
+    # Before the segments are listed: those of a topic that is made again meanwhile then count as a
     # change, and never as the old topic's.
     topic_id = read_topic_id(path, files)
     known_start = checkpoints.log_start.get(partition, 0)
@@ -238,8 +237,9 @@ def _indexes(
 
 
 TAIL_BYTES_MAX = 1 << 20
-"""So much of a segment is looked at behind the last entry of its time index; more is not left out
-but read, by whoever reads the rest."""
+"""So much of a segment is looked at after the last entry of its time index. More is not left out:
+the reader of the rest reads it.
+"""
 TAIL_WINDOW_BYTES = 64 << 10
 
 
@@ -285,14 +285,13 @@ class SegmentsSeen:
 class Split:
     """One task's part of a partition.
 
-    Offsets, not bytes: segments may be rolled and replaced until it is read. With
-    ``must_be_whole`` the log must still reach over all of ``wanted`` by then: what retention or a
-    truncation took meanwhile is an error and not a shorter result. With ``segments`` it is of a
-    state, and an error as well when a cleaner has gone past its end
-    (:mod:`keeplast.read.state_end`). ``hides_aborted`` leaves out the data of aborted
-    transactions; with ``decided_before`` no marker at or behind that offset counts, and data that
-    is undecided then is left out too. A log that must be whole must also still be of the topic
-    ``topic_id``.
+    Offsets, not bytes: segments may be rolled and replaced until it is read. With ``must_be_whole``
+    the log must still reach over all of ``wanted`` by then: what retention or a truncation took
+    meanwhile is an error and not a shorter result. With ``segments`` it is of a state, and an error
+    as well when a cleaner has gone past its end (:mod:`keeplast.read.state_end`). ``hides_aborted``
+    leaves out the data of aborted transactions; with ``decided_before`` no marker at or above that
+    offset counts, and data that is undecided then is left out too. A log that must be whole must
+    also still be of the topic ``topic_id``.
     """
 
     partition: TopicPartition
@@ -404,7 +403,7 @@ def _offset_of_time(segment: SeenSegment, first_ms: int, files: FileSystem) -> i
 def _has_later(segment: SeenSegment, first: int, first_ms: int, files: FileSystem) -> bool:
     """Say whether a closed segment may have a record from offset ``first`` and ``first_ms`` on.
 
-    Of one that was replaced or cannot be read it is not known: whoever reads it will see.
+    Of one that was replaced or cannot be read it is not known: its reader will see.
     """
     start, stop = byte_range(segment, first, segment.end_offset)
     if stop - start > TAIL_BYTES_MAX:

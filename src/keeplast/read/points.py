@@ -1,21 +1,17 @@
 """Points that a state may be of: a time, what a group has committed, what lies elsewhere.
 
-Points of a log that lie behind what is here of it, as behind what a remote tier has.
+The rule of points above the end of what is here, as above what a remote tier has: records elsewhere
+are never taken for absent ones. An offset above the end here is no mistake, and a time that nothing
+here is later than may lie elsewhere: both are refused.
 
-The rule: what is elsewhere is never taken for what is not there. An offset behind what is here is
-no mistake, and a time that nothing here is later than may lie elsewhere: both are refused.
+The committed offsets of a consumer group come from the ``__consumer_offsets`` logs of the directory
+that the log is in, or from brokers. An offset that may not be this log's makes no point: it is
+refused, and never taken for nothing committed.
 
-What a consumer group has committed, as the point that a state is of.
-
-By the ``__consumer_offsets`` logs of the directory that the log is in, or by brokers. An offset of
-which it is not sure that it is this log's makes no point: it is refused, and never taken for
-nothing committed.
-
-The offset at which a log stood at a time: that of the first record with a later timestamp.
-
-Producers set timestamps, and clocks differ: a record in front of that offset may be younger, and
-one behind it older. So it is an approximation, unless the broker dates records (LogAppendTime).
-Markers count, as brokers date them. Answers to ``UnifiedLog.fetchOffsetByTimestamp``.
+The offset at which a log stood at a time is that of the first record with a later timestamp.
+Producers set timestamps, and clocks differ: a record below that offset may be younger, and one
+above it older. So it is an approximation, unless the broker dates records (LogAppendTime). Markers
+count, as brokers date them. Answers to ``UnifiedLog.fetchOffsetByTimestamp``.
 """
 
 from __future__ import annotations
@@ -50,19 +46,21 @@ def require_here(view: LogView, behind: str, what: str, end_offset: int) -> None
     """
     if behind and end_offset > view.log_end:
         raise RefusedError(
-            f"the state as of this offset cannot be told from here: {behind}. Give an offset "
-            f"up to where it ends. {what}={end_offset} partition={view.partition} "
-            f"log_end={view.log_end}"
+            f"the state as of this offset cannot be given from here: {behind}. Give an offset up "
+            f"to where it ends. {what}={end_offset} partition={view.partition} "
+            f"log_end={view.log_end}",
+            code="K152",
         )
 
 
 def require_later(view: LogView, behind: str, what: str, time_ms: int, found: int | None) -> None:
-    """Raise RefusedError for a time of which no later record was ``found`` where a log goes on."""
+    """Raise RefusedError for a time without a later record ``found`` where a log goes on."""
     if behind and found is None:
         raise RefusedError(
             "nothing here is later than this time, and what is may be elsewhere: "
             f"{behind}. Give an earlier time, or an offset. {what}={time_ms} "
-            f"partition={view.partition} log_end={view.log_end}"
+            f"partition={view.partition} log_end={view.log_end}",
+            code="K152",
         )
 
 
@@ -70,7 +68,7 @@ class GroupPoint:
     """The offsets of one group in the data directory ``root``, read once.
 
     ``name`` is what errors call the argument that gave the group. With ``brokers`` they are asked,
-    and no file tells; ``where`` says in errors what is read, by default the directory.
+    and no file; ``where`` says in errors what is read, by default the directory.
     """
 
     def __init__(
@@ -97,7 +95,7 @@ class GroupPoint:
         """Return what it has committed of the log in ``path``, which ends at ``log_end``.
 
         RefusedError for an offset of a topic that was deleted, one beyond the log end, and one that
-        is not understood, or not told.
+        is not understood, or not reported.
         """
         topic_id = read_topic_id(path, self._files)
         each = self._asked(partition, topic_id, log_end)
@@ -105,7 +103,8 @@ class GroupPoint:
             raise RefusedError(
                 f"the group's offsets make no checkpoint: it {absence_words(each)}; leave the "
                 f"partition out, or give the offset itself. {self._name}={self._group!r} "
-                f"partition={partition} {self._where}"
+                f"partition={partition} {self._where}",
+                code="K154",
             )
         return each
 
@@ -115,7 +114,7 @@ class GroupPoint:
         if self._found is not None:
             return waited_group(self._group, partition, self._found, topic_id, log_end)
         if self._brokers is None:
-            raise InvariantError("a group's offsets are told by files or by brokers")
+            raise InvariantError("a group's offsets come from files or from brokers", code="K901")
         (each,) = self._brokers.waited(partition, [self._group], topic_id, self._clock.now_ms())
         return each
 
@@ -131,7 +130,8 @@ class GroupPoint:
         return InvalidError(
             "the group has no committed offset for what was chosen: it "
             f"{'; '.join(sorted(words)) or 'was asked for no partition'}. "
-            f"{self._name}={self._group!r} {self._where}"
+            f"{self._name}={self._group!r} {self._where}",
+            code="K154",
         )
 
 

@@ -2,23 +2,21 @@
 
 The rules that make every record come exactly once, in offset order:
 
-1. What has been read is an offset. Segments are looked up anew, from that offset on, whenever one
-   that was listed is no longer there; a file that is open stays readable whatever happens to its
-   name.
-2. A batch is read by the first look that finds it whole: what follows the tail is never read.
+1. Progress is an offset. Segments are looked up again, from that offset on, whenever one that was
+   listed is no longer there. A file that is open stays readable whatever happens to its name.
+2. A batch is read by the first look that finds it whole: nothing after the tail is ever read.
 3. An index may belong to the segment's successor for a moment, or for good where a directory was
-   copied or restored in pieces. Bytes chosen by it that turn out not to be batches, or to begin or
-   end elsewhere than it says, are read again without it, once.
+   copied or restored in pieces. Bytes chosen by it may turn out not to be batches, or to begin or
+   end elsewhere than it says. They are read again without it, once.
 4. Where all of a split must be there, each look compares where the log starts and ends with it.
-   The log start is asked for after the names were listed: whoever removes records raises it first,
-   so a listing that lacks them never goes with a log start from before.
+   The log start is asked for after the names were listed. A process that removes records raises it
+   first, so a listing that lacks them never goes with a log start from before.
 5. Data is judged by markers that are looked for later. They are sure to be there only as long as
-   the data is, so a window counts if its segment still lies where it was read; else it is looked up
-   anew (1).
+   the data is. So a window counts if its segment still lies where it was read; else it is looked
+   up again (1).
 
-Collects records into columns of bounded size, whatever windows they come from.
-
-What is handed out belongs to the receiver: each :class:`RecordColumns` has arrays of its own.
+Records are collected into columns of bounded size, whatever windows they come from. Each
+:class:`RecordColumns` that is handed out has arrays of its own, and belongs to the receiver.
 """
 
 from __future__ import annotations
@@ -150,7 +148,7 @@ class ColumnCollector:
                 yield from self.finish()
 
     def finish(self) -> Iterator[RecordColumns]:
-        """Yield what has been collected, if anything, and start anew."""
+        """Yield what has been collected, if anything, and start empty."""
         full = self._columns
         full.rows, full.headers = self._cursor[[a.ROWS, a.HEADER_ROWS]].tolist()
         self._columns = self._fresh()
@@ -174,7 +172,7 @@ def read_records(
 
     Data of aborted transactions is left out where ``split.hides_aborted``. CorruptError where a
     batch cannot be read or has a wrong CRC, and where the active segment is damaged in front of
-    whole batches, UnavailableError when the directory does not hold still, ConflictError when the
+    whole batches. UnavailableError when the directory does not hold still, ConflictError when the
     split must be whole and the log no longer is.
     """
     collector = ColumnCollector()
@@ -259,7 +257,8 @@ def read_wanted(
             tries += 1
             if tries >= TRIES_MAX:
                 raise UnavailableError(
-                    f"segments vanish faster than they can be read. path={split.path} offset={at}"
+                    f"segments vanish faster than they can be read. path={split.path} offset={at}",
+                    code="K234",
                 ) from error
 
 
@@ -277,11 +276,12 @@ def _list(
 
 
 def _require_start(split: Split, listing: PartitionFiles, files: FileSystem, at: int) -> None:
-    """Raise ConflictError when the log starts behind ``at``, still to be read, or is another's."""
+    """Raise ConflictError when the log starts above ``at``, still to be read, or is another's."""
     if was_made_anew(split.topic_id, split.path, files):
         raise ConflictError(
-            "the topic was deleted and made anew since reading was planned; read again. "
-            f"path={split.path}"
+            "the topic was deleted and made again since reading was planned; read again. "
+            f"path={split.path}",
+            code="K233",
         )
     starts = read_checkpoint(files, split.path.parent, LOG_START_CHECKPOINT)
     log_start = max(starts.get(split.partition, 0), listing.segments[0].base_offset)
@@ -294,7 +294,8 @@ def _explain_loss(split: Split, found: str) -> ConflictError:
         "the log no longer has records that were there when reading was planned; retention or a "
         "truncation took them. Read again from what there is, or set failOnDataLoss=false to go "
         f"on without them. path={split.path} first_offset={split.wanted.first_offset} "
-        f"end_offset={split.wanted.end_offset} {found}"
+        f"end_offset={split.wanted.end_offset} {found}",
+        code="K143",
     )
 
 

@@ -1,35 +1,34 @@
-"""Whether the state of a log at an offset can be told, and whether it still could after reading.
+"""Whether the state of a log at an offset can be read, and whether it still could after reading.
 
 A cleaner removes a record because of another one below the end of its round. So a log that was
-cleaned to C still has its state as of C and of every later offset, and of no earlier one: there the
-records that were final then may be gone, while what replaced them lies behind the end.
+cleaned to C still has its state as of C and of every later offset, and of no earlier one. The
+records that were final at an earlier one may be gone, while those that replaced them lie above it.
 
-How far a log was cleaned is said by the cleaner's checkpoint, which is written at a round's end.
-Until then, and behind a crash, it is said by what our rounds write down before they replace
-anything (:mod:`keeplast.log.checkpoints`). A copy without these files, and a broker that crashed in
-between, leave a log that was cleaned further than anybody says. Then, as a rule, offsets are
-missing: brokers assign every one, and nobody but a cleaner takes one away. So unless the end is
-where a reader may read to, which no cleaner passes, nothing may be missing from what is said to be
-clean on, no batch may have a delete horizon there, and no round may be half done. What is left is a
-broker's crash between swap and checkpoint whose round took nothing but from the clean section.
+The cleaner's checkpoint, which is written at a round's end, says how far a log was cleaned. Until
+then, and after a crash, notes say it: our rounds write them before they replace anything
+(:mod:`keeplast.log.checkpoints`). A copy without these files, and a broker that crashed in between,
+leave a log that was cleaned further than any file says. Then, as a rule, offsets are missing:
+brokers assign every one, and only a cleaner takes one away. So there are three conditions, unless
+the end is where a reader may read to, which no cleaner passes. From the end of the part that is
+said to be clean on nothing may be missing, and no batch may have a delete horizon. And no round may
+be half done. One case is left: a broker's crash between swap and checkpoint whose round took
+nothing but from the clean section.
 
-Transactions count as they were decided at the offset. A cleaner goes by how they ended, so one that
-was in flight there may have cost what was final without it: :mod:`keeplast.read.state_end`.
+Transactions count as they were decided at the offset. A transaction is in flight at an offset when
+it begins below it and its marker lies at or above it. A state as of that offset does not have it.
+Two things follow:
 
-Which transactions are in flight at an offset: begun in front of it, their marker behind it.
+* A reader that goes on from the state reads again from where the first of them begins. Otherwise no
+  reader would get its records below the offset.
+* A cleaner believed a transaction that is committed by now, also where its data lies in the cleaned
+  part and its marker above the offset. The records that were final without it are gone, and so is
+  the state.
 
-A state as of that offset does not have them. Two things follow:
-
-* Who goes on from the state reads again from where the first of them begins, or its records in
-  front of the offset would be in nobody's hands.
-* A cleaner believed a transaction that is committed by now, also where its data lies in what was
-  cleaned and its marker behind the offset: what was final without it is gone, and so is the state.
-
-The second can only happen to a transaction that began below where the log was cleaned to. Who had
-one open there is told by a producer snapshot from between there and the offset; brokers write one
-where a segment begins. Without one a producer may have had one until its first marker behind there,
-unless its sequence begins behind there: data in front of it may have been superseded, or deleted,
-and leave no trace.
+The second can only happen to a transaction that began below where the log was cleaned to. A
+producer snapshot from between there and the offset says which producers had one open there; brokers
+write one where a segment begins. Without one a producer may have had one until its first marker
+above there, unless its sequence begins above there. Earlier data of it may have been superseded, or
+deleted, and leave no trace.
 """
 
 from __future__ import annotations
@@ -70,11 +69,11 @@ class InFlight:
     """The transactions that are in flight at an offset.
 
     ``first_offset`` is where the earliest of them begins, as far as it has left data; None without
-    one. ``believed_to`` is behind the last marker of those that a cleaner may have believed though
-    they are undecided at the offset; None without one, and then the state can be told.
-    ``snapshot`` is the offset of the producer snapshot from which on they were followed; None where
-    there was none, so that it was from the log start. ``has_producers`` says that there was one at
-    all, in the snapshot or behind it.
+    one. ``believed_to`` is after the last marker of those that a cleaner may have believed though
+    they are undecided at the offset. None without one, and then the state can be read. ``snapshot``
+    is the offset of the producer snapshot from which on they were followed. None where there was
+    none, so that it was from the log start. ``has_producers`` says that there was one at all, in
+    the snapshot or above it.
     """
 
     first_offset: int | None
@@ -88,8 +87,8 @@ def find_in_flight(
 ) -> InFlight:
     """Return what is in flight at ``end_offset`` of a log that was cleaned to ``cleaned_to``.
 
-    None was never cleaned, as far as anybody says; otherwise it is at most ``end_offset``. Reads
-    headers: up to there from the newest snapshot behind what was cleaned, without one from the log
+    None was never cleaned, as far as any file says; otherwise it is at most ``end_offset``. Reads
+    headers: up to there from the newest snapshot above the cleaned part, without one from the log
     start; to the log end where that may matter. CorruptError as for a round.
     """
     first = max(view.log_start, cleaned_to or 0)
@@ -121,10 +120,10 @@ def _believed_to(
     files: FileSystem,
     clock: Clock,
 ) -> int | None:
-    """Return the offset behind the last COMMIT, from ``end_offset`` on, that is the first marker of
+    """Return the offset after the last COMMIT, from ``end_offset`` on, that is the first marker of
     a suspect from ``start`` on; None without one.
 
-    ``suspects`` None are all producers whose transaction does not begin behind ``start`` for sure.
+    ``suspects`` None are all producers, but those whose transaction surely begins above ``start``.
     """
     seen: set[int] = set()
     found = None
@@ -164,7 +163,7 @@ def _newest_snapshot(
 ) -> tuple[int | None, Sequence[ProducerEntry]]:
     """Return from where in [first, end] to follow the producers, and who they are there.
 
-    None, and nobody, without a snapshot in that range.
+    None, and no producers, without a snapshot in that range.
     """
     for segment in reversed(view.segments):
         at = segment.base_offset
@@ -215,7 +214,8 @@ def end_of_state(
     if end_offset is not None and as_of_ms is not None:
         raise InvalidError(
             f"one point at a time; leave end_offset or as_of_ms out. end_offset={end_offset} "
-            f"as_of_ms={as_of_ms}"
+            f"as_of_ms={as_of_ms}",
+            code="K101",
         )
     if as_of_ms is not None:
         found = first_offset_from(view, as_of_ms + 1, files, clock)
@@ -225,7 +225,8 @@ def end_of_state(
         raise InvalidError(
             "the log does not have this offset; it was deleted or never written. Choose one that "
             f"it has. end_offset={end_offset} log_start={view.log_start} log_end={view.log_end} "
-            f"path={view.path}"
+            f"path={view.path}",
+            code="K150",
         )
     end = min(end_offset, latest)
     require_state_at(view, end, latest=latest, files=files, clock=clock)
@@ -241,12 +242,12 @@ def require_state_at(
     clock: Clock,
     committed: bool = True,
 ) -> int:
-    """Return from which offset on to read behind the state of [log start, ``end_offset``).
+    """Return from which offset on to read after the state of [log start, ``end_offset``).
 
     That is ``end_offset``, or where the first transaction begins that is undecided there.
-    RefusedError when that state cannot be told (any more). ``latest`` is the end of what the reader
-    may read, which sees all records unless only the ``committed``. The headers of all batches
-    behind the cleaner's checkpoint are read where ``end_offset`` lies below ``latest``.
+    RefusedError when that state cannot be read (any more). ``latest`` is the end of what the reader
+    may read. The reader sees all records unless only the ``committed``. The headers of all batches
+    above the cleaner's checkpoint are read where ``end_offset`` lies below ``latest``.
     """
     listing = settled_partition(view.path, files, clock, if_empty=view.log_start)
     cleaned_to = require_in_front_of_cleaner(view.partition, listing, end_offset, files)
@@ -256,8 +257,9 @@ def require_state_at(
     if is_being_cleaned(listing):
         ends = round_end_words(view.path)
         raise RefusedError(
-            f"the state as of an earlier offset cannot be told while {ends}. Read it behind that, "
-            f"or to the latest offset. {where}"
+            f"the state as of an earlier offset cannot be given while {ends}. Read it after "
+            f"that, or to the latest offset. {where}",
+            code="K152",
         )
     require_no_signs(view, end_offset, cleaned_to, files, clock)
     if not committed:
@@ -285,10 +287,11 @@ def require_no_signs(
     if missing is not None or horizon is not None:
         sign = f"missing_offset={missing}" if horizon is None else f"horizon_offset={horizon}"
         raise RefusedError(
-            "the state as of this offset cannot be told: offsets are missing, or a delete horizon "
-            "is set, so the log was cleaned, and no checkpoint says that it was not cleaned behind "
-            "this one. Read it to the latest offset, or clean the log first. "
-            f"{sign} end_offset={end_offset} partition={view.partition} path={view.path}"
+            "the state as of this offset cannot be given. Missing offsets or a delete horizon "
+            "show that the log was cleaned, and no checkpoint says up to where. Read it to the "
+            f"latest offset, or clean the log first. {sign} end_offset={end_offset} "
+            f"partition={view.partition} path={view.path}",
+            code="K152",
         )
 
 
@@ -296,20 +299,21 @@ def require_disbelieved(view: LogView, end_offset: int, found: InFlight) -> None
     """Raise RefusedError when a cleaner may have believed what is in flight at ``end_offset``."""
     if found.believed_to is not None:
         raise RefusedError(
-            "the state as of this offset is gone: a transaction may be in flight there that has "
-            "data in what was cleaned, where what it replaced was removed because it is committed "
-            "by now. Read it to the latest offset, or to one from its end on. "
+            "the state as of this offset is gone: a transaction in flight there has data in the "
+            "cleaned part. The records that it replaced were removed, because it is committed by "
+            "now. Read it to the latest offset, or to one from its end on. "
             f"earliest_offset={found.believed_to} end_offset={end_offset} "
-            f"partition={view.partition} path={view.path}"
+            f"partition={view.partition} path={view.path}",
+            code="K152",
         )
 
 
 def require_time_told(view: LogView, end_offset: int, files: FileSystem, clock: Clock) -> None:
-    """Raise RefusedError when nobody knows whether ``end_offset`` is the offset of its time.
+    """Raise RefusedError when it is unknown whether ``end_offset`` is the offset of its time.
 
     It is that of the first later record that is still there. Where nothing lies between the end of
-    what was cleaned and it, one that is gone may have been the first. The last one in front of that
-    end stays, as the newest of its key: unless it was a tombstone, or of an aborted transaction.
+    the cleaned part and it, one that is gone may have been the first. The last one below that end
+    stays, as the newest of its key: unless it was a tombstone, or of an aborted transaction.
     """
     listing = settled_partition(view.path, files, clock, if_empty=view.log_start)
     cleaned_to = require_in_front_of_cleaner(view.partition, listing, end_offset, files)
@@ -326,10 +330,10 @@ def require_time_told(view: LogView, end_offset: int, files: FileSystem, clock: 
             return
     if first_record(replace(split, wanted=Wanted(last, cleaned_to)), files, clock) is None:
         raise RefusedError(
-            "the state as of this time is gone: it lies in front of the first record behind what "
-            "was cleaned, or in what was cleaned, where records of that time were removed. Give a "
-            f"later time, or an offset. earliest_offset={cleaned_to} partition={view.partition} "
-            f"path={view.path}"
+            "the state as of this time is gone: it lies in the cleaned part, where records of "
+            "that time were removed, or before the first record after it. Give a later time, or "
+            f"an offset. earliest_offset={cleaned_to} partition={view.partition} path={view.path}",
+            code="K152",
         )
 
 
@@ -348,7 +352,8 @@ def require_in_front_of_cleaner(
             "the state as of this offset is gone: the log was cleaned further, and of the records "
             "that were final then some were removed for later ones. Read it to the latest offset, "
             f"or to one from where it was cleaned to on. cleaned_to={cleaned_to} "
-            f"end_offset={end_offset} partition={partition} path={listing.path}"
+            f"end_offset={end_offset} partition={partition} path={listing.path}",
+            code="K152",
         )
     return cleaned_to
 
@@ -361,7 +366,8 @@ def require_uncleaned(split: Split, files: FileSystem, clock: Clock) -> None:
         raise ConflictError(
             "the log was cleaned past the end of this state while it was read, so that keys may "
             "be missing from it. Read it again, or set failOnDataLoss=false where later records "
-            f"are read anyway. end_offset={end} partition={split.partition} path={split.path}"
+            f"are read anyway. end_offset={end} partition={split.partition} path={split.path}",
+            code="K153",
         )
 
 
@@ -373,7 +379,7 @@ def was_cleaned_past(
     files: FileSystem,
     clock: Clock,
 ) -> bool:
-    """Say whether records below ``end_offset`` may have gone for others behind it since ``seen``.
+    """Say whether records below ``end_offset`` may have gone for others above it since ``seen``.
 
     Not while ``end_offset`` lies in the active segment. Segments that retention removed are no
     sign of it.
@@ -387,7 +393,7 @@ def was_cleaned_past(
         base = segment.base_offset
         if first <= base < end_offset and now.get(base) != segment:
             return True
-    # What was active grew until it was closed, so that its size tells nothing.
+    # The then active segment grew until it was closed, so that its size shows nothing.
     grown = max(seen.active_base, first)
     return first_missing(partition, path, grown, end_offset, files, clock) is not None
 
@@ -414,8 +420,8 @@ def _first_signs(
 ) -> tuple[int | None, int | None]:
     """Return the first sign of cleaning in a range: what is missing, or a batch with a horizon.
 
-    Not of batches in the segment where the range begins: a broker whose key map was full gives
-    them horizons behind the end of its round.
+    Not of batches in the segment where the range begins: a broker whose key map was full gives them
+    horizons above the end of its round.
     """
     first_offset, end_offset = split.wanted.first_offset, split.wanted.end_offset
     expected = first_offset

@@ -1,22 +1,20 @@
 """How the transactions of a log ended, and which data of a window that makes aborted.
 
-How every transaction of a log ended, told by its control markers and by nothing else.
+Only control markers show how a transaction ended. Every batch is taken in offset order. One entry
+is kept for each aborted transaction and one for each producer with an open one: the only thing that
+``verify`` holds in memory without a bound.
 
-Fed with every batch in offset order. Kept is one entry for each aborted transaction and one for
-each producer with an open one: the only thing that ``verify`` holds in memory without a bound.
+The markers ahead show a reader which of a window's data belongs to aborted transactions. A
+transaction index is not asked: it may lag its log where a host was killed, or be another's. The
+rule: data was aborted when the next marker of its producer is an ABORT. So nothing below a window
+has to be known, and a reader may begin anywhere. The log above it is read ahead to the last marker
+that its data waits for, headers only, and each byte at most once. A log without transactions is not
+read ahead at all.
 
-Tells a reader which of a window's data belongs to aborted transactions, by the markers ahead.
+A reader of a state as of an offset gets transactions as they were decided there. A marker at or
+above it counts as not written, and data that no marker below it ends is hidden too.
 
-A transaction index is not asked: it may lag its log where a host was killed, or be another's. The
-rule: data was aborted when the next marker of its producer is an ABORT. So nothing that lies before
-a window has to be known, and a reader may begin anywhere; what lies behind it is read ahead to the
-last marker that its data waits for, headers only, and each byte at most once. A log without
-transactions is not read ahead at all.
-
-Who asks for a state as of an offset gets transactions as they were decided there: a marker at or
-behind it counts as not written, and data that no marker in front of it ends is hidden too.
-
-Answers to ``CompletedFetch``, which is told by the index.
+Answers to ``CompletedFetch``, which goes by the index.
 """
 
 from __future__ import annotations
@@ -104,7 +102,7 @@ def is_transactional_data(table: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 PRUNED_FROM = 4096
-"""Markers of a producer that are behind the reader are forgotten so many at a time."""
+"""So many passed markers of a producer are forgotten at a time."""
 
 
 @dataclass(slots=True)
@@ -124,7 +122,7 @@ class _Markers:
     def judge(self, offsets: NDArray[np.int64], *, hides_undecided: bool) -> NDArray[np.bool_]:
         """Say of data at some offsets whether it is hidden: the next marker is an ABORT.
 
-        What no marker ends is not aborted, and goes by ``hides_undecided``.
+        Data that no marker ends is not aborted, and goes by ``hides_undecided``.
         """
         first = bisect_right(self.offsets, int(offsets.min()))
         last = bisect_right(self.offsets, int(offsets.max())) + 1
@@ -138,7 +136,7 @@ class AbortedData:
     """Judges the windows of one reader, which come in log order.
 
     ``ahead(offset)`` yields windows of the log from the batch on that holds ``offset``, in order,
-    in buffers of its own. With ``decided_before`` no marker at or behind that offset counts, and
+    in buffers of its own. With ``decided_before`` no marker at or above that offset counts, and
     what is undecided without it is hidden.
     """
 

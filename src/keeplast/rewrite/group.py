@@ -177,9 +177,9 @@ class SourceReader:
                 self._close(handle, reached, kept_end)
 
     def _close(self, handle: ReadHandle, start: int, end: int) -> None:
-        """Write an empty batch from ``start`` to ``end``, exclusive, of nobody's.
+        """Write an empty batch from ``start`` to ``end``, exclusive, without a producer.
 
-        Its leader epoch is that of its last offset: a consumer that goes on behind it is asked by
+        Its leader epoch is that of its last offset: a consumer that goes on after it is asked by
         the next leader where that epoch ended.
         """
         epoch = max((each for each, first in self._c.plan.closing_epochs if first < end), default=0)
@@ -244,7 +244,7 @@ class SourceReader:
         self._out.split(handle, base)
 
     def _next_base(self) -> int:
-        """Return the base offset of the segment behind the group."""
+        """Return the base offset of the segment after the group."""
         last = self._group.sources[-1].base_offset
         following = (s.base_offset for s in self._c.plan.segments if s.base_offset > last)
         return next(following, self._c.plan.bound)

@@ -1,16 +1,15 @@
 """The first pass: reads the dirty section and learns each key's winner.
 
 Keys go to the key map as blocks, window by window, in log order. A bounded map ends the round at
-the exact record that no longer fits, as Kafka's does; how far the map reaches does not depend on
+the exact record that no longer fits, as Kafka's does. How far the map reaches does not depend on
 which records win. Where versions rank, the clean section follows: :mod:`keeplast.rewrite.ranking`.
 Kafka: ``Cleaner.buildOffsetMap``; cleaning.md section 2.
 
-Feeds the first pass with the keys of plain batches, without reading values that are large.
-
-A value of 100 KB costs the copy out of the page cache and nothing else: the first pass does not
-look at it. So where records reach far beyond a window, only a piece with the next key is read.
-On a cold disk pieces would come one by one, so the whole range is fetched ahead all the same: the
-second pass needs every byte of it, and checks every CRC.
+Keys of plain batches are fed without reading values that are large. A value of 100 KB costs the
+copy out of the page cache and nothing else: the first pass does not look at it. So where records
+reach far beyond a window, only a piece with the next key is read. On a cold disk pieces would come
+one by one, so the whole range is fetched ahead all the same. The second pass needs every byte of
+it, and checks every CRC.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ class KeyStream:
     def _corrupt(self, path: Path, position: int) -> CorruptError:
         return CorruptError(
             "record does not fit its batch", path=str(path), position=position,
-            expected="a key", found="something else",
+            expected="a key", found="something else", code="K217",
         )  # fmt: skip
 
 

@@ -1,36 +1,34 @@
 """One task's part of a round that several tasks do together: index, meet, decide, meet, rewrite.
 
-Each has a run of groups and keeps what it learned of them from the first pass to the second: the
-notes of its records, and what it decompressed. Keys travel through files
-(:mod:`keeplast.rewrite.joint_run`); at a meeting every task says where its file is.
+Each task has a *run*, groups that follow one another. It keeps what it learned of them from the
+first pass to the second: the notes of its records, and what it decompressed. Only rounds that
+:func:`is_joint` allows may be done so.
 
-What a reader must not break: nothing is staged before all have met twice, so a task that gives up
-makes all of them give up, and whoever drives the round takes it through its stages instead, which
-say what is wrong. What the others staged beside one that has given up is not used. Only rounds
-that :func:`is_joint` allows may be done so.
-
-Tasks of one round that find the winners together, through files beside the log.
+Tasks find the winners together, through files next to the log:
 
     keys of a run  ->  a file a run, by bucket  ->  a file a task: which offsets lose, by run
 
-Each task indexes a *run*, groups that follow one another, into a map of its own, whose ledger notes
-the best record of each key as winning. Of these every task then reads, for its share of the
-buckets, what all runs wrote, and writes back the offsets of those that lose to another run. With
-these the ledger of a run says all that its second pass asks, and no record is hashed twice.
+Each task indexes its run into a map of its own, whose ledger notes the best record of each key as
+winning. Every task then reads, for its share of the buckets, what all runs wrote, and writes back
+the offsets of those that lose to another run. With these the ledger of a run says all that its
+second pass asks, and no record is hashed twice.
 
-What a reader must not break: a file is read only when every task has said that its own is whole,
-and offsets must name records (they ascend, nothing was aborted), or a ledger would lie. Files have
-staged names, so that whoever collects what an attempt left finds them.
+Where tasks meet, each leaves a word, and goes on when all words are there. Words are small files
+next to the log, which every task sees. Spark's own barrier would do, but a task that is not the
+last to come to it sleeps a second.
 
-Where the tasks of one round meet: each leaves a word, and goes on when all words are there.
+What a reader must not break:
 
-Words are small files beside the log, which everybody sees. Spark's own barrier would do, but who
-is not the last to come to it sleeps a second.
-
-What a reader must not break: a word appears whole, by its rename, and says what depends on nothing
-but the log. So it does no harm that one is heard that an earlier attempt of a task has said; what
-it names may be gone. Whoever has waited too long leaves, so that nobody waits for ever; it must
-then not stage anything, nor may what others staged be used.
+1. Nothing is staged before all have met twice, so a task that gives up makes all of them give up.
+   The round's driver takes it through its stages instead, which say what is wrong. What the others
+   staged next to one that has given up is not used.
+2. A file is read only when every task has said that its own is whole. Offsets must name records
+   (they ascend, nothing was aborted), or a ledger would lie. Files have staged names, so that a
+   process that collects what an attempt left finds them.
+3. A word appears whole, by its rename, and says what depends on nothing but the log. So it does no
+   harm to hear one that an earlier attempt of a task has said; what it names may be gone. A task
+   that has waited too long leaves, so that none waits without end. It must then not stage anything,
+   nor may what others staged be used.
 """
 
 from __future__ import annotations
@@ -205,7 +203,8 @@ def _read(handle: ReadHandle, path: Path, position: int, words: int) -> NDArray[
     if count < words * WORD:
         raise UnavailableError(
             f"a file of keys is shorter here than where it was written; clean again. path={path} "
-            f"position={position} expected_bytes={words * WORD} found_bytes={count}"
+            f"position={position} expected_bytes={words * WORD} found_bytes={count}",
+            code="K508",
         )
     return found
 
@@ -263,9 +262,9 @@ class Meeting:
         self._held = 0
 
     def meet(self, word: str) -> Sequence[str]:
-        """Say ``word`` and return everybody's, in the order of their numbers.
+        """Say ``word`` and return every task's, in the order of their numbers.
 
-        UnavailableError when somebody does not come; OSError when the disk refuses.
+        UnavailableError when a task does not come; OSError when the disk refuses.
         """
         self._say(word)
         held, self._held = self._held, self._held + 1
@@ -295,7 +294,8 @@ class Meeting:
             if waited > patience:
                 raise UnavailableError(
                     "a task of this round did not come to where the others wait. "
-                    f"path={self._directory} waited_seconds={waited:.0f}"
+                    f"path={self._directory} waited_seconds={waited:.0f}",
+                    code="K508",
                 )
             self._waiting()
             self._clock.sleep(min(max(waited / NAP_SHARE, NAP_SECONDS_MIN), NAP_SECONDS_MAX))
@@ -340,7 +340,7 @@ class JointRun:
 
 
 def is_joint(task: PartitionTask) -> bool:
-    """Say whether a round may be done by tasks that meet: told by notes, in a place for files."""
+    """Say whether a round may be done by tasks that meet: one with notes, in a place for files."""
     can_write = task.writes and task.files.is_on_disk(task.target)
     return task.plan.is_told_by_notes and task.filters is None and can_write
 
@@ -434,7 +434,7 @@ class _JointTask:
         return json.dumps([path.name, blocks])
 
     def _decide(self, key_files: Sequence[KeyFile]) -> str:
-        """Find who loses of the buckets of this task, and return where that is written."""
+        """Find the losers of the buckets of this task, and return where that is written."""
         run, files = self._run, self._tools.files
         handle = files.open_write(self._path(LOSERS_MARK), append=True)
         try:

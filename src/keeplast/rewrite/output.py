@@ -192,8 +192,8 @@ class GroupOutput:
         self._batches += count
         self._end_offset = int(batches[-1, 1]) + 1
         self._indexes.add(batches)
-        # Kafka's append fails here for ever (F4): docs/explanation/differences.md (c). A time index
-        # counts as full one entry early. A lone source may exceed: there is nothing to split.
+        # Kafka's append fails here each time (F4): docs/explanation/differences.md (c). A time
+        # index counts as full one entry early. A lone source may exceed: there is nothing to split.
         limit = plan.topic.segment_index_bytes
         if self.number > 0 and (
             self._indexes.offset_entries > limit // offset_index.ENTRY_BYTES

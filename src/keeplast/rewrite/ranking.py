@@ -4,11 +4,10 @@ The strategy ``offset`` needs nothing but offsets and pays for nothing else. The
 version for each row, and carry it through blocks into a map of larger slots. Mixing strategies
 within a round could lose every record of a key, so nothing here looks at settings but once.
 
-Lets the clean section take part where versions rank: a clean record may be a dirty key's winner.
-
-Between the two passes, and before anything is written: afterwards the key map knows the winner of
-every dirty key wherever it lies and is only read, so neither the order of groups nor what is
-committed before a crash can change what remains. No clean key enters the map; what has no dirty
+Where versions rank, the clean section takes part: a clean record may be a dirty key's winner. That
+happens between the two passes, and before anything is written. Afterwards the key map knows the
+winner of every dirty key wherever it lies and is only read. So neither the order of groups nor what
+is committed before a crash can change what remains. No clean key enters the map; what has no dirty
 record stays as it is. cleaning.md section 9.3, rule 3, with architecture 5.
 """
 
@@ -196,7 +195,8 @@ def raise_over_extent(
             follow_window(state, window, w, ask_markers)
             verdicts.select_indexed(window.table, 0, window.batches)
             for part in w.slices(window, base_offset, task.hash_key, cache, keeps=keeps):
-                # What was deleted outranks nothing: nobody can read it, and its key would be lost.
+                # What was deleted outranks nothing: no reader can read it, and its key would be
+                # lost.
                 if verdicts.mark_indexed(
                     part.rows, plan.log_start, plan.first_dirty, w.offsets, w.flags, w.marks
                 ):

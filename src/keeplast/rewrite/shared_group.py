@@ -2,13 +2,13 @@
 
 The first source that is not done has the *turn* and writes to the output, as a pass in order would.
 The others hold what they would write, within a bound, and wait for their turn beyond it. So the
-earliest source never waits, and parts must be begun in the order of the sources. The output and
-its indexes belong to whoever has the turn. Who ends a part reads again what is written by then, for
-the check of the whole.
+earliest source never waits, and parts must be begun in the order of the sources. The output and its
+indexes belong to the source that has the turn. A thread that ends a part reads again what is
+written by then, for the check of the whole.
 
-Only what needs no state at its entry is shared: whoever meets a transaction, or anything else that
-is not plain, gives up, and the last thread does the whole group again, in order. The group is then
-what it would have been, and so is the error.
+Only what needs no state at its entry is shared. A thread that meets a transaction, or anything else
+that is not plain, gives up. The last thread then does the whole group again, in order. The group is
+then what it would have been, and so is the error.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class SharedGroup:
         self._readable: tuple[Path, int] | None = None
 
     def do(self, number: int, tools: Tools) -> Rewritten | None:
-        """Do one source; whoever ends last returns what the group became, the others None.
+        """Do one source; the last to end returns what the group became, the others None.
 
         Raises, from the last one, what a rewrite in order would have raised.
         """
@@ -124,7 +124,7 @@ class SharedGroup:
             self._fail(error)
             raise
         with self._changed:
-            # Those of the context are the output's, and so of whoever has the turn.
+            # Those of the context are the output's, and so of the source that has the turn.
             self._counters += context.counters
             if self._context.source_crcs is not None:
                 self._context.source_crcs.update(context.source_crcs or {})
@@ -134,7 +134,7 @@ class SharedGroup:
         return self._finish(tools) if is_last else None
 
     def _fail(self, error: BaseException) -> None:
-        """Let nobody wait any more; the last one does without what there is."""
+        """Let no thread wait any more; the last one does without what there is."""
         with self._changed:
             self._failure = self._failure or error
             self._changed.notify_all()
@@ -159,7 +159,7 @@ class SharedGroup:
                 self._changed.notify_all()
 
     def _check_ahead(self, tools: Tools) -> None:
-        """Read again what is written so far, unless somebody else does.
+        """Read again what is written so far, unless another thread does.
 
         At the end there is nothing else to do for all threads but one.
         """
@@ -224,7 +224,7 @@ class SharedGroup:
 
 
 class _PartOutput:
-    """What a source behind the first one gives: written when it is its turn, held until then."""
+    """What a source after the first one gives: written when it is its turn, held until then."""
 
     is_unchanged = False
 
@@ -255,7 +255,7 @@ class _PartOutput:
         raise _GivenUpError
 
     def split(self, handle: ReadHandle, base_offset: int) -> None:
-        """Refuse: parts behind this one know of one output only."""
+        """Refuse: parts after this one know of one output only."""
         raise _GivenUpError
 
     def write(

@@ -6,7 +6,7 @@ of a single segment which would stay as it is is left out. So filters change wha
 what remains (I-22). A filter that is missing, damaged or not of these very bytes means reading.
 
 One task asks all filters for all keys. In a round that is cut, several share the segments, or the
-keys, or both: a segment is left out when every part of the keys has been asked for and found
+keys, or both. A segment is left out when every part of the keys has been asked for and found
 absent.
 """
 

@@ -1,7 +1,7 @@
 """What each unit of a round in stages does; the same functions on threads and in Spark tasks.
 
 Order of the stages is the caller's business (:mod:`keeplast.rewrite.staged_round`). Nothing here
-depends on the order in which units of one stage run: a map takes the greatest rank of a key
+depends on the order in which units of one stage run. A map takes the greatest rank of a key
 whenever it comes, and a bucket answers only when all of its keys are in.
 """
 
@@ -97,7 +97,7 @@ class Tools:
             )  # fmt: skip
 
     def lister(self) -> EventLister:
-        """Return a lister of events for one extent; told as little as the task is."""
+        """Return a lister of events for one extent; it knows as little as the task does."""
         return EventLister(aborted_keys(second_pass_start(self.task.plan).aborted))
 
     def ask_markers(self) -> RoundPlan:
@@ -110,7 +110,7 @@ class Tools:
         return self.task.plan
 
     def list_events(self, lister: EventLister | None, window: Window) -> None:
-        """List the events of a window, if anybody wants them; MarkersNeededError as above."""
+        """List the events of a window, if they are wanted; MarkersNeededError as above."""
         if lister is not None and window.marks & HAS_EVENTS:
             self.ask_markers()
             list_window(lister, window, self.workspace)
@@ -416,7 +416,7 @@ def resolve(chunks: Sequence[KeyChunk], plan: RoundPlan, parts: int) -> Iterator
     if isinstance(key_map, RankedKeyMap):
         for chunk in chunks:
             offsets = ranking.offsets_of(chunk.rows)
-            # What was deleted outranks nothing: nobody can read it, and its key would be lost.
+            # What was deleted outranks nothing: no reader can read it, and its key would be lost.
             rows = chunk.rows[(offsets < plan.first_dirty) & (offsets >= plan.log_start)]
             key_map.raise_shard(chunk.cell // parts, rows, 0, len(rows))
     for chunk in chunks:

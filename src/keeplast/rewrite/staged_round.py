@@ -1,19 +1,19 @@
-"""One round in stages, seen from whoever drives it: which units come next, and what they gave.
+"""One round in stages, seen from its driver: which units come next, and what they gave.
 
     [mark, scan] -> index -> [filter] -> [raise, or ask and resolve] -> [mark, scan] -> rewrite
 
-With filters (on the tier) only the dirty section is indexed before they are asked, and what no
-dirty key is in has no part in the stages behind that; without, buckets are asked about everything
+With filters (on the tier) only the dirty section is indexed before they are asked. What no dirty
+key is in has no part in the stages after that. Without filters, buckets are asked about everything
 at once. What the filters of a segment let stay has no transactions either, so that it needs no
 scan.
 
 The markers of a log are asked who was aborted, and a scan is made, only where that is needed. Where
-a snapshot or an index tells of transactions the markers come first; elsewhere a unit that meets one
-gives up, they are asked, and its stage begins anew, without what it had: a map that takes a record
+a snapshot or an index names transactions the markers come first. Elsewhere a unit that meets one
+gives up, they are asked, and its stage begins again, without what it had. A map that takes a record
 twice would note it as superseded by itself. Transactions that aborted decide what the first pass
-indexes, so they are followed before it. Without any, the first pass lists the events that it
-meets; the clean section is then scanned only if a group turns out to have transactions. A log
-without transactions is never read a third time.
+indexes, so they are followed before it. Without any, the first pass lists the events that it meets;
+the clean section is then scanned only if a group turns out to have transactions. A log without
+transactions is never read a third time.
 
 Runs nothing itself and is not thread-safe. The first error in the order of the log ends the round.
 """
@@ -277,7 +277,7 @@ class StagedRound:
 
     @property
     def is_unmarked(self) -> bool:
-        """Say whether a unit of the stage met a transaction, so that the stage begins anew."""
+        """Say whether a unit of the stage met a transaction, so that the stage begins again."""
         return self._is_unmarked
 
     def _interrupt(self, stage: Stage) -> None:
@@ -421,7 +421,7 @@ class StagedRound:
         source_crcs: dict[int, int] = {}
         output_crcs: dict[int, int] = {}
         payloads = sum((each.payloads for each in self._indexed), NO_PAYLOADS)
-        # Buckets are told what ranks of clean records before anybody knows whether a key is dirty.
+        # Buckets hear what ranks of clean records before it is known whether a key is dirty.
         ranked = self._indexed if self._distinct_keys else []
         filters = self._skips.stats
         for part in parts:

@@ -64,7 +64,7 @@ class _Nobody:
         rows: NDArray[np.int32],
         standings: NDArray[np.uint8],
     ) -> None:
-        """Refuse: a record that nobody has noted must not pass for one whose key is unknown."""
+        """Refuse: a record without a note must not pass for one whose key is unknown."""
         invariant(False, "a record of a group that is noted as a whole has no note")
 
 

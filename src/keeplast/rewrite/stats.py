@@ -34,15 +34,15 @@ class Reasons:
 class Stats:
     """Counters of one round. Names and meaning are those of Kafka's ``CleanerStats``.
 
-    ``map_bytes_read`` is exact unless the key map filled. Seconds are wall time; ``total_seconds``
-    ends when the swap is durable, as Kafka's does, and ``removal_seconds`` is what it took after
-    that to remove the replaced files, which Kafka leaves to a timer. ``versions_missing`` and
+    ``map_bytes_read`` is exact unless the key map filled. Seconds are wall time. ``total_seconds``
+    ends when the swap is durable, as Kafka's does. ``removal_seconds`` is what it took after that
+    to remove the replaced files, which Kafka leaves to a timer. ``versions_missing`` and
     ``versions_malformed`` count the records that the strategy ``header`` ranked without a version,
-    by whether the header is there: the dirty ones, and the clean ones where it read them.
+    by whether the header is there. Those are the dirty ones, and the clean ones where it read them.
     ``buffer_utilization`` is the share of the key map's slots in use at the end of the round, None
     for a map without bound. ``batches_decompressed`` counts a batch each time that a pass unpacked
-    it, ``batches_reused`` each time that what an earlier pass had unpacked was still in memory;
-    their bytes are those of the records, uncompressed.
+    it, ``batches_reused`` each time that what an earlier pass had unpacked was still in memory.
+    Their bytes are those of the records, uncompressed.
     """
 
     map_messages_read: int = 0

@@ -1,28 +1,24 @@
-"""What a worker is given and gives back, and the port of whatever executes tasks.
+"""What a worker is given and gives back, and the port of the runners that execute tasks.
 
-Values only: a task travels to threads and to Spark's executors alike.
+A task is one wave of one partition's round, or a whole round in stages
+(:mod:`keeplast.rewrite.staged_round`). The rule: it holds values only, because it travels to
+threads and to Spark's executors alike, and so do results.
 
-How often the records of compressed batches were decompressed, and how often that was saved.
+A worker commits nothing. It leaves staged files, named by attempt, and says what they are; whatever
+no commit names is collected.
 
-Every pass needs the records of a batch. What the first one has decompressed is kept for those that
-follow while there is room (:class:`keeplast.rewrite.workspace.DecompressedCache`); these numbers
-say whether there was.
+A runner executes tasks: threads here, Spark in ``pipeline``. It commits nothing and decides
+nothing. It may run a task on any host and more than once. Only the result that it yields counts,
+and it yields exactly one for every task, in any order.
 
-How a round on the tier uses filters, what they say, and what they let it leave out.
+*Decompression counts* say how often the records of compressed batches were decompressed, and how
+often that was saved. Every pass needs the records of a batch. What the first one has decompressed
+is kept for those that follow while there is room
+(:class:`keeplast.rewrite.workspace.DecompressedCache`); these numbers say whether there was.
 
-Values that travel: a task carries the first, a round in stages gathers the second from wherever
-filters were asked, and the third is handed from wave to wave.
-
-What a worker is given, and what it gives back: one wave of one partition's round.
-
-Both travel between processes, so they hold values only. A worker commits nothing: it leaves staged
-files, named by attempt, and says what they are; whatever no commit names is collected.
-
-The port of whatever executes tasks: threads here, Spark in ``pipeline``.
-
-A task is one wave, or a whole round in stages (:mod:`keeplast.rewrite.staged_round`).
-A runner commits nothing and decides nothing. It may run a task on any host and more than once;
-only the result that it yields counts, and it yields exactly one for every task, in any order.
+*Filters*: how a round on the tier uses them, what they say, and what they let it leave out. A task
+carries the first. A round in stages gathers the second from wherever filters were asked. The third
+is handed from wave to wave.
 """
 
 from __future__ import annotations
@@ -233,12 +229,12 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class StagedGroup:
-    """An output of a group and what a re-read of it must find; no files when the source is left
-    alone.
+    """An output of a group and what a re-read of it must find; no files when the source stays as it
+    is.
 
-    A group has one output, or several where its offsets do not fit one segment; then ``sources``
-    are those of the first, and none of the others. ``end_offset`` is behind the last batch of the
-    file, 0 without a batch.
+    A group has one output, or several where its offsets do not fit one segment. Then ``sources``
+    are those of the first, and none of the others. ``end_offset`` is the offset after the last
+    batch of the file, 0 without a batch.
     """
 
     base_offset: int

@@ -1,14 +1,12 @@
 """Transactions in a pass: their state over each window, and what the log's markers say of aborts.
 
-Advances the state of transactions over a window, compressed control batches included.
-
-Has a plan say of aborted transactions what the log's markers say, once anybody needs to know.
-
-A survey does not read a log, so its plan has what the transaction indexes say, and those may lag
-the log where a host was killed, or be gone or another's: a round that believed them would take an
-aborted record for its key's last. So at the first batch of a transaction or of a marker that a
-round meets, the headers of the log are read once more, all of them: what the clean section holds
-of a transaction decides, too. A log without transactions has no such batch, and is not read for it.
+The state is advanced over each window, compressed control batches included. A plan takes what the
+log's markers say of aborted transactions once a pass needs to know it. A survey does not read a
+log, so its plan has what the transaction indexes say. Those may lag the log where a host was
+killed, or be gone or another's. A round that believed them would take an aborted record for its
+key's last. So at the first batch of a transaction or of a marker that a round meets, the headers of
+the log are read once more. All of them are read: what the clean section holds of a transaction
+decides, too. A log without transactions has no such batch, and is not read for it.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ def follow_window(
 ) -> list[AbortedTransaction]:
     """Advance ``state`` over a window; returns the aborted transactions that ended in it.
 
-    Asks the markers at the first event of a pass for which nobody has.
+    Asks the markers at the first event of a pass that has not asked them yet.
     """
     if not window.marks & HAS_EVENTS:
         return []  # what may have begun meanwhile is caught up with at the next event
@@ -95,11 +93,11 @@ def _visit(window: Window, workspace: Workspace, visit: Callable[[int, int], int
 
 
 class MarkersNeededError(Exception):
-    """A batch of a transaction was met where nobody can ask the markers. Nothing is left."""
+    """A batch of a transaction was met where the markers cannot be asked. Nothing is left."""
 
 
 class MarkedPlan:
-    """The plan of a round in one process; ``plan`` is told of aborted transactions by :meth:`ask`.
+    """The plan of a round in one process; ``plan`` gets aborted transactions by :meth:`ask`.
 
     Any wave may be the first to ask: those before it met no transactions, so that what they put in
     place says of them what was there before.
@@ -124,7 +122,7 @@ class MarkedPlan:
         if self.plan.aborted is None:
             listing = list_partition(self._path, self._files)
             aborted = []
-            # What lies behind the round is looked at as far as it decides what lies in it.
+            # What lies above the round is looked at as far as it decides what lies in it.
             for segment, entries in aborted_by_segment(
                 listing, find_tail(listing, self._files), self._files,
                 WindowBuffers(), deciding=self.plan.bound,

@@ -42,7 +42,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class MarkUnit:
-    """Ask the markers of the whole log who was aborted."""
+    """Ask the markers of the whole log what was aborted."""
 
     number: int
     cost_bytes: int
@@ -193,7 +193,7 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class RewriteUnit:
-    """Rewrite and check one group; ``entry`` None while nobody knows the transactions there.
+    """Rewrite and check one group; ``entry`` None while the transactions there are not known.
 
     ``known_filters`` are the base offsets of its sources that have a good filter. ``notes`` are
     what the first pass noted of its records, for a worker that has no ledger.
@@ -218,7 +218,7 @@ Unit = (
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Result: the aborted transactions that markers tell of, by segment."""
+    """Result: the aborted transactions that markers name, by segment."""
 
     aborted: AbortedBySegment
 

@@ -1,23 +1,19 @@
 """One wave of one partition, start to end: index, resolve, seal, rewrite, check.
 
-Nothing staged is given back before it was read again and compared with the plan.
+Nothing staged is given back before it was read again and compared with the plan, and so before it
+may be committed. Every batch must have a right CRC, lie inside the plan's range, and be indexed as
+the index files say. The sizes must be those that were reported. Disagreement is our defect, not the
+user's data.
 
-Re-reads what an attempt staged and compares it with the plan, before anybody may commit it.
+Outputs may be more than their files, in places where a segment is described as a whole. In a
+directory a staged file is what it will be. Elsewhere others read a segment by a description that
+can only be written when all of it is there, range included. A place that keeps such segments gives
+a task files that complete each group's outputs before they are checked. So the check reads what
+readers will.
 
-Every batch must have a right CRC, lie inside the plan's range, and be indexed as the index files
-say; the sizes must be those that were reported. Disagreement is our defect, not the user's data.
-
-Outputs that are more than their files: of places where a segment is described as a whole.
-
-In a directory a staged file is what it will be. Elsewhere others read a segment by a description
-that can only be written when all of it is there, range included: whoever keeps such segments gives
-a task files that complete each group's outputs before they are checked, so that the check reads
-what readers will.
-
-The second pass over a run of groups: rewrite, then check, one after another.
-
-A group whose indexes would overflow is done again as two; everything that the pass had learned
-until then (transactions, counters) is put back first.
+The second pass goes over a run of groups: rewrite, then check, one after another. A group whose
+indexes would overflow is done again as two. Everything that the pass had learned until then
+(transactions, counters) is put back first.
 """
 
 from __future__ import annotations
@@ -96,7 +92,7 @@ class GroupCheck:
                     raise CorruptError(
                         "an offset lies outside the group", path=str(path),
                         position=window.position, expected=f"[{base}, {plan.bound})",
-                        found=f"{lowest} to {highest}",
+                        found=f"{lowest} to {highest}", code="K215",
                     )  # fmt: skip
                 self._builder.add(rows)
                 self._batches += window.batches
@@ -187,9 +183,8 @@ class SecondPass:
     def check(self, rewritten: Outputs, begun: GroupCheck | None = None) -> None:
         """Complete and read again what was staged of the next group, which is done then.
 
-        Filters are written beside it.
-        ``begun`` has read a part of its one output. InvariantError or CorruptError when it is not
-        what was reported.
+        Filters are written next to it. ``begun`` has read a part of its one output. InvariantError
+        or CorruptError when it is not what was reported.
         """
         c, (outputs, contents) = self.context, rewritten
         if c.task.writes:
@@ -206,7 +201,7 @@ class SecondPass:
         self.done.append(self.pending.pop(0))
 
     def _write_filter(self, output: StagedGroup, builder: ContentsBuilder) -> None:
-        """Put a filter beside what was staged, or beside a segment that stays and has none."""
+        """Put a filter next to what was staged, or next to a segment that stays and has none."""
         c, base = self.context, output.base_offset
         if output.files:
             attempt = c.task.attempt

@@ -1,12 +1,12 @@
 """The arrays one worker works in, reused from window to window, and how a window becomes rows.
 
 ``memory_bytes`` is shared out once: windows and tables, scratch for decompressed and converted
-payloads, rows, output; what is left keeps decompressed batches from the first pass to the second.
+payloads, rows, output. What is left keeps decompressed batches from the first pass to the second.
 An array grows only for a single batch that does not fit, and stays grown.
 
-What the first pass has decompressed and the second one will want again, as far as there is room.
-
-Nothing depends on what is found here: whoever does not find a payload decompresses it.
+A cache has what the first pass has decompressed and the second one will want again, as far as there
+is room. Nothing depends on what is found there: a pass that does not find a payload decompresses
+it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ SCRATCH_WINDOWS = 4
 """Scratch holds this many windows: compressed batches grow about so much."""
 
 NEARLY_FULL = 8
-"""Scratch of which less than this part is left takes nothing more whose size is not known."""
+"""Scratch with less than this part left takes nothing more whose size is not known."""
 
 ARRAYS_PER_WINDOW = 18
 """All other arrays take about so many windows; the rest of the memory is the cache's."""
@@ -173,7 +173,8 @@ class Workspace:
         if memory_bytes < MEMORY_BYTES_MIN:
             raise InvalidError(
                 f"memory is less than a worker can work in; give at least 32m. "
-                f"memory_bytes={memory_bytes}"
+                f"memory_bytes={memory_bytes}",
+                code="K104",
             )
         window_bytes = _window_bytes(memory_bytes)
         self.buffers = WindowBuffers(window_bytes)
@@ -253,11 +254,10 @@ class Workspace:
     ) -> Iterator[Slice]:
         """Parse the records of a window whose VERDICTs are set, in as many slices as it takes.
 
-        ``keeps`` stores decompressed payloads in ``cache``; otherwise they are taken from it.
-        Rows of which ``ledger`` has a note get their standing from it, and no hash. ``appends``
-        leaves the first ``rows_held`` rows as they are; a slice without batches then means that
-        there is no room until they are taken.
-        CorruptError names the batch that does not parse.
+        ``keeps`` stores decompressed payloads in ``cache``; otherwise they are taken from it. Rows
+        that ``ledger`` has a note of get their standing from it, and no hash. ``appends`` leaves
+        the first ``rows_held`` rows as they are; a slice without batches then means that there is
+        no room until they are taken. CorruptError names the batch that does not parse.
         """
         first = 0
         k0, k1 = np.uint64(hash_key[0]), np.uint64(hash_key[1])
@@ -389,7 +389,7 @@ class Workspace:
     ) -> list[int]:
         """Put the first of the ``hidden`` batches into scratch from ``cache``; returns their sizes.
 
-        None of what is old or small, nor of what lies behind the first that is not kept.
+        None of what is old or small, nor of what comes after the first that is not kept.
         """
         table = window.table
         if cache.is_empty:

@@ -1,1 +1,1 @@
-"""Rounds on directories: who decides, who executes, who commits."""
+"""Rounds on directories: deciding, executing, committing."""

@@ -1,19 +1,17 @@
 """Makes a wave part of a log in a directory: the only place where a live file changes.
 
-In place: nothing is renamed before the partition has been found as it was surveyed, and a group
-that was left alone never lies between two outputs of one swap. To a new place: what is not
-replaced is copied beside the staged files, and the checkpoint is written last. An earlier log goes
-when nothing is left to be read.
+In place: nothing is renamed before the partition has been found as it was surveyed. A group that
+was left alone never lies between two outputs of one swap. To a new place: other files are copied
+next to the staged ones, and the checkpoint is written last. An earlier log goes when nothing is
+left to be read.
 
-Holds signals back while something is done that must not be left half done.
+Signals are held back during work that must not be left half done. A signal whose handler raises
+would end a swap between two renames. That loses nothing, but leaves the partition for the next
+start-up to finish. Handlers run in the main thread only, so they are put aside there; signals that
+arrived are delivered when the block ends.
 
-A signal whose handler raises would end a swap between two renames. That loses nothing, but leaves
-the partition for the next start-up to finish. Handlers run in the main thread only, so that is
-where they are put aside; what arrived is delivered when the block ends.
-
-Removes files that nobody needs any more; a disk that refuses is no reason to give anything up.
-
-They have staged names: the next call here, or a broker's start, removes what is left.
+Unneeded files are removed; a disk that refuses is no reason to give anything up. They have staged
+names: the next call here, or a broker's start, removes those that are left.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ def remove_files(files: FileSystem, paths: Iterable[Path], warned: Callable[[str
         try:
             files.unlink(path)
         except FileNotFoundError:
-            continue  # an attempt that nobody waits for any more has removed its own
+            continue  # an abandoned attempt has removed its own
         except (OSError, UnavailableError) as error:
             warned(
                 "a file could not be removed; the next clean, or a broker's start, does. "
@@ -96,7 +94,8 @@ def check_unchanged(
         if now is None or (now.size_bytes, now.mtime_ns) != (segment.size_bytes, segment.mtime_ns):
             raise ConflictError(
                 "the partition changed while it was being cleaned and is left alone; "
-                f"stop what writes to it and run again. path={segment.log_path}"
+                f"stop what writes to it and run again. path={segment.log_path}",
+                code="K232",
             )
 
 
@@ -235,7 +234,7 @@ def _copy_beside(
 def _bring(
     files: FileSystem, source: Path, target: Path, names: Sequence[str], copies: Mapping[str, str]
 ) -> None:
-    """Give copies that were made beside an earlier log their names, and make the others."""
+    """Give copies that were made next to an earlier log their names, and make the others."""
     for name in names:
         if name not in copies:
             copy_file(files, source / name, target / name)
@@ -261,7 +260,7 @@ def _neighbours(staged: Sequence[StagedGroup]) -> Iterator[list[Replacement]]:
     """Yield the outputs run by run, split where a group was left alone.
 
     A start-up that finds completed ``.swap`` files takes everything between the first and the last
-    of them for superseded and removes it: a segment that stays as it is would go with it.
+    of them for superseded and removes it. A segment that stays as it is would go with it.
     """
     run: list[Replacement] = []
     for group in staged:

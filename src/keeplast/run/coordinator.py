@@ -1,7 +1,7 @@
 """The front of rounds in directories: locks, targets, what a crash has left, and what expires.
 
-Rounds themselves are on :mod:`keeplast.run.round`. Whoever changes a log comes through here, so
-that one process at a time does, and only where every limit that was lifted was meant to be.
+Rounds themselves are on :mod:`keeplast.run.round`. Each change of a log comes through here, so that
+one process at a time makes one, and only where every lifted limit was meant to be.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Coordinator:
     ) -> None:
         """Take the components.
 
-        ``recipe`` is how workers open what ``files`` shows; None says the host's disks.
-        ``brokers`` tell what consumer groups have committed, None where files do. ``held`` are the
-        data directories whose locks the caller holds.
+        ``recipe`` is how workers open what ``files`` shows; None says the host's disks. ``brokers``
+        report what consumer groups have committed, None where files do. ``held`` are the data
+        directories whose locks the caller holds.
         """
         self._runner = runner
         self._recipe = LocalRecipe() if recipe is None else recipe
@@ -124,8 +124,8 @@ class Coordinator:
     def plan(self, request: CleanRequest, *, exact: bool = False) -> CleanReport:
         """Say what :meth:`clean` would do; writes nothing, takes no lock and says when one is held.
 
-        ``exact`` reads everything as clean would and counts what would go; otherwise a small
-        sample of bounded size is read and the report has an estimate. What would expire is told of
+        ``exact`` reads everything as clean would and counts what would go; otherwise a small sample
+        of bounded size is read and the report has an estimate. The expired segments are those of
         the log as it is now: the round before that may shrink it.
         """
         for root in sorted({p.path.parent for p in request.partitions}):
@@ -189,7 +189,7 @@ class Coordinator:
     def expire(self, request: CleanRequest) -> CleanReport:
         """Remove what retention and the log start offset let go, and clean nothing.
 
-        As a cleaner thread does behind its rounds for every compacted log that is not uncleanable.
+        As a cleaner thread does after its rounds for every compacted log that is not uncleanable.
         RefusedError when a data directory is in use; faults of one partition are in its report.
         """
         check_places(request, self._files)
@@ -305,4 +305,6 @@ class Coordinator:
 
 
 def _make_stop() -> StoppedError:
-    return StoppedError("stopped on request; what is in place is whole, run again to go on")
+    return StoppedError(
+        "stopped on request; what is in place is whole, run again to go on", code="K237"
+    )

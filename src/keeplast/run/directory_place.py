@@ -1,7 +1,7 @@
 """Logs in directories as the place of rounds: on a broker's disks, or copied to a target.
 
-Receipt and swap, a wave at a time, and then the checkpoint: what cannot be written down is not
-done, and what is in place is never without its receipt. How files change is in
+Receipt and swap, a wave at a time, and then the checkpoint. Nothing is done that cannot be written
+down, and a wave in place is never without its receipt. How files change is in
 :mod:`keeplast.run.commit`; nothing else here touches a log. The first round writes the target, if
 there is one; the others go on there, in place.
 """
@@ -97,8 +97,9 @@ class DirectoryPlace:
     ) -> None:
         """Take the components; ``recipe`` is how workers open what ``files`` shows.
 
-        ``writer`` is the name by which targets know who fills them. ``wants_sample`` False is for
-        rounds that nobody looks ahead of. ``groups`` remembers what consumer groups have committed.
+        ``writer`` is the name of the process that fills a target, which the target keeps.
+        ``wants_sample`` False is for rounds without a look ahead. ``groups`` remembers what
+        consumer groups have committed.
         """
         self._request = request
         self._later = replace(request, first_dirty_offset=None, target=None)
@@ -179,7 +180,7 @@ class DirectoryPlace:
                 self._roll(run, request)
                 survey = self._look(run.request, request, checkpoints, foresees_roll=False)
         told = lift_notes(survey.lifts, writes=self._writes or request.is_unsafe)
-        # What was done before the first round is told with it.
+        # Work before the first round is reported with it.
         notes = (*run.notes, *told, *survey.notes)
         run.notes = ()
         return replace(survey, notes=notes)
@@ -238,7 +239,8 @@ class DirectoryPlace:
         """Write a line of the receipt and put a wave in place; the line goes when it is not.
 
         ConflictError when a hold was added meanwhile that the round would pass. Its files are
-        staged by now: who adds a hold sees them, or what became of them, or is seen here.
+        staged by now. A caller that adds a hold sees them, or what became of them, or its hold is
+        seen here.
         """
         if not self._writes:
             return
@@ -281,13 +283,15 @@ class DirectoryPlace:
             return append_receipt(self._files, receipt, line)
 
     def _forget(self, round_: Round, kept: KeptWave) -> None:
-        """Drop what was kept of a wave of which nothing is in place; else it goes in its time."""
+        """Drop the kept segments of a wave that has nothing in place; else they go in their
+        time.
+        """
         with contextlib.suppress(CompactionError, OSError):
             check_unchanged(self._files, round_.survey.listing, round_.committed)
             drop_rounds(self._files, round_.site.path, {kept.attempt}, from_number=kept.number)
 
     def _withdraw(self, round_: Round, receipt: Path, line: bytes) -> None:
-        """Take the line of a wave back of which nothing is in place."""
+        """Take back the line of a wave that has nothing in place."""
         try:
             if round_.is_in_place:
                 check_unchanged(self._files, round_.survey.listing, round_.committed)
@@ -333,7 +337,7 @@ class DirectoryPlace:
         )  # fmt: skip
 
     def _fill_target(self, round_: Round, result: TaskResult) -> None:
-        """Complete the target; an earlier log goes when all of the new one lies beside it."""
+        """Complete the target; an earlier log goes when all of the new one lies next to it."""
         survey, site = round_.survey, round_.site
         give_up = self._give_up(round_.plan.partition, site.path.parent, site.target)
         if give_up is None:
@@ -356,7 +360,9 @@ class DirectoryPlace:
 
     def _note_target(self, round_: Round, end_offset: int) -> None:
         """Write down at a target how far records have gone for others, where no checkpoint will say
-        so, and instead of the source's note, whose witness is a segment of the source.
+        so.
+
+        It takes the place of the source's note, whose witness is a segment of the source.
         """
         listing, partition = round_.survey.listing, round_.plan.partition
         line = read_checkpoint(self._files, listing.path.parent, CLEANER_CHECKPOINT).get(partition)

@@ -1,9 +1,8 @@
-"""What a run tells while it runs, and how it is asked to end.
+"""What a run reports while it runs, and how it is asked to end.
 
-What a run tells while it runs. Calls come from worker threads; receivers must not block.
-
-Progress is counted in bytes read by both passes, so that a bar moves evenly. Whose bytes they are
-is told where the runner knows it.
+Calls come from worker threads; receivers must not block. Progress is counted in bytes read by both
+passes, so that a bar moves evenly. A report names the partition of the bytes where the runner knows
+it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,9 @@ class StopSwitch:
     def check(self) -> None:
         """Raise StoppedError once the end was asked for."""
         if self._is_stopped:
-            raise StoppedError("stopped on request; what is published stays, run again")
+            raise StoppedError(
+                "stopped on request; what is published stays, run again", code="K237"
+            )
 
     @contextlib.contextmanager
     def heard(self, hear: Callable[[], None]) -> Iterator[None]:
@@ -116,10 +117,11 @@ class ProgressOnly(NoEvents):
 
 
 class RoundsProgress:
-    """What a runner tells of several tasks: bytes that were read, as a call.
+    """What a runner reports of several tasks: bytes that were read, as a call.
 
-    A runner that knows of which task they are asks for a call of its own by :meth:`of`; whose round
-    a task is of is in ``partitions``, by its number. ``check_stop`` raises when the work is to end.
+    A runner that knows the task of the bytes asks for a call of its own by :meth:`of`.
+    ``partitions`` has, by a task's number, the partition of its round. ``check_stop`` raises when
+    the work is to end.
     """
 
     def __init__(
@@ -134,7 +136,7 @@ class RoundsProgress:
         self._check_stop = check_stop
 
     def __call__(self, read_bytes: int) -> None:
-        """Tell of bytes that nobody knows whose they are."""
+        """Report bytes of an unknown task."""
         self._tell(read_bytes, None)
 
     def of(self, number: int) -> Callable[[int], None]:

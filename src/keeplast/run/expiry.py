@@ -1,18 +1,16 @@
 """How the start of a log moves: by what retention decides, and as for ``DeleteRecords``.
 
-Carries out what :mod:`keeplast.cleaner.retention` decides about one partition.
+Expiry carries out what :mod:`keeplast.cleaner.retention` decides about one partition. Nothing is
+changed before everything has been read. Then, in the order that :mod:`keeplast.log.truncation` asks
+for: a new active segment when all of the log goes, the log start offset, the receipt, the renames,
+the removal. The caller holds the lock.
 
-Nothing is changed before everything has been read. Then, in the order that
-:mod:`keeplast.log.truncation` asks for: a new active segment when all of the log goes, the log
-start offset, the receipt, the renames, the removal. Who calls this holds the lock.
-
-Moves the log start offset of one partition, as a broker does for ``DeleteRecords``.
-
-Nothing but the start moves: what lies below is gone for readers at once, and from the disk when all
-of its segment is below and somebody looks: a broker's retention check, ``clean`` or ``run`` here. A
-round that comes before may have made one segment of it and what follows, as a broker's would: then
-it stays as long as that one does.
-Allowed where the policy contains ``delete``, and up to the high watermark. Answers to
+A deletion moves the log start offset of one partition, as a broker does for ``DeleteRecords``.
+Nothing but the start moves. The records below it are gone for readers at once. They go from the
+disk when all of their segment is below and a next look finds it: a broker's retention check,
+``clean`` or ``run`` here. A round that comes before may have made one segment of it and what
+follows, as a broker's would: then it stays as long as that one does. Allowed where the policy
+contains ``delete``, and up to the high watermark. Answers to
 ``ReplicaManager.deleteRecordsOnLocalLog`` and ``UnifiedLog.maybeIncrementLogStartOffset``;
 cleaning.md section 5.
 """
@@ -166,7 +164,8 @@ def survey_expiry(
         raise RefusedError(
             "the log start offset is beyond the log end, and a broker would drop all of the log; "
             f"correct log-start-offset-checkpoint. path={partition.path} "
-            f"log_start={bounds.log_start} log_end={tail.log_end}"
+            f"log_start={bounds.log_start} log_end={tail.log_end}",
+            code="K214",
         )
     plan = plan_expiry(
         partition.topic,
@@ -187,7 +186,7 @@ def expire(
     survey: ExpirySurvey,
     note_receipt: Callable[[], None],
 ) -> list[Path]:
-    """Let go what was decided; returns the files that nobody needs any more, for removal.
+    """Let go what was decided; returns the files that nothing needs any more, for removal.
 
     Where nothing is to go, what a crash has left of an earlier expiry still does.
 
@@ -212,7 +211,7 @@ def expire(
 def settle(
     files: FileSystem, partition: PartitionRequest, listing: PartitionFiles | None = None
 ) -> None:
-    """Drop a log start offset that the first segment's name tells, when all is removed.
+    """Drop a log start offset that the first segment's name shows, when all is removed.
 
     An active segment that was rolled gets its empty indexes, should a crash have kept them.
     ``listing`` is the log where its segments are as they were surveyed.
@@ -266,7 +265,8 @@ def _summarize_active(
 ) -> SegmentSummary:
     """Summarize the sound part of the active segment.
 
-    Indexes that are sound may still be of an earlier time: what lies behind them is read.
+    Indexes that are sound may still be of an earlier time: the batches after their last entry are
+    read.
     """
     whole = replace(active, size_bytes=tail.valid_bytes)
     if tail.torn_at is None:
@@ -315,7 +315,7 @@ class DeleteRecordsReport:
     """What a deletion did, or would do.
 
     Readers see ``[log_start, log_end)``. ``below`` are the segments all of whose records are
-    deleted; ``partly`` is the one that holds ``log_start`` and deleted records before it, which
+    deleted. ``partly`` is the one that holds ``log_start`` and deleted records before it, which
     stay in the file as long as the segment does. ``removed`` says that ``below`` is off the disk.
     ``lifts`` are limits of the log that an unsafe call lifted.
     """
@@ -356,11 +356,11 @@ def delete_records(
 ) -> DeleteRecordsReport:
     """Delete every record below ``before_offset``; :data:`HIGH_WATERMARK` means that offset.
 
-    ``high_watermark`` None means as the directory tells; a higher one is refused unless
-    ``is_unsafe``. ``removes`` takes the segments that lie
-    wholly below off the disk as well; ``writes`` False only says what would happen, and takes no
-    lock. InvalidError for another negative offset; RefusedError above the high watermark, for a
-    policy without ``delete``, and while somebody else holds the directory.
+    ``high_watermark`` None means as the directory says; a higher one is refused unless
+    ``is_unsafe``. ``removes`` takes the segments that lie wholly below off the disk as well;
+    ``writes`` False only says what would happen, and takes no lock. InvalidError for another
+    negative offset; RefusedError above the high watermark, for a policy without ``delete``, and
+    while another process holds the directory.
     """
     check_deletion(partition.topic, before_offset, f"path={partition.path}")
     request = CleanRequest((partition,), high_watermark=high_watermark, is_unsafe=is_unsafe)
@@ -388,13 +388,15 @@ def check_deletion(topic: TopicConfig, before_offset: int, where: str) -> None:
     """Raise InvalidError for an offset that cannot be, RefusedError for a policy without delete."""
     if before_offset < HIGH_WATERMARK:
         raise InvalidError(
-            f"an offset cannot be negative; -1 means the high watermark. before={before_offset}"
+            f"an offset cannot be negative; -1 means the high watermark. before={before_offset}",
+            code="K104",
         )
     if not topic.expires:
         policy = ",".join(sorted(topic.cleanup_policy)) or "empty"
         raise RefusedError(
             "cleanup.policy without delete: records go by key alone, write a tombstone instead. "
-            f"cleanup_policy={policy} {where}"
+            f"cleanup_policy={policy} {where}",
+            code="K235",
         )
 
 
@@ -403,7 +405,8 @@ def check_replicated(before_offset: int, high_watermark: int, where: str) -> Non
     if before_offset > high_watermark:
         raise RefusedError(
             "the offset is above the high watermark; records that are not replicated cannot be "
-            f"deleted. before={before_offset} high_watermark={high_watermark} {where}"
+            f"deleted. before={before_offset} high_watermark={high_watermark} {where}",
+            code="K236",
         )
 
 
@@ -420,6 +423,7 @@ def _plan(
         raise CorruptError(
             "the log start offset is beyond the log end",
             path=str(partition.path), expected=f"at most {tail.log_end}", found=bounds.log_start,
+            code="K214",
         )  # fmt: skip
     target = bounds.high_watermark if before_offset == HIGH_WATERMARK else before_offset
     check_replicated(target, bounds.high_watermark, f"path={partition.path}")

@@ -1,16 +1,13 @@
 """Before a round: what it will take, which rounds fit on a disk, what must be proven first.
 
-What a round needs at its end, proven before anything is replaced: its receipt, its checkpoint.
+A round's receipt and checkpoint are proven before anything is replaced. A round that found out
+afterwards would leave segments replaced without a report, and the next receipt would be about a log
+that no receipt describes. A trial is undone again. Rounds that share a disk must fit on it
+together, and some of it stays free.
 
-A round that found out afterwards would leave segments replaced, nobody told, and the next receipt
-about a log that no receipt tells of. What is tried here is undone again.
-
-Which rounds fit on a disk together, and that some of it stays free.
-
-What rounds will take, before they run: how their work is cut, and what a plan tells of them.
-
-Reads a sample of bounded size where sizes alone do not say. Damage found there fails a plan; how
-work is cut it does not decide, because the pass that meets it says so.
+How work is cut and what a plan shows rest on a sample of bounded size, where sizes alone do not
+say. Damage found there fails a plan. It does not decide how work is cut, because the pass that
+meets it reports it.
 """
 
 from __future__ import annotations
@@ -57,10 +54,11 @@ ROOM_BYTES = 1 << 20
 """What must be free where a receipt or a checkpoint goes: more than a line of either takes."""
 
 PROBE = ".keeplast-probe"
-"""A file in a data directory by which is tried what its store allows, and, with more behind the
-name, whether executors of Spark see it."""
+"""A file in a data directory that tries what its store allows. With more after the name, it tries
+whether executors of Spark see it.
+"""
 PROBE_MS_MAX = 3_600_000
-"""Nobody looks at a probe that is older: who wrote it ended before removing it."""
+"""Nothing looks at a probe that is older: its writer ended before removing it."""
 
 NAMES_TAKEN = (
     META_PROPERTIES,
@@ -84,30 +82,32 @@ BEGINNINGS = tuple(
 def prove_receipt(files: FileSystem, path: Path | None, partitions: Collection[Path] = ()) -> None:
     """Raise RefusedError unless a line can be appended to ``path``; None wants no receipt.
 
-    What is there and no receipt is refused too: a line at its end would damage it. So is a name
-    under which somebody looks for something else, and any in one of the directories ``partitions``,
-    where a file is taken for a part of the log, or removed with it.
+    A file there that is no receipt is refused too: a line at its end would damage it. So is a name
+    that has another meaning to some reader. So is any name in one of the directories
+    ``partitions``: a file there is taken for a part of the log, or removed with it.
     """
     if path is None:
         return
     if _is_taken(path, partitions):
         raise RefusedError(
             "the receipt would be taken for a file of a log or of its data directory; give it "
-            f"another name, outside of partitions. --receipt={path}"
+            f"another name, outside of partitions. --receipt={path}",
+            code="K159",
         )
     try:
         _try_receipt(files, path)
     except OSError as error:
         raise RefusedError(
             "the receipt cannot be written; name another file, or leave --receipt out. "
-            f"--receipt={path} problem={error}"
+            f"--receipt={path} problem={error}",
+            code="K159",
         ) from error
 
 
 def leave_receipt(files: FileSystem, path: Path, partitions: Collection[Path]) -> None:
     """Make sure that there is a receipt file: an empty one says that nothing was changed.
 
-    Who asks by its name can then tell it from a name that is wrong. Errors are those of
+    A reader that asks by its name then knows it from a wrong name. Errors are those of
     :func:`prove_receipt`.
     """
     if not files.exists(path):
@@ -127,12 +127,17 @@ def _try_receipt(files: FileSystem, path: Path) -> None:
     if not path.name or not path.parent.is_dir():
         raise RefusedError(
             f"there is no directory for the receipt; {making(path.parent)}, or name another. "
-            f"--receipt={path}"
+            f"--receipt={path}",
+            code="K111",
         )
     if path.is_symlink():
-        raise RefusedError(f"the receipt is a link; name the file itself. --receipt={path}")
+        raise RefusedError(
+            f"the receipt is a link; name the file itself. --receipt={path}", code="K159"
+        )
     if files.is_directory(path):
-        raise RefusedError(f"the receipt is a directory; name a file in it. --receipt={path}")
+        raise RefusedError(
+            f"the receipt is a directory; name a file in it. --receipt={path}", code="K159"
+        )
     is_new = not files.exists(path)
     if not is_new:
         _check_content(files, path)
@@ -149,7 +154,7 @@ def prove_checkpoints(files: FileSystem, root: Path) -> None:
     round write and delete.
     """
     if is_object_path(root):
-        # What a round replaces it removes. One name: a probe that nobody may remove does not heap.
+        # A round removes what it replaces. One name: a probe that may not be removed does not heap.
         files.write_durable(root / PROBE, b"probe")
         files.unlink(root / PROBE)
         return  # the room of a store has no end
@@ -197,7 +202,8 @@ def _check_content(files: FileSystem, path: Path) -> None:
         del first[handle.pread_into(memoryview(first), 0) :]
     if not any(first.startswith(each[: len(first)]) for each in BEGINNINGS):
         raise RefusedError(
-            f"what is there is no receipt, and would be damaged; name another. --receipt={path}"
+            f"what is there is no receipt, and would be damaged; name another. --receipt={path}",
+            code="K159",
         )
 
 
@@ -206,7 +212,8 @@ def _check_room(files: FileSystem, place: Path, what: str) -> None:
     if free < ROOM_BYTES:
         raise RefusedError(
             f"no room for {what}; free some. path={place} needed_bytes={ROOM_BYTES} "
-            f"free_bytes={free}"
+            f"free_bytes={free}",
+            code="K228",
         )
 
 
@@ -230,7 +237,8 @@ def check_room(
     if needed > room:
         raise RefusedError(
             "not enough free disk; free some, or use --to another volume. "
-            f"path={target} needed_bytes={needed} usable_bytes={max(room, 0)}"
+            f"path={target} needed_bytes={needed} usable_bytes={max(room, 0)}",
+            code="K228",
         )
 
 
@@ -320,7 +328,7 @@ def _depends_on_keys(bound: Workload, share: int, ground: Ground, asked: Shape |
 def _look_at(
     round_: Round, bound: Workload, ground: Ground, files: FileSystem, clock: Clock
 ) -> Workload:
-    """Return a round as a sample shows it, or ``bound`` where there is none that tells."""
+    """Return a round as a sample shows it, or ``bound`` where no sample shows it."""
     if round_.survey.sample is None:
         return bound
     try:

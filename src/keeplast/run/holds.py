@@ -1,12 +1,12 @@
 """Adds and releases holds of a data directory, while rounds may be under way in it.
 
 The order is the rule. A round writes its staged files, then looks for holds, and only then puts
-anything in place; who adds a hold writes it down, and only then looks at the log. So one of the two
-sees the other: a round that would pass the hold gives up, or the log shows that one has, or may
-have, and the hold is taken back, or moved to the first point that is kept all the same where it is
-of now. What is left half done is waited for, a while; not for a hold as of now.
+anything in place. A hold is written down first, and only then the log is looked at. So one of the
+two sees the other. Either a round that would pass the hold gives up, or the log shows that one has
+passed it, or may have. Then the hold is taken back; a hold as of now moves to the first point that
+is kept all the same. A half-done round is waited for, a while; not for a hold as of now.
 
-How far rounds may go for which point is said by :mod:`keeplast.read.held_point`.
+:mod:`keeplast.read.held_point` says how far rounds may go for which point.
 
 A directory's lock is not needed, and is not taken: a daemon holds it all the time. A broker's own
 cleaner knows nothing of holds.
@@ -69,12 +69,13 @@ def choose_partitions(
             if TopicPartition(topic, number) not in its:
                 raise InvalidError(
                     f"no such partition in {where}; choose one that is there. "
-                    f"partition={topic}-{number}{place}"
+                    f"partition={topic}-{number}{place}",
+                    code="K115",
                 )
         if not its:
             close = difflib.get_close_matches(topic, {each.topic for each in there}, n=1)
             hint = f"; did you mean {close[0]}" if close else "; correct its name"
-            raise InvalidError(f"no such topic in {where}{hint}. topic={topic}{place}")
+            raise InvalidError(f"no such topic in {where}{hint}. topic={topic}{place}", code="K114")
         chosen += [each for each in its if not partitions or each.partition in partitions]
     return tuple(sorted(set(chosen)))
 
@@ -90,15 +91,16 @@ def add_holds(
 ) -> tuple[Hold, ...]:
     """Hold ``entries`` at ``point`` for ``max_age_ms`` from now, under one name; all or none.
 
-    InvalidError for a name, age or offset that cannot be, RefusedError where the state as of the
-    point cannot be told any more, and where the name is taken; UnavailableError when rounds are
-    under way for too long.
+    InvalidError for an impossible name, age or offset. RefusedError where the state as of the point
+    can no longer be read, and where the name is taken. UnavailableError when rounds are under way
+    for too long.
     """
     check_hold(name, point, max_age_ms, len(entries))
     if is_object_path(directory.root):
         raise RefusedError(
             "holds are for directories that are cleaned in place; nothing in an object store is. "
-            f"path={directory.root}"
+            f"path={directory.root}",
+            code="K103",
         )
     now_ms, place = clock.now_ms(), f"path={directory.root}"
 
@@ -142,12 +144,13 @@ def check_hold(name: str, point: HoldPoint, max_age_ms: int, partitions: int) ->
     if point.offset is not None and partitions > 1:
         raise InvalidError(
             "an offset is of one partition; choose it with --partition, or give a time, or now. "
-            f"partitions={partitions} offset={point.offset}"
+            f"partitions={partitions} offset={point.offset}",
+            code="K604",
         )
 
 
 def look_at_entry(entry: PartitionEntry, files: FileSystem, clock: Clock) -> LogView:
-    """Return what readers may see of a log now, by the checkpoints beside it."""
+    """Return what readers may see of a log now, by the checkpoints next to it."""
     checkpoints = load_reader_checkpoints(files, entry.path.parent)
     return look_at_log(entry.partition, entry.path, checkpoints, files, clock)
 
@@ -188,7 +191,7 @@ def _find_waiting(
         except UnavailableError as error:
             if not is_at_work:
                 # It does not end by itself.
-                raise RefusedError(str(error)) from error
+                raise RefusedError(str(error), code=error.code) from error
             if not left:
                 raise
         clock.sleep(PAUSE_SECONDS)

@@ -1,25 +1,19 @@
 """Runs rounds in threads of this process; kernels release the interpreter lock.
 
-The only threads below ``service`` but for those that commit (:mod:`keeplast.run.pace`).
-The threads of a round in stages share its key map. Units of such rounds go before whole
-partitions, the longest round first, so that a giant one starts at once and small ones fill the gaps
-that its stages leave; whole partitions are begun in the order in which they came. Small ones are
-done by the thread that asks (:mod:`keeplast.run.pace`), where a slot is free and no round is in
-stages.
+The only threads below ``service`` but for those that commit (:mod:`keeplast.run.pace`). The threads
+of a round in stages share its key map. Units of such rounds go before whole partitions, the longest
+round first. So a giant one starts at once, and small ones fill the gaps that its stages leave.
+Whole partitions are begun in the order in which they came. The calling thread does small ones
+(:mod:`keeplast.run.pace`), where a slot is free and no round is in stages.
 
-The file systems that a process has opened for its tasks: one a round, a few rounds kept.
+The process opens file systems for its tasks: one a round, with a few rounds kept. Units of one
+round that meet in a process share its findings and its connections. A workspace is made once a
+thread and used for every task with the same memory. Threads that share a round begin on different
+processors.
 
-Units of one round that meet in a process share what it has learned and its connections.
-
-What the threads of a runner work with: files once a round, a workspace each, one limit for all.
-
-A workspace is made once a thread and used for every task with the same memory. Threads that share a
-round begin on different processors.
-
-A task of LocalRunner as calls for threads: one for a wave, one a unit for a round in stages.
-
-``next``, ``result`` and the properties are for the one thread that hands the calls out; the calls
-themselves run anywhere and touch nothing of the job but what is made for several threads.
+A task becomes calls for threads: one for a wave, one a unit for a round in stages. ``next``,
+``result`` and the properties are for the one thread that hands the calls out. The calls themselves
+run anywhere and touch nothing of the job but what is made for several threads.
 """
 
 from __future__ import annotations
@@ -125,7 +119,7 @@ class Workbench:
         files = self._opened.of(task) if self._files is None else self._files
         if task.io_bytes_per_second is None:
             return files
-        # A wait tells that nothing has moved, so that a stop ends it.
+        # A wait reports that nothing has moved, so that a stop ends it.
         return ThrottledFiles(files, self._throttle, lambda: progressed(0))
 
     def workspace_of(self, task: PartitionTask) -> Workspace:
@@ -141,9 +135,9 @@ class Workbench:
     def apart(self, begun: set[int]) -> Iterator[None]:
         """Keep the calling thread on a processor of its own, unless it is among the ``begun``.
 
-        Linux wakes a thread that has slept beside whoever woke it. Two that began a round together
-        shared a processor for 40 ms beside an idle one, a tenth of what a log of 256 MiB takes.
-        After its first piece a thread goes where it likes.
+        Linux wakes a thread that has slept on the processor of the thread that woke it. Two that
+        began a round together shared a processor for 40 ms next to an idle one, a tenth of what a
+        log of 256 MiB takes. After its first piece a thread goes where it likes.
         """
         number = getattr(self._local, "number", None)
         if number is None:
@@ -211,7 +205,7 @@ class WaveJob:
         """Return what the task gave, or raise what it raised."""
         result = self._result
         if result is None:
-            raise InvariantError(f"the wave has not ended. path={self._task.path}")
+            raise InvariantError(f"the wave has not ended. path={self._task.path}", code="K901")
         return result
 
 
@@ -380,7 +374,7 @@ class LocalRunner:
         """
         self._slots = len(os.sched_getaffinity(0)) if cores is None else cores
         if self._slots < 1:
-            raise InvalidError(f"at least one core is needed. cores={cores}")
+            raise InvalidError(f"at least one core is needed. cores={cores}", code="K104")
         self._bench = Workbench(files, SystemClock() if clock is None else clock, self._slots)
         self._pace = Quickness(self._bench.clock)
         self._pool: ThreadPoolExecutor | None = None
@@ -453,7 +447,8 @@ class LocalRunner:
     def _next_here(self, staged: Sequence[StagedJob], whole: deque[WaveJob]) -> WaveJob | None:
         """Take the next round when it is for the calling thread; None when it is for another.
 
-        Rounds in stages wait for whoever hands out their units: beside them nothing is done here.
+        Rounds in stages wait for the thread that hands out their units: during them nothing is done
+        here.
         """
         if staged or not whole or not whole[0].is_small or not self._pace.takes_next():
             return None
@@ -487,7 +482,7 @@ class LocalRunner:
         finally:
             for future in futures:
                 future.cancel()
-            # Whoever removes what was begun must not meet a thread that still writes.
+            # The caller that removes what was begun must not meet a thread that still writes.
             wait(futures)
 
     def latest(
@@ -512,8 +507,8 @@ class LocalRunner:
     def _jobs(
         self, tasks: Sequence[PartitionTask], progressed: Progressed
     ) -> tuple[list[StagedJob], deque[WaveJob]]:
-        # A round by itself has the memory of all threads for what it decompresses; beside whole
-        # partitions, which keep their own, it has none to spare.
+        # A round by itself has the memory of all threads for what it decompresses. Together with
+        # whole partitions, which keep their own, it has none to spare.
         cut = [task for task in tasks if task.is_staged]
         share = self._slots / len(cut) if cut and len(cut) == len(tasks) else 0.0
         staged = [
@@ -540,7 +535,7 @@ def _ended(running: dict[Future[None], LocalJob], *, waits: bool) -> set[Future[
 
 
 def _begin(staged: list[StagedJob], whole: deque[WaveJob]) -> tuple[Work, LocalJob] | None:
-    """Return what a free thread does next, and of which job; None while there is nothing."""
+    """Return what a free thread does next, with its job; None while there is nothing."""
     staged.sort(key=lambda job: -job.bytes_left)
     for job in staged:
         if (work := job.next()) is not None:

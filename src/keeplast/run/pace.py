@@ -1,25 +1,21 @@
 """What is done side by side and what one after the other: small work, and commits of partitions.
 
-Whether small pieces of work are done one after the other by the thread that hands them out.
+The thread that hands out small pieces of work may do them one after the other. Threads gain where
+others wait for a disk, or in kernels. A log of a few kilobytes is neither. It takes a hundred short
+calls, and threads that make such calls side by side spend as much again on the interpreter lock as
+the work takes. So that thread does small pieces, by their bytes, at once, as long as that is quick
+by the clock. Where a flush takes long, threads take over, and one piece in so many is tried again,
+as disks change. It is about processor time alone. The work, and its order for one partition, are
+the same.
 
-Threads gain where others wait for a disk, or in kernels. A log of a few kilobytes is neither: it
-takes a hundred short calls, and threads that make such calls side by side spend as much again on
-the interpreter lock as the work takes. So what is small, by its bytes, is done at once by whoever
-holds it, as long as that is quick by the clock: where a flush takes long, threads take over, and
-one piece in so many is tried again, as disks change.
-
-It is about processor time alone. What is done, and in what order for one partition, is the same.
-
-Commits of several partitions side by side: each waits for the disk, and disks take many at once.
-
+Commits of several partitions go side by side: each waits for the disk, and disks take many at once.
 A commit is some ten flushes that must follow one another; a journal that is asked by several at
 once writes them together. Partitions share nothing but the checkpoint file, which is not written
-here. Waves of one partition never meet: the next one is not run before this one has ended.
-Small
-ones are committed by the calling thread as long as the disk is quick (:mod:`keeplast.run.pace`).
+here. Waves of one partition never meet: the next one is not run before this one has ended. The
+calling thread commits small ones as long as the disk is quick.
 
 Leaving waits for every commit that has begun, whatever the reason: nothing that belongs to one may
-be removed under its hands.
+be removed meanwhile.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
 """A line of JSON for every wave of a round: what was decided, on what, and what becomes of it.
 
-Appended and made durable before the wave is put in place, in a directory as in a store: what cannot
-be written down is not done, and nothing is in place that no line tells of. So a line is an intent.
-A crash behind it leaves all of its groups in place, none, or the first of them, and which of it the
-files (a store's metadata) tell: :mod:`keeplast.inspect.receipt_proof`. The first line of a round
-has all that the round found and decided; the others, with the same ``attempt`` and the next
-``wave``, what they add. ``is_last`` says that no wave follows. ``clean_to`` is the cleaner
-checkpoint, or what counts for it, that the round found; it moves behind the last wave. The
-hash key of the round is not in it: nobody may learn it. Checksums are CRC-32C of whole ``.log``
-files: of what the second pass read and of what the check read again; null where nothing was read.
-``unsafe`` says that given values were taken as they are, and ``lifts`` which limits that moved.
-``holds`` are those that were in force, ``readers`` the groups that tombstones waited for and up to
-where each had read, null for none.
-``producers`` are (id, last data offset or -1, epoch) of those whose last batch had to stay.
+Appended and made durable before the wave is put in place, in a directory as in a store. Nothing is
+done that cannot be written down, and nothing is in place that no line describes. So a line is an
+intent. A crash after it leaves all of its groups in place, none, or the first of them. The files (a
+store's metadata) show which: :mod:`keeplast.inspect.receipt_proof`. The first line of a round has
+all that the round found and decided; the others, with the same ``attempt`` and the next ``wave``,
+what they add. ``is_last`` says that no wave follows. ``clean_to`` is the cleaner checkpoint, or
+what counts for it, that the round found; it moves after the last wave. The hash key of the round is
+not in it: it is secret. Checksums are CRC-32C of whole ``.log`` files: of what the second pass read
+and of what the check read again; null where nothing was read. ``unsafe`` says that given values
+were taken as they are, and ``lifts`` which limits that moved. ``holds`` are those that were in
+force. ``readers`` are the groups that tombstones waited for and up to where each had read, null for
+none. ``producers`` are (id, last data offset or -1, epoch) of those whose last batch had to stay.
 Source: architecture, rule 7.
 """
 
@@ -50,8 +49,8 @@ that the line is not durable."""
 def append_receipt(files: FileSystem, path: Path, line: bytes) -> bytes:
     """Append ``line`` durably, chained to the one before it; returns it as it was written.
 
-    A last line that a crash cut off is replaced by it: nothing it tells of was put in place; left
-    where it is, it would run into this one and make the file unreadable. Processes that append to
+    It replaces a last line that a crash cut off: nothing of that line was put in place. Left where
+    it is, that line would run into this one and make the file unreadable. Processes that append to
     one file wait for each other, so that no two lines follow the same one.
     """
     with appended(path):
@@ -72,7 +71,8 @@ def _last_line(files: FileSystem, path: Path) -> bytes | None:
             except ValueError as error:
                 raise InvalidError(
                     "the last line of the file is too long for a receipt; name another file. "
-                    f"path={each}"
+                    f"path={each}",
+                    code="K159",
                 ) from error
             if found is not None:
                 return found
@@ -85,7 +85,7 @@ def previous_receipts(path: Path) -> Path:
 
 
 def action_line(partition: TopicPartition | None, *, name: str, by: str, now_ms: int) -> bytes:
-    """Return the line of what somebody asked a loop for; no partition is all of them."""
+    """Return the line of a request to a loop; no partition is all of them."""
     document = {
         "version": RECEIPT_VERSION,
         "topic": None if partition is None else partition.topic,
@@ -109,9 +109,9 @@ def verdict_line(
 ) -> bytes:
     """Return the line of what ``verify`` said, newline included.
 
-    ``rounds`` are the names of the rounds that were judged, oldest first, of which the newest
-    :data:`ROUNDS_MAX` are in it; ``broken`` and ``unjudged`` those of checks. ``now_ms`` is the
-    wall clock of who judged; ``judged_by`` is of a log that has an owner.
+    ``rounds`` are the names of the rounds that were judged, oldest first; the line has the newest
+    :data:`ROUNDS_MAX`. ``broken`` and ``unjudged`` are the names of checks. ``now_ms`` is the wall
+    clock of the judge; ``judged_by`` is of a log that has an owner.
     """
     owned = (
         {}
@@ -136,7 +136,7 @@ def verdict_line(
 
 
 def withdraw_receipt(files: FileSystem, path: Path, line: bytes) -> None:
-    """Take ``line`` back, if it is the last one: what it tells of did not happen.
+    """Take ``line`` back, if it is the last one: what it describes did not happen.
 
     It is as :func:`append_receipt` wrote it.
     """
@@ -242,7 +242,7 @@ def collection_line(
 ) -> bytes:
     """Return the line of replaced segments whose objects go, newline included.
 
-    No record goes with them: what took their place is served, and the round's own line told of it.
+    No record goes with them: their replacement is served, and the round's own line described it.
     ``start`` and ``end``, exclusive, are the offsets that they covered.
     """
     document = {
@@ -269,7 +269,7 @@ def undo_line(
 
     ``groups`` are those that go, ``checkpoint`` the line of the cleaner checkpoint that comes back,
     None for none. As with a round, a crash leaves some of it in place, the highest groups first.
-    ``more`` are the names of the chunks of the round behind its first one.
+    ``more`` are the names of the chunks of the round after its first one.
     """
     replaced = [segment for group in groups for segment in group.outputs]
     restored = [segment for group in groups for segment in group.sources]

@@ -10,14 +10,13 @@
     commit    wave by wave, the oldest offsets first            Rounds._commit: place.publish
               and when all of it is in place, small logs together  Rounds._settle: place.checkpoint
 
-Where logs lie is behind :class:`~keeplast.run.round.LogPlace`. A failure ends the round of one
+:class:`~keeplast.run.round.LogPlace` knows where logs lie. A failure ends the round of one
 partition: what its wave has staged is removed, the checkpoint stays. Kafka: ``Cleaner.doClean``.
 
-The port of wherever logs lie: directories (:mod:`keeplast.run.directory_place`), or a store.
-
-A place holds what a call asks for, finds out what a log is, and alone changes it. Nothing it does
-may leave a log that readers see half changed, and what it cannot say it does not do. Which round
-of a call it is, a place knows by ``run.rounds``: those that have ended.
+It is the port of directories (:mod:`keeplast.run.directory_place`) and of a store. A place has what
+a call asks for, finds out what a log is, and alone changes it. Nothing it does may leave a log that
+readers see half changed, and it does nothing that it cannot report. A place knows by
+``run.rounds``, those that have ended, which round of a call it is.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class LogPlace(Protocol):
         ...
 
     def skip(self, run: PartitionRun, survey: Survey) -> RoundReport | None:
-        """Do what a partition without a round needs; None when there is nothing to tell of it."""
+        """Do what a partition without a round needs; None when there is nothing to report of it."""
         ...
 
     def site(self, run: PartitionRun) -> Site:
@@ -83,8 +82,9 @@ class LogPlace(Protocol):
     def publish(self, round_: Round, result: TaskResult) -> None:
         """Make a wave live, the last of ``round_.results``; several partitions' side by side.
 
-        CommitUnknownError when it may be live, and nobody can say; any other error says that what
-        is not in ``round_.committed`` is not, or will be made so by whoever opens the log next.
+        CommitUnknownError when it may be live, and that cannot be found out. Any other error says
+        that groups outside ``round_.committed`` are not live, or that the next opening of the log
+        makes them so.
         """
         ...
 
@@ -159,7 +159,9 @@ class Rounds:
         """Do and commit a wave of each round; returns the rounds that another one follows."""
         left, done, again = dict(enumerate(rounds)), list[Round](), list[Round]()
         unsettled_bytes = 0
-        lost: CompactionError = UnavailableError("the runner lost the task of this partition")
+        lost: CompactionError = UnavailableError(
+            "the runner lost the task of this partition", code="K508"
+        )
         try:
             with Publishing(
                 lambda result: self._commit(left[result.number], result), self.clock
@@ -205,7 +207,7 @@ class Rounds:
     def _sort(self, ended: list[Ended], left: dict[int, Round], done: list[Round]) -> list[Round]:
         """Take waves that have ended out of ``left``; returns the rounds that another follows.
 
-        Those of which all is in place are put to ``done``.
+        Rounds with all of it in place are put to ``done``.
         """
         again = list[Round]()
         for result, error in ended:
@@ -237,7 +239,7 @@ class Rounds:
         self.end(round_.run, failed_report(round_.survey, len(round_.committed), error))
 
     def end(self, run: PartitionRun, report: RoundReport | None, *, is_done: bool = True) -> None:
-        """Take what there is to tell of a partition's round, its last one of the call or not."""
+        """Take the report of a partition's round, its last one of the call or not."""
         run.is_done = is_done
         if report is not None:
             run.rounds.append(report)

@@ -1,13 +1,10 @@
 """A partition on its way through a call, its round of the moment, and what is reported of it.
 
-What is under way: a partition on its way through a call, and its round of the moment.
+It is state that :mod:`keeplast.run.round` moves on; it decides nothing. A task is made here and
+nowhere else, and is complete when it is made.
 
-State that the page (:mod:`keeplast.run.round`) moves on; it decides nothing. A task is made here
-and nowhere else, and is complete when it is made.
-
-What is reported of rounds: planned, done, failed; and which of several goes first.
-
-Makes values out of what was surveyed and counted; it decides nothing and reads nothing.
+Reports are of planned, done and failed rounds, and say which of several goes first. They are values
+made of surveys and counts; a report decides nothing and reads nothing.
 """
 
 from __future__ import annotations
@@ -79,10 +76,10 @@ class Site:
 
     ``path`` is read; staged files are put at ``target``, which is the same directory or another.
     ``attempt`` is in the name of everything that is staged. ``writes`` False counts what would go
-    and stages nothing. ``shares_disk`` says that what is staged lies on a disk beside what it
-    replaces, so that rounds must fit on it together. ``keeps_sources`` has what is replaced stay
-    beside it, for ``keeplast undo``. ``chunk_bytes`` is how many dirty bytes the
-    threads of one host work on at a time, in waves of a segment's size; None for all of them.
+    and stages nothing. ``shares_disk`` says that staged files lie on one disk with the replaced
+    ones, so that rounds must fit on it together. ``keeps_sources`` keeps the replaced segments next
+    to the log, for ``keeplast undo``. ``chunk_bytes`` is how many dirty bytes the threads of one
+    host work on at a time, in waves of a segment's size; None for all of them.
     """
 
     path: Path
@@ -104,7 +101,7 @@ class Round:
     ``driver_seconds`` is what survey and commits took; what its workers took is in ``results``. A
     round's time is their sum: it does not wait for its turn at its own expense. ``carry`` is what
     the wave before has left, ``wave_bytes_max`` what the next one may stage, ``noted_end`` what the
-    note beside the log says since the last one.
+    note next to the log says since the last one.
     """
 
     run: PartitionRun
@@ -291,7 +288,7 @@ def planned_report(
     estimate: Estimate | None,
     lacking: Exception | None,
 ) -> RoundReport:
-    """Return the report of a plan that nobody has run; groups unless a bounded map decides them.
+    """Return the report of a plan that was not run; groups unless a bounded map decides them.
 
     ``lacking`` is why there is no estimate.
     """

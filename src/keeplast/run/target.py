@@ -1,9 +1,9 @@
 """Where a cleaned partition goes: in place, or below a target directory of the same layout.
 
 A target is marked incomplete before anything else is there and until its checkpoint is written, on
-disks as in object stores. So a crash leaves what says of itself that it is no log, and the same
-call begins anew. An earlier log that is to be replaced stays what it is until all of the new one
-lies beside it, read, checked and staged: a source that cannot be read costs nobody the earlier one.
+disks as in object stores. So a crash leaves a mark that it is no log, and the same call begins
+again. An earlier log that is to be replaced stays what it is until all of the new one lies next to
+it, read, checked and staged. A source that cannot be read never costs the earlier one.
 """
 
 from __future__ import annotations
@@ -61,8 +61,10 @@ def places_of(request: CleanRequest) -> frozenset[Path]:
 
 
 def check_places(request: CleanRequest, files: FileSystem) -> None:
-    """Raise RefusedError when a log in an object store would have to change where it is, when the
-    target lies in a broker's data directory, or when two rounds would write to one place.
+    """Raise RefusedError when rounds could not write where they should.
+
+    A log in an object store may not change where it is. The target may not lie in a broker's data
+    directory. Two rounds may not write to one place.
 
     A store renames nothing: while segments were swapped, readers would see two logs in one. And
     brokers do not start on a data directory that holds a directory which is no partition.
@@ -74,7 +76,8 @@ def check_places(request: CleanRequest, files: FileSystem) -> None:
         if place in written:
             raise RefusedError(
                 "two rounds of one call would write to the same place; name each once. "
-                f"path={place}"
+                f"path={place}",
+                code="K229",
             )
         written.add(place)
     for partition in request.partitions:
@@ -87,18 +90,21 @@ def check_places(request: CleanRequest, files: FileSystem) -> None:
             ):
                 raise RefusedError(
                     "--to lies in the data directory, on which no broker would start then; give a "
-                    f"place outside of it. --to={request.target} path={root}"
+                    f"place outside of it. --to={request.target} path={root}",
+                    code="K229",
                 )
         if request.target is None and is_object_path(partition.path):
             raise RefusedError(
                 "a log in an object store is not cleaned in place; give --to and another prefix, "
-                f"bucket or directory. path={partition.path}"
+                f"bucket or directory. path={partition.path}",
+                code="K231",
             )
     if request.target is not None and is_object_path(request.target) and request.rounds != 1:
         raise RefusedError(
-            "the first round writes the target, and another one would change it in place, which "
-            "an object store does not allow; leave --rounds and --until-done out, or give --to a "
-            f"directory. path={request.target}"
+            "the first round writes the target. Another one would change it in place, which an "
+            "object store does not allow; leave --rounds and --until-done out, or give --to a "
+            f"directory. path={request.target}",
+            code="K231",
         )
 
 
@@ -113,10 +119,11 @@ def _resolved(place: Path, roots: dict[Path, Path]) -> Path:
 
 
 def check_target_root(files: FileSystem, request: CleanRequest) -> None:
-    """Raise RefusedError when other things lie at the target and nobody said to overwrite them.
+    """Raise RefusedError when other things lie at the target and the call does not overwrite them.
 
-    An empty directory will do, and one in which a run like this one has not finished: that says so
-    by a partition with its mark, or has brought nothing but the files of a data directory along.
+    An empty directory will do, and one in which a run like this one has not finished. That has a
+    partition with its mark, or holds nothing but the files of a data directory that were brought
+    along.
     """
     root = request.target
     if root is None or request.overwrites or not files.exists(root):
@@ -124,8 +131,8 @@ def check_target_root(files: FileSystem, request: CleanRequest) -> None:
     if any(partition.path.parent == root.absolute() for partition in request.partitions):
         return  # the source itself, which is refused with its reason
     if not is_object_path(root) and not files.is_directory(root.resolve()):
-        raise RefusedError(f"--to is no directory; choose another. --to={root}")
-    # A directory is made before its mark: with nothing in it, it is nobody's.
+        raise RefusedError(f"--to is no directory; choose another. --to={root}", code="K229")
+    # A directory is made before its mark: with nothing in it, it has no owner.
     names = [
         name
         for name in files.listdir(root)
@@ -136,7 +143,8 @@ def check_target_root(files: FileSystem, request: CleanRequest) -> None:
         shown = ", ".join(repr(name) for name in names[:NAMES_SHOWN_MAX])
         raise RefusedError(
             "other things lie at --to, and would be mixed with the log; choose an empty or a new "
-            f"directory; {Despite.EXISTING_TARGET.remedy}. --to={root} there={shown}"
+            f"directory; {Despite.EXISTING_TARGET.remedy}. --to={root} there={shown}",
+            code="K229",
         )
 
 
@@ -167,11 +175,12 @@ def make_target(
     if not is_settled(files, partition.path):
         raise RefusedError(
             "an interrupted swap lies in the source, which --to may not touch; end it with "
-            f"keeplast clean in place, or start a broker on it once. path={partition.path}"
+            f"keeplast clean in place, or start a broker on it once. path={partition.path}",
+            code="K204",
         )
     place = target_of(partition, request)
     if place == partition.path or _is_same(place, partition.path):
-        raise RefusedError(f"--to is the source itself; leave it out. path={place}")
+        raise RefusedError(f"--to is the source itself; leave it out. path={place}", code="K229")
     if request.overwrites and is_finished(files, place):
         _names_at(files, place, overwrites=True)
         _require_earlier(files, partition.path, place)
@@ -183,8 +192,8 @@ def _require_earlier(files: FileSystem, source: Path, place: Path) -> None:
     """Raise RefusedError unless the log at ``place`` may be an earlier one of ``source``.
 
     ``overwrites`` replaces what an earlier call wrote. A topic of the same name that is another
-    one, and a log that goes further than the source, are what somebody else wrote: a broker, in a
-    data directory that was named by mistake. What cannot be read is nobody's reason to stay.
+    one, and a log that goes further than the source, are another writer's: a broker's, in a data
+    directory that was named by mistake. An unreadable log is no reason to stay.
     """
     try:
         ids = [read_topic_id(each, files) for each in (source, place)]
@@ -193,15 +202,17 @@ def _require_earlier(files: FileSystem, source: Path, place: Path) -> None:
         return
     if None not in ids and ids[0] != ids[1]:
         raise RefusedError(
-            "another topic of the same name lies at --to, and only an earlier copy of the same "
-            "topic is replaced; choose another directory, or remove that one if it is not needed. "
-            f"path={place} topic_id={encode_id(ids[1] or b'')} source={encode_id(ids[0] or b'')}"
+            "another topic of the same name lies at --to. Only an earlier copy of the same topic "
+            "is replaced; choose another directory, or remove that one if it is not needed. "
+            f"path={place} topic_id={encode_id(ids[1] or b'')} source={encode_id(ids[0] or b'')}",
+            code="K229",
         )
     if ends[1] > ends[0]:
         raise RefusedError(
-            "the log at --to goes further than the source, and what it has after the source's end "
+            "the log at --to goes further than the source. Its records after the source's end "
             "would be lost; choose another directory, or remove that one if it is not needed. "
-            f"path={place} log_end={ends[1]} source_log_end={ends[0]}"
+            f"path={place} log_end={ends[1]} source_log_end={ends[0]}",
+            code="K229",
         )
 
 
@@ -219,7 +230,8 @@ def replace_target(
     run: str,
     staged: Collection[str],
 ) -> None:
-    """Give up the earlier log at ``place`` for what lies ``staged`` beside it, of data in ``root``.
+    """Give up the earlier log at ``place`` for what lies ``staged`` next to it, of data in
+    ``root``.
 
     ConflictError, and the earlier log stays, when some of that is gone.
     """
@@ -227,7 +239,8 @@ def replace_target(
     if missing:
         raise ConflictError(
             "another clean --to has replaced what lies at the target meanwhile; let only one at "
-            f"it. path={place} missing={min(missing)!r}"
+            f"it. path={place} missing={min(missing)!r}",
+            code="K230",
         )
     begin_target(files, place, run=run, overwrites=True, staged=staged)
     _bring_lines(files, root, place.parent, [partition])
@@ -268,19 +281,23 @@ def _names_at(files: FileSystem, place: Path, *, overwrites: bool) -> list[str]:
         # What a link points to may be a log of somebody else, or the one that is being cleaned.
         raise RefusedError(
             "a file or a link lies where a partition is to be; remove it or choose another place. "
-            f"path={place}"
+            f"path={place}",
+            code="K229",
         )
     names = files.listdir(place) if files.exists(place) else []
     # A mark that was never finished says that nothing else had begun.
     names = [name for name in names if name != UNFINISHED_MARK]
     if names and INCOMPLETE not in names and not overwrites:
-        raise RefusedError(f"the target exists; remove it or choose another. path={place}")
+        raise RefusedError(
+            f"the target exists; remove it or choose another. path={place}", code="K229"
+        )
     directories = [name for name in names if files.is_directory(place / name)]
     if directories:
         # It would be removed with the rest; no log holds one.
         raise RefusedError(
             "a directory lies where a partition is to be; remove it or choose another place. "
-            f"path={place / directories[0]}"
+            f"path={place / directories[0]}",
+            code="K229",
         )
     return names
 
@@ -294,7 +311,8 @@ def check_target(files: FileSystem, place: Path, *, run: str) -> None:
     if found != run:
         raise ConflictError(
             "another clean --to has begun at the target meanwhile, and goes on alone; let only one "
-            f"at it. path={place} run={run} found={found}"
+            f"at it. path={place} run={run} found={found}",
+            code="K230",
         )
 
 
@@ -308,7 +326,7 @@ def complete_target(files: FileSystem, place: Path, *, run: str) -> None:
 def copy_root_files(files: FileSystem, root: Path, target: Path, request: CleanRequest) -> None:
     """Bring the identity and the checkpoints of a data directory along, once.
 
-    Of a checkpoint that is there already the lines of partitions that are about to be written
+    A checkpoint may be there already. Then the lines of partitions that are about to be written
     become the source's: those of another log would hide records of this one. An earlier log keeps
     its lines until it is replaced.
     """
@@ -357,7 +375,7 @@ def _bring_holds(
 
 def is_finished(files: FileSystem, place: Path) -> bool:
     """Say whether something lies at ``place`` that does not call itself incomplete."""
-    # One without anything in it is nobody's, as where it is made.
+    # One without anything in it has no owner, as where it is made.
     return (
         files.is_directory(place)
         and bool(files.listdir(place))

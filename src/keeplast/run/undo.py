@@ -1,22 +1,21 @@
 """Puts back what the newest round of a partition replaced, by the swap that rounds use themselves.
 
 Only where the log is still what the round left, byte for byte, so that nothing that was written or
-cleaned since is lost; what was appended behind the round stays. The order is the rule:
+cleaned since is lost. Records that were appended after the round stay. The order is the rule:
 
 1. everything is read and compared; a line of the receipt says what is about to happen;
-2. what was kept is staged under second names: from here on nobody takes the log for settled;
-3. the cleaner checkpoint goes back. Behind the files it would call clean what is dirty again, and a
-   later round could drop a tombstone and leave a value that it deletes;
+2. the kept segments are staged under second names: from here on nothing takes the log for settled;
+3. the cleaner checkpoint goes back. If that came after the files, it would call clean what is dirty
+   again, and a later round could drop a tombstone and leave a value that it deletes;
 4. files come back, the highest offsets first: a tombstone is there again before the values that it
    deletes. A crash between two of these swaps leaves what one between two waves of a round leaves,
    and neighbours come back at once or not at all;
-5. producer snapshots; then what was kept goes, its list first.
+5. producer snapshots; then the kept segments go, their list first.
 
-Any step may be interrupted, and the next call goes on. Who calls holds the directory's lock.
+Any step may be interrupted, and the next call goes on. The caller holds the directory's lock.
 
-Bars undos of topics of which keys are to be gone: what a round has kept may have them.
-
-Requests have keyed hashes alone, so that nobody here can tell which records are meant. Pure.
+An erasure request bars undos of its topics: the segments that a round has kept may have its keys.
+Requests have keyed hashes alone, so the meant records are unknown here. That part is pure.
 """
 
 from __future__ import annotations
@@ -89,9 +88,10 @@ def erasure_bar(book: RequestBook, topic: str, where: str) -> None:
     wanted = book.wants(topic)
     if wanted is not None:
         raise RefusedError(
-            "keys of the topic are to be erased, and what the round replaced may have them; forget "
-            "the request when it has its certificate (keeplast erase requests --forget), or leave "
-            f"what is gone where it is. request={wanted} path={where}"
+            "keys of the topic are to be erased, and the replaced segments may have them; leave "
+            "the round as it is. Or forget a request that has its certificate (keeplast erase "
+            f"requests --forget). request={wanted} path={where}",
+            code="K605",
         )
 
 
@@ -110,7 +110,7 @@ class GroupStanding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UndoRound:
-    """A round of which something is kept, as found.
+    """A round that has something kept, as found.
 
     Offsets [first, end) are those of its groups. ``segments`` are those that would come back, and
     ``bytes`` those of their ``.log`` files. ``is_in_place`` is False where nothing of the round is
@@ -166,7 +166,8 @@ def refuse_stores(path: Path) -> None:
     if is_object_path(path):
         raise RefusedError(
             "undo is for data directories on disks; what rounds in a store have kept comes back by "
-            f"keeplast undo STORE. url={url_of(path)}"
+            f"keeplast undo STORE. url={url_of(path)}",
+            code="K606",
         )
 
 
@@ -180,13 +181,14 @@ def choose_undo(
     if not chosen:
         raise InvalidError(
             f"no such partition in the data directory; see what there is with keeplast status. "
-            f"path={directory.root}"
+            f"path={directory.root}",
+            code="K115",
         )
     return chosen
 
 
 def find_undo(files: FileSystem, entry: PartitionEntry) -> tuple[UndoRound, ...]:
-    """Return every round of which something is kept, the newest first; reads no segment.
+    """Return every round that has something kept, the newest first; reads no segment.
 
     A round that looks whole here may still be refused when its bytes are read. OSError or
     CompactionError when the partition cannot be looked at.
@@ -222,9 +224,9 @@ def undo_newest(
     warned: Callable[[str], None],
     events: Events | None = None,
 ) -> UndoRound | None:
-    """Undo the newest round of which something is kept; None where nothing is.
+    """Undo the newest round that has something kept; None where nothing is.
 
-    One of which nothing is in the log is only forgotten, and says so. ``writes`` False finds out
+    One that has nothing in the log is only forgotten, and says so. ``writes`` False finds out
     whether it can be done. ``events`` hear of the bytes that are compared. RefusedError when it
     cannot be done; CorruptError, OSError.
     """
@@ -238,8 +240,9 @@ def undo_newest(
             recover_swap(files, path)
     elif not is_settled(files, path):
         raise RefusedError(
-            "files of an interrupted swap lie here, which undo would finish first; run keeplast "
-            f"clean, or leave --dry-run out. path={path}"
+            "files of an interrupted swap lie here, which undo would finish first; leave "
+            f"--dry-run out, or run keeplast clean. path={path}",
+            code="K204",
         )
     kept = read_kept(files, path)
     rounds = kept.rounds()
@@ -254,7 +257,8 @@ def undo_newest(
     if found.refusal is not None:
         raise RefusedError(
             f"the round cannot be undone: {undo_words(found.refusal)}; what it has kept goes in "
-            f"its time, or with keeplast undo --drop. round={found.attempt} path={path}"
+            f"its time, or with keeplast undo --drop. round={found.attempt} path={path}",
+            code="K605",
         )
     if writes:
         with shielded():
@@ -359,7 +363,8 @@ def _standing(group: KeptGroup, listing: PartitionFiles, crc: Crc | None) -> Gro
     if group.is_left_alone:
         return GroupStanding.AS_FOUND if is_found else GroupStanding.CHANGED
     if is_found and fits(in_place):
-        # Of the same bytes the files themselves tell; those of a copied directory tell nothing.
+        # Where the bytes are the same, the files themselves decide; those of a copied directory
+        # do not.
         is_found = [each.inode for each in live] == [each.inode for each in group.sources]
         return GroupStanding.AS_FOUND if is_found else GroupStanding.IN_PLACE
     if is_found:
@@ -477,8 +482,11 @@ def _put_back(
 
 
 def _note_end(files: FileSystem, entry: PartitionEntry, found: _HeldRound) -> None:
-    """Write down how far the round has looked: what is in place of it goes last, behind the line of
-    the cleaner that says so. The lowest source comes back last, and with it all of them have."""
+    """Write down how far the round has looked.
+
+    What is in place of it goes last, after the line of the cleaner that says so. The lowest source
+    comes back last, and with it all of them have.
+    """
     listing = list_partition(entry.path, files, if_empty=0)
     ends = [found.checkpoint, cleaned_for(listing, files)]
     end_offset = max((each for each in ends if each is not None), default=0)

@@ -1,16 +1,14 @@
 """What rounds keep of what they replace, and how the rounds of many partitions are undone.
 
-What a round in place keeps of what it replaces, and when that goes.
+A round in place keeps the replaced segments before anything is replaced, and durably. So what is in
+place can be undone however the round ends; a round that never came so far has kept what is still
+the log. The kept segments go when their time is over, when the log start passes them, and with the
+partition. The caller holds the lock.
 
-Kept before anything is replaced, and durably, so that what is in place can be undone however the
-round ends; a round that never came so far has kept what is still the log. What is kept goes when
-its time is over, when the log start passes it, and with the partition. Who calls holds the lock.
-
-Undoes rounds of many partitions: the newest of each, or those that are named.
-
-What one partition refuses keeps no other from it. Rounds that are named are undone once: who was
-interrupted calls again with the same names, and what has come back by then is left alone, while
-without names each call takes the round before. Who calls holds the directory's lock.
+An undo of many partitions takes the newest round of each, or the named ones. A refusal of one
+partition keeps no other from it. Named rounds are undone once: an interrupted caller calls again
+with the same names, and the rounds that have come back by then are left alone. Without names each
+call takes the round before. The caller holds the directory's lock.
 """
 
 from __future__ import annotations
@@ -125,8 +123,8 @@ def _output(
 def sweep_kept(files: FileSystem, partition: PartitionRequest, now_ms: int | None) -> int:
     """Remove what is no longer to be kept of a partition; returns how many files went.
 
-    What its time is over for goes, what the log start has passed, and what no list names; without
-    ``now_ms`` all but the first.
+    Kept segments go whose time is over, that the log start has passed, or that no list names.
+    Without ``now_ms`` all but the first go.
     """
     path = partition.path
     kept = read_kept(files, path)
@@ -158,8 +156,8 @@ class UndoReport:
     """What was undone, or with ``writes`` False could be.
 
     ``failed`` are partitions that were refused or could not be changed, each with why. ``missing``
-    are the rounds that were named and of which no partition has kept anything: they have come back
-    before, their time is over, or they never were.
+    are the named rounds that no partition has kept anything of: they have come back before, their
+    time is over, or they never were.
     """
 
     rounds: tuple[UndoRound, ...]
@@ -263,7 +261,8 @@ def _named(
         (later,) = [name for name in names if name not in rounds][:1]
         raise RefusedError(
             "a later round has to be undone first; name it too, or leave this one. "
-            f"round={wanted[-1]} later={later} partition={partition}"
+            f"round={wanted[-1]} later={later} partition={partition}",
+            code="K607",
         )
     return wanted
 

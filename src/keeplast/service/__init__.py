@@ -1,1 +1,1 @@
-"""The daemon: which partitions are cleaned when, and what is told of it."""
+"""The daemon: which partitions are cleaned when, and what is reported of it."""

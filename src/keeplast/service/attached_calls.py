@@ -178,7 +178,9 @@ class AttachedRounds:
             found += check_topic(topic, terms.policy, self.address)
             for each in found:
                 if each.severity is Severity.REFUSES:
-                    raise RefusedError(f"{each.words}; see keeplast place check. rule={each.rule}")
+                    raise RefusedError(
+                        f"{each.words}; see keeplast place check. rule={each.rule}", code="K416"
+                    )
             name = name_of(topic, number)
             held = self.log.find(AttachedName(self.facts.cluster_id, name))
             start = self.client.read_ranges(topic)[number].start

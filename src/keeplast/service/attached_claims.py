@@ -1,13 +1,11 @@
-"""How the loop gets hold of attached partitions, and what it does about those that others hold.
+"""How the loop claims attached partitions, and what it shows of each.
 
-The rule: **who loses a race says so once, and leaves the partition alone for a pause that grows**.
-Two that fought would fence each other for ever. A partition is taken from somebody who may still
-run only when that was asked for, and once.
+The rule: **a process that loses a race says so once, and leaves the partition alone for a pause
+that grows**. Two processes that fought would fence each other without end. A partition is taken
+from a process that may still run only when that was asked for, and once.
 
-What is published of an attached partition: its place in the loop, and what brokers have of it.
-
-A look says how the partition stands, its history what the loop has done with it; nothing is read
-here.
+What is shown of a partition joins its look with what the loop has done with it; nothing is read for
+that.
 """
 
 from __future__ import annotations
@@ -146,7 +144,7 @@ class AttachedClaims:
 
     @contextmanager
     def held(self, seen: SeenPartition, terms: AttachTerms) -> Iterator[Publisher | None]:
-        """Claim a partition and end what was left undone; None when somebody else was faster."""
+        """Claim a partition and end what was left undone; None when another process was faster."""
         publisher = self._claim(seen, terms)
         if publisher is None:
             yield None
@@ -162,7 +160,7 @@ class AttachedClaims:
             yield publisher
 
     def lose(self, partition: TopicPartition, reason: str) -> None:
-        """Leave a partition to who was faster; told unless it was told the time before."""
+        """Leave a partition to the faster process; the reason is reported unless it was before."""
         count, _, told = self._lost.get(partition, (0, 0, ""))
         pause_ms = min(retry_ms(count + 1, self._settings.interval_ms), RETRY_MS_MAX)
         self._lost[partition] = count + 1, self._clock.now_ms() + pause_ms, reason
@@ -170,7 +168,7 @@ class AttachedClaims:
             self._narrator.left_alone(partition, f"{reason}; again in {pause_ms / 1000:g} s")
 
     def hold_back(self, partition: TopicPartition, reason: str | None) -> None:
-        """Collect a partition later, because of ``reason``, which is told when it is new."""
+        """Collect a partition later, because of ``reason``, which is reported when it is new."""
         if reason is None:
             self._held_back.pop(partition, None)
             return
@@ -186,7 +184,7 @@ class AttachedClaims:
         return 0 < until_ms - self._clock.now_ms() <= RETRY_MS_MAX
 
     def try_again(self, partition: TopicPartition) -> None:
-        """Forget that a race was lost, and that brokers were behind."""
+        """Forget that a race was lost, and that brokers lagged."""
         self._lost.pop(partition, None)
         self._held_back.pop(partition, None)
 
@@ -197,8 +195,10 @@ class AttachedClaims:
                 del kept[gone]
 
     def require_storage(self, cluster_id: str) -> None:
-        """UnavailableError when the remote tier does not answer, or has lost all that is looked
-        for: an empty directory in the place of a volume is not a remote tier."""
+        """Raise UnavailableError if the remote tier does not answer or has no owner object.
+
+        An empty directory in the place of a volume is not a remote tier.
+        """
         store_id = self._log.store_id()
         # Where an id was given out an owner object was put before; a first claim may have been cut
         # off in front of it.
@@ -211,7 +211,8 @@ class AttachedClaims:
         if found and all(each is None for each in found):
             raise UnavailableError(
                 "the remote tier has none of the owner objects that were put there; is its volume "
-                f"mounted, and --storage right? looked_for={len(found)}"
+                f"mounted, and --storage right? looked_for={len(found)}",
+                code="K435",
             )
 
     def _may_take(self, partition: TopicPartition) -> bool:

@@ -1,14 +1,12 @@
-"""What comes next of attached partitions: regions, dirty ratio, the next round, and old values.
+"""What comes next of attached partitions: regions, dirty ratio, next round, end of old values.
 
-The ratio and the reasons are those that the loop goes by
-(:mod:`keeplast.attach.answers.look`). The rule that a reader must not break: **no date told here is
-earlier than what may happen**: when brokers roll and copy nobody knows, so that of what is
-overwritten now there is no date, but a span behind the round that takes it.
+The ratio and the reasons are those that the loop goes by (:mod:`keeplast.attach.answers.look`). The
+rule that a reader must not break: **no date shown here is earlier than what may happen**. When
+brokers roll and copy is not known. So what is overwritten now has no date, but a span after the
+round that takes it.
 
-By when tombstones of attached partitions go: what ``attach`` tells, of whatever it looked at.
-
-Put together of a topic's settings, what brokers know, and the decision log; no object is read. The
-rule is :mod:`keeplast.attach.rules.removal`, and nobody tells a date by another one.
+Dates of tombstones come from a topic's settings, what brokers know, and the decision log; no object
+is read. Their rule is :mod:`keeplast.attach.rules.removal`, and every date goes by it.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ from keeplast.service.attached_savings import Saving
 from keeplast.service.attached_sight import INTERVAL_MS_DEFAULT, refusal_words
 from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.schedule import daemon_pace
-from keeplast.survey.wording import due_briefly, removal_words, skip_words
+from keeplast.survey.wording import due_briefly, reason_code, removal_words, skip_words
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Attached, AttachedName, Decision
 
@@ -79,7 +77,7 @@ def removal_dates(
     facts: ClusterFacts, topic: TopicFacts, config: TopicConfig, cache: PartitionCache,
     decisions: Sequence[Decision] | None, pace: RemovalPace, *, log_start: int, now_ms: int,
 ) -> RemovalDates:  # fmt: skip
-    """Return what dates of one partition are made of; ``decisions`` None: nobody was asked."""
+    """Return what dates of one partition are made of; ``decisions`` None: no log was asked."""
     terms = find_terms(config, topic.settings, [each.settings for each in facts.brokers])
     return find_removal_dates(
         terms, cache, decisions, pace, log_start=log_start, now_ms=now_ms,
@@ -148,7 +146,7 @@ def find_tombstones(
     caches: Mapping[TopicIdPartition, PartitionCache], log: DecisionLog, settings: Settings,
     grace_ms: int, chosen: Iterable[tuple[TopicFacts, int]],
 ) -> list[PartitionTombstones]:  # fmt: skip
-    """Return what is to be said of each of ``chosen`` of which something is served."""
+    """Return the tombstones of each of ``chosen`` with a served segment."""
     here = [
         (topic, number, cache)
         for topic, number in chosen
@@ -196,10 +194,11 @@ class AttachedRegion:
 
 @dataclass(frozen=True, slots=True)
 class OldValues:
-    """By when what is overwritten is gone, from brokers' disks too; times in milliseconds.
+    """By when overwritten records are gone, from brokers' disks too; times in milliseconds.
 
-    ``after_round_ms`` is how long after its round at most, None where nobody can say; what rounds
-    have replaced before is gone by ``replaced_by_ms``, None where that is nothing or nobody knows.
+    ``after_round_ms`` is how long after its round at most, None where that is not known. What
+    rounds have replaced before is gone by ``replaced_by_ms``, None where that is nothing or not
+    known.
     """
 
     after_round_ms: int | None
@@ -211,10 +210,10 @@ class OldValues:
 class PartitionOutlook:
     """One partition; ``segments`` ascend. ``figures`` are None while no round may take anything.
 
-    ``is_due`` says that a round would be done now, None where nobody knows what is clean; ``why``
-    says why it would or not. ``deadline_ms`` is
-    when ``max.compaction.lag.ms`` ends, None where it does not or nobody has looked. ``old`` is
-    None where nobody compacts the topic. ``error`` says why nothing of this could be told.
+    ``is_due`` says that a round would be done now, None where the clean section is not known.
+    ``why`` says why it would or not, and ``code`` names that reason. ``deadline_ms`` is when
+    ``max.compaction.lag.ms`` ends, None where it does not or was not looked at. ``old`` is None
+    where the topic is not compacted. ``error`` says why nothing of this could be found out.
     """
 
     partition: TopicPartition
@@ -226,20 +225,21 @@ class PartitionOutlook:
     figures: LogFigures | None = None
     is_due: bool | None = False
     why: str = ""
+    code: str | None = None
     old: OldValues | None = None
     missing_aborts: tuple[MissingAbort, ...] = ()
     """What the transaction indexes lack that brokers serve, as far as a look goes."""
     told_from: int | None = None
-    """As of which offset earlier states can be told, None without a decision log."""
+    """The first offset whose state can be read, None without a decision log."""
     tombstones: PartitionTombstones | None = None
     """When they go; None where nothing is served, or no decision log was asked."""
     saving: Saving | None = None
-    """What a round would save now, None where nobody counted."""
+    """What a round would save now, None where it was not counted."""
     error: Exception | None = None
 
     @property
     def deadline_ms(self) -> int | None:
-        """Return when a round is due at the latest, None when nobody knows."""
+        """Return when a round is due at the latest, None when that is not known."""
         return None if self.figures is None else self.figures.overdue_from_ms
 
     def bytes_of(self, *regions: LogRegion) -> int:
@@ -247,7 +247,7 @@ class PartitionOutlook:
         return sum(each.size_bytes for each in self.segments if each.region in regions)
 
     def regions(self) -> list[AttachedRegion]:
-        """Return the parts of the log, ascending; nobody knows how much brokers alone have."""
+        """Return the parts of the log, ascending; the bytes that only brokers have are unknown."""
         found = []
         for region in LogRegion:
             its = [each for each in self.segments if each.region is region]
@@ -313,6 +313,7 @@ def find_outlooks(
                 _by_region(status, look),
                 is_due=is_due if barred is None else False,
                 why=why if barred is None else barred,
+                code=reason_code(decision) if barred is None else None,
                 old=_old_values(
                     facts, topic, cache, look, decisions, pace, wish.margin_bytes,
                     now_ms if log is None else log.clock.now_ms(), is_barred=barred is not None,
@@ -383,7 +384,7 @@ def _old_values(
         return OldValues(
             None, None, "no date: brokers have a copy that they do not serve, and may yet"
         )
-    # Nobody reads what is gone, so that delete.retention.ms plays no part.
+    # No reader waits for what is gone, so that delete.retention.ms plays no part.
     terms = RemovalTerms(0, local_ms)
     # What the next swaps are kept for is what the last ones were.
     grace_ms = max([pace.grace_ms, *(each.keep_ms for each in decisions)])

@@ -1,8 +1,8 @@
 """How attached topics stand at a look, for terminal and console alike.
 
-Put together of brokers' announcements, offsets and the decision log where there is one; of objects
-only what an outlook asks for, and none without a layout. The rule that a reader must not break:
-**terminal and pages tell the same**, so that nothing is added to a document anywhere else.
+It is made from brokers' announcements, offsets and the decision log where there is one. Objects are
+read only for an outlook, and none without a layout. The rule that a reader must not break:
+**terminal and pages show the same**, so that nothing is added to a document anywhere else.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ClusterStatus(PlaceStatus):
         }
 
     def notes(self) -> list[str]:
-        """Say what the rest is taken to be, and what is missing to tell more."""
+        """Return what the rest is taken to be, and what is missing to show more."""
         lines = [f"assumed: {ASSUMED_OF_BROKERS}"]
         if not self.has_log:
             lines.append("all counts as dirty: the decision log, --decisions, says what is clean")
@@ -155,7 +155,7 @@ def _standing(status: AttachedStatus, outlook: PartitionOutlook) -> PartitionSta
     return PartitionStatus(
         status.partition, _state(status, outlook),
         next(iter(holes_words(status)), reason), error=error, attached=status, outlook=outlook,
-        looked=outlook.figures,
+        looked=outlook.figures, code=outlook.code,
     )  # fmt: skip
 
 

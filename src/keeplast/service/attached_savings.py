@@ -1,6 +1,6 @@
 """What rounds of attached partitions would save now: bytes, counted by reading keys.
 
-A partition of which that cannot be told says why, and stops no other.
+A partition that cannot be counted says why, and stops no other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from keeplast.tier.state.attached import AttachedName
 class Saving:
     """What a round would save of a partition now: bytes and records of ``of_bytes`` that it reads.
 
-    ``reason`` says why nothing, and ``error`` why that could not be told; None where it was.
+    ``reason`` says why nothing, and ``error`` why it could not be counted; None where it was.
     """
 
     bytes: int = 0

@@ -1,17 +1,13 @@
 """What the loop sees of a live cluster: its attached partitions, what refuses, and what lies there.
 
-The rule: **nothing is done here, and nothing seen here is a reason to delete**: whoever acts on a
-partition looks at the cluster again, by himself. A topic that refuses is asked again after a pause
-that doubles up to :data:`~keeplast.service.schedule.RETRY_MS_MAX`, and keeps no other from its
-turn.
+The rule: **nothing is done here, and nothing seen here is a reason to delete**. A caller that acts
+on a partition looks at the cluster again. It reads the topic by
+:mod:`keeplast.attach.held.metadata_view`, and holds it against what was seen before. The folds of
+the metadata topic choose what is worth a claim, and nothing else. Each goes on from the last one,
+in memory; a topic that does not go on from there is only read from its beginning.
 
-How a live cluster's topics are looked after, as values; a place's properties make them.
-
-The folds of one loop's sights of the metadata topic, in memory: each goes on from the last one.
-
-The rule: **they choose what is worth a claim, and nothing else**. Whoever acts reads the topic by
-:mod:`keeplast.attach.held.metadata_view`, and holds it against what was seen before; a topic that
-does not go on from here is only read from its beginning.
+A topic that refuses is asked again after a pause that doubles up to
+:data:`~keeplast.service.schedule.RETRY_MS_MAX`, and keeps no other from its turn.
 """
 
 from __future__ import annotations
@@ -76,13 +72,18 @@ class LoopLimits:
 
     def __post_init__(self) -> None:
         if self.interval_ms < LOOK_MS_MIN:
-            raise InvalidError(f"give {LOOK_MS_MIN} ms at least. --interval={self.interval_ms}")
+            raise InvalidError(
+                f"give {LOOK_MS_MIN} ms at least. --interval={self.interval_ms}", code="K104"
+            )
         if self.bytes_per_second < RATE_MIN:
-            raise InvalidError(f"give 1m at least. --bytes-per-second={self.bytes_per_second}")
+            raise InvalidError(
+                f"give 1m at least. --bytes-per-second={self.bytes_per_second}", code="K104"
+            )
         if not 0 < self.back_off_ms <= PAUSE_MS_MAX:
             raise InvalidError(
                 f"give 1 to {PAUSE_MS_MAX} ms; longer pauses are made between rounds. "
-                f"--back-off-ms={self.back_off_ms}"
+                f"--back-off-ms={self.back_off_ms}",
+                code="K104",
             )
 
     @property
@@ -105,11 +106,11 @@ class AttachedSettings:
 
     ``address`` is the cluster's, as people type it. Without ``topics`` the loop is about what the
     decision log has as attached; with them about all partitions of those, or those of
-    ``partitions``. ``settings_of`` reads anew what is wanted of topics. ``keep_sources_ms`` is
-    written down with each swap, for whoever collects it. ``why_wait`` is asked whether brokers have
-    heard of a swap before its sources go. ``takes_over`` takes partitions from other
-    processes at the first claim of each. ``receipt`` is a file that takes a line of every wave and
-    collection.
+    ``partitions``. ``settings_of`` reads the wanted settings of topics again at each call.
+    ``keep_sources_ms`` is written down with each swap, for the process that collects its sources.
+    ``why_wait`` is asked whether brokers have heard of a swap before its sources go. ``takes_over``
+    takes partitions from other processes at the first claim of each. ``receipt`` is a file that
+    takes a line of every wave and collection.
     """
 
     address: str
@@ -164,7 +165,7 @@ class SightFolds:
                 partition=each, offset=last.offset + 1, leader_epoch=last.leader_epoch,
                 record_epoch=last.leader_epoch, digest=digest_of(last.value),
             )  # fmt: skip
-            # Nobody tells these caches more: who goes on from one copies it.
+            # These caches never change: a fold that goes on from one copies it.
             self._known[cluster_id, each] = FoldCheckpoint(point, told[each], last.offset + 1)
         return folded
 
@@ -249,11 +250,11 @@ class AttachedSight:
     def wanted(self) -> Settings:
         """Return what is wanted of the topics, as it could be read last."""
         if self._wanted is None:
-            raise InvalidError("nothing was looked at yet")
+            raise InvalidError("nothing was looked at yet", code="K448")
         return self._wanted
 
     def terms(self, topic: str) -> AttachTerms:
-        """Return what the check is told of a topic."""
+        """Return what the check has to know of a topic."""
         policy = self.wanted.topic_config(topic).cleanup_policy
         return AttachTerms(policy, self._settings.address, self._settings.keep_sources_ms)
 
@@ -274,7 +275,8 @@ class AttachedSight:
             raise RefusedError(
                 "the address is another cluster's by now; nothing is done to it. "
                 f"bootstrap_server={settings.address} cluster_id={cluster_id} "
-                f"before={self.cluster_id}"
+                f"before={self.cluster_id}",
+                code="K418",
             )
         attached = {
             each.name: each
@@ -286,7 +288,7 @@ class AttachedSight:
         ids = self._cluster.read_topic_ids(names)
         missing = sorted(names - ids.keys() - {each.name.partition.topic for each in live})
         if missing and is_first:
-            raise InvalidError(f"no such topic in the cluster. topics={missing}")
+            raise InvalidError(f"no such topic in the cluster. topics={missing}", code="K114")
         if missing:
             warnings.append(f"there is no such topic any more. topics={missing}")
         facts = self._cluster.read_facts(sorted(ids)) if ids else None
@@ -297,7 +299,8 @@ class AttachedSight:
                 "nothing of that is attached by this decision log; name topics with --topic, or "
                 "attach one by keeplast clean. "
                 f"topics={list(settings.topics) or 'all'} partitions={list(settings.partitions)} "
-                f"cluster_id={cluster_id}"
+                f"cluster_id={cluster_id}",
+                code="K445",
             )
         self._read_wanted(topics, warnings)
         self._facts, self.cluster_id, self.warnings = facts, cluster_id, warnings
@@ -306,7 +309,7 @@ class AttachedSight:
         self.look_again(self.partitions, now_ms)
 
     def look_again(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
-        """Read anew what is told of ``partitions`` in the metadata topic, and how far they go."""
+        """Read again what the metadata topic says of ``partitions``, and how far they go."""
         facts = self._facts
         if facts is None or facts.metadata_topic is None:
             return
@@ -327,7 +330,7 @@ class AttachedSight:
         folded = self._folds.fold(self.cluster_id, facts.metadata_topic, told_in)
         refusing = refusal_words(check_faults(folded.faults))
         if refusing is not None:
-            # A broker that starts stops there: that is everybody's trouble, not one partition's.
+            # A broker that starts stops there: that is trouble of them all, not of one partition.
             for topic in facts.topics:
                 self._refuse(topic.name, refusing, now_ms)
             return
@@ -408,7 +411,7 @@ class AttachedSight:
 def settled_refusals(
     before: Mapping[str, TopicRefusal], after: Mapping[str, TopicRefusal]
 ) -> list[str]:
-    """Return what to tell of topics that began to refuse, for another reason, or no more."""
+    """Return a line for each topic that began to refuse, refuses for another reason, or no more."""
     told = [
         f"{name} is refused, asked again in {each.pause_ms / 1000:g} s: {each.reason}"
         for name, each in sorted(after.items())

@@ -1,7 +1,7 @@
-"""What is known of an attached partition: what brokers serve and hide, and what was decided of it.
+"""What is known of an attached partition: served and hidden segments, and the decisions about it.
 
-Joined from the fold of the metadata topic and, where there is one, the decision log; no object is
-looked at, nothing is claimed and nothing is a reason to delete.
+It is joined from the fold of the metadata topic and, where there is one, the decision log. No
+object is looked at, nothing is claimed and nothing is a reason to delete.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ _USES = {
 
 @dataclass(frozen=True, slots=True)
 class AttachedSegment:
-    """A segment of the remote tier: offsets ``[start, end)``, of one that is served those of which
-    it is; ``is_compacted`` says that a compactor announced it.
+    """A segment of the remote tier: offsets ``[start, end)``, of a served one those that it serves.
+
+    ``is_compacted`` says that a compactor announced it.
     """
 
     use: SegmentUse
@@ -59,7 +60,7 @@ class AttachedSegment:
 
 @dataclass(frozen=True, slots=True)
 class WaitingSources:
-    """Segments that were replaced at ``published_ms``; None while brokers were not told of it."""
+    """Segments that were replaced at ``published_ms``; None while brokers have not heard of it."""
 
     decision: str
     state: DecisionState
@@ -70,7 +71,7 @@ class WaitingSources:
 
 @dataclass(frozen=True, slots=True)
 class AttachedStatus:
-    """One partition; ``attached`` is None where nobody compacts it, or no decision log was asked.
+    """One partition; ``attached`` is None where it is not attached, or no decision log was asked.
 
     ``served`` ascend by offset; ``others`` are whole and not read, or on their way in or out.
     ``readers`` are those that tombstones wait for.
@@ -91,7 +92,7 @@ class AttachedStatus:
 
     @property
     def cleaned_to(self) -> int:
-        """Return the first offset that is not clean: the log's start where nobody cleans."""
+        """Return the first offset that is not clean: the log's start where it is not attached."""
         start = self.remote.log.start
         return start if self.attached is None else max(self.attached.cleaned_to, start)
 
@@ -102,7 +103,7 @@ class AttachedStatus:
 
     @property
     def dirty_bytes(self) -> int:
-        """Return those of segments that reach behind what is clean."""
+        """Return the bytes of segments that end above the first offset that is not clean."""
         return sum(each.size_bytes for each in self.served if each.end > self.cleaned_to)
 
     @property

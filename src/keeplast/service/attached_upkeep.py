@@ -49,8 +49,8 @@ GoneStep = Callable[[Attached, KeptFolds], Facts]
 class AttachedUpkeep:
     """A cluster's brokers, decision log and remote tier.
 
-    ``settings_of`` tells what topics are meant to be, ``address`` how the brokers are called in
-    remedies. ``grace_ms`` is how long replaced segments lie; ``why_wait`` is asked before a
+    ``settings_of`` returns the wanted settings of topics, ``address`` is how remedies call the
+    brokers. ``grace_ms`` is how long replaced segments lie; ``why_wait`` is asked before a
     deletion.
     """
 
@@ -90,7 +90,7 @@ class AttachedUpkeep:
     def detach(
         self, scope: PartitionChoice, terms: UpkeepTerms, receipt: Receipt | None
     ) -> UpkeepReport:
-        """Give partitions up of which nothing waits any more; one that is gone is forgotten."""
+        """Give up partitions that wait for nothing any more; one that is gone is forgotten."""
         step = partial(detach_one, collects=self._collects(terms, receipt))
         return self._each(scope, terms, step, of_gone=self._forget_gone)
 
@@ -142,7 +142,9 @@ class AttachedUpkeep:
     def _forget_gone(self, each: Attached, folds: KeptFolds) -> Facts:
         """End a partition in the decision log, when brokers say that its topic is gone."""
         if self.client.find_topic_id(each.name.partition.topic) == each.name.partition.topic_id:
-            raise ConflictError(f"the topic is there again; try again. partition={each.name}")
+            raise ConflictError(
+                f"the topic is there again; try again. partition={each.name}", code="K432"
+            )
         self.log.forget(each)
         return {"is_detached": True}
 
@@ -175,7 +177,8 @@ class AttachedUpkeep:
         """Own each partition of the named topics by this decision log, and repair it."""
         if not scope.topics:
             raise InvalidError(
-                "name the topics that are taken over from another decision log: --topic"
+                "name the topics that are taken over from another decision log: --topic",
+                code="K102",
             )
         facts = self.client.read_facts(scope.topics)
         settings = self.settings_of(facts.topics)
@@ -291,7 +294,8 @@ def choose_held(log: DecisionLog, cluster_id: str, scope: PartitionChoice) -> li
         raise InvalidError(
             "nothing of that is attached by this decision log; correct --decisions, --topic or "
             f"--partition. topics={missing or list(scope.topics) or 'all'} "
-            f"partitions={list(scope.partitions) or 'all'} cluster_id={cluster_id}"
+            f"partitions={list(scope.partitions) or 'all'} cluster_id={cluster_id}",
+            code="K445",
         )
     return chosen
 

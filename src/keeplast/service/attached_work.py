@@ -155,7 +155,7 @@ class AttachedWork(TieredWork[_AttachedFinding]):
         yield
 
     def refresh(self) -> None:
-        """See the cluster anew when the last sight of it is too old; bad settings are told once."""
+        """Look at the cluster again when the sight is too old; bad settings are reported once."""
         self.ledger.looked_ms = now_ms = self._clock.now_ms()
         fresh_ms = max(self._settings.interval_ms, LOOK_MS_MIN)
         age_ms = 0 if self._seen_ms is None else now_ms - self._seen_ms
@@ -171,8 +171,8 @@ class AttachedWork(TieredWork[_AttachedFinding]):
         except CompactionError as error:
             if self._seen_ms is None:
                 raise
-            # It was good when the loop began: somebody changes it, and will have changed it.
-            raise UnavailableError(str(error)) from error
+            # It was good when the loop began: an edit is under way, and will be over.
+            raise UnavailableError(str(error), code=error.code) from error
         self._seen_ms, self._is_sight_old = now_ms, False
         self._findings.clear()
         self._stale.clear()
@@ -187,7 +187,7 @@ class AttachedWork(TieredWork[_AttachedFinding]):
         self._keep(here, self._marks, self._cleaned, self._schedule.marks)
 
     def _see_again(self, now_ms: int) -> None:
-        """See anew what was worked on since the last sight."""
+        """Look again at what was worked on since the last sight."""
         if not self._stale:
             return
         stale = set(self._stale)
@@ -204,13 +204,13 @@ class AttachedWork(TieredWork[_AttachedFinding]):
         self._stale.add(partition)
 
     def forget(self) -> None:
-        """See everything anew."""
+        """Have the next look see everything again."""
         self._is_sight_old = True
 
     def refused(self) -> Mapping[TopicPartition, Exception]:
         """Return the partitions of topics that refuse."""
         return {
-            partition: RefusedError(self._sight.refusals[partition.topic].reason)
+            partition: RefusedError(self._sight.refusals[partition.topic].reason, code="K416")
             for partition, seen in self._sight.partitions.items()
             if seen.topic is not None and partition.topic in self._sight.refusals
         }
@@ -297,7 +297,7 @@ class AttachedWork(TieredWork[_AttachedFinding]):
         if known is not None and known.seen is seen:
             return known.look
         if seen.log is None:
-            raise UnavailableError("it was not read yet; it is looked at again")
+            raise UnavailableError("it was not read yet; it is looked at again", code="K448")
         return self._looks.look(
             seen.cache, self._wish(seen), now_ms, log_start=seen.log.start,
             cleaned_to=seen.log.start
@@ -323,7 +323,9 @@ class AttachedWork(TieredWork[_AttachedFinding]):
         settings, wanted = self._settings, self._sight.wanted
         config = wanted.topic_config(seen.partition.topic)
         if seen.topic is None:
-            raise InvariantError(f"a topic that is gone is worked on. partition={seen.name}")
+            raise InvariantError(
+                f"a topic that is gone is worked on. partition={seen.name}", code="K901"
+            )
         return RoundWish(
             topic=config, margin_bytes=margin_of(config, seen.topic),
             cleaner=wanted.cleaner_config(), keyless=settings.keyless,
@@ -339,7 +341,7 @@ class AttachedWork(TieredWork[_AttachedFinding]):
         return self._allowance.refusal(self._spent)
 
     def _set_aside(self, request: PartitionRequest, error: Exception) -> SetAside | None:
-        """Set a partition aside until its log begins elsewhere, or somebody has compacted it.
+        """Set a partition aside until its log begins elsewhere, or another process compacts it.
 
         None when the failure may pass.
         """
@@ -378,7 +380,7 @@ class AttachedWork(TieredWork[_AttachedFinding]):
         return tuple(ended)
 
     def _round(self, seen: SeenPartition) -> RoundReport | None:
-        """Do a round; None when somebody else was faster, which was told. Nothing raises."""
+        """Do a round; None when another process was faster, which was reported. Nothing raises."""
         try:
             with self._claims.held(seen, self._terms(seen)) as publisher:
                 if publisher is None:
@@ -421,7 +423,7 @@ class AttachedWork(TieredWork[_AttachedFinding]):
         return self._totals != before
 
     def _is_mendable(self, partition: TopicPartition) -> bool:
-        """Say whether brokers serve nothing somewhere, and would when they are told once more."""
+        """Say whether brokers serve nothing somewhere, and would after one more announcement."""
         found = self._findings.get(partition)
         return found is not None and found.look.is_mendable
 
@@ -448,7 +450,7 @@ class AttachedWork(TieredWork[_AttachedFinding]):
             self._narrator.collected(partition, done.segments, done.bytes)
 
     def _collected(self, seen: SeenPartition, *, mends: bool) -> CollectedSources | None:
-        """Collect as the holder; None when somebody else was faster, which was told."""
+        """Collect as the holder; None when another process was faster, which was reported."""
         with self._claims.held(seen, self._terms(seen)) as publisher:
             if publisher is None:
                 return None

@@ -35,7 +35,7 @@ from keeplast.tier.state.attached import AttachedName
 
 
 class AskedCluster(MetadataReader, GroupCluster, Protocol):
-    """A live cluster that tells of its remote tier, and of consumer groups."""
+    """A live cluster that shows its remote tier, and consumer groups."""
 
 
 def choose_attached(facts: ClusterFacts, numbers: Collection[int]) -> list[tuple[TopicFacts, int]]:
@@ -49,7 +49,8 @@ def choose_attached(facts: ClusterFacts, numbers: Collection[int]) -> list[tuple
     if not found:
         raise InvalidError(
             "no such partition of a tiered topic; correct --topic and --partition. "
-            f"partitions={list(numbers)} topics={[each.name for each in facts.topics]}"
+            f"partitions={list(numbers)} topics={[each.name for each in facts.topics]}",
+            code="K115",
         )
     return found
 
@@ -104,8 +105,8 @@ def answer_from_cluster(
 ) -> KeyAnswer:
     """Explain a key in each of ``chosen`` that keeplast is to compact and that has segments.
 
-    ``known`` is the fold of the metadata topic. Without a decision ``log`` all counts as dirty,
-    nobody knows when replaced segments go, and no filter is asked. ``planned`` and ``progressed``
+    ``known`` is the fold of the metadata topic. Without a decision ``log`` all counts as dirty, the
+    end of replaced segments is not known, and no filter is asked. ``planned`` and ``progressed``
     hear of the bytes that are read; what they raise ends the search. A partition that cannot be
     read is among the faults; where an offset was asked about, its error is raised. With ``runner``
     its tasks read the objects, each those of one partition.
@@ -139,7 +140,7 @@ def answer_from_cluster(
         (dated(remote, facts, wish.topic, pace, now_ms, has_log=log is not None), wish)
         for remote, wish in found
     ]
-    # Nothing is written: without a key nobody has made a filter.
+    # Nothing is written: without a key there is no filter.
     filter_key = None if log is None else log.find_filter_key()
     if runner is not None:
         planned(sum(each.size_bytes for remote, _ in found for each in remote.copied))

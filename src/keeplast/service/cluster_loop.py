@@ -1,7 +1,7 @@
 """What a live cluster gives to a loop and to a console: its tiered topics.
 
 A console reads the metadata topic, as brokers do, and the decision log where one is named; no
-group, no claim. Objects are read only when a key is looked for, or somebody asks for batch headers.
+group, no claim. Objects are read only for a search of a key, or when a visitor asks for headers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LookedCluster:
 
     ``where`` is the address as errors name it, ``name`` as pages do. ``decided`` opens the decision
     log, None where none was named. ``wanted`` says what topics are meant to be. ``layout`` None: no
-    segment can be read. ``pace`` is everybody's in the process, as it is at that moment.
+    segment can be read. ``pace`` is that of the whole process, as it is at that moment.
     """
 
     connect: Callable[[], ClusterClient]
@@ -110,7 +110,7 @@ class LookedCluster:
             progressed: Callable[[int], None],
         ) -> KeyAnswer:
             if scope.topics and topic not in scope.topics:
-                raise InvalidError(f"this topic is not shown here. topic={topic}")
+                raise InvalidError(f"this topic is not shown here. topic={topic}", code="K114")
             facts = client.read_facts([topic])
             chosen = [
                 (each, number)
@@ -119,7 +119,7 @@ class LookedCluster:
                 if partition in (None, number) and scope.includes(TopicPartition(each.name, number))
             ]
             if not chosen:
-                raise InvalidError(f"no such partition is shown here. topic={topic}")
+                raise InvalidError(f"no such partition is shown here. topic={topic}", code="K115")
             with self.decided() as log:
                 folded = _folded(client, facts, log, progressed)
                 # A wait ends as the search does: with its budget, or with who asked.
@@ -143,7 +143,9 @@ class LookedCluster:
             partition: TopicPartition, now_ms: int, *, progressed: Callable[[int], None]
         ) -> LogHeaders:
             if not self.scope.includes(partition):
-                raise InvalidError(f"this partition is not shown here. partition={partition}")
+                raise InvalidError(
+                    f"this partition is not shown here. partition={partition}", code="K115"
+                )
             facts = client.read_facts([partition.topic])
             folded = _folded(client, facts, progressed=progressed)
             name = name_of(facts.topics[0], partition.partition)
@@ -197,7 +199,8 @@ def _folded(
     if facts.metadata_topic is None:
         raise RefusedError(
             f"nothing was ever copied to a remote tier here: there is no {METADATA_TOPIC}. "
-            f"cluster={facts.cluster_id}"
+            f"cluster={facts.cluster_id}",
+            code="K407",
         )
 
     def kept(number: int) -> FoldCheckpoint | None:
@@ -222,7 +225,9 @@ def scan_served_headers(
     """
     served = {each.segment.start_offset: each.segment for each in cache.served()}
     if not served:
-        raise InvalidError("brokers serve nothing of it from the remote tier; look again")
+        raise InvalidError(
+            "brokers serve nothing of it from the remote tier; look again", code="K407"
+        )
     sources = tuple(source_of(served[start]) for start in sorted(served))
     files = AttachedRecipe(layout, sources, OutputMark(NOBODY, 0)).open()
     try:
@@ -230,7 +235,8 @@ def scan_served_headers(
     except FileNotFoundError as error:
         raise ConflictError(
             "a segment was replaced and collected, or expired, while it was read; ask again. "
-            f"path={error.filename or error}"
+            f"path={error.filename or error}",
+            code="K429",
         ) from error
     # After them stands an empty segment that there is not.
     return replace(found, segments={b: s for b, s in found.segments.items() if b in served})

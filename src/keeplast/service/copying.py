@@ -1,8 +1,9 @@
 """What goes from a data directory into a store, and from a store into directories.
 
-A data directory is only read. The rule of a copy: without ``takes_new`` what the store does not
-have is left alone, and said; with it each partition is taken as a whole, the active segment too,
-and its settings are kept with it. A fault of one partition is in the answer and keeps no other.
+A data directory is only read. The rule of a copy: without ``takes_new`` a partition that the store
+does not have is left alone, and named. With it each partition is taken as a whole, the active
+segment too, and its settings are kept with it. A fault of one partition is in the answer and keeps
+no other.
 """
 
 from __future__ import annotations
@@ -177,7 +178,8 @@ def _find_copied(
     if is_object_path(data_dir):
         raise RefusedError(
             "a copy begins with a data directory on a disk of this host; name one. "
-            f"url={url_of(data_dir)}"
+            f"url={url_of(data_dir)}",
+            code="K160",
         )
     files = LocalFiles()
     if takes_new:
@@ -199,7 +201,8 @@ def _find_copied(
     if sources.flags:
         raise InvalidError(
             "the settings of what is in a store are kept with it; leave --config out, or change "
-            f"them with keeplast configure. --config={', '.join(sources.flags)}"
+            f"them with keeplast configure. --config={', '.join(sources.flags)}",
+            code="K130",
         )
     directory = open_data_directory(data_dir, files)
     settings = read_settings(directory.root, files, sources)
@@ -267,13 +270,15 @@ def _require_known(source: CopySource, chosen: Sequence[_SourceLog], topics: Seq
     if not chosen:
         raise InvalidError(
             "none of the directory's partitions is in the store; keeplast copy --new takes new "
-            f"ones in. path={source.data_dir}"
+            f"ones in. path={source.data_dir}",
+            code="K343",
         )
     for topic in topics:
         if all(each.partition.topic != topic for each in chosen):
             raise InvalidError(
                 "the directory and the store do not both have this topic; correct --topic, or take "
-                f"it in with keeplast copy --new. topic={topic} path={source.data_dir}"
+                f"it in with keeplast copy --new. topic={topic} path={source.data_dir}",
+                code="K114",
             )
 
 
@@ -377,7 +382,9 @@ def write_logs(
 ) -> WrittenLogs:
     """Write partitions of a store below ``to``; one that fails says of itself that it is no log."""
     if is_object_path(to):
-        raise RefusedError(f"a log is written on a disk; name a directory. --to={url_of(to)}")
+        raise RefusedError(
+            f"a log is written on a disk; name a directory. --to={url_of(to)}", code="K160"
+        )
 
     logs: list[ExportedLog] = []
     faults: list[tuple[TopicPartition, Fault]] = []

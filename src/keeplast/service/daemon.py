@@ -1,29 +1,25 @@
 """The loop of ``keeplast run``: look, choose, clean, publish, wait.
 
 One turn takes as many partitions as there are workers and does one round of each, as so many of a
-broker's cleaner threads would; then everything is looked at again. What it works on is a
-:class:`Work`: a data directory (:mod:`keeplast.service.directory_work`), the partitions of a
-store (:mod:`keeplast.service.store_work`), or attached topics
-(:mod:`keeplast.service.attached_work`). What a reader must not break:
+broker's cleaner threads would. Then everything is looked at again. The loop works on a
+:class:`Work`: a data directory (:mod:`keeplast.service.directory_work`), the partitions of a store
+(:mod:`keeplast.service.store_work`), or attached topics (:mod:`keeplast.service.attached_work`).
+What a reader must not break:
 
 1. No partition's failure ends the loop or keeps another from its turn
    (:mod:`keeplast.service.schedule`).
-2. What fails for all of them (the directory's disk, a receipt that cannot be written, the store's
-   database) is tried again for ever, unless the loop is to end by itself. Damage and defects of
+2. What fails for all of them is tried again without end, unless the loop is to end by itself: the
+   directory's disk, a receipt that cannot be written, the store's database. Damage and defects of
    ours do not pass, nor does what is refused before the first turn.
 3. A stop is heard in every pause and at every safe point of a round.
 4. A partition whose round changed nothing has no other one before the next pause, or before others'
    rounds have changed something for as long as a pause. So turns that change nothing end: any set
    of partitions comes to rest after at most one such round of each.
 
+A failure either sets its partition aside, which only the place itself can do and remember, or lets
+it wait. What is known of each partition between turns is shared by every kind of work.
+
 Kafka: ``CleanerThread.doWork``; cleaning.md 1.1.
-
-What is known of each partition between turns, and what a round or a failure changes in it.
-
-Shared by whatever the loop works on. A failure either sets its partition aside, which only the
-place itself can do and remember, or lets it wait (:mod:`keeplast.service.schedule`).
-
-How a run ended: what was done, what was not, and what still stands against it.
 """
 
 from __future__ import annotations
@@ -42,6 +38,7 @@ from keeplast.errors import (
     InvariantError,
     StoppedError,
     UnavailableError,
+    code_in,
     error_text,
 )
 from keeplast.model.partition import TopicPartition
@@ -146,7 +143,9 @@ def _without_progress(round_: RoundReport) -> Exception | None:
         return None
     if round_.first_dirty is None or round_.end_offset > round_.first_dirty:
         return None
-    return UnavailableError(f"the round ended where it began. offset={round_.end_offset}")
+    return UnavailableError(
+        f"the round ended where it began. offset={round_.end_offset}", code="K708"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +178,9 @@ def run_report(
     histories = schedule.histories
     failures: dict[TopicPartition, Exception] = {
         partition: (
-            CorruptError(mark.reason)
+            CorruptError(mark.reason, code=code_in(mark.reason))
             if mark.error_class == CorruptError.__name__
-            else InvariantError(mark.reason)
+            else InvariantError(mark.reason, code=code_in(mark.reason))
         )
         for partition, mark in schedule.marks.items()
     }
@@ -213,7 +212,7 @@ NAP_SECONDS = 0.25
 
 class Work(Protocol):
     """Partitions that are looked at, cleaned and expired. One partition's failure never raises:
-    what is raised is everybody's, and the loop decides whether it may pass."""
+    what is raised is about all of them, and the loop decides whether it may pass."""
 
     @property
     def place(self) -> Path | str:
@@ -237,7 +236,7 @@ class Work(Protocol):
 
     @property
     def directory_look(self) -> DirectoryLook | None:
-        """Return the last look at a directory when somebody watches, else None."""
+        """Return the last look at a directory when a console watches, else None."""
         ...
 
     def holding(self) -> AbstractContextManager[object]:
@@ -257,7 +256,7 @@ class Work(Protocol):
         ...
 
     def grant(self, wish: Wish) -> None:
-        """Write down what somebody asked for, and see to it; between two turns."""
+        """Write down what was asked for, and see to it; between two turns."""
         ...
 
     def look(self) -> None:
@@ -304,8 +303,8 @@ class Daemon:
     ) -> None:
         """Take the components; nothing is read before :meth:`run`.
 
-        ``is_once`` ends the loop when nothing is eligible. ``control`` is what somebody may ask it
-        for, and where it shows that it turns.
+        ``is_once`` ends the loop when nothing is eligible. ``control`` is where wishes come in, and
+        where the loop shows that it turns.
         """
         self._work = work
         self._clock = clock
@@ -359,7 +358,7 @@ class Daemon:
                     if choices:
                         continue
                 except (OSError, CompactionError) as error:
-                    # Of one partition it would be that one's failure: this is everybody's.
+                    # Of one partition it would be that one's failure: this is about all.
                     if self._is_once or not self._may_pass(error):
                         raise
                     self._tell_trouble(error)
@@ -387,10 +386,10 @@ class Daemon:
         )
 
     def _tell_trouble(self, error: Exception | None) -> None:
-        """Tell that nothing can be worked on, once for each reason, and that it is over."""
+        """Report that nothing can be worked on, once for each reason, and that it is over."""
         trouble = None if error is None else f"cannot be worked on now: {error_text(error)}"
         self._control.trouble = trouble
-        # The values behind the sentence differ from try to try, as the bytes that are free do.
+        # The values after the sentence differ from try to try, as the bytes that are free do.
         reason = None if trouble is None else trouble.partition(". ")[0]
         if reason == self._trouble:
             return

@@ -49,7 +49,7 @@ class _FoundInLog:
 class _AskedDirectory:
     """A partition directory with the question to it.
 
-    ``opened`` gives the files, ``groups`` tell of those that tombstones wait for, None where the
+    ``opened`` gives the files, ``groups`` read the groups that tombstones wait for, None where the
     directory's own files do.
     """
 
@@ -71,7 +71,7 @@ class _AskedDirectory:
         planned: Callable[[int], None],
         progressed: Callable[[int], None],
     ) -> _FoundInLog:
-        """Search the log, and then what lies beside it."""
+        """Search the log, and then the files next to it."""
         log, files, asked = self.log, self.opened(), self.asked
         found = explain_key(
             log, CleanRequest((), rolls_idle=True), files, self.now_ms, asked, workspace,
@@ -104,16 +104,16 @@ def answer_from_directory(
     runner: SearchRunner | None = None,
     recipe: FilesRecipe = ON_DISK,
 ) -> KeyAnswer:
-    """Explain a key in each chosen partition, and find it in what lies beside their logs.
+    """Explain a key in each chosen partition, and find it in the files next to their logs.
 
     ``scope`` is what ``selection`` was made by: directories out of service whose partition is not
     here are searched within it. ``receipt`` None are the receipts that a loop keeps in the
     directory. ``planned`` and ``progressed`` hear of the bytes that are read; what they raise ends
     the search, a StoppedError at the least. A partition that cannot be read is among the faults;
-    where an offset was asked about, its error is raised. ``brokers`` tell what consumer groups have
+    where an offset was asked about, its error is raised. ``brokers`` read what consumer groups have
     committed, None where files do.
 
-    With ``runner`` its tasks read the logs and what lies beside them, each those of one partition;
+    With ``runner`` its tasks read the logs and the files next to them, each those of one partition;
     they open their files by ``recipe``. What is left of partitions without a log is read here.
     """
     asked.require_one(len(selection.partitions))
@@ -166,7 +166,7 @@ def answer_from_directory(
     key = parts[0].found.key if asked.key is None and parts else asked.key
     for partition, entries in _out_of_service(selection, scope).items():
         if key is None:
-            break  # No record was found at the offset: nobody knows what to look for.
+            break  # No record was found at the offset: no key to look for.
         try:
             copies = find_beside_copies(
                 None, entries, key, files, values_bytes_max=asked.values_bytes_max,

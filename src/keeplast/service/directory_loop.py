@@ -55,7 +55,7 @@ def directory_finder(
 ) -> KeyFinder:
     """Return what finds keys in a data directory, within what the console shows of it.
 
-    ``brokers`` tell what consumer groups have committed, None where files do.
+    ``brokers`` read what consumer groups have committed, None where files do.
     """
 
     def find(
@@ -69,9 +69,9 @@ def directory_finder(
     ) -> KeyAnswer:
         numbers = scope.partitions if partition is None else (partition,)
         if scope.topics and topic not in scope.topics:
-            raise InvalidError(f"this topic is not shown here. topic={topic}")
+            raise InvalidError(f"this topic is not shown here. topic={topic}", code="K114")
         if scope.partitions and not set(numbers) <= set(scope.partitions):
-            raise InvalidError(f"no such partition is shown here. topic={topic}")
+            raise InvalidError(f"no such partition is shown here. topic={topic}", code="K115")
         chosen = PartitionChoice(topics=(topic,), partitions=numbers)
         selection = select_partitions(data_dir, files, chosen, sources)
         return answer_from_directory(
@@ -90,7 +90,9 @@ def directory_scanner(data_dir: Path, files: FileSystem, scope: PartitionChoice)
     ) -> LogHeaders:
         entry = open_data_directory(data_dir, files).find(partition)
         if entry is None or not scope.includes(partition):
-            raise InvalidError(f"the partition is gone; look again. partition={partition}")
+            raise InvalidError(
+                f"the partition is gone; look again. partition={partition}", code="K115"
+            )
         return scan_headers(entry.path, files, now_ms, progressed)
 
     return scan

@@ -64,11 +64,11 @@ from keeplast.survey.survey import Survey
 class DirectorySettings:
     """What stays the same from start to end.
 
-    ``select`` reads settings and partitions anew. ``request`` is what every round is asked for:
-    memory, order, whether idle segments are rolled. ``retries`` forgets what is set aside.
-    ``receipt`` is the file of receipts, None for the directory's own.
-    ``is_watched`` has each look say what ``keeplast status`` would, for a console. ``untold``
-    says what brokers that are asked do not tell.
+    ``select`` reads settings and partitions again at each call. ``request`` is what every round is
+    asked for: memory, order, whether idle segments are rolled. ``retries`` forgets what is set
+    aside. ``receipt`` is the file of receipts, None for the directory's own. ``is_watched`` has
+    each look say what ``keeplast status`` would, for a console. ``untold`` says what asked brokers
+    do not answer.
     """
 
     root: Path
@@ -140,7 +140,7 @@ class DirectoryWork:
 
     @property
     def directory_look(self) -> DirectoryLook | None:
-        """Return the last look as ``keeplast status`` would make it, None when nobody watches."""
+        """Return the last look as ``keeplast status`` would make it, None without a console."""
         if self._watched is None:
             return None
         return self._watched.look(
@@ -165,7 +165,7 @@ class DirectoryWork:
         self._coordinator.stop()
 
     def forget(self) -> None:
-        """Look at every partition anew."""
+        """Have the next look see every partition again."""
         self._known.findings = {}
 
     def refused(self) -> Mapping[TopicPartition, Exception]:
@@ -178,7 +178,7 @@ class DirectoryWork:
         }
 
     def begin(self) -> None:
-        """Read what is set aside, and tell what the settings' sources complain of."""
+        """Read what is set aside, and report what the settings' sources complain of."""
         self.ledger.warn(complaints(self._known.selection))
         with contextlib.suppress(CorruptError):
             self._failures = read_set_aside(self._files, self._settings.root, FAILING_NAME)
@@ -192,7 +192,7 @@ class DirectoryWork:
             self.ledger.narrator.warned(f"{error}; what was set aside is tried again")
 
     def refresh(self) -> None:
-        """Read settings and list partitions again; bad ones are told once and change nothing."""
+        """Read settings and list partitions again; bad ones change nothing, reported once."""
         known = self._known
         try:
             selection = self._settings.select()
@@ -243,7 +243,7 @@ class DirectoryWork:
     def look(self) -> None:
         """Find out what can be done; what cannot be looked at is set aside or waits.
 
-        The lock is ours, so what was found stays true but for the clock: in a busy stretch a
+        The lock is ours, so what was found stays true but for the clock. In a busy stretch a
         partition is looked at again after its round, when its settings change, and when the last
         look is older than the back-off. Otherwise a thousand partitions would take a million looks.
         """
@@ -385,7 +385,7 @@ class DirectoryWork:
         # A turn has wished rounds or others, see candidates().
         is_wished = all(each.partition in self._wished for each in chosen)
         reports = self._apart(chosen, self._coordinator.clean, _failed_clean, force=is_wished)
-        # Behind the rounds: where nothing could be worked on the wish is still to be granted.
+        # After the rounds: where nothing could be worked on the wish is still to be granted.
         self._wished -= {each.partition for each in chosen}
         for each in reports:
             partition = TopicPartition(each.topic, each.partition)
@@ -422,7 +422,7 @@ class DirectoryWork:
         ]
 
     def settle(self) -> bool:
-        """Remove what retention and log starts let go, behind the rounds as Kafka does it.
+        """Remove what retention and log starts let go, after the rounds as Kafka does it.
 
         Of what this turn looked at: that is each partition after a round and every back-off.
         Nothing of what is set aside or waits: an uncleanable log keeps what it has.
@@ -451,7 +451,7 @@ class DirectoryWork:
         return False
 
     def _note_failures(self) -> None:
-        """Write down which partitions fail, for whoever asks from outside.
+        """Write down which partitions fail, for commands outside this process.
 
         What an earlier start wrote stays until its partition had a round, or needs none.
         """

@@ -23,8 +23,8 @@ def document_text(document: object) -> str:
 def document_pieces(head: Mapping[str, object], name: str, rows: Iterable[object]) -> Iterator[str]:
     """Yield the text of a document of ``head`` and the list ``name``, as its rows are encoded.
 
-    The same document as :func:`document_text` makes of both, a row a line. Nobody has to hold all
-    of it, and nobody waits longer than for :data:`ROWS_AT_ONCE` rows.
+    The same document as :func:`document_text` makes of both, a row a line. The whole of it is never
+    in memory, and no reader waits longer than for :data:`ROWS_AT_ONCE` rows.
     """
     first = json.dumps(document_of(head))
     yield shown(f'{first[:-1]}, "{name}": [')

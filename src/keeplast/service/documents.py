@@ -1,7 +1,7 @@
 """The documents of what is known of partitions: what ``--json`` prints and the console serves.
 
-Whoever shows a status, a run or a store as JSON takes it from here, so that all of them say the
-same. Values are encoded by :mod:`keeplast.model.document`.
+Each JSON of a status, a run or a store is made here, so that all of them say the same. Values are
+encoded by :mod:`keeplast.model.document`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from keeplast.cleaner.section import LogFigures
-from keeplast.errors import error_text
+from keeplast.errors import code_in, code_of, error_text
 from keeplast.inspect.stages import StageCounts, Stages
 from keeplast.inspect.status import LogStatus
 from keeplast.model.document import shown_fields
 from keeplast.model.hold import Hold
 from keeplast.service.schedule import SetAside
 from keeplast.service.status import PartitionStatus, PlaceStatus
-from keeplast.survey.wording import sentences
+from keeplast.survey.wording import reason_code, sentences
 
 if TYPE_CHECKING:
     from keeplast.inspect.stages import LogHeaders
@@ -77,6 +77,7 @@ def partition_document(each: PartitionStatus) -> dict[str, Any]:
         "partition": each.partition.partition,
         "state": each.state.value,
         "reason": each.reason,
+        "code": code_in(each.reason) or each.code or reason_code(each.decision),
         **own,
         "deadline_ms": each.deadline_ms,
         "set_aside": _mark_document(each.set_aside),
@@ -122,7 +123,11 @@ def _erased_document(each: PartitionStatus) -> dict[str, Any] | None:
 def _error_document(error: Exception | None) -> dict[str, Any] | None:
     if error is None:
         return None
-    return {"class": type(error).__name__, "message": error_text(error)}
+    return {
+        "class": type(error).__name__,
+        "message": error_text(error),
+        "code": code_of(error),
+    }
 
 
 def _mark_document(mark: SetAside | None) -> dict[str, Any] | None:
@@ -130,6 +135,7 @@ def _mark_document(mark: SetAside | None) -> dict[str, Any] | None:
         return None
     return {
         "reason": mark.reason,
+        "code": code_in(mark.reason),
         "class": mark.error_class,
         "path": mark.path,
         "position": mark.position,
@@ -155,7 +161,7 @@ def _log_document(log: LogStatus | None) -> dict[str, Any]:
 
 
 def headers_document(found: LogHeaders) -> dict[str, Any]:
-    """Return what the batch headers of a log tell, in sum and by segment."""
+    """Return what the batch headers of a log say, in sum and by segment."""
     return {
         "tombstones": _stage_document(found.stages.tombstones, found.stages),
         "markers": _stage_document(found.stages.markers, found.stages),
@@ -175,7 +181,7 @@ def _stage_document(counts: StageCounts, stages: Stages) -> dict[str, Any]:
 
 
 def facts_document(facts: PartitionFacts) -> dict[str, Any]:
-    """Return what a run tells of one partition."""
+    """Return what a run says of one partition."""
     figures = figures_document(facts.figures)
     return {
         "topic": facts.partition.topic,

@@ -1,13 +1,14 @@
 """What was found of one key in several partitions: in words, and as the document of ``explain``.
 
-Whoever tells of a key, the command line or the console, takes words and document from here, so that
-all of them say the same. Texts are as they are; who shows them escapes them.
+Command line and console take words and document from here, so that both say the same. Texts are as
+they are; what shows them escapes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from typing import Any
 
 from keeplast.cleaner.reasons import ActiveLimit
@@ -15,7 +16,7 @@ from keeplast.clock import time_text
 from keeplast.errors import error_text
 from keeplast.format.record import Record
 from keeplast.inspect.explain import FoundRecord, KeyExplanation
-from keeplast.inspect.key_search import KeyRecord
+from keeplast.inspect.key_search import NEAR_KEYS, KeyRecord
 from keeplast.inspect.log_rows import bytes_row
 from keeplast.inspect.remains import BesideCopies, BesideCopy, UndoCopy
 from keeplast.inspect.traces import (
@@ -51,10 +52,10 @@ class ExplainedPartition:
     """A partition, by when the last trace is gone, and what cleaned it before.
 
     ``erased_by`` says when what is overwritten now is gone, in words. ``receipts`` are the rounds
-    of the partition that are known; ``copies`` lie in replaced segments, ``kept`` in
-    what rounds have kept for undo, ``beside`` in files beside the log. ``unseen`` says what of the
-    partition was not searched, ``left_out`` how many segments, of how many bytes, filters say that
-    the key is not in.
+    of the partition that are known; ``copies`` lie in replaced segments, ``kept`` in what rounds
+    have kept for undo, ``beside`` in files next to the log. ``unseen`` says what of the partition
+    was not searched, ``left_out`` how many segments, of how many bytes, filters say that the key is
+    not in.
     """
 
     found: KeyExplanation
@@ -80,7 +81,7 @@ class ExplainedPartition:
 
 @dataclass(frozen=True, slots=True)
 class OutOfService:
-    """A partition that has no log here, of which directories out of service are left.
+    """A partition that has no log here, only directories out of service.
 
     ``copies`` are the records of the key in them, ``words`` say how those go.
     """
@@ -101,7 +102,7 @@ class KeyAnswer:
 
     ``faults`` are partitions that could not be read, ``left_out`` those that are not searched, each
     with why; ``warnings`` are about their settings. ``out_of_service`` are partitions without a log
-    of which a record of the key, or what nobody could search, is left.
+    that still have a record of the key, or a file that could not be searched.
     """
 
     key: bytes | None
@@ -151,7 +152,7 @@ class KeyAnswer:
 def summary_line(answer: KeyAnswer) -> str:
     """Return one sentence about all partitions; the key in it is made visible and shortened.
 
-    No count where nothing could be read: nobody knows then whether the key is there.
+    No count where nothing could be read: whether the key is there is not known then.
     """
     parts, total = answer.parts, len(answer.parts) + len(answer.faults)
     key = answer.key
@@ -190,6 +191,21 @@ def is_nowhere(answer: KeyAnswer) -> bool:
         and not any(each.has_any for each in answer.parts)
         and not any(each.copies.found for each in answer.out_of_service)
     )
+
+
+def near_line(answer: KeyAnswer) -> str:
+    """Return how many records were looked at for a key that is nowhere, and keys that are there."""
+    passed = sum(each.found.passed for each in answer.parts)
+    key, near = answer.key or b"", {each for part in answer.parts for each in part.found.near}
+    words = f"{format_counted(passed, 'record')} with other keys looked at"
+    if near:
+        like = sorted(near, key=lambda each: -_likeness(key, each))[:NEAR_KEYS]
+        words += f"; keys that are there: {', '.join(map(shown_bytes, like))}"
+    return printable(words)
+
+
+def _likeness(first: bytes, second: bytes) -> float:
+    return SequenceMatcher(None, first.decode("latin-1"), second.decode("latin-1")).ratio()
 
 
 def kind_words(record: KeyRecord) -> str:
@@ -282,7 +298,7 @@ def _offsets_words(offsets: Sequence[int]) -> str:
 
 
 def _beside_lines(name: str, copies: Sequence[BesideCopy]) -> list[str]:
-    """Say which offsets are in which file beside the log, a line each."""
+    """Say which offsets are in which file next to the log, a line each."""
     by_file: dict[str, list[int]] = {}
     for copy in copies:
         by_file.setdefault(copy.file, []).append(copy.record.offset)
@@ -444,10 +460,10 @@ def _header_document(record: KeyRecord, *, values: bool) -> dict[str, Any]:
 
 
 def _beside_document(copy: BesideCopy, *, values: bool) -> dict[str, Any]:
-    """Return the document of a record beside the log: no segment has it, and no clock takes it."""
+    """Return the document of a record next to the log: no segment has it, and no clock takes it."""
     return {
         **_value_document(copy.record, None, copy.position, values=values),
-        # A file alone does not tell how a transaction ended.
+        # A file alone does not show how a transaction ended.
         "outcome": None if copy.in_transaction else TransactionOutcome.COMMITTED.name.lower(),
         "delete_horizon_ms": copy.horizon_ms,
         "file": copy.file,

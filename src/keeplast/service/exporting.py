@@ -1,4 +1,4 @@
-"""Exports of any place: as of which point a state is written, where to, and as which version.
+"""Exports of any place: the point of the state that is written, where to, and as which version.
 
 The point is put into the words of the data source, which alone says what it means. What can be
 wrong with a call is found before a runner is asked for.
@@ -14,18 +14,20 @@ from pathlib import Path
 
 from keeplast.clock import time_text
 from keeplast.config.layers import PartitionChoice
-from keeplast.errors import Despite, InvalidError
+from keeplast.errors import Despite, InvalidError, RefusedError
+from keeplast.log.paths import is_object_path, url_of
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.checkpoints import read_checkpoint, read_group_checkpoint, split_checkpoint
-from keeplast.pipeline.increment import VersionPlace
+from keeplast.pipeline.increment import BucketVersions, VersionPlace, Versions
 from keeplast.pipeline.source_options import OBJECT_PREFIX, SourceOptions, read_options
 from keeplast.service.read_place import ReadPlace
+from keeplast.tier.objects.places import mounted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportPoint:
-    """As of which point a state is: one of these, or the latest.
+    """The point of a state: one of these, or the latest.
 
     ``ending_offsets`` is JSON as ``endingOffsets`` takes it, ``as_of_ms`` a time in milliseconds
     since 1970, ``checkpoint`` TOPIC[@OFFSET] of a topic whose records name offsets, ``group`` a
@@ -52,7 +54,9 @@ class ExportPoint:
         }
         asked = [name for name, value in ends.items() if value is not None]
         if len(asked) > 1:
-            raise InvalidError(f"one point at a time; leave out {' and '.join(asked[1:])}")
+            raise InvalidError(
+                f"one point at a time; leave out {' and '.join(asked[1:])}", code="K101"
+            )
 
 
 LATEST = ExportPoint()
@@ -68,7 +72,7 @@ class ExportedPoint:
 
 @dataclass(frozen=True, slots=True)
 class ExportSource:
-    """What is read, as of which point, and how the records of a topic rank.
+    """What is read, its point, and how the records of a topic rank.
 
     Of ``numbers`` alone, all without any. With ``names_all`` each partition has a point of its own.
     Within ``named`` errors name what is really there.
@@ -97,18 +101,39 @@ def find_source(
 
 
 def find_versions(
-    to: Path, *, incremental: bool, keep: int | None, overwrite: bool
-) -> VersionPlace | None:
-    """Return where versions lie, where one more is asked for; InvalidError for a contradiction."""
-    if not incremental:
-        if keep is not None:
-            raise InvalidError("--keep is about versions; give --incremental too, or leave it out")
-        return None
-    if overwrite:
+    to: Path,
+    *,
+    incremental: bool,
+    keep: int | None,
+    overwrite: bool,
+    object_options: Mapping[str, str],
+) -> Versions | None:
+    """Return where versions lie, where one more is asked for; InvalidError for a contradiction.
+
+    What is written to an object store is a version in any case.
+    """
+    if not incremental and keep is not None:
+        raise InvalidError(
+            "--keep is about versions; give --incremental too, or leave it out", code="K102"
+        )
+    if incremental and overwrite:
         raise InvalidError(
             "--incremental adds a version and replaces none; leave "
-            f"--despite {Despite.EXISTING_TARGET} out"
+            f"--despite {Despite.EXISTING_TARGET} out",
+            code="K101",
         )
+    if is_object_path(to):
+        bucket = BucketVersions(to, mounted((to,), object_options), continues=incremental)
+        bucket.check()
+        if bucket.is_there and not incremental and not overwrite:
+            raise RefusedError(
+                "an export is there already; choose another place, or add a version with "
+                f"--incremental; {Despite.EXISTING_TARGET.remedy}. --to={url_of(to)}",
+                code="K144",
+            )
+        return bucket
+    if not incremental:
+        return None
     versions = VersionPlace(to.resolve())
     versions.check()
     return versions
@@ -117,7 +142,7 @@ def find_versions(
 def _source(
     place: ReadPlace, scope: PartitionChoice, point: ExportPoint, memory_bytes: int
 ) -> tuple[SourceOptions, ExportedPoint]:
-    """Return what is read, in the words of the data source, and as of which point."""
+    """Return what is read, in the words of the data source, and its point."""
     given = {OBJECT_PREFIX + key: value for key, value in place.object_options.items()}
     given |= {"memoryBytes": str(memory_bytes), **place.given}
     if scope.topics:
@@ -159,7 +184,8 @@ def _take_group(
     if place.groups is None and len(json.loads(given.get("paths", "[]"))) > 1:
         raise InvalidError(
             "a group's offsets are those in one directory; give --ending-offsets. "
-            f"--checkpoint-group={group!r}"
+            f"--checkpoint-group={group!r}",
+            code="K154",
         )
     source = place.shows(read_options(given, is_streaming=False))
     found = read_group_checkpoint(source, group, scope.partitions, brokers=place.groups)
@@ -181,7 +207,7 @@ def _take_offsets(
     if not document:
         named = ", ".join(sorted({each.topic for each in offsets}))
         raise InvalidError(
-            f"the checkpoint names nothing that was chosen; it names {named}. {where}"
+            f"the checkpoint names nothing that was chosen; it names {named}. {where}", code="K155"
         )
     given.setdefault("subscribe", ",".join(document))
     given["endingOffsets"] = json.dumps(document)

@@ -1,13 +1,13 @@
 """Gauges of a running cleaner under Kafka's names, from the snapshots that the daemon publishes.
 
-Names and meaning are those of ``kafka.log:type=LogCleaner`` and ``LogCleanerManager``
-(cleaning.md section 1.11), so that dashboards and alerts keep working, but for two on purpose
-(architecture 2.2 g): ``max-buffer-utilization-percent`` is computed and not cut to 0 or 100, and
-``max-compaction-delay-secs`` follows KIP-354: over all compacted partitions, again at each look,
-without an upper limit. One that fails counts with what was last known of it: an alert that falls
-silent because rounds fail would be worse than none. What Kafka says of its threads is said
-here of the rounds of the last turn. Computes from values alone; :mod:`keeplast.service.metrics`
-serves them.
+Names and meaning are those of ``kafka.log:type=LogCleaner`` and ``LogCleanerManager`` (cleaning.md
+section 1.11), so that dashboards and alerts keep working. Two differ on purpose (architecture 2.2
+g): ``max-buffer-utilization-percent`` is computed and not cut to 0 or 100, and
+``max-compaction-delay-secs`` follows KIP-354. The latter is over all compacted partitions, again at
+each look, without an upper limit. One that fails counts with what was last known of it: an alert
+that falls silent because rounds fail would be worse than none. What Kafka says of its threads is
+said here of the rounds of the last turn. Computes from values alone;
+:mod:`keeplast.service.metrics` serves them.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ GAUGES = (
     Gauge(
         MANAGER, "max-dirty-percent",
         "Greatest dirty ratio of a partition that is eligible, not due or retrying, in whole "
-        "percent. Of those that are set aside uncleanable-bytes tells, as in Kafka.",
+        "percent. uncleanable-bytes counts those that are set aside, as in Kafka.",
         _dirty_percent,
     ),
     Gauge(

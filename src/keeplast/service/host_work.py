@@ -1,10 +1,13 @@
 """The partitions of a store that this host leads or follows, as what the loop works on.
 
-A look asks who leads. What this host leads has its turn as any partition of a store has, but that
-what is copied is this host's own log, and that a round gives its disk the same bytes; what it
-follows is caught up with, and cleaned on this disk alone. Then local retention has its turn. What a
-reader must not break: see :mod:`keeplast.host.leased_host` and :mod:`keeplast.service.store_work`;
-a host whose leader is another one copies, cleans and removes nothing in the store.
+A look asks who leads. A partition that this host leads has its turn as any partition of a store
+has. Two things differ: this host's own log is copied, and a round gives its disk the same bytes. A
+partition that it follows is caught up with, and cleaned on this disk alone. Then local retention
+has its turn.
+
+What a reader must not break: see :mod:`keeplast.host.leased_host` and
+:mod:`keeplast.service.store_work`. A host whose leader is another one copies, cleans and removes
+nothing in the store.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from keeplast.tier.state.partition_state import PartitionState as Stored
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """Below which directory this process keeps its logs, what it may become, and by which lease."""
+    """The directory that this process keeps its logs below, what it may become, and its lease."""
 
     root: Path
     role: HostRole
@@ -111,7 +114,7 @@ class HostWork(StoreWork):
 
     def _leave_alone(self, request: PartitionRequest, state: Stored, reason: str) -> PartitionFacts:
         self._tell(request.partition, reason)
-        self._elsewhere[request.partition] = reason  # Told above, in other words.
+        self._elsewhere[request.partition] = reason  # Reported above, in other words.
         return super()._leave_alone(request, state, reason)
 
     def _copy(self, partition: TopicPartition) -> None:

@@ -1,4 +1,4 @@
-"""A loop at work: what may be asked of it, what it tells a person, and how far its rounds are.
+"""A loop at work: what may be asked of it, what it reports to a person, and how far its rounds are.
 
 Asking never waits: wishes lie in a bounded queue until the loop comes by, between two turns. Other
 threads read the rest at leisure.
@@ -68,7 +68,8 @@ class Control:
         with self._lock:
             if len(self._wishes) >= WISHES_MAX:
                 raise UnavailableError(
-                    f"too many wishes wait for the loop; try again later. waiting={WISHES_MAX}"
+                    f"too many wishes wait for the loop; try again later. waiting={WISHES_MAX}",
+                    code="K707",
                 )
             self._wishes.append(wish)
         return wish
@@ -103,7 +104,7 @@ class Control:
 
 
 class TurnNarrator(Protocol):
-    """Receiver of what the loop itself tells: its turns, and what a user should know."""
+    """Receiver of what the loop itself reports: its turns, and what a user should know."""
 
     def chosen(self, choices: Sequence[Choice]) -> None:
         """Say which partitions are next, and why."""
@@ -199,7 +200,7 @@ class RoundProgress:
 
     @property
     def at(self) -> Pass | None:
-        """Return which pass it is in, None where that cannot be told."""
+        """Return which pass it is in, None where that is not known."""
         if self.index_bytes is None:
             return None
         return Pass.INDEX if self.read_bytes < self.index_bytes else Pass.REWRITE
@@ -268,7 +269,7 @@ class LiveProgress:
                 idle_until_ms=idle_until_ms, serial=self.progress.serial + 1,
             )  # fmt: skip
 
-    # What a run tells.
+    # What a run reports.
 
     def planned(self, total_bytes: int, work: RoundWork | None = None) -> None:
         """Hear of more to read."""
@@ -300,7 +301,7 @@ class LiveProgress:
         """Pass it on."""
         self._told.warned(message)
 
-    # What the loop tells.
+    # What the loop reports.
 
     def chosen(self, choices: Sequence[Choice]) -> None:
         """Hear of the next turn."""

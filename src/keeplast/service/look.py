@@ -5,10 +5,9 @@ for every log that it examines, and surveys. A partition that cannot be surveyed
 any other; it keeps no other from being found. Kafka: ``grabFilthiestCompactedLog`` up to its
 choice; cleaning.md 1.2 and 1.6.
 
-What the loop tells of each log to whoever watches it, as ``keeplast status`` would.
-
-Made from surveys that were made anyway. Of what is set aside or waits it is what was last known, of
-a log that was just cleaned too, until the next look.
+For a console each look also says what ``keeplast status`` would, from surveys that were made
+anyway. A log that is set aside, waits or was just cleaned has what was last known of it, until the
+next look.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from keeplast.survey.survey import Survey
 from keeplast.survey.wording import due_briefly, skip_words
 
 Detail = Callable[[PartitionRequest, Survey, Checkpoints], LogStatus | None]
-"""What makes the status of a log from its survey; None when nobody watches."""
+"""What makes the status of a log from its survey; None when no console watches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class LookFinding:
     """A partition as found at ``looked_ms``: its survey, or the error in the place of one.
 
     ``expired`` says whether what has expired was looked for. ``log`` is what ``keeplast status``
-    would say of it, or why it would not; None when nobody asks.
+    would say of it, or why it would not; None when no console watches.
     """
 
     request: PartitionRequest
@@ -83,8 +82,8 @@ def look_at(
     """Return a finding for each partition, in the order they were given.
 
     CorruptError or OSError when the directory's checkpoints cannot be read: nothing in it can be
-    cleaned then, as for a broker, which takes such a directory offline. ``detail`` makes the
-    status of each from its survey, for whoever watches.
+    cleaned then, as for a broker, which takes such a directory offline. ``detail`` makes the status
+    of each from its survey, for a console.
     """
     checkpoints = load_checkpoints(files, root)
     findings = []
@@ -122,7 +121,7 @@ def _look_at(
 def _detailed(
     found: LookFinding, checkpoints: Checkpoints, detail: Detail
 ) -> LogStatus | Exception | None:
-    """Return the status of a log; what goes wrong while it is made is nobody's but its own."""
+    """Return the status of a log; what goes wrong while it is made touches no other log."""
     if found.survey is None:
         return found.error
     try:
@@ -250,7 +249,7 @@ def all_partitions(selection: Selection) -> set[TopicPartition]:
 
 
 def complaints(selection: Selection) -> list[str]:
-    """Return what is to be told of settings: warnings, and partitions that they refuse."""
+    """Return what to report of settings: warnings, and partitions that they refuse."""
     refused = [
         f"{each.topic}-{each.partition}: {round_.error.message}"
         for each in selection.decided

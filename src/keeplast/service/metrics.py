@@ -1,9 +1,9 @@
-"""Serves a daemon's gauges and counters to Prometheus, over HTTP on the loopback unless told else.
+"""Serves a daemon's gauges and counters to Prometheus, over HTTP, by default on the loopback.
 
-A scrape reads what the daemon last published and computes from it in the server's thread: it
-never waits for a round and a round never waits for it. Kafka's gauges come first
-(:mod:`keeplast.service.gauges`); counters and what is told of each partition have names of ours.
-The tables here are what ``docs/reference/metrics.md`` is written from.
+A scrape reads what the daemon last published and computes from it in the server's thread. It never
+waits for a round and a round never waits for it. Kafka's gauges come first
+(:mod:`keeplast.service.gauges`); counters and the metrics of each partition have names of ours. The
+tables here are what ``docs/reference/metrics.md`` is written from.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ TIER_GAUGES = (
     ),
     PartitionGauge(
         "keeplast_tier_unserved_offsets",
-        "Offsets between log start and the last copied one of which brokers serve nothing: readers "
-        "are reset there. Of attached partitions alone.",
+        "Offsets between log start and the last copied one that brokers do not serve: readers are "
+        "reset there. Of attached partitions alone.",
         lambda p: None if p.tier is None else p.tier.unserved_offsets,
     ),
 )
@@ -158,8 +158,11 @@ TIER_GAUGES = (
 
 @dataclass(frozen=True, slots=True)
 class AttachedMetric:
-    """Something told of a live cluster's remote tier; a counter's exposed name ends in ``_total``,
-    the others are of the last 24 hours and count all hosts."""
+    """A metric of a live cluster's remote tier.
+
+    A counter's exposed name ends in ``_total``; the others are of the last 24 hours and count all
+    hosts.
+    """
 
     name: str
     about: str
@@ -273,7 +276,7 @@ class CleanerCollector(Collector):
 
 
 def exposition(collector: CleanerCollector) -> bytes:
-    """Return all metrics of one moment in Prometheus's text format, for whoever serves them."""
+    """Return all metrics of one moment in Prometheus's text format."""
     registry = CollectorRegistry()
     registry.register(collector)
     return generate_latest(registry)
@@ -305,7 +308,8 @@ class MetricsServer:
         except (OSError, OverflowError) as error:
             raise InvalidError(
                 f"cannot listen there; choose another --metrics-port or --metrics-host. "
-                f"host={self._host} port={self._wanted} problem={error}"
+                f"host={self._host} port={self._wanted} problem={error}",
+                code="K701",
             ) from error
         return self
 

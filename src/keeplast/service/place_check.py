@@ -3,15 +3,11 @@
 The rule: **a check changes nothing, and one that fails hides no other**: what cannot be looked at
 is a row with its error. Only a PROBLEM would end a round.
 
-Whether this host has what keeplast needs: Python, kernels, Java, pyspark, the extras.
+Of this host the rows are Python, kernels, Java, pyspark and the extras. What only Spark needs, or
+only a store, is no problem while it is absent: the row says what does without.
 
-What only Spark needs, or only a store, is no problem while it is absent: the row says what does
-without.
-
-What stands in the way of a round of a data directory: rights, lock, disk, clock, policies.
-
-Looks and changes nothing. Logs in object storage are only read: they have no rights here, no lock
-and no disk.
+Of a data directory they are rights, lock, disk, clock and policies. Logs in object storage are only
+read: they have no rights here, no lock and no disk.
 """
 
 from __future__ import annotations
@@ -96,7 +92,7 @@ def tried(name: str, look: Callable[[], Found]) -> Found | PartCheck:
 
 def problem_of(name: str, error: Exception) -> PartCheck:
     """Return an error as a row, without a secret."""
-    words = without_secrets(error_text(error) + right_words(error))
+    words = without_secrets(error_text(error, right_words(error)))
     return PartCheck(name, CheckState.PROBLEM, words)
 
 

@@ -33,7 +33,7 @@ class ViewTerms:
     """How a place is looked at for a console.
 
     ``receipt`` is the file that a loop appends its receipts to, None where the place has its own.
-    ``brokers`` tell what consumer groups have committed, None where files do. What looks next to a
+    ``brokers`` read what consumer groups have committed, None where files do. What looks next to a
     loop ``endures``: a first look that fails is shown on the pages.
     """
 
@@ -51,7 +51,8 @@ class ViewTerms:
         if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
             raise InvalidError(
                 "no file of that name can be a receipt; name the one that keeplast run appends "
-                f"to. --receipt={path}"
+                f"to. --receipt={path}",
+                code="K159",
             )
         return ReceiptShelf(files, own if path is None else path)
 
@@ -75,10 +76,10 @@ class LoopTerms:
     """How a place is looked after.
 
     ``retries`` forgets what is set aside. ``takes_over`` takes each partition once from another
-    process. ``keyless`` and ``keep_sources_ms`` are those of rounds of a live cluster.
-    ``host_dir`` makes this process a host of a store's partitions, with ``role`` and ``lease_ms``,
-    None for the usual. Somebody watches a loop that ``is_watched``. ``untold`` says what brokers
-    that are asked do not tell.
+    process. ``keyless`` and ``keep_sources_ms`` are those of rounds of a live cluster. ``host_dir``
+    makes this process a host of a store's partitions, with ``role`` and ``lease_ms``, None for the
+    usual. A console watches a loop that ``is_watched``. ``untold`` says what asked brokers do not
+    answer.
     """
 
     order: Order = Order.OVERDUE_FIRST

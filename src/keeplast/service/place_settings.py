@@ -106,12 +106,14 @@ def configure_directory(
     if scope.partitions or len(scope.topics) > 1:
         raise InvalidError(
             "the file of a data directory has tables of topics; give one --topic and no "
-            f"--partition. topics={list(scope.topics)} partitions={list(scope.partitions)}"
+            f"--partition. topics={list(scope.topics)} partitions={list(scope.partitions)}",
+            code="K103",
         )
     if terms.drops_keyless or terms.takes_over:
         raise InvalidError(
             "only partitions of a store are taken over and counted; leave --take-over and "
-            f"--despite {Despite.KEYLESS_RECORDS} out. path={path}"
+            f"--despite {Despite.KEYLESS_RECORDS} out. path={path}",
+            code="K103",
         )
     topic = scope.topics[0] if scope.topics else None
     directory = open_data_directory(path, files)

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlace:
-    """Where what is read lies: ``given`` in the words of the data source, ``shows`` what of it is
-    read with some options, and ``configs`` how topics rank there. ``groups`` tell what consumer
-    groups have committed, None where files do. Within ``named`` errors name what is really there.
-    ``notes`` are to be said of it, ``object_options`` are its object store's.
+    """A place that is read.
+
+    ``given`` says where it is, in the words of the data source, ``shows`` what of it is read with
+    some options, and ``configs`` how topics rank there. ``groups`` read what consumer groups have
+    committed, None where files do. Within ``named`` errors name what is really there. ``notes`` are
+    to be said of it, ``object_options`` are its object store's.
     """
 
     given: Mapping[str, str]
@@ -44,10 +46,10 @@ class ReadPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTerms:
-    """What a place is read by besides the choice of partitions.
+    """How a place is read, apart from the choice of partitions.
 
     ``checkpoint`` is TOPIC[@OFFSET]. ``also`` are further directories of a place of directories,
-    which ``takes_partial`` topics too. ``brokers`` tell what consumer groups have committed, None
+    which ``takes_partial`` topics too. ``brokers`` read what consumer groups have committed, None
     where the place itself does.
     """
 

@@ -37,7 +37,7 @@ from keeplast.survey.receipt_book import (
 LINES_MAX = 5000
 """So many of the newest lines are kept; the files have all."""
 OPEN_ROUNDS_MAX = 64
-"""Rounds of which more waves are awaited; older ones were cut off by a crash."""
+"""Rounds that await more waves; older ones were cut off by a crash."""
 CHUNK_BYTES = 1 << 20
 LINE_BYTES_MAX = 64 << 20
 HEAD_BYTES = 256
@@ -46,7 +46,7 @@ REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
 
 
 ACTION = "action"
-"""The kind of what somebody asked a loop for: of a partition, but no round of it."""
+"""The kind of what a person asked a loop for: of a partition, but no round of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ReceiptLine:
     Offsets are ``[first, end)``. ``removed`` are records by the reason they went, those that are
     not 0. ``partition`` None is of an action that is about no partition; ``words`` say what a line
     is about that is no round. ``told`` is which round it is of, or the verdict that it is;
-    ``verdict`` what ``verify`` said of the round and when, empty where nobody noted it.
+    ``verdict`` what ``verify`` said of the round and when, empty where none was noted.
     """
 
     kind: str
@@ -85,7 +85,7 @@ class ReceiptShelf:
     """Receipts of the files that a loop writes; :meth:`refresh` reads what came since."""
 
     def __init__(self, files: FileSystem, path: Path | None) -> None:
-        """Take the file that rounds append to; the one before it lies beside it. None has none."""
+        """Take the file that rounds append to, None for none; the one before it lies next to it."""
         self._files = files
         self._path = path
         self._now = _ReadSoFar()
@@ -105,7 +105,7 @@ class ReceiptShelf:
         return (self._path.with_name(older), self._path)
 
     def lines(self) -> tuple[ReceiptLine, ...]:
-        """Return the newest lines, oldest first; a verdict stands beside the rounds it is of."""
+        """Return the newest lines, oldest first; a verdict is shown with the rounds it is of."""
         with self._lock:
             if self._shown is None:
                 self._shown = tuple(
@@ -121,7 +121,7 @@ class ReceiptShelf:
     def refresh(self) -> Mapping[TopicPartition, LastRound]:
         """Read what was appended; returns the newest round of each partition. Raises OSError.
 
-        A loop and who looks beside it may ask at once: one of them reads.
+        A loop and a console next to it may ask at once: one of them reads.
         """
         with self._lock:
             if self._path is not None:
@@ -133,7 +133,7 @@ class ReceiptShelf:
         head = self._head(path) if size else b""
         known = self._now
         if size < known.offset or not head.startswith(known.head):
-            # Put aside by whoever writes, or another file: begin anew, with the one before.
+            # Put aside by the writer, or another file: begin again, with the one before.
             self._forget()
             known = self._now
         if not known.offset:

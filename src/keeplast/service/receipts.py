@@ -2,12 +2,8 @@
 
 Every round appends its line to one file: at a data directory's root (the coordinator does, before
 the checkpoint moves), or where the user of a store says. When that is full it becomes the previous
-one, which replaces the one before: at most two files of about :data:`BYTES_MAX` each, and at least
-the rounds of the last of them. Brokers ignore plain files there.
-
-The files at a data directory's root in which the daemon keeps its receipts, by name.
-
-Whoever looks at them only must not import what writes them: :mod:`keeplast.service.receipts`.
+one, which replaces the one before. So there are at most two files of about :data:`BYTES_MAX` each,
+and at least the rounds of the last of them. Brokers ignore plain files there.
 """
 
 from __future__ import annotations
@@ -36,8 +32,10 @@ def receipts_file(files: FileSystem, root: Path, bytes_max: int = BYTES_MAX) -> 
 
 
 def open_receipt(path: Path | None, warned: Callable[[str], None]) -> Receipt | None:
-    """Return what appends lines to ``path``, as :func:`receipt_to`; warns of a clock that is behind
-    the last line there."""
+    """Return what appends lines to ``path``, as :func:`receipt_to`.
+
+    It warns of a clock that is earlier than the last line there.
+    """
     files = LocalFiles()
     for note in sentences(clock_notes(files, path, SystemClock().now_ms())):
         warned(note)
@@ -50,7 +48,7 @@ def receipt_to(
     """Return what appends lines durably to ``path``, from several threads; None without a path.
 
     Beyond ``bytes_max`` the file is put aside, without it it only grows. RefusedError where no line
-    can be appended: before anything is done that a line would tell of.
+    can be appended: before anything is done that a line would record.
     """
     if path is None:
         return None

@@ -1,14 +1,13 @@
 """When a partition's turn comes: after failures, after being passed over, or never: set aside.
 
-Partitions that are set aside, and those whose rounds fail: what is wrong with each, kept from
-one start to the next.
+Kafka forgets its uncleanable partitions when it stops and fails on them again. Here they are in one
+small file at the data directory's root, where brokers ignore it. A mark says which files it is
+about. Once a partition's segments are other files (restored, repaired, cleaned by another program),
+it no longer counts. A mark is never a reason to lose anything: without the file a damaged partition
+is only found damaged once more.
 
-Kafka forgets its uncleanable partitions when it stops and fails on them again; here they are in
-one small file at the data directory's root, where brokers ignore it. A mark says which files it is
-about: once a partition's segments are other files (restored, repaired, cleaned by somebody), it
-no longer counts. A mark is never a reason to lose anything: without the file a damaged partition
-is only found damaged once more. What may pass is tried again and never kept from its turn; it is
-written down so that ``status`` promises nothing that rests on the next round.
+What may pass is tried again and never kept from its turn. It is written down so that ``status``
+promises nothing that rests on the next round.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from keeplast.errors import (
     InvalidError,
     InvariantError,
     StoppedError,
+    error_text,
 )
 from keeplast.format.filename import parse_segment_file
 from keeplast.log.files import FileSystem
@@ -84,7 +84,7 @@ def set_aside(
     damage = error if isinstance(error, CorruptError) else None
     return SetAside(
         partition,
-        (str(error) or type(error).__name__)[:REASON_LENGTH_MAX],
+        error_text(error)[:REASON_LENGTH_MAX],
         type(error).__name__,
         now_ms,
         fingerprint(files, directory),
@@ -110,7 +110,7 @@ def failing(
 def mark_of(partition: TopicPartition, error: Exception, since_ms: int) -> SetAside:
     """Return the mark of a partition that no files are known of, as in a store."""
     name = type(error).__name__
-    return SetAside(partition, str(error)[:REASON_LENGTH_MAX] or name, name, since_ms, "")
+    return SetAside(partition, error_text(error)[:REASON_LENGTH_MAX], name, since_ms, "")
 
 
 def stored_mark(mark: SetAside) -> str:
@@ -146,13 +146,15 @@ def read_set_aside(
         if not isinstance(version, int) or version > VERSION:
             raise InvalidError(
                 f"written by a newer keeplast; use that one, or remove the file. path={path} "
-                f"version={version!r}"
+                f"version={version!r}",
+                code="K226",
             )
         marks = [_mark(entry) for entry in document["partitions"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptError(
             f"the list of partitions that failed is damaged ({type(error).__name__})",
             path=str(path), position=0, expected="the JSON that run writes", found=str(error),
+            code="K227",
         ) from error  # fmt: skip
     return {mark.partition: mark for mark in marks}
 
@@ -305,7 +307,7 @@ class Schedule:
             history.passed_over = history.passed_over + 1 if is_left else 0
 
     def finished(self, partition: TopicPartition, report: RoundReport, now_ms: int) -> None:
-        """Note a round that ended, well or not; failures are told by :meth:`failed` as well."""
+        """Note a round that ended, well or not; of a failure :meth:`failed` hears as well."""
         history = self.history(partition)
         history.last_round, history.last_round_ms = report, now_ms
         if report.failure is None and report.stats is not None:
@@ -339,16 +341,16 @@ class Schedule:
 
 
 def is_stop(error: Exception | None) -> bool:
-    """Say whether a round ended because somebody asked for that: no failure."""
+    """Say whether a round ended because it was asked to: no failure."""
     return isinstance(error, StoppedError)
 
 
 def daemon_pace(cleaner: CleanerConfig, round_seconds: float | None) -> Pace:
     """Return how fast a daemon is taken to be: one round at a time, each on a slow disk.
 
-    ``round_seconds`` is the longest that a round may last, when somebody knows; otherwise it
-    follows from the size of the log, and from the limit on bytes a second: a round reads a log
-    twice and writes it once at most.
+    ``round_seconds`` is the longest that a round may last, when that is known. Otherwise it follows
+    from the size of the log, and from the limit on bytes a second. A round reads a log twice and
+    writes it once at most.
     """
     pause_ms = max(cleaner.backoff_ms, LOOK_MS_MIN)
     if round_seconds is not None:

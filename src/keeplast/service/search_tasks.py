@@ -1,7 +1,7 @@
 """Questions to several logs at once: in this process, one after the other, or by tasks, one a log.
 
-The rule that a reader must not break: what is searched for is sent to the tasks, and comes back
-with what was found; it stands in no name that a runner shows.
+The rule that a reader must not break: the searched keys are sent to the tasks, and come back with
+what was found. They stand in no name that a runner shows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def ask_each(
 ) -> Iterator[tuple[TopicPartition, Found | Exception]]:
     """Yield what each log answers, or why it cannot, in the order of ``logs``.
 
-    With ``runner`` its tasks ask, which see ``roots``, and tell only of what they have read;
+    With ``runner`` its tasks ask, which see ``roots``, and report only what they have read.
     ``ask``, with all that it holds, is sent to them once, and to each its log. What ``planned`` and
     ``progressed`` raise ends it, a StoppedError at the least.
     """

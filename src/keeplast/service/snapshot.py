@@ -1,12 +1,10 @@
 """What the daemon knows of every partition, frozen after each round: what gauges are made from.
 
 A snapshot is replaced and never changed, so that another thread may read it at leisure. The daemon
-hands it to an :class:`Observer`; nobody asks the daemon anything.
+hands it to an :class:`Observer`, and is never asked.
 
-One look at a data directory, before it is joined to a status: by ``status``, or by the loop.
-
-A look is a value: whoever has it may join it later and in another thread. It was made without the
-directory's lock, or by the loop that holds it.
+One look at a data directory is a value too, made without the directory's lock, or by the loop that
+holds it. It may be joined to a status later and in another thread.
 """
 
 from __future__ import annotations
@@ -92,7 +90,7 @@ def look_at_directory(
     """Look at the chosen partitions, without the lock; errors are those of the directory itself.
 
     ``planned`` and ``progressed`` hear of the bytes that counting tombstones goes through.
-    ``brokers`` tell what consumer groups have committed, None where files do.
+    ``brokers`` read what consumer groups have committed, None where files do.
     """
     root, settings = selection.directory.root, selection.settings
     cleaner = settings.cleaner_config()
@@ -135,7 +133,7 @@ def _marks(
 LOOP_STATES = (
     State.ELIGIBLE, State.NOT_DUE, State.RETRYING, State.SET_ASIDE, State.REFUSED, State.ELSEWHERE,
 )  # fmt: skip
-"""What a loop will do with a partition next, in the order in which metrics tell of it. Eligible: a
+"""What a loop will do with a partition next, in the order in which metrics show it. Eligible: a
 round will come. Not due: also what is held back. Set aside: until its files change or a wish."""
 
 
@@ -177,7 +175,7 @@ class TierTotals:
 class AttachedTotals(TierTotals):
     """The same of a live cluster's remote tier, and what its caps count.
 
-    ``swaps`` and ``metadata_records`` are those of the last 24 hours, of all hosts, beside their
+    ``swaps`` and ``metadata_records`` are those of the last 24 hours, of all hosts, with their
     caps; the rest is this process's since its start.
     """
 
@@ -230,7 +228,7 @@ class Snapshot:
     ``turn`` counts the daemon's choices since ``started_ms``; ``cleaned`` are the partitions that
     the last of them took, empty when it found nothing to do. ``slots`` is how many workers there
     are. ``queue`` is what would be taken next, the first one first, and why. ``look`` is there when
-    somebody watches a directory. All times are milliseconds since 1970.
+    a console watches a directory. All times are milliseconds since 1970.
     """
 
     root: Path | str

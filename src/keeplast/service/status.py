@@ -1,9 +1,9 @@
 """How partitions stand, in whatever kind of place: one value, most urgent first, and until when.
 
-And that of a data directory: what each log says (:mod:`keeplast.inspect.status`), joined with what
-only the directory knows: which partitions are set aside, what the last rounds did, and how many
-logs share the daemon, which bounds how long a log can have to wait for its turn. Reads without the
-lock and writes nothing.
+The status of a data directory joins what each log says (:mod:`keeplast.inspect.status`) with what
+only the directory knows. It knows partitions that are set aside, what the last rounds did, and how
+many logs share the daemon. That number bounds how long a log may wait for its turn. Reads without
+the lock and writes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from keeplast.cleaner.section import LogFigures
 from keeplast.clock import SystemClock
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.settings import Settings
-from keeplast.errors import InterruptedSwapError
+from keeplast.errors import InterruptedSwapError, error_text
 from keeplast.format.filename import LOG, parse_segment_file
 from keeplast.inspect.status import ErasedBy, LogStatus, TombstoneReading
 from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory
@@ -56,7 +56,7 @@ if TYPE_CHECKING:  # a directory's status needs nothing of a store's or a cluste
 
 
 class State(StrEnum):
-    """Where a partition stands; what needs somebody's attention comes first."""
+    """Where a partition stands; what needs a person's attention comes first."""
 
     HOLES = "holes"
     """Brokers serve nothing of some offsets; of a live cluster only."""
@@ -72,13 +72,13 @@ class State(StrEnum):
     ELIGIBLE = "eligible"
     EXPIRED = "expired"
     DIRTY = "dirty"
-    """Nobody knows whether a round is worth it, as without objects or a decision log."""
+    """Whether a round is worth it is not known, as without objects or a decision log."""
     PAUSED = "paused"
     """Of a live cluster only."""
     NOT_DUE = "not due"
     HELD_BACK = "held back"
     NOT_ATTACHED = "not attached"
-    """Nobody compacts it by the decision log that was asked; of a live cluster only."""
+    """The decision log that was asked has it not attached; of a live cluster only."""
     ELSEWHERE = "owned elsewhere"
     """Another host owns it; of a store and a live cluster only."""
     CLEAN = "clean"
@@ -93,7 +93,7 @@ URGENCY = {state: rank for rank, state in enumerate(State)}
 class LastRound:
     """The newest round of a partition that left a receipt.
 
-    ``verdict`` is what ``verify`` said of it and when, empty where nobody noted it.
+    ``verdict`` is what ``verify`` said of it and when, empty where none was noted.
     """
 
     at_ms: int
@@ -106,7 +106,7 @@ class LastRound:
     seconds: float
     verdict: str = ""
     bound: int | None = None
-    """What it could have cleaned up to, exclusive; None where nobody knows."""
+    """What it could have cleaned up to, exclusive; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +121,10 @@ class PartitionStatus:
         live cluster   attached, and its outlook
 
     ``reason`` is a sentence: why it is in its ``state``; ``decision`` is the same as a value where
-    its log says so. ``error`` is why it could not be looked at, or not at all of it; ``log``,
-    ``stored`` and ``attached`` are None where it was not, and ``figures`` where nobody knows what a
-    round would take. After ``deadline_ms`` the log is overdue; None where it never is, or nobody
-    has looked.
+    its log says so. ``error`` is why it could not be looked at, or not at all of it. ``log``,
+    ``stored`` and ``attached`` are None where it was not, and ``figures`` where it is not known
+    what a round would take. After ``deadline_ms`` the log is overdue; None where it never is, or
+    was not looked at.
     """
 
     partition: TopicPartition
@@ -141,6 +141,7 @@ class PartitionStatus:
     attached: AttachedStatus | None = None
     outlook: PartitionOutlook | None = None
     looked: LogFigures | None = None
+    code: str | None = None
 
     @property
     def figures(self) -> LogFigures | None:
@@ -156,7 +157,7 @@ class PartitionStatus:
 
     @property
     def cleanable(self) -> CleanableRange | None:
-        """Return what a round would clean and what is clean, None where nobody could look.
+        """Return what a round would clean and what is clean, None where it was not looked at.
 
         Of a store by its metadata; of a live cluster all that is dirty where no figures are known.
         """
@@ -185,7 +186,7 @@ class StatusTerms:
 
     ``tombstones`` None and ``round_seconds`` None are what is usual. With ``erased_by`` a store's
     objects are read for it. ``open_runner`` is who counts what rounds would save, None to count
-    nothing. ``receipt`` is a file of receipts, None what the place keeps. ``brokers`` tell what
+    nothing. ``receipt`` is a file of receipts, None what the place keeps. ``brokers`` read what
     consumer groups have committed, None where files do.
     """
 
@@ -201,7 +202,7 @@ class StatusTerms:
 
     @property
     def at_ms(self) -> int:
-        """Return the time as of which is looked, in milliseconds since 1970."""
+        """Return the time of the look, in milliseconds since 1970."""
         return SystemClock().now_ms() if self.now_ms is None else self.now_ms
 
 
@@ -221,7 +222,7 @@ class PlaceStatus(ABC):
         return [each for each in self.partitions if each.state is state]
 
     def head(self) -> dict[str, Any]:
-        """Return what documents say besides the partitions."""
+        """Return what documents say of the place, above the partitions."""
         counts = Counter(each.state for each in self.partitions)
         return {
             "now_ms": self.now_ms,
@@ -234,7 +235,7 @@ class PlaceStatus(ABC):
         """Return what documents say of this kind of place alone."""
 
     def notes(self) -> list[str]:
-        """Return what people are told of the place besides its partitions, a line each."""
+        """Return what people read of the place, above its partitions, a line each."""
         return []
 
 
@@ -251,7 +252,7 @@ class DirectoryStatus(PlaceStatus):
     pace: Pace
 
     def own_head(self) -> dict[str, Any]:
-        """Say whether somebody has the directory."""
+        """Say whether a broker or another keeplast holds the directory."""
         return {"is_locked": self.is_locked}
 
     def notes(self) -> list[str]:
@@ -281,7 +282,7 @@ def join_status(
     ``decided`` are partitions that their settings keep from being looked at. ``marks`` are those
     that are set aside, ``failures`` those whose last round failed and is tried again.
     ``last_rounds`` are the newest that left a receipt. ``sizes`` are the bytes of all logs that
-    share the daemon, those included that nobody asked for.
+    share the daemon, also of those that were not asked for.
     """
     turn_ms = find_turn_ms(sizes, pace) if sizes else 0
     statuses = [_report_decided(report) for report in decided]
@@ -316,12 +317,13 @@ def read_round_receipts(
 
 
 def read_kept_entries(files: FileSystem, root: Path, given: Path | None) -> tuple[Entry, ...]:
-    """Return all that ``given`` tells, else what the daemon keeps in ``root``, in order.
+    """Return the entries of ``given``, else those that the loop keeps in ``root``, in order.
 
-    What a crash has left of the first line of all tells of nothing that was done.
+    A file that the first clean has yet to make has none: a place may name it before. Neither has
+    what a crash left of the very first line.
     """
     if given is not None:
-        return read_entries(given, files)
+        return read_entries(given, files) if files.exists(given) else ()
     paths = [root / name for name in (PREVIOUS_NAME, FILE_NAME)]
     return tuple(
         entry
@@ -335,7 +337,7 @@ def _has_line(files: FileSystem, path: Path) -> bool:
     try:
         return last_line(files, path) is not None
     except ValueError:
-        return True  # Whoever reads it says what is wrong with it.
+        return True  # The reader says what is wrong with it.
 
 
 def find_last_rounds(entries: Iterable[Entry]) -> dict[TopicPartition, LastRound]:
@@ -407,8 +409,12 @@ def _report_decided(report: PartitionReport) -> PartitionStatus:
     partition = TopicPartition(report.topic, report.partition)
     last = report.rounds[-1]
     if last.failure is not None:
-        return PartitionStatus(partition, State.REFUSED, str(last.failure), error=last.failure)
-    return PartitionStatus(partition, State.NOT_COMPACTED, last.reason or "not compacted")
+        return PartitionStatus(
+            partition, State.REFUSED, error_text(last.failure), error=last.failure
+        )
+    return PartitionStatus(
+        partition, State.NOT_COMPACTED, last.reason or "not compacted", decision=last.cause
+    )
 
 
 def _look_at(request: PartitionRequest, log: LogStatus | Exception) -> PartitionStatus:
@@ -461,7 +467,7 @@ def _bound_erasure(status: PartitionStatus, turn_ms: int, now_ms: int) -> Erased
     basis = ErasureBasis(BasisKind.LEFTOVERS) if due.is_clean else due.basis
     by_ms = due.by_ms + wait_ms
     if log.undo_retention_ms > 0 and not due.is_clean:
-        # What the last of those rounds replaces is kept, and goes at a look behind that.
+        # What the last of those rounds replaces is kept, and goes at a look after that.
         by_ms += log.undo_retention_ms + turn_ms
     if kept_ms is not None:
         by_ms = max(by_ms, kept_ms + turn_ms)
@@ -469,7 +475,7 @@ def _bound_erasure(status: PartitionStatus, turn_ms: int, now_ms: int) -> Erased
 
 
 def last_round_of(receipt: RoundReceipt) -> LastRound:
-    """Return what one receipt tells of its round."""
+    """Return what one receipt says of its round."""
     stats = receipt.document["round"]["stats"]
     return LastRound(
         receipt.now_ms,

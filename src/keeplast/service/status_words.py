@@ -36,7 +36,7 @@ def state_words(state: str) -> str:
 
 
 def skipped_words(error_class: str | None) -> str:
-    """Say that a log is skipped and what for; None where nobody knows the class of the error."""
+    """Say that a log is skipped and what for; None where the class of the error is not known."""
     if error_class is None:
         return state_words(State.SET_ASIDE)
     what = "damaged file" if error_class in DAMAGE else "defect of keeplast"
@@ -63,7 +63,7 @@ def status_summary(status: PlaceStatus, address: str) -> str:
 
 
 def detail_lines(each: PartitionStatus, now_ms: int, *, names_options: bool = True) -> list[str]:
-    """Return all that is known of one partition beside its row, a line each."""
+    """Return all that is known of one partition except its row, a line each."""
     lines = []
     log = each.log
     if each.set_aside is not None:
@@ -190,7 +190,7 @@ def _closed_words(log: LogStatus) -> str:
 
 
 def _point_lines(log: LogStatus, now_ms: int) -> list[str]:
-    """Return which earlier states can still be told, and what keeps them."""
+    """Return which earlier states can still be read, and what keeps them."""
     lines = []
     bound = log.figures.cleanable.bound
     if log.told_from > log.log_start or log.holds:
@@ -212,7 +212,7 @@ def _state_words(hold: Hold) -> str:
 
 
 def told_words(told_from: int, bound: int = 0) -> str:
-    """Say as of which offsets a state can be told, and what a round up to ``bound`` leaves.
+    """Say which offsets have a state that can be read, and what a round up to ``bound`` leaves.
 
     0 is no round.
     """
@@ -221,7 +221,7 @@ def told_words(told_from: int, bound: int = 0) -> str:
 
 
 def stage_lines(stages: Stages, now_ms: int, *, names_options: bool = True) -> list[str]:
-    """Return tombstones and markers by stage, a line each, and which option would tell more."""
+    """Return tombstones and markers by stage, a line each, and which option would show more."""
     what = "tombstones" if stages.counts_records else "batches with tombstones"
     option = " (--tombstones records counts them)" if names_options else ""
     return [

@@ -59,7 +59,7 @@ class _AskedStored:
 
 
 def _told(look: RemoteLook, brokers: GroupReader | None, now_ms: int) -> GroupReader | None:
-    """Return what brokers tell of whom a partition waits for; None where nobody is asked."""
+    """Return what brokers say of the groups that a partition waits for; None without brokers."""
     if brokers is None:
         return None
     state = look.state

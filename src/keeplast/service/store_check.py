@@ -47,7 +47,7 @@ def check_store(
 ) -> PlaceCheck:
     """Return how the store at a URL stands; ``options`` are the object store's.
 
-    ``topic_of`` and ``cleaner`` read the settings by which rounds go.
+    ``topic_of`` and ``cleaner`` read the settings that rounds go by.
     """
     database = tried("database", lambda: open_database(store, only_looks=True))
     if isinstance(database, PartCheck):
@@ -88,7 +88,7 @@ def verify_store(
 
 
 def check_clock(now_ms: Callable[[], int], *, is_shared: bool) -> PartCheck:
-    """Return whether the clock of a database, by which things are removed, and this host's agree.
+    """Return whether a database's clock, which decides removals, and this host's agree.
 
     ``is_shared`` says that the database has one; ``now_ms`` asks for it and fails where they do not
     agree.

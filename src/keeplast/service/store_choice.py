@@ -1,12 +1,7 @@
 """What a call about a store knows first: its partitions, its pace, its loop's settings.
 
-Which partitions of a store are meant.
-
-How fast rounds in a store may be, and are taken to be for bounds that rest on it.
-
-Apart from the pace of a local daemon because it needs what the tier needs.
-
-How a store's partitions are looked after, as values.
+The pace of rounds in a store is apart from that of a local daemon, because it needs what the tier
+needs.
 """
 
 from __future__ import annotations
@@ -43,7 +38,8 @@ def choose_partitions(opened: TieredStore, choice: PartitionChoice) -> list[Topi
     raise InvalidError(
         "no such partition in the store; correct --topic and --partition, or take it in "
         f"with keeplast copy --new. topics={list(choice.topics)} "
-        f"partitions={list(choice.partitions)} there={names}"
+        f"partitions={list(choice.partitions)} there={names}",
+        code="K115",
     )
 
 
@@ -52,7 +48,9 @@ def choose_topics(opened: TieredStore, topics: Collection[str]) -> list[TopicPar
     there: Sequence[TopicPartition] = opened.partitions()
     strange = sorted(set(topics) - {each.topic for each in there})
     if strange:
-        raise InvalidError(f"no such topic in the store; correct --topic. topic={strange[0]}")
+        raise InvalidError(
+            f"no such topic in the store; correct --topic. topic={strange[0]}", code="K114"
+        )
     return [each for each in there if not topics or each.topic in topics]
 
 
@@ -86,8 +84,8 @@ class StoreSettings:
     ``slots`` is how many rounds are done at once. ``data_dir`` is what partitions gain from, None
     for nothing, ``retention`` its broker's ``delete.retention.ms`` by topic, read each time.
     ``takes_over`` fences other owners at the first look; ``retries`` forgets then what is set
-    aside. ``receipt`` is a file that takes a line of every round. ``untold`` says what brokers that
-    are asked do not tell.
+    aside. ``receipt`` is a file that takes a line of every round. ``untold`` says what asked
+    brokers do not answer.
     """
 
     name: str

@@ -1,17 +1,11 @@
-"""What is known of a partition in a store: its place in the loop, what lies in objects, what is
-next.
+"""What is known of a partition in a store: its place in the loop, its objects, what is next.
 
-What is published of a partition in a store: its place in the loop, and what lies in objects.
+State, reason, deadline and the date of old values are those of any owner's partition. Published
+facts join a look with what the loop has done; nothing is read for them.
 
-A look says how the partition stands, its history what the loop has done with it; nothing is read
-here.
-
-What comes next of partitions of a store, whoever owns them: the state, the reason, the deadline,
-and by when old values are gone.
-
-The decisions are those that the loop goes by (:mod:`keeplast.store.look`). The rule that
-a reader must not break: **pages that stay open look again and again**, so that objects are read for
-a log only when its metadata have changed, and for :data:`OBJECT_SECONDS` a look.
+The decisions are those that the loop goes by (:mod:`keeplast.store.look`). The rule that a reader
+must not break: **pages that stay open look again and again**. So objects are read for a log only
+when its metadata have changed, and for :data:`OBJECT_SECONDS` a look.
 """
 
 from __future__ import annotations
@@ -37,7 +31,7 @@ from keeplast.store.look import FirstTimestamps, RemoteLook, look_at_remote
 from keeplast.store.status import TierStatus
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.request import PartitionRequest
-from keeplast.survey.wording import decision_words
+from keeplast.survey.wording import decision_words, reason_code
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.partition_state import PartitionState as Stored
 
@@ -107,7 +101,7 @@ class StoreOutlook:
 
     ``state`` is None where objects could not be read, or were not yet: ``reason`` is why, ``error``
     too where there was one, and ``figures`` and ``erased`` are None. ``erased`` is None also where
-    nobody asked.
+    it was not asked for.
     """
 
     partition: TopicPartition
@@ -116,10 +110,11 @@ class StoreOutlook:
     figures: LogFigures | None = None
     erased: ErasedBy | None = None
     error: Exception | None = None
+    code: str | None = None
 
     @property
     def deadline_ms(self) -> int | None:
-        """Return when a round is due at the latest, None when nobody knows."""
+        """Return when a round is due at the latest, None when that is not known."""
         return None if self.figures is None else self.figures.overdue_from_ms
 
 
@@ -211,17 +206,20 @@ def _outlook_of(look: RemoteLook) -> StoreOutlook:
     else:
         state = State.NOT_DUE
     reason = decision_words(decision, names_options=False)
-    return StoreOutlook(partition=look.state.partition, state=state, reason=reason, figures=figures)
+    return StoreOutlook(
+        partition=look.state.partition, state=state, reason=reason, figures=figures,
+        code=reason_code(decision),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatus(PlaceStatus):
-    """The status of a store; ``given_up`` are partitions of which objects wait to be removed."""
+    """The status of a store; ``given_up`` are partitions whose objects wait to be removed."""
 
     given_up: tuple[TopicPartition, ...]
 
     def own_head(self) -> dict[str, Any]:
-        """Return the partitions of which only objects are left."""
+        """Return the partitions that have only objects left."""
         rows = [{"topic": each.topic, "partition": each.partition} for each in self.given_up]
         return {"given_up": rows}
 
@@ -244,8 +242,8 @@ def store_status(
 ) -> StoreStatus:
     """Return how the ``chosen`` partitions stand; one that cannot be read says why, and hides none.
 
-    ``place`` says where a host has its log, which is shown too. Objects are read for the times by
-    which a round is due, and with ``wants_erased`` for that by which old values are gone.
+    ``place`` says where a host has its log, which is shown too. Objects are read for the time that
+    a round is due, and with ``wants_erased`` for the time that old values are gone.
     """
     found: list[PartitionStatus] = []
     tiers: dict[TopicPartition, TierStatus] = {}
@@ -311,4 +309,5 @@ def stored_partition(
         erased_by=None if outlook is None else outlook.erased,
         stored=tier,
         looked=None if outlook is None else outlook.figures,
+        code=None if outlook is None else outlook.code,
     )

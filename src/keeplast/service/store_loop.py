@@ -1,7 +1,8 @@
 """What a store gives to a loop and to a console.
 
-A console reads its metadata, again and again; of its objects the times of segments of logs that
-have changed, and more only when a key is looked for, or somebody asks for batch headers.
+A console reads its metadata, again and again. Of its objects it reads the times of segments of logs
+that have changed. It reads more only for a search of a key, or when a visitor asks for batch
+headers.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from keeplast.store.status import TierStatus
 from keeplast.store.tiered_store import TieredStore
 
 OpensStore = Callable[[GroupReader | None], AbstractContextManager[TieredStore]]
-"""Opens a store to look at it; takes no lock and no right from anybody."""
+"""Opens a store to look at it; takes no lock and no right from another process."""
 
 
 def store_view(
@@ -185,7 +186,9 @@ def store_scanner(opened: OpensStore, scope: PartitionChoice) -> HeaderScanner:
     ) -> LogHeaders:
         with opened(None) as store:
             if partition not in store.partitions() or not scope.includes(partition):
-                raise InvalidError(f"the partition is gone; look again. partition={partition}")
+                raise InvalidError(
+                    f"the partition is gone; look again. partition={partition}", code="K115"
+                )
             parts = store.parts()
             state = parts.metadata.load(partition)
             return scan_stored_headers(parts.objects, state, now_ms, progressed)
@@ -203,17 +206,21 @@ def host_settings(
     """
     if terms.host_dir is None:
         for name in terms.host_terms:
-            raise InvalidError(f"{name} is about hosts; name their directory (--host-dir)")
+            raise InvalidError(
+                f"{name} is about hosts; name their directory (--host-dir)", code="K102"
+            )
         return None
     if data_dir is not None:
         raise InvalidError(
             "--data-dir copies a broker's directory, and --host-dir is this process's own; give "
-            f"one of them. data_dir={data_dir} host_dir={terms.host_dir}"
+            f"one of them. data_dir={data_dir} host_dir={terms.host_dir}",
+            code="K101",
         )
     if shape is not None:
         raise InvalidError(
             "--shape is not for hosts: their rounds read what is on their own disk, a task a "
-            f"partition; leave it out. shape={shape}"
+            f"partition; leave it out. shape={shape}",
+            code="K103",
         )
     lease_ms = LEASE_MS_DEFAULT if terms.lease_ms is None else terms.lease_ms
     check_lease_ms(lease_ms)

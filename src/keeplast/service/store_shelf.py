@@ -25,7 +25,9 @@ def store_shelf(url: str, given: Path | None) -> Iterator[RequestShelf]:
         yield FileShelf(LocalFiles(), given.absolute())
         return
     if is_missing(url):
-        raise InvalidError(f"there is no such store; correct the URL. url={shown_url(url)}")
+        raise InvalidError(
+            f"there is no such store; correct the URL. url={shown_url(url)}", code="K320"
+        )
     text = KeptText(open_database(url), SystemClock(), ERASURES)
     try:
         yield MetadataShelf(shown_url(url), text)

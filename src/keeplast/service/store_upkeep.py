@@ -146,12 +146,14 @@ def truncate_store(
         chosen = list(paths)
         if not chosen:
             raise InvalidError(
-                f"none of the store's partitions is in the directory. --truncate-to={end}"
+                f"none of the store's partitions is in the directory. --truncate-to={end}",
+                code="K343",
             )
     elif len(chosen) != 1:
         raise InvalidError(
             "an offset is one partition's; name it with --topic and --partition. "
-            f"--truncate-to={end} partitions={len(chosen)}"
+            f"--truncate-to={end} partitions={len(chosen)}",
+            code="K102",
         )
     offset = None if isinstance(end, Path) else end
 
@@ -176,12 +178,15 @@ def forget_store(
 ) -> UpkeepReport:
     """Give partitions up; InvalidError where no topic is named, or it was done before."""
     if not scope.topics:
-        raise InvalidError("name what to give up with --topic, and --partition for one of it")
+        raise InvalidError(
+            "name what to give up with --topic, and --partition for one of it", code="K102"
+        )
     gone = [each for each in store.forgotten() if scope.includes(each)]
     if gone and not any(scope.includes(each) for each in store.partitions()):
         raise InvalidError(
             "given up already; keeplast collect removes the objects. "
-            f"partitions={', '.join(map(str, gone))}"
+            f"partitions={', '.join(map(str, gone))}",
+            code="K334",
         )
 
     def act(at: TopicPartition) -> Removal:

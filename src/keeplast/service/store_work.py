@@ -3,10 +3,10 @@
 What a reader must not break:
 
 1. A partition is worked on by its owner only, and of an owner's processes by the one that holds it.
-   What nobody has is claimed. What another owner has is taken over once, at the first look, and
-   only when that was asked for; so is what an earlier process of this owner left without a word.
-   Who is fenced later says so and leaves the partition alone until it is given back: two that
-   fought would fence each other for ever.
+   A partition without an owner is claimed. What another owner has is taken over once, at the first
+   look, and only when that was asked for; so is what an earlier process of this owner left without
+   a word. A process that is fenced later says so and leaves the partition alone until it is given
+   back: two that fought would fence each other without end.
 2. Nothing is remembered that the store does not say: after ``kill -9`` the next start goes on from
    the metadata alone. What is set aside is written there, by the owner of the newest epoch.
 3. Errors of the object store, the database and the disk pass: they end a round and are tried again.
@@ -133,7 +133,7 @@ class StoreWork(TieredWork[_StoreFinding]):
             yield
 
     def refresh(self) -> None:
-        """Read settings and list partitions again; bad settings are told once."""
+        """Read settings and list partitions again; bad settings are reported once."""
         self._store.begin_turn()
         try:
             self._cleaner = self._settings.cleaner()
@@ -159,7 +159,7 @@ class StoreWork(TieredWork[_StoreFinding]):
             del self._schedule.marks[partition]
 
     def forget(self) -> None:
-        """Look at every partition anew."""
+        """Have the next look see every partition again."""
         self._findings = {}
 
     def refused(self) -> Mapping[TopicPartition, Exception]:
@@ -237,7 +237,7 @@ class StoreWork(TieredWork[_StoreFinding]):
         if state.owner not in ("", self._settings.owner) and not takes_over:
             return f"owned by {state.owner} at epoch {state.leader_epoch}"
         if not state.owner and not state.routes and self._entry(partition) is None:
-            # Whoever made it is about to fill it, and would find it taken.
+            # The process that made it is about to fill it, and would find it taken.
             return "nothing was copied yet"
         try:
             return self._store.own(partition, takes_over=takes_over, succeeds=is_first, known=state)
@@ -412,7 +412,7 @@ class StoreWork(TieredWork[_StoreFinding]):
         try:
             self._store.set_aside(partition, stored_mark(mark))
         except (CompactionError, OSError) as problem:
-            # It is found damaged once more; whoever owns the partition now decides.
+            # It is found damaged once more; the owner of the partition decides.
             self._narrator.warned(f"{partition} could not be set aside in the store: {problem}")
             return None
         self._schedule.marks[partition] = mark

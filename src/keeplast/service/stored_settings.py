@@ -68,7 +68,9 @@ def store_settings(
 def _partitions_of(opened: TieredStore, topic: str) -> Sequence[TopicPartition]:
     found = [each for each in opened.partitions() if each.topic == topic]
     if not found:
-        raise InvalidError(f"no such topic in the store; correct --topic. topic={topic}")
+        raise InvalidError(
+            f"no such topic in the store; correct --topic. topic={topic}", code="K114"
+        )
     return found
 
 

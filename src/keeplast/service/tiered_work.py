@@ -55,7 +55,7 @@ class TieredFinding(Protocol):
 
     @property
     def look(self) -> Look:
-        """Return whether a round is worth it, and by which figures."""
+        """Return whether a round is worth it, and its figures."""
         ...
 
 
@@ -107,7 +107,7 @@ class TieredWork(ABC, Generic[FindingT]):
         """Set a partition aside where its failure lasts; None when it may pass."""
 
     def stop(self) -> None:
-        """End rounds at their next safe point: what they read tells them."""
+        """End rounds at their next safe point: what they read asks whether to stop."""
         self._is_stopping = True
 
     def begin(self) -> None:
@@ -188,7 +188,7 @@ class TieredWork(ABC, Generic[FindingT]):
     def _progressed(self, count: int, partition: TopicPartition | None = None) -> None:
         if self._is_stopping:
             raise StoppedError(
-                f"stopped on request; what is {self.stays} stays, run again to go on"
+                f"stopped on request; what is {self.stays} stays, run again to go on", code="K237"
             )
         self._events.progressed(count, partition)
 

@@ -1,4 +1,4 @@
-"""Upkeep of a place besides rounds: what is asked for, and what became of each partition.
+"""Upkeep of a place apart from rounds: what is asked for, and what became of each partition.
 
 The rule: a fault of one partition is in its outcome, and keeps no other from it.
 """
@@ -40,7 +40,7 @@ class UpkeepTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairTerms(UpkeepTerms):
-    """What a repair does besides ending what was left undone.
+    """How a repair goes beyond ending what was left undone.
 
     ``accepts_metadata`` goes on with metadata that were restored. ``rebuilds`` makes a lost
     decision log again. ``truncate_to`` is where the log ends then, exclusive, or a data directory
@@ -56,12 +56,14 @@ class RepairTerms(UpkeepTerms):
         if self.truncate_to is not None and self.accepts_metadata:
             raise InvalidError(
                 "to cut a log and to accept metadata are calls of their own; leave one out. "
-                f"--truncate-to={self.truncate_to} --accept-metadata=true"
+                f"--truncate-to={self.truncate_to} --accept-metadata=true",
+                code="K101",
             )
         if self.truncate_to is None and (scope.topics or scope.partitions):
             raise InvalidError(
                 "metadata are restored as a whole; leave --topic and --partition out. "
-                f"place={where}"
+                f"place={where}",
+                code="K101",
             )
 
 
@@ -104,7 +106,7 @@ def outcome_of(
 ) -> PartitionOutcome:
     """Return what ``act`` yields of a partition, all of it together, and the fault that ended it.
 
-    What was yielded before a fault stays told.
+    What was yielded before a fault stays in it.
     """
     facts: dict[str, Any] = {}
     try:

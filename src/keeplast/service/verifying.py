@@ -15,7 +15,14 @@ from typing import Any
 from keeplast.clock import SystemClock
 from keeplast.config.layers import PartitionChoice, SettingSources
 from keeplast.config.sources import read_settings
-from keeplast.errors import CompactionError, InvalidError, RefusedError, StoppedError, error_text
+from keeplast.errors import (
+    CompactionError,
+    InvalidError,
+    RefusedError,
+    StoppedError,
+    code_of,
+    error_text,
+)
 from keeplast.inspect.receipt_proof import with_chain
 from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.inspect.verified_log import VerificationReport
@@ -66,9 +73,13 @@ class VerifyTerms:
     def require_receipt(self) -> None:
         """Raise InvalidError for what is about a receipt where none was given."""
         if self.receipt_head is not None and self.receipt is None:
-            raise InvalidError("--receipt-head is of a receipt; give --receipt FILE too.")
+            raise InvalidError(
+                "--receipt-head is of a receipt; give --receipt FILE too.", code="K102"
+            )
         if self.notes and self.receipt is None:
-            raise InvalidError("--note writes into a receipt; give --receipt FILE too.")
+            raise InvalidError(
+                "--note writes into a receipt; give --receipt FILE too.", code="K102"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +123,7 @@ class VerifyAnswer:
             "partitions": [
                 each
                 if isinstance(each, VerificationReport)
-                else {"partition": name, "error": fault_text(each)}
+                else {"partition": name, "error": fault_text(each), "code": code_of(each)}
                 for name, each in self.partitions
             ],
             "warnings": self.warnings,
@@ -171,9 +182,9 @@ def judge_each(
 def read_judged_rounds(terms: VerifyTerms, files: FileSystem) -> tuple[RoundReceipt, ...]:
     """Return the rounds of the receipt of a log with an owner; none unless verdicts are noted.
 
-    Called before anything is judged, which may take hours: InvalidError for a file that is not
-    there, or no receipt; RefusedError for one to which nothing can be appended. Whether a file
-    without lines was emptied is said by the heads that are kept.
+    Called before anything is judged, which may take hours. InvalidError for a file that is not
+    there, or no receipt; RefusedError for one to which nothing can be appended. The heads that are
+    kept show whether a file without lines was emptied.
     """
     terms.require_receipt()
     if terms.receipt is None:
@@ -213,7 +224,8 @@ def verify_directories(
         raise InvalidError(
             "the receipt is about none of these partitions; give the receipt of this directory. "
             f"in_receipt={min(described)} partition={pairs.found[0].partition} "
-            f"path={terms.receipt}"
+            f"path={terms.receipt}",
+            code="K620",
         )
     if terms.notes and terms.receipt is not None:
         # Before anything is judged, which may take hours.
@@ -296,10 +308,11 @@ def find_pairs(
         what = "replica" if are_replicas else "log"
         raise InvalidError(
             f"a partition is in one directory only, there is no {what} to compare with; choose "
-            f"with --topic. partition={min(alone)}"
+            f"with --topic. partition={min(alone)}",
+            code="K623",
         )
     if not found[-1]:
-        raise InvalidError(f"no partition to verify. path={places[-1]}")
+        raise InvalidError(f"no partition to verify. path={places[-1]}", code="K623")
     return Pairs(
         directories[-1].root,
         tuple(
@@ -329,14 +342,16 @@ def _check_places(places: Sequence[Path], files: FileSystem, terms: VerifyTerms)
     if terms.replicas and (terms.receipt is not None or count != 2):
         raise InvalidError(
             f"--replicas takes two directories and no receipt; leave the others out. "
-            f"directories={count}"
+            f"directories={count}",
+            code="K101",
         )
     if count != 2 and not (count == 1 and terms.receipt is not None):
         for place in places:
             open_data_directory(place, files)
         raise InvalidError(
             "give BEFORE and AFTER, or --receipt FILE and the cleaned directory. "
-            f"directories={count}"
+            f"directories={count}",
+            code="K102",
         )
 
 
@@ -352,7 +367,8 @@ def _require_file(path: Path, files: FileSystem) -> None:
     if not files.exists(path.resolve()):
         raise InvalidError(
             "there is no such receipt file; name the one that clean --receipt wrote, or leave "
-            f"--receipt out. --receipt={path}"
+            f"--receipt out. --receipt={path}",
+            code="K110",
         )
 
 
@@ -362,7 +378,8 @@ def _prove_note(files: FileSystem, receipt: Path, partitions: Collection[Path]) 
         prove_receipt(files, receipt, partitions)
     except RefusedError as error:
         raise RefusedError(
-            f"the verdict cannot be noted; leave --note out to judge only. problem={error}"
+            f"the verdict cannot be noted; leave --note out to judge only. problem={error}",
+            code="K622",
         ) from error
 
 

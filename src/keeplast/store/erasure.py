@@ -1,16 +1,16 @@
-"""By when a value that was overwritten or deleted is gone from both tiers, or why nobody can say.
+"""By when a value that was overwritten or deleted is gone from both tiers, or why no time is known.
 
 For everything that lies in the log now. The leader's log is due by the rules of a local one
-(:mod:`keeplast.cleaner.erasure`): what is only local must be left and copied first, and both are
+(:mod:`keeplast.cleaner.erasure`). What is only local must be left and copied first, and both are
 done in the pass that cleans. From there:
 
 1. each round begins within ``every_ms`` and ends within ``round_ms``; the leader's local copy is
    replaced in it;
-2. replaced segments wait out the grace, and ``undo.retention.ms`` where a round has kept them, and
-   what a failed or late attempt wrote its least age;
-   the collection that follows begins and ends within the same two times;
-3. a follower has segments of its own. Its last one begins with any record of the log, so that it
-   is due at the latest ``max.compaction.lag.ms`` after the newest of them; nothing waits there.
+2. replaced segments wait out the grace, and ``undo.retention.ms`` where a round has kept them. What
+   a failed or late attempt wrote waits out its least age; the collection that follows begins and
+   ends within the same two times;
+3. a follower has segments of its own. Its last one begins with any record of the log. So it is due
+   at the latest ``max.compaction.lag.ms`` after the newest of them; nothing waits there.
 
 It rests on hosts that run, rounds that succeed, transactions that end, replicas that keep up, and
 an object store that keeps no versions of what was deleted.
@@ -68,7 +68,7 @@ class TierPace:
         return self.every_ms + self.round_ms
 
     def left_ms(self, undo_retention_ms: int) -> int:
-        """Return for how long what was replaced, or written in vain, lies there at most."""
+        """Return for how long replaced segments, and failed attempts, lie there at most."""
         return max(self.grace_ms, self.garbage_age_ms, undo_retention_ms)
 
 

@@ -1,15 +1,14 @@
 """What there is of one key in a partition of a store: live segments, and replaced ones.
 
-To the search the live segments are a log that is all closed; what a host has not copied yet is its
-directory's to tell. A segment that a round or an import has replaced has its records until it is
+To the search the live segments are a log that is all closed; what a host has not copied yet is only
+in its directory. A segment that a round or an import has replaced has its records until it is
 collected, and readers that began before may still see them. Changes nothing, holds nothing.
 
-Which segments of a store, or of a remote tier, one key is not in, as their filters say.
-
-A filter has every key of its segment: a round that took it for one that lacks a key would leave a
-superseded record. It is believed where it is whole, under this store's key, and about the very
-bytes that metadata, or the cluster, names; anything else is no filter, and the segment is read.
-What is proven by reading (``erase``, certificates, ``verify``) asks none.
+Filters say which segments of a store, or of a remote tier, one key is not in. A filter has every
+key of its segment: a round that took it for one that lacks a key would leave a superseded record.
+It is believed where it is whole, under this store's key, and about the very bytes that metadata, or
+the cluster, names. Anything else is no filter, and the segment is read. What is proven by reading
+(``erase``, certificates, ``verify``) asks none.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def without_absent(
     filter_key: FilterKey,
     progressed: Callable[[int], None],
 ) -> list[SearchedSegment]:
-    """Return ``segments`` with what their filters, beside them in ``directory``, say of ``key``.
+    """Return ``segments`` with what their filters, next to them in ``directory``, say of ``key``.
 
     ``named`` has by base offset which bytes they are. ``progressed`` hears of the bytes of filters
     that were read. OSError when the store fails.
@@ -159,7 +158,7 @@ def explain_stored(
     Segments whose filters say that the key is not in them are not read; ``filter_key`` None asks
     none. ``planned`` hears of the bytes that will be read then, ``progressed`` of those that were.
     Errors as for :func:`~keeplast.inspect.explain.explain_key`; a replaced segment that is
-    collected meanwhile has no records. ``brokers`` tell what consumer groups have committed.
+    collected meanwhile has no records. ``brokers`` report what consumer groups have committed.
     """
     state = look.state
     segments = tuple(state.segments[route.segment_id] for route in state.routes)

@@ -1,11 +1,10 @@
-"""Takes in what a directory has, whole or beside the broker that works on it.
+"""Takes in what a directory has, whole or next to the broker that works on it.
 
-Each is done anew while files move under it, a bounded number of times; what could have lost a
+Each is done again while files move under it, a bounded number of times. What could have lost a
 delete that was not copied is the business of :mod:`keeplast.tier.state.continuity`.
 
-What a broker's data directory says of where a log begins and ends, for who takes it in.
-
-A log start that moved is followed: what was deleted from a log must not be read from its copy.
+A broker's data directory says where a log begins and ends. A log start that moved is followed: what
+was deleted from a log must not be read from its copy.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ REPLICATION_MARGIN_MS = 30_000
 
 
 def find_replicated_ms(files: FileSystem, directory: Path, clock: Clock) -> int | None:
-    """Return when no more was replicated than the high watermark says that is read *behind* this.
+    """Return when no more was replicated than the high watermark that is read *after* this says.
 
-    A broker's cleaner was below it until then. None where the file does not tell, or its clock is
+    A broker's cleaner was below it until then. None where the file does not say, or its clock is
     not ours.
     """
     path = directory.parent / REPLICATION_CHECKPOINT
@@ -84,7 +83,7 @@ def begin_partition(
     log_start: int,
     own: Callable[[], PartitionState],
 ) -> None:
-    """Let a partition of a directory be in the store: as it is, new, or anew if it was given up.
+    """Let a partition of a directory be in the store: as it is, new, or again if it was given up.
 
     ``own`` holds it for the latter. RefusedError when it is kept with other settings.
     """
@@ -104,7 +103,7 @@ def _check_log_start(
 ) -> None:
     """Raise RefusedError for a log start beyond the log's end: following it deletes everything.
 
-    MovedError when the active segment has changed since it was listed: a new leader's cut, between
+    MovedError when the active segment has changed since it was listed. A new leader's cut, between
     the listing and the reading, lets the end seem torn where it is not.
     """
     if log_start > log_end:
@@ -112,7 +111,8 @@ def _check_log_start(
         raise RefusedError(
             "the log start checkpoint lies beyond the log's end: the end was lost, or the line is "
             "another log's; start the directory's broker once, or mend the checkpoint. "
-            f"path={listing.path} log_start={log_start} log_end={log_end}"
+            f"path={listing.path} log_start={log_start} log_end={log_end}",
+            code="K214",
         )
 
 
@@ -163,7 +163,7 @@ def unheard(done: ReplacedRange) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """A directory of a partition that is held, and who hears of what is done with it.
+    """A directory of a partition that is held, and the listeners to what is done with it.
 
     ``topic`` is what counts for the directory; what is replaced in the store waits out
     ``grace_ms``.
@@ -183,7 +183,7 @@ class Intake:
     def whole(self, high_watermark: int | None, replicated_ms: int | None) -> PartitionState:
         """Take all of it below ``high_watermark``, and what its cleaner has cleaned for clean.
 
-        ``replicated_ms`` as of :func:`.directory.find_replicated_ms`.
+        ``replicated_ms`` as of :func:`find_replicated_ms`.
         """
 
         def act() -> PartitionState:
@@ -193,7 +193,7 @@ class Intake:
         return while_it_moves(self.directory, self.files, act)
 
     def closed(self, retention_ms: int | None) -> PartitionState:
-        """Copy closed segments that are replicated and decided, beside a broker.
+        """Copy closed segments that are replicated and decided, next to a broker that runs.
 
         ``retention_ms`` is the broker's ``delete.retention.ms``, None where it is not known; the
         least of it and the topic's counts.

@@ -1,28 +1,25 @@
 """Says whether a partition of a store is worth a round, from the metadata alone.
 
-What a look decides on is what a round's survey decides on, but for open transactions, which only
-the objects tell: a round that then finds nothing to do says so. The first timestamps of segments,
-which ``max.compaction.lag.ms`` is about, are read from the objects once a segment, because those
-never change. Kafka: ``LogCleanerManager.grabFilthiestCompactedLog``; cleaning.md 1.3 to 1.6.
+*The decision* rests on what a round's survey rests on, but for open transactions, which only the
+objects show. A round that then finds nothing to do says so. The first timestamps of segments, which
+``max.compaction.lag.ms`` is about, are read from the objects once a segment, because those never
+change. Kafka: ``LogCleanerManager.grabFilthiestCompactedLog``; cleaning.md 1.3 to 1.6.
 
-Finds what has expired in the clean part of a remote log, mostly without reading its segments.
-
-A segment's filter knows the earliest delete horizon of its tombstones, and segments never change:
-only one whose earliest horizon has passed, or that has markers or no filter, is asked batch by
+*What has expired* in the clean part of a remote log is found mostly without reading its segments. A
+segment's filter knows the earliest delete horizon of its tombstones, and segments never change.
+Only one whose earliest horizon has passed, or that has markers or no filter, is asked batch by
 batch, once. What a round has left although its horizon had passed is no reason for another one; see
 :mod:`keeplast.survey.horizons`, whose rule this is.
 
-Whom tombstones of a partition in object storage wait for, by what brokers say.
+*The groups* that tombstones of a partition in object storage wait for are known from brokers. A
+store has no ``__consumer_offsets``, nor has a live cluster's remote tier, and the log there ends
+where the copies do. Only the cluster's brokers know what groups have committed, and whether that is
+of this log. Without any to ask every group counts as not there yet, and the longest wait as the
+only end.
 
-A store has no ``__consumer_offsets``, nor has a live cluster's remote tier, and the log there ends
-where the copies do: what groups have committed, and whether that is of this log, the cluster's
-brokers alone can tell. Without any to ask every group counts as not there yet, and the longest wait
-as the only end.
-
-What the batch headers of a partition in object storage tell: codecs, horizons, stages.
-
-Every live object is read once, by ranges as large as a window; nothing is changed, and a round that
-replaces what is read meanwhile ends it with an error.
+*The batch headers* of a partition in object storage give codecs, horizons, stages. Every live
+object is read once, by ranges as large as a window. Nothing is changed, and a round that replaces
+what is read meanwhile ends it with an error.
 """
 
 from __future__ import annotations
@@ -144,7 +141,8 @@ class RemoteBook:
 
 
 def _earliest(files: RoundFiles, segment: RemoteSegment) -> int | None:
-    """Return the earliest horizon that a segment's filter knows; None when its batches must tell.
+    """Return the earliest horizon that a segment's filter knows; None when its batches must be
+    read.
 
     The key of the filter plays no part: what it says of batches, it says of these very bytes.
     """
@@ -166,7 +164,7 @@ def _earliest(files: RoundFiles, segment: RemoteSegment) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class StoredReaders:
-    """Who tells of groups, for the log of one partition in a store, or in a remote tier.
+    """The source of what is known of groups, for one partition's log in a store or a remote tier.
 
     ``topic_id`` is the log's, 32 hexadecimal digits, all of them 0 where it has none.
     """
@@ -198,7 +196,7 @@ class StoredReaders:
         return self.brokers.waited(partition, groups, known, now_ms)
 
     def wait(self, partition: TopicPartition, topic: TopicConfig, now_ms: int) -> ReaderWait | None:
-        """Return whom tombstones wait for by the settings, None for nobody."""
+        """Return the groups that tombstones wait for by the settings, None without any."""
         groups = topic.tombstones_wait_for_groups
         if not groups or partition.topic in INTERNAL_TOPICS:
             return None
@@ -249,14 +247,14 @@ class RemoteLook:
 
     @property
     def orphan_bytes(self) -> int:
-        """Return the bytes of replaced segments that nobody has collected yet."""
+        """Return the bytes of replaced segments that are not collected yet."""
         return sum(orphan.segment.size_bytes for orphan in self.orphans)
 
 
 class FirstTimestamps:
     """The first timestamp of each segment that was asked for, by segment id.
 
-    ``known`` are those that somebody keeps from one opening of a store to the next.
+    ``known`` are those that a caller keeps from one opening of a store to the next.
     """
 
     def __init__(self, objects: ObjectStore, known: dict[str, int | None] | None = None) -> None:
@@ -288,7 +286,7 @@ def look_at_remote(
 ) -> RemoteLook:
     """Look at a partition at ``now_ms``; with ``horizons``, also for what has expired.
 
-    ``brokers`` tell what consumer groups have committed, for whom that waits.
+    ``brokers`` report what consumer groups have committed, where that waits for groups.
     """
     first_dirty = state.first_dirty()
     segments = _date(state, topic, first_dirty, timestamps)
@@ -387,6 +385,6 @@ def scan_stored_headers(
         found = scan_headers(files.path, files, now_ms, progressed)
     except CorruptError as error:
         raise files.named(error) from error
-    # Behind them stands an empty segment that there is not.
+    # After them stands an empty segment that does not exist.
     bases = {each.base_offset for each in live}
     return replace(found, segments={b: s for b, s in found.segments.items() if b in bases})

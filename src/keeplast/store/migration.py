@@ -1,4 +1,4 @@
-"""Changes of a tiered topic's policy, and what the first round behind one would drop.
+"""Changes of a tiered topic's policy, and what the first round after one would drop.
 
 A topic that becomes compacted is dirty from its log start on, or from where it was compacted last.
 Records without a key belong to no key: rounds drop them. Somebody who turns compaction on by
@@ -55,12 +55,13 @@ class Migration:
         return self.after.is_compacted and not self.before.is_compacted
 
     def check(self, *, drops_keyless: bool) -> None:
-        """RefusedError when records without a key would go and nobody has confirmed it."""
+        """RefusedError when records without a key would go and that was not confirmed."""
         if self.keyless_records and not drops_keyless:
             raise RefusedError(
                 "records without a key belong to no key, and a compacted topic drops them; "
                 f"{Despite.KEYLESS_RECORDS.remedy}. keyless_records={self.keyless_records} "
-                f"keyless_bytes={self.keyless_bytes} records={self.records}"
+                f"keyless_bytes={self.keyless_bytes} records={self.records}",
+                code="K238",
             )
 
 
@@ -82,9 +83,10 @@ def check_same_settings(
         if kept.get(name) != given[name]
     )
     raise RefusedError(
-        "the partition is kept with other settings, which an import does not change: change them "
-        "with keeplast configure, or give those that are kept (--config KEY=VALUE); "
-        f"keeplast copy without --new asks for none. partition={partition} {others}"
+        "the partition is kept with other settings, which an import does not change. Give the "
+        "kept ones (--config KEY=VALUE), leave --new out, or change them with keeplast "
+        f"configure. partition={partition} {others}",
+        code="K130",
     )
 
 
@@ -99,17 +101,21 @@ def new_settings(
     if str(changes.get(TIERED, "true")).lower() == "false":
         raise RefusedError(
             "what is in this store is tiered; export the partition to have it on a disk. "
-            f"{TIERED}=false"
+            f"{TIERED}=false",
+            code="K345",
         )
     if POLICY in changes and changes[POLICY] is None:
         raise InvalidError(
-            f"without a policy a log would expire by default; say compact, delete or both. {POLICY}"
+            "without a policy a log would expire by default; say compact, delete or both. "
+            f"{POLICY}",
+            code="K130",
         )
     for key, value in changes.items():
         if value is None and key not in settings:
             raise InvalidError(
                 "this setting is not kept with the partition, and cannot be taken out. "
-                f"key={key} kept={', '.join(sorted(settings)) or 'none'}"
+                f"key={key} kept={', '.join(sorted(settings)) or 'none'}",
+                code="K130",
             )
     merged: dict[str, str | None] = {**settings, **changes}
     return {key: value for key, value in merged.items() if value is not None}

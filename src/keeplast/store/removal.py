@@ -1,21 +1,16 @@
 """What leaves a store: by retention, by its log start, and because its user says so.
 
-Lets go of a log in object storage what retention and its log start let go.
-
-The order is the rule: one transaction moves the log start and stops the reading, then comes the
+The order is the rule: one transaction moves the log start and stops the reading. Then comes the
 receipt, whose head is kept, and the objects go with a collection when the grace has passed. A crash
 between the first two leaves an expiry without its line, and never a line of what did not happen.
+What may be removed of a partition is looked for at once, or now and then.
 
-When what may be removed of a partition is looked for: at once, or now and then.
-
-Takes the beginning of a log, its end, or all of it out of object storage: its user says so.
-
-Its beginning goes as ``DeleteRecords`` lets it go. Two cases ask for more. A broker has truncated
-what was copied, an unreplicated tail, and the store holds records that nobody else has; and a
-partition shall not be kept any more. Both say first what is lost: where rounds have cleaned what
-stays by what goes, that is more than what goes. The order is that of an expiry: one transaction,
-then the receipt, and the objects go with a collection when their grace has passed. A crash between
-the first two leaves no line.
+A user may take the beginning of a log, its end, or all of it out of object storage. Its beginning
+goes as ``DeleteRecords`` lets it go. Two cases ask for more. A broker has truncated what was
+copied, an unreplicated tail, and the store holds records that no replica has; and a partition shall
+not be kept any more. Both say first what is lost. Where rounds have cleaned what stays by what
+goes, that is more than what goes. The order is that of an expiry, and a crash between the first two
+leaves no line.
 """
 
 from __future__ import annotations
@@ -77,7 +72,7 @@ def expire_remote(
     """Expire as the owner and the holder that ``state`` names; FencedError when another one is.
 
     ``log_start`` is where the log is to start; without one it moves only with segments that go.
-    ``local_only_bytes`` lie behind the remote end on the leader's disk. ``receipt`` takes a line
+    ``local_only_bytes`` lie above the remote end on the leader's disk. ``receipt`` takes a line
     when segments went. ``rules`` narrows what lets segments go.
     """
     plan = plan_remote_expiry(
@@ -115,12 +110,12 @@ def is_collection_due(orphans: Iterable[Orphan], last_ms: int | None, *, now_ms:
 class Removal:
     """What goes of a partition: the records at ``[start, end)``.
 
-    ``segments`` are those of which something goes, ``bytes`` and ``records`` what goes of them;
-    records are not counted where all of a partition goes. ``cut_base`` is the base offset of a
-    segment of which a part stays. ``asked`` is where the log was to end: above ``start`` where a
-    batch reaches across, which goes whole; None where all of a partition goes. ``is_cleaned_by``
-    says that rounds may have cleaned what stays by what goes: a key whose newest record goes may
-    have lost the older ones too. ``done`` says that it happened.
+    ``segments`` are those that lose something, ``bytes`` and ``records`` what goes of them; records
+    are not counted where all of a partition goes. ``cut_base`` is the base offset of a segment that
+    stays in part. ``asked`` is where the log was to end: above ``start`` where a batch reaches
+    across, which goes whole; None where all of a partition goes. ``is_cleaned_by`` says that rounds
+    may have cleaned what stays by what goes: a key whose newest record goes may have lost the older
+    ones too. ``done`` says that it happened.
     """
 
     partition: TopicPartition
@@ -180,7 +175,7 @@ class StoreRemovals:
         grace_ms: int,
         receipt: Receipt | None = None,
     ) -> Removal:
-        """End the log as :meth:`plan_truncation` says: what lies behind is read by nobody any more.
+        """End the log as :meth:`plan_truncation` says: what lies above that is not read any more.
 
         As its holder, and at a new leader epoch. ``receipt`` takes a line of what went.
         ConflictError when the partition changed meanwhile.
@@ -262,7 +257,7 @@ class StoreRemovals:
     ) -> Removal:
         """Give a partition up: it is in the store no more, and its objects go with collections.
 
-        As its holder. An import begins it anew. ``receipt`` takes a line of what went.
+        As its holder. An import begins it again. ``receipt`` takes a line of what went.
         """
         state = self._ownership.own(partition, takes_over=takes_over)
         removal = _plan_forgetting(state)
@@ -273,7 +268,9 @@ class StoreRemovals:
         if directory is not None and offset is None:
             offset = find_directory_end(self._files, directory, state)
         elif offset is None or directory is not None:
-            raise InvalidError("give an offset to end at, or a directory to compare with")
+            raise InvalidError(
+                "give an offset to end at, or a directory to compare with", code="K102"
+            )
         return _plan_truncation(self._objects, state, offset, self._interval(state))
 
     def _interval(self, state: PartitionState) -> int:
@@ -294,7 +291,7 @@ class StoreRemovals:
 def find_directory_end(files: FileSystem, directory: Path, state: PartitionState) -> int:
     """Return up to which offset the directory has the log that is stored, by both leader epochs.
 
-    A directory that ends earlier has less, whether it was truncated or is behind.
+    A directory that ends earlier has less, whether it was truncated or lags.
     """
     check_same_topic(files, directory, state)
     lineage = read_lineage(files, directory)
@@ -318,7 +315,8 @@ def _plan_truncation(
     if offset < state.log_start:
         raise InvalidError(
             "the log begins above that offset; keeplast detach gives all of it up. "
-            f"partition={state.partition} offset={offset} log_start={state.log_start}"
+            f"partition={state.partition} offset={offset} log_start={state.log_start}",
+            code="K342",
         )
     start = asked = min(offset, state.remote_end)
     cut_base, segments, size, records = None, 0, 0, 0

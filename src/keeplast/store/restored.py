@@ -60,14 +60,14 @@ class Restoration:
             store.hear_commits(marks.committing)
 
     def begin_turn(self) -> None:
-        """Mark how far the metadata has been anew with the next commit."""
+        """Let the next commit mark again how far the metadata has been."""
         if self.marks is not None:
             self.marks.begin_turn()
 
     def plan(self) -> Restored:
         """List every object and compare; changes nothing."""
         if self.marks is None:
-            raise InvalidError("a store that was not opened by its URL has no marks")
+            raise InvalidError("a store that was not opened by its URL has no marks", code="K357")
         return Restored(self.marks.is_refused(), self._gaps())
 
     def accept(self) -> Restored:

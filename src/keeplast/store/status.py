@@ -1,14 +1,14 @@
 """What of a tiered log is clean, dirty and waiting, and in which tier each part of it is.
 
 The regions are the KIP's, in the order of their offsets: clean; dirty; uncleanable, younger than
-``min.compaction.lag.ms``, or held; unstable, at or behind the last stable offset; active. Without a
+``min.compaction.lag.ms``, or held; unstable, at or above the last stable offset; active. Without a
 local log only the first three are known. A segment belongs to the region that its first offset lies
 in, as rounds take segments whole. Where it is, in object storage, on this disk or both, is a second
 column.
 
 The ratio is cleanable / (clean + cleanable), every offset counted once, and only what was copied is
 cleanable. The KIP's own figure, which counts what lies in both tiers twice and what cannot be
-cleaned too, is given beside it. KIP-1272, "Dirty ratio calculation"; tiering.md section 9.5.
+cleaned too, is given next to it. KIP-1272, "Dirty ratio calculation"; tiering.md section 9.5.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Place(StrEnum):
 class LocalLog:
     """A local log as found: its segments with the active one last, and the bounds of the log.
 
-    ``beyond_bytes`` are those of the segment that holds the remote end which lie behind it, to
-    within an index interval; 0 when a segment begins there.
+    ``beyond_bytes`` are those that lie above the remote end in the segment that holds it, to within
+    an index interval; 0 when a segment begins there.
     """
 
     segments: tuple[SegmentSummary, ...]
@@ -101,12 +101,12 @@ class TierStatus:
     """One partition of a store; ``is_drifted`` says that the cached size is not the sum.
 
     ``local_bytes`` None says that no local log was looked at; ``log_end`` is then the remote end.
-    ``kip_ratio`` is the KIP's figure. ``held_since_ms`` None says that nobody holds the partition.
-    ``vector`` has the first dirty offset by leader epoch, ``settings`` are those that are kept with
-    the partition. ``collected_from_ms`` is when the first replaced segment may go. ``readers`` are
-    those that tombstones wait for. As of ``told_from`` and of every later offset the state can
-    still be told, as far as rounds say. ``holds`` are those in force. ``lease`` is the last of
-    the host that leads the partition, None without hosts.
+    ``kip_ratio`` is the KIP's figure. ``held_since_ms`` None says that no process holds the
+    partition. ``vector`` has the first dirty offset by leader epoch, ``settings`` are those that
+    are kept with the partition. ``collected_from_ms`` is when the first replaced segment may go.
+    ``readers`` are those that tombstones wait for. The state can still be shown as of ``told_from``
+    and of every later offset, as far as rounds say. ``holds`` are those in force. ``lease`` is the
+    last of the host that leads the partition, None without hosts.
     """
 
     partition: TopicPartition

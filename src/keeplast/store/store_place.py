@@ -1,26 +1,22 @@
 """A tiered store as the place of rounds, and a round there: one or more chunks, and one report.
 
-Makes what a round on the tier has staged live, one fenced transaction a group, ascending.
+*Publishing.* What a round on the tier has staged becomes live in one fenced transaction a group,
+ascending. A crash between two groups leaves the first ones done. The newest record of a key is
+never removed, so the round can be done again from what is there.
 
-A crash between two groups leaves the first ones done: the newest record of a key is never removed,
-so the round can be done again from what is there.
+*The place.* To a task the remote log is a directory
+(:class:`~keeplast.tier.objects.round_files.RoundFiles`), so eligibility, winners, horizons and
+transactions are those of a local round. What differs:
 
-A tiered store as the place of rounds: one partition, and one commit a group.
-
-To a task the remote log is a directory (:class:`~keeplast.tier.objects.round_files.RoundFiles`),
-so eligibility, winners, horizons and transactions are those of a local round. What differs:
-
-* on one host the dirty section is worked on in *chunks*, each a round with a key map of its own;
-  the first dirty offset moves after every chunk, when all of its groups are live
-  (:mod:`keeplast.store.store_place`). All of them end where the first one has found that they may;
+* on one host the dirty section is worked on in *chunks*, each a round with a key map of its own.
+  The first dirty offset moves after every chunk, when all of its groups are live. All of them end
+  where the first one has found that they may;
 * filters say which clean segments need not be read (:mod:`keeplast.rewrite.skipping`), and the
   survey takes from the metadata what it would read from their indexes.
 
 Nothing is stored on a local disk: objects are read by ranges and written as streams. What is left
-of an attempt that nobody has committed is garbage, which is collected. KIP-1272, "Chunked two pass
+of an attempt that was never committed is garbage, which is collected. KIP-1272, "Chunked two pass
 compaction".
-
-A round of a partition whose history is in object storage: one or more chunks, and one report.
 """
 
 from __future__ import annotations
@@ -78,7 +74,7 @@ from keeplast.tier.state.segment import RemoteFile, RemoteSegment, SegmentKind, 
 
 COMMIT_ID_BYTES = 16
 Committed = Callable[[tuple[RemoteSegment, ...], tuple[RemoteSegment, ...]], None]
-"""Is told what a commit replaced and by what, after the commit and before the next one."""
+"""Gets what a commit replaced and by what, after the commit and before the next one."""
 
 
 class TierCommit:
@@ -144,7 +140,7 @@ class TierCommit:
             raise CorruptError(
                 "the object of a segment is not what was stored",
                 path=self._key(segment.segment_id, segment.base_offset, LOG), position=0,
-                expected=f"0x{expected:08x}", found=f"0x{crc:08x}",
+                expected=f"0x{expected:08x}", found=f"0x{crc:08x}", code="K309",
             )  # fmt: skip
 
     def publish(
@@ -241,7 +237,9 @@ def _segment_id(output: StagedGroup) -> str:
     """Return the id under which a worker has staged an output: every attempt has its own."""
     parsed = parse_segment_file(output.files[0].name)
     if parsed is None or parsed.attempt is None:
-        raise InvariantError(f"a staged file without an attempt. name={output.files[0].name}")
+        raise InvariantError(
+            f"a staged file without an attempt. name={output.files[0].name}", code="K901"
+        )
     return new_segment_id(parsed.attempt, parsed.base_offset)
 
 
@@ -263,10 +261,10 @@ class StorePlace:
 
     ``request`` names it alone, and means what it means for a directory; its high watermark None is
     the end of what was copied. ``receipt`` takes a line of every wave, before any group of it
-    becomes live; where that is refused then, its line stays, as behind a crash, and the metadata
-    tells. ``local`` is a partition directory whose unchanged copies of segments are read in place
+    becomes live. Where that is refused then, its line stays, as after a crash, and the metadata
+    decides. ``local`` is a partition directory whose unchanged copies of segments are read in place
     of the objects. ``committed`` hears of every group that became live; what it raises ends the
-    round, and the commit stands. ``brokers`` tell what consumer groups have committed; without,
+    round, and the commit stands. ``brokers`` report what consumer groups have committed; without,
     each counts as not there yet.
     """
 
@@ -347,7 +345,7 @@ class StorePlace:
         return self._naming_copied(found) if is_first else replace(found, notes=())
 
     def _next_state(self, last: RoundReport) -> PartitionState:
-        """Return the state behind a chunk; FencedError when somebody else holds the partition.
+        """Return the state after a chunk; FencedError when another process holds the partition.
 
         ConflictError when its settings were changed: a round is done by those that it began with.
         """
@@ -358,14 +356,16 @@ class StorePlace:
             raise FencedError(
                 "another process has taken the partition over; stop. partition="
                 f"{began.partition} epoch={began.leader_epoch} current={found.leader_epoch} "
-                f"owner={found.owner}"
+                f"owner={found.owner}",
+                code="K332",
             )
         if dict(found.settings) != dict(began.settings):
             raise ConflictError(
                 "the settings of the partition were changed meanwhile; the round ends here. "
-                f"partition={began.partition}"
+                f"partition={began.partition}",
+                code="K329",
             )
-        # Or the same chunk would be done for ever.
+        # Or the same chunk would be done without end.
         invariant(
             found.first_dirty() >= end,
             f"a chunk was published in vain. end_offset={end} "
@@ -388,7 +388,7 @@ class StorePlace:
         return replace(found, decision=decision, notes=notes)
 
     def _list_known(self) -> dict[int, SegmentSummary]:
-        """Return what the metadata tells of the segments."""
+        """Return what the metadata says of the segments."""
         return {
             segment.base_offset: SegmentSummary(
                 base_offset=segment.base_offset,
@@ -415,7 +415,7 @@ class StorePlace:
         return replace(survey, plan=plan)
 
     def skip(self, run: PartitionRun, survey: Survey) -> RoundReport | None:
-        """Say why there is no round; behind chunks that is no news."""
+        """Say why there is no round; after chunks that is no news."""
         return None if run.rounds else replace(base_report(survey), skipped=True)
 
     def site(self, run: PartitionRun) -> Site:
@@ -452,7 +452,7 @@ class StorePlace:
     # Commit.
 
     def publish(self, round_: Round, result: TaskResult) -> None:
-        """Make a wave live, group after group, behind its line of the receipt."""
+        """Make a wave live, group after group, after its line of the receipt."""
         if self._receipt is not None:
             line = receipt_line(round_, clean_to=self.state.first_dirty())
             self._commit.anchor(self._receipt(line))
@@ -463,7 +463,7 @@ class StorePlace:
         """Leave everything where it is: no object that a commit could name may go here."""
 
     def checkpoint(self, rounds: Sequence[Round]) -> list[Exception | None]:
-        """Move the first dirty offset behind chunks; a round for what has expired moves nothing."""
+        """Move the first dirty offset above chunks; a round for what has expired moves nothing."""
         return [self._move_first_dirty(round_) for round_ in rounds]
 
     def _move_first_dirty(self, round_: Round) -> Exception | None:
@@ -500,8 +500,8 @@ def clean_remote(place: StorePlace, runner_for: RunnerFor, progressed: Progresse
 
     An error ends the round at the chunk that it is in; the chunks before it are done and published.
     FencedError when a newer leader owns the partition and ConflictError when what was read has been
-    replaced meanwhile: nothing but garbage is left behind. UnavailableError and OSError pass:
-    try again. CorruptError and InvariantError do not.
+    replaced meanwhile: nothing but garbage is left. UnavailableError and OSError pass: try again.
+    CorruptError and InvariantError do not.
     """
     request = replace(place.request, rounds=None)
     (partition,) = request.partitions

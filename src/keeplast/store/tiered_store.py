@@ -9,8 +9,8 @@
 
 Rounds are done by threads of this process unless a ``runner_for`` gives another runner.
 
-Whoever changes a partition owns it, and of an owner's processes one holds it until its store is
-closed: nobody who may still run is fenced without being asked to (``takes_over``).
+A process that changes a partition owns it. Of an owner's processes one holds it until its store is
+closed. No process that may still run is fenced unless the caller asks for it (``takes_over``).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _threads(files: FileSystem) -> AbstractContextManager[Runner]:
 
 @dataclass(frozen=True, slots=True)
 class StoreParts:
-    """What a store is made of, for who works on a partition beside its rounds."""
+    """What a store is made of, for work on a partition other than its rounds."""
 
     metadata: MetadataStore
     objects: ObjectStore
@@ -136,7 +136,7 @@ class TieredStore:
         self.undo = StoreUndo(store, objects, clock, self._ownership)
 
     def __repr__(self) -> str:
-        """Return where the objects are, and who works on them."""
+        """Return where the objects are, and the process that works on them."""
         return f"TieredStore({self._objects!r}, owner={self._owner!r})"
 
     def __enter__(self) -> Self:
@@ -161,11 +161,13 @@ class TieredStore:
         return self._store.round_days()
 
     def begin_turn(self) -> None:
-        """Mark anew how far the metadata has been: for who works on for long, now and then."""
+        """Mark again how far the metadata has been: for a process that works for long, now and
+        then.
+        """
         self.restoration.begin_turn()
 
     def forgotten(self) -> tuple[TopicPartition, ...]:
-        """Return the partitions that were given up, and of which objects are left to collect."""
+        """Return the partitions that were given up and still have objects to collect."""
         return self._store.partitions(is_forgotten=True)
 
     def state(self, partition: TopicPartition) -> PartitionState:
@@ -195,7 +197,7 @@ class TieredStore:
     def status(self, partition: TopicPartition, local: Path | None = None) -> TierStatus:
         """Return regions, ratio and what waits.
 
-        ``local`` is the partition's directory on a host: what is there is shown beside what is in
+        ``local`` is the partition's directory on a host: what is there is shown next to what is in
         object storage. It is only read.
         """
         state = self._store.load(partition)
@@ -237,8 +239,8 @@ class TieredStore:
     ) -> PartitionState:
         """Hold the partition as its owner, until this store is closed, and return its state.
 
-        RefusedError when somebody else has it and ``takes_over`` is False; ``succeeds`` takes it
-        from a process of this owner whose end nobody knows. ``known`` is a state that was just
+        RefusedError when another process has it and ``takes_over`` is False; ``succeeds`` takes it
+        from a process of this owner whose end is not known. ``known`` is a state that was just
         read. See :meth:`~keeplast.tier.metadata.ownership.Ownership.own`.
         """
         return self._ownership.own(partition, takes_over=takes_over, succeeds=succeeds, known=known)
@@ -250,7 +252,7 @@ class TieredStore:
         *,
         topic_id: str = "0" * ID_CHARS,
     ) -> None:
-        """Add an empty partition that nobody owns, for a host; ConflictError when it is there."""
+        """Add an empty partition without an owner, for a host; ConflictError when it is there."""
         check_internal(partition.topic, self._topic_of(settings))
         self._ownership.begin()
         self._store.create(partition, topic_id, log_start=0, settings=settings)
@@ -271,8 +273,8 @@ class TieredStore:
 
         What lies below the directory's high watermark, from its log start on; without checkpoints
         all of it. What a broker's cleaner has cleaned counts as clean. The directory is only read.
-        A partition that was given up begins anew. Where the directory could have lost a delete that
-        was not copied, what is in the store is replaced, and ``replaced`` hears of it: see
+        A partition that was given up begins again. Where the directory could have lost a delete
+        that was not copied, what is in the store is replaced, and ``replaced`` hears of it: see
         :mod:`keeplast.tier.state.continuity`. RefusedError for other ``settings`` than it has.
         """
         topic = self._topic_of(settings)
@@ -302,14 +304,14 @@ class TieredStore:
         grace_ms: int = GRACE_MS_DEFAULT,
         replaced: Replaced = unheard,
     ) -> PartitionState:
-        """Copy what a directory whose partition is known has gained: closed segments below its high
-        watermark and its last stable offset.
+        """Copy what a directory whose partition is known has gained: closed, replicated, decided
+        segments.
 
-        What was deleted there goes here too; ``receipt`` takes a line of it. The directory is only
-        read, and a broker may be working on it: see :mod:`keeplast.tier.state.continuity` for what
-        is refused, and when ``replaced`` hears that what is in the store was replaced.
-        ``retention_ms`` is the broker's ``delete.retention.ms``, the store's by default; the least
-        of both counts.
+        That is below its high watermark and its last stable offset. What was deleted there goes
+        here too; ``receipt`` takes a line of it. The directory is only read, and a broker may be
+        working on it. See :mod:`keeplast.tier.state.continuity` for what is refused, and when
+        ``replaced`` hears that what is in the store was replaced. ``retention_ms`` is the broker's
+        ``delete.retention.ms``, the store's by default; the least of both counts.
         """
         state = self._own_directory(partition, directory, takes_over=takes_over, receipt=receipt)
         return Intake(
@@ -368,7 +370,7 @@ class TieredStore:
     ) -> RoundReport:
         """Do one round; the report says what it did, or why it did nothing.
 
-        What it replaces is kept for undo as the settings say; with ``keeps`` False it is not, and
+        What it replaces is kept for undo as the settings say. With ``keeps`` False it is not, and
         what earlier rounds have kept is no longer, if it replaces anything.
 
         ``wishes`` are fields of :class:`~keeplast.survey.request.CleanRequest`. ``receipt`` takes a
@@ -401,12 +403,13 @@ class TieredStore:
         """Return where a round happens; InvalidError or RefusedError where none may."""
         partition, topic = state.partition, self.topic_for(state)
         if not state.routes:
-            raise InvalidError(f"nothing was copied yet. partition={partition}")
+            raise InvalidError(f"nothing was copied yet. partition={partition}", code="K344")
         if not topic.is_compacted:
             policy = ",".join(sorted(topic.cleanup_policy))
             raise RefusedError(
                 "the topic is not compacted: its objects are never rewritten. "
-                f"partition={partition} cleanup.policy={policy}"
+                f"partition={partition} cleanup.policy={policy}",
+                code="K128",
             )
         if not keeps:
             topic = replace(topic, undo_retention_ms=0)
@@ -443,7 +446,7 @@ class TieredStore:
         takes_over: bool = False,
         garbage_age_ms: int = GARBAGE_AGE_MS_DEFAULT,
     ) -> Collected:
-        """Remove replaced segments whose grace has passed, and objects that nobody names."""
+        """Remove replaced segments whose grace has passed, and objects without a row."""
         state = self.own(partition, takes_over=takes_over)
         return collect(
             self._store, self._objects, partition, epoch=state.leader_epoch,

@@ -1,18 +1,16 @@
 """What keeps the states of a store's partitions, and what brings one back: holds, and undo.
 
-Holds of a store's partitions: where they have to be is told by the log, who keeps them by rows.
+*Holds.* The log says where they have to be, rows keep them. The log is read as a directory's is,
+without a lock. What was found counts only when nothing has been cleaned or cut since, by the rows
+whose lock the hold is added under. A process that decides a round then meets the hold:
+:mod:`keeplast.tier.metadata.hold_rows`.
 
-The log is read as a directory's is, without a lock; what was found counts only when nothing has
-been cleaned or cut since, by the rows that the hold is added behind. Whoever decides a round then
-meets the hold: :mod:`keeplast.tier.metadata.hold_rows`.
-
-Puts back what the newest round of a stored partition replaced, in one transaction.
-
-What a round with ``undo.retention.ms`` replaced stays in object storage and in the metadata, which
-says what of it can come back (:mod:`keeplast.tier.metadata.undo_rows`). Here every object that
-would be read again is read and compared first, and the line of the receipt is written; then the
-owner's transaction lets the sources be read, the outputs wait for their grace, and the first dirty
-offset go back. A reader finds the log before or after; a crash leaves it before, or after.
+*Undo* puts back what the newest round of a stored partition replaced, in one transaction. What a
+round with ``undo.retention.ms`` replaced stays in object storage and in the metadata, which says
+what of it can come back (:mod:`keeplast.tier.metadata.undo_rows`). First every object that would be
+read again is read and compared, and the line of the receipt is written. Then the owner's
+transaction lets the sources be read, the outputs wait for their grace, and the first dirty offset
+go back. A reader finds the log before or after; a crash leaves it before, or after.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ from keeplast.tier.state.kept_rounds import KeptRound, find_bar
 from keeplast.tier.state.partition_state import PartitionState
 
 LOOKS_MAX = 5
-"""How often logs are looked at anew because rounds went on meanwhile."""
+"""How often logs are looked at again because rounds went on meanwhile."""
 
 
 class StoreHolds:
@@ -60,7 +58,7 @@ class StoreHolds:
         self._clock = clock
 
     def now_ms(self) -> int:
-        """Return the time by which holds end: the store's."""
+        """Return the time that decides when holds end: the store's."""
         return self._store.hold_rows.now_ms()
 
     def all(self) -> tuple[HeldTopic, ...]:
@@ -82,9 +80,9 @@ class StoreHolds:
         """Keep rounds of every host from passing ``point``, for ``max_age_ms`` from now; all or
         none.
 
-        InvalidError for a name, age or offset that cannot be, and where nothing was copied;
-        RefusedError where the state as of the point cannot be told any more, and where the name is
-        taken; ConflictError when rounds go on for every look.
+        InvalidError for a name, age or offset that cannot be, and where nothing was copied.
+        RefusedError where the state as of the point cannot be shown any more, and where the name is
+        taken. ConflictError when rounds go on for every look.
         """
         check_hold(name, point, max_age_ms, len(partitions))
         for left in reversed(range(LOOKS_MAX)):
@@ -104,7 +102,8 @@ class StoreHolds:
         state = self._store.load(partition)
         if not state.routes:
             raise InvalidError(
-                f"nothing was copied yet, so that there is nothing to hold. partition={partition}"
+                f"nothing was copied yet, so that there is nothing to hold. partition={partition}",
+                code="K344",
             )
         files = LogDirectoryRecipe(ROOT, (shown_log(state, self._objects),)).open()
         entry = PartitionEntry(partition, round_path(partition), None)
@@ -117,7 +116,7 @@ Progressed = Callable[[int], None]
 
 
 class StoreUndo:
-    """The rounds of one opened store that can be undone; see :attr:`.TieredStore.undo`."""
+    """The rounds of one opened store that can be undone; see ``TieredStore.undo``."""
 
     def __init__(
         self, store: MetadataStore, objects: ObjectStore, clock: Clock, ownership: Ownership
@@ -174,13 +173,15 @@ class StoreUndo:
             raise RefusedError(
                 "another round is the newest by now: a process has undone or cleaned meanwhile; "
                 f"list the rounds, and call again. round={named} newest={newest.round} "
-                f"partition={partition}"
+                f"partition={partition}",
+                code="K607",
             )
         refusal = find_bar(state, newest) or self._compare(state, newest, progressed)
         if refusal is not None:
             raise RefusedError(
                 f"the round cannot be undone: {undo_words(refusal)}; what it has kept goes in its "
-                f"time, or with keeplast undo --drop. round={newest.round} partition={partition}"
+                f"time, or with keeplast undo --drop. round={newest.round} partition={partition}",
+                code="K605",
             )
         if writes:
             # A row that is there can be locked: of the first request and an undo, too, one waits.

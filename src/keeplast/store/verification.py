@@ -1,12 +1,10 @@
 """Checks a live store against its invariants, by reading every live object once; changes nothing.
 
-Each finding names the invariant (tiering.md section 10), so that an operator can tell a lost object
-from a wrong row, and the object's key, the offset, what was expected and what was found. What lies
-beside a segment is read before it and compared with its batches as they pass; what is open of
-transactions goes from one segment to the next. So memory is that of a window, of one segment's
-small objects, and of the producers of the log.
-
-The findings of a store's verification, and the report that is made of them.
+Each finding names the invariant (tiering.md section 10), so that an operator can distinguish a lost
+object from a wrong row. It names the object's key, the offset, what was expected and what was
+found. What lies next to a segment is read before it and compared with its batches as they pass.
+What is open of transactions goes from one segment to the next. So memory is that of a window, of
+one segment's small objects, and of the producers of the log.
 
 The rule: a check *holds* only where it could look at everything that it is about.
 """
@@ -76,7 +74,8 @@ class TierFinding:
     """Something that is not as it must be; ``problem`` says all of it in a sentence.
 
     ``object_key`` and ``offset`` are where an object is wrong. Of a row that is, ``table`` and
-    ``row_key``, which tells it from the partition's others there. None where it is about neither.
+    ``row_key``, which distinguishes it from the partition's others there. None where it is about
+    neither.
     """
 
     invariant: str
@@ -106,9 +105,9 @@ class TierFinding:
 
 @dataclass(frozen=True, slots=True)
 class TierJudgement:
-    """What is wrong with a partition, and of what that is said.
+    """What is wrong with a partition, and which segments the judgement is about.
 
-    ``segments`` were live before they were read and, where something was found, behind it too.
+    ``segments`` were live before they were read and, where something was found, after it too.
     Without a ``state`` rows could not be read, and there are none.
     """
 
@@ -134,7 +133,7 @@ class TierJudgement:
             for each in self.segments
             if LOG in each.files
         }
-        # What was replaced is not what is broken.
+        # A replaced segment is not what is broken.
         rounds = (rounds_within if self.findings else rounds_behind)(receipts, live)
         state = self.state
         return VerificationReport(
@@ -168,7 +167,7 @@ WINDOW_BYTES = 4 << 20
 
 
 KEPT_BYTES_MAX = 64 << 20
-"""What is kept of an object beside a segment, to be understood."""
+"""What is kept of an object next to a segment, to be understood."""
 FILTER_READS = 2
 """A filter may be written again while it is read."""
 
@@ -204,7 +203,7 @@ def judge_partition(
         filter_key=None if key is None else FilterKey.of_fact(key),
     )  # fmt: skip
     if broken:
-        # What was replaced while it was read may be gone by now, and is nobody's.
+        # A segment that was replaced while it was read may be gone by now, and belongs to nothing.
         now = store.inspection.inspect(partition).state
         live = live if now is None else now.segments
         found += [each for each in broken if each.segment_id is None or each.segment_id in live]
@@ -479,16 +478,16 @@ class _SegmentCheck:
             its = SegmentBytes(self._segment.segment_id, log.size_bytes, log.crc32c)
             if head.segment != its:
                 raise CorruptError(
-                    "the filter is another segment's", expected=its, found=head.segment
+                    "the filter is another segment's", expected=its, found=head.segment, code="K311"
                 )
         if self._filter_key is not None and head.key_mark != self._filter_key.mark:
             raise CorruptError(
                 "the filter hashes with another key than the store's",
-                expected=self._filter_key.mark.hex(), found=head.key_mark.hex(),
+                expected=self._filter_key.mark.hex(), found=head.key_mark.hex(), code="K311",
             )  # fmt: skip
         if head.size_bytes != size_bytes:
             raise CorruptError(
-                "the filter is not whole", expected=head.size_bytes, found=size_bytes
+                "the filter is not whole", expected=head.size_bytes, found=size_bytes, code="K311"
             )
         crc = crc32c(data[head.words_at :])
         for at in range(len(data), size_bytes, PART_BYTES):

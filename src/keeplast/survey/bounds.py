@@ -1,13 +1,12 @@
 """Bounds of a round that are not in the log itself: checkpoints, and what a caller gives.
 
-What a caller gives in place of what a directory says may hold a round back, and lifts nothing.
+A caller's value in place of a directory's may hold a round back, and lifts nothing. A high
+watermark, a first dirty or uncleanable offset may only be lower than the directory's own, a log
+start not higher, a clock not ahead. Anything else would let a round take records that are still
+needed, so a writer asks :func:`check_lifts` first. ``is_unsafe`` lets such a value stand, and is
+written down with the round.
 
-A high watermark, a first dirty or uncleanable offset may only be lower than the directory's own, a
-log start not higher, a clock not ahead. Anything else would let a round take what somebody still
-needs, so who writes asks :func:`check_lifts` first; ``is_unsafe`` lets it stand, and is written
-down with the round.
-
-What readers may see of a log, by its data directory's checkpoints and by what a caller gives.
+The same checkpoints and values bound what readers may see of a log.
 """
 
 from __future__ import annotations
@@ -84,11 +83,14 @@ def _above(option: GivenOption, given: int | None, actual: int) -> tuple[Lift, .
 
 
 def check_lifts(lifts: Sequence[Lift], request: CleanRequest, where: object) -> None:
-    """Raise RefusedError when something would be lifted at ``where`` and nobody insists on it."""
+    """Raise RefusedError when something would be lifted at ``where`` and the caller does not insist
+    on it.
+    """
     if lifts and not request.is_unsafe:
         raise RefusedError(
             f"what was given lifts a limit of the log: {'; '.join(map(lift_words, lifts))}; "
-            f"leave it out; {Despite.LOG_BOUNDS.remedy}. path={where}"
+            f"leave it out; {Despite.LOG_BOUNDS.remedy}. path={where}",
+            code="K162",
         )
 
 

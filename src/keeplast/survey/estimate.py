@@ -2,12 +2,12 @@
 
 Counts of the sample are scaled by bytes, section by section. A record of the dirty section goes
 unless it is its key's last, so what matters is the number of distinct keys
-(:mod:`keeplast.cleaner.distinct`, which says what it cannot see); a record of the clean section
-goes when its key occurs in the dirty one. Where the sample has too few recurring keys to tell,
-everything that depends on them is None. A log that is small enough to be sampled whole gives the
-true numbers of records, keys and superseded records, while a bounded map does not fill. Always
-guessed: transaction markers are taken to stay, tombstones to be superseded as often as other
-records, and records that go to be spread evenly over batches, which gives the bytes.
+(:mod:`keeplast.cleaner.distinct`, which says what it cannot see). A record of the clean section
+goes when its key occurs in the dirty one. Where the sample has too few recurring keys, everything
+that depends on them is None. A log that is small enough to be sampled whole gives the true numbers
+of records, keys and superseded records, while a bounded map does not fill. Always guessed:
+transaction markers are taken to stay, and tombstones to be superseded as often as other records.
+Records that go are taken to be spread evenly over batches, which gives the bytes.
 
 A sample that meets damage gives no estimate: a plan is no check, and ``--exact`` says where.
 """
@@ -173,8 +173,8 @@ def _share_found(
 ) -> float:
     """Return which part of the clean section's records have a key of the dirty section.
 
-    Of those that the sample of the dirty section does not show, there are as many for each that it
-    shows once as there are among the dirty keys themselves.
+    The sample of the dirty section does not show some of those keys. For each that it shows once
+    there are as many of them as among the dirty keys themselves.
     """
     if not len(clean_keys) or not len(dirty_keys):
         return 0.0
@@ -209,7 +209,7 @@ def _estimate(
     indexing += unpacking[1] * indexed / read
     if plan.topic.strategy is not Strategy.OFFSET:
         indexing += unpacking[0]
-    # A segment of which nothing goes is left alone.
+    # A segment that loses nothing is left alone.
     rewriting = rewrite_seconds(bytes_read, records, bytes_written if superseded else 0)
     rewriting += sum(unpacking)
     if superseded:

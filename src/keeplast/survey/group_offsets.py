@@ -1,17 +1,17 @@
 """What consumer groups have committed, as the ``__consumer_offsets`` logs of a data directory say.
 
-Or as brokers do, where they are asked: then the files are not looked at.
+Or as brokers report, where they are asked: then the files are not looked at.
 
-The last record of a group and partition counts; one without a value takes its offset away. What was
-written in a transaction counts once its marker commits it, and what lies above the high watermark
-not at all. Among several records of one group and partition the greatest offset in the log is the
-last, wherever the markers lie.
+The last record of a group and partition counts; one without a value takes its offset away. A record
+of a transaction counts once its marker commits it, and one above the high watermark not at all.
+Among several records of one group and partition the greatest offset in the log is the last,
+wherever the markers lie.
 
-Which of its partitions a group is in follows from how many there are, which no directory says: all
-that are here are searched, and the number is a guess that only words rest on.
+The partition of a group follows from how many there are, which no directory says. So all that are
+here are searched, and the number is a guess that only words rest on.
 
-The rule: an offset that is told too high costs a reader what it has not read. What cannot be read,
-is not understood, or may be of another topic, counts as not committed.
+The rule: an offset that is reported too high costs a reader its unread records. An offset that
+cannot be read, is not understood, or may be of another topic, counts as not committed.
 
 Answers to ``OffsetMetadataManager.replay`` and ``replayEndTransactionMarker``.
 """
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.settings import INTERNAL_TOPICS
 from keeplast.columns import batches as t
-from keeplast.errors import CompactionError, error_text
+from keeplast.errors import CompactionError, error_words
 from keeplast.format.consumer_offsets import (
     OFFSET_COMMIT,
     PARTITIONS_DEFAULT,
@@ -109,7 +109,7 @@ class FoundOffsets:
 
 
 class ReaderOffsets(Protocol):
-    """Who tells a survey where groups go on reading: the files of a directory, or brokers."""
+    """A survey's source of where groups go on reading: the files of a directory, or brokers."""
 
     def waited(
         self,
@@ -178,7 +178,7 @@ class GroupOffsets:
 
 @dataclass(frozen=True, slots=True)
 class _OffsetsLog:
-    """A partition of ``__consumer_offsets`` as it was read: by which files, and what it says."""
+    """A partition of ``__consumer_offsets`` as it was read: from its files, with its content."""
 
     signature: object
     commits: dict[CommitKey, CommittedOffset]
@@ -218,7 +218,7 @@ def _read(
                 files,
             )
         except (CompactionError, OSError) as error:
-            problems[number] = error_text(error)
+            problems[number] = error_words(error)
             continue
         logs[number] = log
         for key, commit in log.commits.items():
@@ -370,7 +370,7 @@ def _put(changes: dict[CommitKey, Change], more: Iterable[tuple[CommitKey, Chang
 
 @dataclass(frozen=True, slots=True)
 class ToldReaders:
-    """What brokers have told of one partition's groups: :class:`ReaderOffsets` that can be sent."""
+    """What brokers reported of one partition's groups: :class:`ReaderOffsets` that can be sent."""
 
     told: tuple[WaitedGroup, ...]
 
@@ -382,17 +382,18 @@ class ToldReaders:
         log_end: int,
         now_ms: int,
     ) -> tuple[WaitedGroup, ...]:
-        """Return what was told, whatever is asked."""
+        """Return the reported groups, for any question."""
         return self.told
 
 
 def ask_ahead(
     brokers: GroupReader | None, partition: PartitionRequest, files: FileSystem, now_ms: int
 ) -> ToldReaders | None:
-    """Ask ``brokers`` of whom a partition's tombstones wait for, before a task looks at its log.
+    """Ask ``brokers`` about the groups that a partition's tombstones wait for, before a task looks.
 
-    None where nobody is asked: the task reads the directory's own files. A log whose topic id
-    cannot be read has read nothing, as nobody knows of which one; whoever looks at it will say so.
+    None where no broker is asked: the task reads the directory's own files. Of a log whose topic id
+    cannot be read no group has read anything, as its topic is unknown; the task's look reports
+    that.
     """
     if brokers is None:
         return None
@@ -413,9 +414,9 @@ def find_wait(
     groups: ReaderOffsets,
     now_ms: int,
 ) -> ReaderWait | None:
-    """Return whom tombstones of a partition wait for; None for nobody.
+    """Return the groups that tombstones of a partition wait for; None without one.
 
-    Brokers' own topics are read by brokers, who commit nothing.
+    Brokers themselves read their own topics, and commit nothing.
     """
     topic = partition.topic
     asked = topic.tombstones_wait_for_groups

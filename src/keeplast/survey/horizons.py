@@ -1,20 +1,20 @@
 """Finds what has expired in the clean part of a log: batches whose delete horizon has passed.
 
 A round stamps the horizon into the header of every batch with a tombstone, or with a marker that
-nobody needs, so that headers alone tell when there is something to remove. They are read once: a
+nothing needs. So headers alone show when there is something to remove. They are read once: a
 segment that is the same file as before is remembered. Old formats have no horizon, and their
 tombstones are left to rounds for new data.
 
-What a whole round has left although its horizon had passed (the last batch of a producer, say) no
-further round would remove either: only a horizon that passed *since* is a reason for one, or that
-it has set itself (with ``delete.retention.ms`` 0 it has passed by then, and nobody has judged what
-is below it). Without that rule a daemon would rewrite such a log for ever. Where readers are waited
-for, what a segment has of one horizon is a reason once they have read all of it: a round for every
-commit would rewrite the log for ever too. A round for another reason removes what they have read by
-then.
+A whole round may leave a batch although its horizon had passed (the last batch of a producer, say).
+No further round would remove it either. Only a horizon that passed *since* is a reason for one, or
+that the round has set itself. With ``delete.retention.ms`` 0 such a horizon has passed by then, and
+the records below it are not judged yet. Without that rule a daemon would rewrite such a log without
+end. Where readers are waited for, the batches of a segment with one horizon are a reason once the
+readers have read all of them. A round for every commit would rewrite the log without end too. A
+round for another reason removes what they have read by then.
 
-That holds for the segments that the round has left, and for no others: what an undo has put back,
-or another process has written, no round of this process has judged.
+That holds for the segments that the round has left, and for no others. No round of this process has
+judged segments that an undo has put back, or that another process has written.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ NOTHING = Expired()
 class SegmentHorizons:
     """The delete horizons of one segment: batches by horizon, of tombstones and of markers.
 
-    ``unstamped_markers`` are control batches that have none yet. Whether a batch of data without
-    one holds tombstones, no header tells. ``ends`` has the last offset of the batches of a horizon,
-    of both kinds.
+    ``unstamped_markers`` are control batches that have none yet. No header shows whether a batch of
+    data without one holds tombstones. ``ends`` has the last offset of the batches of a horizon, of
+    both kinds.
     """
 
     tombstones: Mapping[int, int]
@@ -92,7 +92,7 @@ class SegmentHorizons:
             if self._may_go(horizon_ms, now)
             and (
                 not self._may_go(horizon_ms, before)
-                # A clock that stands still would ask for ever.
+                # A clock that stands still would ask without end.
                 or (horizon_ms == before.stamped_ms and before.at_ms < now.at_ms)
             )
         }
@@ -133,7 +133,7 @@ _File = tuple[int, int, int, int]
 
 
 def _file_of(segment: SegmentFiles) -> _File:
-    """Return what tells a segment's file from another in its place."""
+    """Return what makes a segment's file differ from another in its place."""
     return segment.base_offset, segment.size_bytes, segment.mtime_ns, segment.inode
 
 
@@ -204,7 +204,7 @@ def read_horizons(
 ) -> SegmentHorizons:
     """Return the horizons in the headers of a segment; batches without records have none.
 
-    Whoever reads many has one ``buffers`` for all of them.
+    A caller that reads many has one ``buffers`` for all of them.
     """
     found = FoundHorizons()
     buffers = WindowBuffers() if buffers is None else buffers

@@ -1,7 +1,7 @@
 """The heads of receipts' chains that a store, or a decision log, keeps as facts.
 
-The rule: **a fact of a chain is there before a commit raises it, and no commit that a line tells of
-is made without raising it**. So a chain of which nothing is known has no line of a commit there.
+The rule: **a fact of a chain is there before a commit raises it, and no commit with a line is made
+without raising it**. So an unknown chain has no line of a commit there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from keeplast.survey.receipt_chain import (
 )
 
 CHAINS_MAX = 10_000
-"""Of the chains that are kept, those that are read at once; a file's own is found beside them."""
+"""Of the chains that are kept, those that are read at once; a file's own is found in addition."""
 
 
 class HeadFacts(Protocol):
@@ -97,7 +97,7 @@ def read_kept_chain(path: Path, files: FileSystem, facts: HeadFacts) -> ChainRep
 def check_lines(read: Callable[[], list[bytes]], facts: HeadFacts) -> ChainReport:
     """Return what the chain of the lines that ``read`` returns proves by the heads that are kept.
 
-    They are read once more behind the heads: a line is there before a commit raises a head to it.
+    They are read once more after the heads: a line is there before a commit raises a head to it.
     """
     head = check_chain(read()).head
     kept = kept_chains(facts, None if head is None else head.chain_id)

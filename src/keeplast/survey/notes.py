@@ -1,4 +1,4 @@
-"""What is to be known of a round beside its limits: kinds with their numbers, no words.
+"""Notes on a round other than its limits: kinds with their numbers, no words.
 
 Answers to :mod:`keeplast.cleaner.reasons`; the sentences are those of
 :mod:`keeplast.survey.wording`.
@@ -99,7 +99,7 @@ class Lift:
 
 @dataclass(frozen=True, slots=True)
 class LiftNote:
-    """A lift that stands, or that whoever writes would refuse."""
+    """A lift that stands, or that a writer would refuse."""
 
     lift: Lift
     stands: bool
@@ -107,7 +107,9 @@ class LiftNote:
 
 @dataclass(frozen=True, slots=True)
 class ClockBehind:
-    """The clock, ``now_ms``, is behind the last line of the receipt at ``path``, ``last_ms``."""
+    """The clock, ``now_ms``, is earlier than the last line of the receipt at ``path``,
+    ``last_ms``.
+    """
 
     path: Path
     last_ms: int

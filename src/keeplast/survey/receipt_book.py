@@ -1,12 +1,11 @@
 """Reads receipts again: what rounds said of themselves, one JSON line a wave.
 
-A last line that a crash cut off is of a wave that was not begun; it is left out. What
-is not a receipt is refused: a verdict must not rest on half of one.
+A last line that a crash cut off is of a wave that was not begun; it is left out. A line that is no
+receipt is refused: a verdict must not rest on half of one.
 
-Whether a clock is behind the receipts that lie beside it.
-
-What time removes went too early then, or goes too late. The rule: **a clock that looks wrong is
-told, and changes nothing**: what is right nobody knows here.
+A clock may be earlier than the receipts next to it. Then what time removes went too early, or goes
+too late. The rule: **a clock that looks wrong is reported, and changes nothing**: the right time is
+unknown here.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class RoundReceipt:
 
     ``attempt`` is the round's name in all of its lines, None in old ones, which had one line a
     round. ``has_ended`` is False where more waves were to follow the last line. ``clean_to`` is the
-    cleaner checkpoint before the round, None where the line does not tell.
+    cleaner checkpoint before the round, None where the line does not say.
     """
 
     partition: TopicPartition
@@ -107,7 +106,7 @@ class RemovalReceipt:
 
 @dataclass(frozen=True, slots=True)
 class ActionReceipt:
-    """A line about what somebody asked a running loop for; ``partition`` None is all of them."""
+    """A line about a request to a running loop; ``partition`` None is all of them."""
 
     partition: TopicPartition | None
     now_ms: int
@@ -130,10 +129,11 @@ class CollectionReceipt:
 
 @dataclass(frozen=True, slots=True)
 class UndoReceipt:
-    """A line about a round, by its ``attempt``, that was undone: what it had replaced came back.
+    """A line about a round, by its ``attempt``, that was undone: the segments it had replaced are
+    back.
 
     ``size_bytes`` are those of the segments that went and that came. ``more`` are the names of the
-    lines of the same round that came behind the one with ``attempt``: those of its chunks.
+    later lines of the same round, after the one with ``attempt``: those of its chunks.
     """
 
     partition: TopicPartition
@@ -191,9 +191,9 @@ def read_receipts(path: Path, files: FileSystem) -> tuple[RoundReceipt, ...]:
 def rounds_of(entries: Sequence[Entry]) -> tuple[RoundReceipt, ...]:
     """Return the rounds, in order, each with what expired after it.
 
-    What expired before any round is nobody's. A round that was undone is left out when another of
-    its partition follows that found the log as it did; until then the files tell how much of it is
-    in place.
+    Segments that expired before any round are no round's. A round that was undone is left out when
+    a later one of its partition found the log as it did. Until then the files show how much of it
+    is in place.
     """
     rounds: list[RoundReceipt] = []
     newest: dict[TopicPartition, int] = {}
@@ -215,10 +215,10 @@ def told_of(entry: Entry) -> RoundName | VerdictReceipt | None:
 
 
 def _without_undone(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries without rounds that were undone, as a round behind them has found.
+    """Return the entries without rounds that were undone, as a later round has found.
 
-    A line is an intent: where that round has not found what the one before it found, it was not
-    carried out, or not to its end.
+    A line is an intent. Where that round has not found what the one before it found, the undo was
+    not carried out, or not to its end.
     """
     left: list[Entry | None] = []
     at: dict[RoundName, int] = {}
@@ -248,7 +248,7 @@ def _finds_again(earlier: RoundReceipt, later: RoundReceipt) -> bool:
 def beside_rounds(
     lines: Iterable[Line], told: Callable[[Line], RoundName | VerdictReceipt | None]
 ) -> list[tuple[Line, VerdictReceipt | None]]:
-    """Return ``lines`` without verdicts, and beside each round the verdict that counts of it.
+    """Return ``lines`` without verdicts, and next to each round the verdict that counts of it.
 
     ``told`` says which round a line is of, or which verdict it is. The newest verdict counts; one
     that could not judge does not take the place of one that could. A verdict about no earlier line
@@ -284,8 +284,8 @@ def last_line(files: FileSystem, path: Path) -> bytes | None:
             data = bytearray(min(length, size))
             del data[handle.pread_into(memoryview(data), size - len(data)) :]
             lines = bytes(data).split(b"\n")
-            # What stands behind the last newline was cut off by a crash, and what stands before the
-            # first one may lack its beginning.
+            # A crash cut off what stands after the last newline, and what stands before the first
+            # one may lack its beginning.
             whole = lines[:-1] if len(data) == size else lines[1:-1]
             if whole:
                 return whole[-1] + b"\n"
@@ -299,7 +299,7 @@ def last_line(files: FileSystem, path: Path) -> bytes | None:
 def read_chain(path: Path, files: FileSystem, kept: ChainHead | None = None) -> ChainReport:
     """Return what the chain of a receipt file proves; ``kept`` is a head that lay elsewhere.
 
-    What a crash cut off is left out.
+    A line that a crash cut off is left out.
     """
     return check_chain(read_whole_lines(path, files), kept)
 
@@ -316,7 +316,7 @@ def whole_lines(data: bytes) -> list[bytes]:
 
 
 def read_entries(path: Path, files: FileSystem) -> tuple[Entry, ...]:
-    """Return what a receipt file tells, in order, a round once, however many waves it had.
+    """Return the entries of a receipt file, in order: a round once, for all of its waves.
 
     InvalidError when it is no receipt file.
     """
@@ -338,15 +338,18 @@ def read_entries(path: Path, files: FileSystem) -> tuple[Entry, ...]:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidError(
                 f"not a receipt; give the file that clean --receipt wrote. path={path} "
-                f"line={number} problem={type(error).__name__}: {error}"
+                f"line={number} problem={type(error).__name__}: {error}",
+                code="K620",
             ) from error
     if not receipts:
-        raise InvalidError(f"no whole receipt in the file; give another one. path={path}")
+        raise InvalidError(
+            f"no whole receipt in the file; give another one. path={path}", code="K620"
+        )
     return tuple(receipts.values())
 
 
 def parse_entry(line: bytes) -> Entry:
-    """Return what one line tells; ValueError, KeyError, TypeError or their like when nothing."""
+    """Return the entry of one line; ValueError, KeyError, TypeError or their like for no entry."""
     return _entry(json.loads(line))
 
 
@@ -519,10 +522,10 @@ CLOCK_MS_MIN = 1000
 
 
 def clock_notes(files: FileSystem, path: Path | None, now_ms: int) -> tuple[ClockBehind, ...]:
-    """Return what to tell when ``now_ms`` lies before the last receipt, nothing when it does not.
+    """Return a note when ``now_ms`` lies before the last receipt, nothing when it does not.
 
-    A host's clock was ahead then or is behind now: what time removes went too early, or goes late.
-    A file that is no receipt, or cannot be read, is its reader's and its writer's business.
+    A host's clock was ahead then or is late now: what time removes went too early, or goes late. A
+    file that is no receipt, or cannot be read, is its reader's and its writer's business.
     """
     if path is None:
         return ()

@@ -1,15 +1,15 @@
 """The chain of a receipt file: each line names the hash of the one before it.
 
-A line's last field is ``chain``: the chain's id, the line's number in it, from 1 on, and the
-SHA-256 of the whole line before it, newline included, null for the first line of a file that had
-none. A file that is put aside goes on in its successor. Lines of earlier versions have no chain:
-one may begin behind them, and binds the last of them.
+A line's last field is ``chain``: the chain's id, the line's number in it, from 1 on, and the hash
+of the line before. The hash is the SHA-256 of that whole line, newline included, null for the first
+line of a file that had none. A file that is put aside goes on in its successor. Lines of earlier
+versions have no chain: one may begin after them, and binds the last of them.
 
-There is no secret in it. Whoever edits, reorders or removes lines without making all that follow
-anew is found; whoever makes them anew, or cuts the end off, is found only by a *head* that is kept
-where he cannot write: in a store's metadata, by the commit that the line tells of, or elsewhere by
-who asked ``keeplast inspect`` for it. Who keeps heads knows of which chains: a file without a
-chain, or with another one, is as little what was kept as one whose end is missing.
+There is no secret in it. Lines that were edited, reordered or removed are found, unless all later
+ones were made again. A *head* finds those too, and an end that was cut off, when it is kept where
+their writer cannot change it. It is kept in a store's metadata, by the commit with the line, or
+elsewhere by a person who asked ``keeplast inspect`` for it. A keeper of heads knows the chains. To
+it a file without a chain, or with another one, is as little the kept file as one without its end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from keeplast.errors import InvalidError
 
 FACT_PREFIX, HOST_PREFIX = "receipts/", "receipts-host/"
-"""Under which a store keeps the head of each chain, and who writes it, by the chain's id."""
+"""Under which a store keeps the head and the writer of each chain, by the chain's id."""
 _HEAD = re.compile(r"([0-9a-f]{32}):([0-9]{1,18}):([0-9a-f]{64})")
 PROBLEMS_MAX = 10
 SHOWN_MAX = 3
@@ -70,7 +70,8 @@ class ChainHead:
         if found is None:
             raise InvalidError(
                 "the head of a receipt chain is what keeplast inspect says of the file: "
-                f"ID:NUMBER:SHA256. head={text}"
+                f"ID:NUMBER:SHA256. head={text}",
+                code="K621",
             )
         return cls(found[1], int(found[2]), found[3])
 
@@ -79,8 +80,8 @@ class ChainHead:
 class KeptChain:
     """What a store, or a decision log, knows of a chain, and the host that began to write it there.
 
-    ``head`` is None where a line was written, and no commit has raised it; ``host`` where nobody
-    wrote it down.
+    ``head`` is None where a line was written, and no commit has raised it; ``host`` is None where
+    it was not written down.
     """
 
     chain_id: str
@@ -117,7 +118,9 @@ def link_of(line: bytes) -> ChainLink | None:
             str(chain["id"]), int(chain["number"]), None if previous is None else str(previous)
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidError(f"a receipt's link cannot be read. problem={error}") from error
+        raise InvalidError(
+            f"a receipt's link cannot be read. problem={error}", code="K621"
+        ) from error
     return link
 
 
@@ -128,7 +131,7 @@ def head_of(line: bytes) -> ChainHead | None:
 
 
 def next_link(last: bytes | None, new_id: str) -> ChainLink:
-    """Return the link behind the ``last`` line; a new chain where that has none, or is none."""
+    """Return the link after the ``last`` line; a new chain where that has none, or is none."""
     if last is None:
         return ChainLink(new_id, 1, None)
     link = link_of(last)
@@ -143,9 +146,9 @@ class ChainReport:
 
     ``unchained`` lines come before it; ``missing_before`` of it lie in files that were put aside.
     ``head`` is its last line, None without a chain. ``is_tail_proven`` says that a head that was
-    kept elsewhere is in it: nothing up to that line was cut off or made anew. ``chain`` is what was
-    kept of this chain, ``others`` are the other ones whose heads were kept; nothing where no chains
-    were given.
+    kept elsewhere is in it: nothing up to that line was cut off or made again. ``chain`` is what
+    was kept of this chain, ``others`` are the other ones whose heads were kept; nothing where no
+    chains were given.
     """
 
     lines: int
@@ -249,11 +252,11 @@ def check_chain(lines: Sequence[bytes], kept: ChainHead | None = None) -> ChainR
 
 
 def check_kept(lines: Sequence[bytes], kept: Sequence[KeptChain]) -> ChainReport:
-    """Check whole ``lines``, newlines included, by all chains of which a store knows.
+    """Check whole ``lines``, newlines included, by all chains that a store knows.
 
-    A file is of one of them. Where heads were kept, one without lines, without a chain, or with a
-    chain of which nothing is known is a problem: that is what a file looks like that was emptied,
-    stripped of its links, or made anew. Where no head was kept nothing can be said of the tail.
+    A file is of one of them. Where heads were kept, a file without lines, without a chain, or with
+    an unknown chain is a problem. An emptied file looks like that, and so does one that was
+    stripped of its links, or made again. Where no head was kept nothing can be said of the tail.
     """
     found = check_chain(lines)
     head = found.head

@@ -11,12 +11,12 @@ from typing import Any
 
 from keeplast.cleaner.reasons import SkipReason
 from keeplast.cleaner.section import Dating
-from keeplast.errors import CorruptError, error_text
+from keeplast.errors import CorruptError, code_of, error_text
 from keeplast.model.document import document_of, shown_fields
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.stats import FilterStats, Reasons, Stats, add_counters
 from keeplast.survey.notes import Note
-from keeplast.survey.wording import sentences, skip_words
+from keeplast.survey.wording import reason_code, sentences, skip_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,7 @@ class ErrorReport:
     message: str
     path: str | None = None
     position: int | None = None
+    code: str | None = None
 
     def as_document(self) -> dict[str, object]:
         """Return what the document shows."""
@@ -130,8 +131,8 @@ class RoundReport:
     def log_bytes(self) -> tuple[int, int] | None:
         """Return the bytes below the end of the round, before and after it; None without a round.
 
-        What filters let it leave out is among them, and what each of its chunks read and wrote
-        again once.
+        The bytes that filters let it leave out are among them. So is, once, what each of its chunks
+        read and wrote again.
         """
         stats = self.stats
         if stats is None:
@@ -145,7 +146,7 @@ class RoundReport:
 
     @property
     def has_skipped(self) -> bool:
-        """True when filters let it leave something out, whose records nobody has counted."""
+        """True when filters let it leave something out, whose records were not counted."""
         return self.filters is not None and self.filters.skipped_bytes > 0
 
     def as_document(self) -> dict[str, object]:
@@ -154,7 +155,7 @@ class RoundReport:
         return {
             words.get(name, name): getattr(self, words.get(name, name))
             for name in shown_fields(self, "failure", "last_chunk")
-        }
+        } | {"code": reason_code(self.cause)}
 
 
 def joined_reports(first: RoundReport, second: RoundReport) -> RoundReport:
@@ -173,10 +174,10 @@ def joined_reports(first: RoundReport, second: RoundReport) -> RoundReport:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredReport:
-    """A segment that expired: its base offset and bytes, by which rule, and why in words.
+    """A segment that expired: its base offset and bytes, the rule, and why in words.
 
-    ``rule`` is ``log_start``, ``size`` or ``time``; ``newest_ms`` is the time that the last looked
-    at: the largest timestamp, or the file's time where no record has one.
+    ``rule`` is ``log_start``, ``size`` or ``time``; ``newest_ms`` is the time that rule ``time``
+    looks at: the largest timestamp, or the file's time where no record has one.
     """
 
     base: int
@@ -285,4 +286,4 @@ def describe_error(error: Exception) -> ErrorReport:
     if isinstance(error, OSError) and error.filename is not None:
         path = str(error.filename)
     position = error.position if isinstance(error, CorruptError) else None
-    return ErrorReport(type(error).__name__, error_text(error), path, position)
+    return ErrorReport(type(error).__name__, error_text(error), path, position, code_of(error))

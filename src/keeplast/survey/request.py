@@ -1,11 +1,9 @@
 """What a caller asks of a run: plain values, no objects.
 
-Nothing here has a default that reads the machine; ``None`` says "as the directory tells".
+Nothing here has a default that reads the machine; ``None`` says "as the directory says".
 
-How many keys a key map of given size may hold.
-
-A map that could hold none is refused before anything is read. Answers to ``SkimpyOffsetMap`` and
-``log.cleaner.io.buffer.load.factor``.
+A key map of given size holds a number of keys. A map that could hold none is refused before
+anything is read. Answers to ``SkimpyOffsetMap`` and ``log.cleaner.io.buffer.load.factor``.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ class PartitionRequest:
     cleaner: CleanerConfig = field(default_factory=CleanerConfig)
 
     def __post_init__(self) -> None:
-        """Refuse settings by which a broker's own topic would lose what brokers need of it."""
+        """Refuse settings that would make a broker's own topic lose what brokers need of it."""
         check_internal(self.partition.topic, self.topic)
 
 
@@ -63,21 +61,20 @@ class CleanRequest:
     """A call of clean or plan, for logs in directories and for one in a store.
 
     ``rounds`` None means until ``end_offset`` reaches the bound, as always in a store, where a
-    round has chunks. Offsets given here stand in place
-    of what the directory says and apply to every partition of the call: each may hold a round
-    back, and so may a clock that is behind; what would lift a limit is refused by whoever writes,
-    unless ``is_unsafe`` lets it stand as given (:mod:`keeplast.survey.bounds`). ``target`` None
-    means in place; else a directory that receives the cleaned log while the source stays as it is:
-    a new or empty one, unless ``overwrites`` gives up what lies at it.
-    ``rolls_idle`` leaves an active segment whose first record is older than ``segment.ms`` or
-    ``max.compaction.lag.ms`` before a round, which Kafka does only when it appends. ``expired``
-    asks for a round also where only tombstones or markers whose time has passed are left to go.
-    ``order`` is the order in which partitions are begun. ``retention`` removes
-    afterwards the segments that retention and the log start offset let go.
-    ``shape`` None lets the planner choose; ``task_memory_bytes`` is what a task that shares its
+    round has chunks. Offsets given here stand in place of what the directory says and apply to
+    every partition of the call. Each may hold a round back, and so may a clock that is late. A
+    writer refuses what would lift a limit, unless ``is_unsafe`` lets it stand as given
+    (:mod:`keeplast.survey.bounds`). ``target`` None means in place; else a directory that receives
+    the cleaned log while the source stays as it is. That is a new or empty one, unless
+    ``overwrites`` gives up what lies at it. ``rolls_idle`` leaves an active segment before a round,
+    when its first record is older than ``segment.ms`` or ``max.compaction.lag.ms``. Kafka does that
+    only when it appends. ``expired`` asks for a round also where only tombstones or markers whose
+    time has passed are left to go. ``order`` is the order in which partitions are begun.
+    ``retention`` removes afterwards the segments that retention and the log start offset let go.
+    ``shape`` None lets the planner choose. ``task_memory_bytes`` is what a task that shares its
     memory with no other may hold of keys. ``clean_elsewhere_to`` is for directories that hold a
-    part of a log, of which the rest is clean below that offset: tombstones and markers stay and get
-    no horizon, and an aborted transaction that ends at or above it stays with what is behind it.
+    part of a log whose rest is clean below that offset. Tombstones and markers stay and get no
+    horizon. An aborted transaction that ends at or above it stays with all later records.
     """
 
     partitions: tuple[PartitionRequest, ...]
@@ -105,7 +102,7 @@ class CleanRequest:
     def __post_init__(self) -> None:
         """Raise InvalidError for a number of rounds that would do nothing, and say nothing."""
         if self.rounds is not None and self.rounds < 1:
-            raise InvalidError(f"at least one round is needed. rounds={self.rounds}")
+            raise InvalidError(f"at least one round is needed. rounds={self.rounds}", code="K104")
 
     @property
     def rounds_max(self) -> int:
@@ -153,7 +150,8 @@ def usable_slots(
     if not 0 < load_factor <= 1:
         raise RefusedError(
             f"load factor outside (0, 1]: a full map would never end a search; use 0.9. "
-            f"log.cleaner.io.buffer.load.factor={load_factor} source={source}"
+            f"log.cleaner.io.buffer.load.factor={load_factor} source={source}",
+            code="K132",
         )
     if map_bytes is None:
         return None
@@ -163,6 +161,7 @@ def usable_slots(
         raise RefusedError(
             f"key map without a usable slot: no round would end; raise --key-map-bytes, "
             f"{slot_bytes} bytes a slot. key_map_bytes={map_bytes} slots={slots} "
-            f"log.cleaner.io.buffer.load.factor={load_factor}"
+            f"log.cleaner.io.buffer.load.factor={load_factor}",
+            code="K132",
         )
     return usable

@@ -3,10 +3,9 @@
 A segment with a torn tail stays: where it ends is recovery's business. Answers to
 :mod:`keeplast.cleaner.eligibility`, which decides when.
 
-Follows a log's producers from the newest snapshot to its end, and tells what it aborted.
-
-Of the producers only what lies behind the snapshot is read, and headers alone. Answers to
-``ProducerStateManager`` and the recovery of ``LogSegment``.
+A log's producers are followed from the newest snapshot to its end, with what they aborted. Only
+records above the snapshot are read for them, and headers alone. Answers to ``ProducerStateManager``
+and the recovery of ``LogSegment``.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ def indexed_aborted(
     """Return each segment's aborted transactions by its base, as the transaction indexes have them.
 
     Good where something vouches for those, or for an estimate. A segment without an offset index
-    has lost its transaction index too, as far as anybody can tell, and one whose transaction index
-    is another's has none: there, as in Kafka's recovery, the markers say.
+    counts as having lost its transaction index too. One whose transaction index is another's has
+    none. There, as in Kafka's recovery, the markers say.
     """
     aborted: dict[int, tuple[AbortedTransaction, ...]] = {}
     stripped: list[int] = []
@@ -114,17 +113,18 @@ def find_undecided(
     """Return the first offset of the earliest transaction that is open at the log end, or whose
     marker lies at or above ``high_watermark``, None without one.
 
-    ``producers`` are those at the log end. Where a snapshot behind the high watermark says only
-    that a transaction has ended, it is followed from a snapshot below: its marker may be truncated
-    yet, and another leader may end it otherwise. A broker that is restarted forgets such a
-    transaction, one that runs does not. Kafka: ``ProducerStateManager.unreplicatedTxns``.
+    ``producers`` are those at the log end. Where a snapshot above the high watermark says only that
+    a transaction has ended, it is followed from a snapshot below. Its marker may be truncated yet,
+    and another leader may end it otherwise. A broker that is restarted forgets such a transaction,
+    one that runs does not. Kafka: ``ProducerStateManager.unreplicatedTxns``.
     """
     found = producers.first_undecided(high_watermark)
     if not any(high_watermark < offset <= tail.log_end for offset in listing.snapshots):
         return found
     earlier, start = _newest_snapshot(listing, high_watermark, log_start, files)
-    # What began before damage is known, and open as long as no marker is seen. What begins in or
-    # behind a damaged segment is for a round that gets so far, and that refuses it.
+    # A transaction that began before damage is known, and open as long as no marker is seen. One
+    # that begins in or above a damaged segment is for a round that gets so far, and that refuses
+    # it.
     with contextlib.suppress(CorruptError):
         _fold(earlier, listing, tail, start, indexes, files, buffers)
     known = (found, earlier.first_undecided(high_watermark))
@@ -137,7 +137,7 @@ def _newest_snapshot(
     """Return the producers of the newest readable snapshot and the offset it stands for.
 
     Snapshots above ``at_most`` or at or below the log start are not used, unreadable ones are
-    passed over, as a broker does; without any the fold starts at the log start.
+    passed over, as a broker does. Without any the fold starts at the log start.
     """
     for offset in reversed(listing.snapshots):
         if log_start < offset <= at_most:
@@ -188,7 +188,9 @@ def _fold_window(state: ProducerState, window: Window, start: int) -> None:
         try:
             state.add(decode_batch(raw))
         except CorruptError as error:
-            raise window.corrupt(i, error.problem, error.expected, error.found) from error
+            raise window.corrupt(i, error.problem, error.expected, error.found).placed(
+                code=error.code
+            ) from error
 
 
 def roll_active(files: FileSystem, path: Path, topic: TopicConfig) -> None:
@@ -238,12 +240,12 @@ def roll_at_target(
     *,
     is_replaced: bool,
 ) -> None:
-    """Close what was the active segment of ``surveyed`` in its copy, and begin the one behind it.
+    """Close what was the active segment of ``surveyed`` in its copy, and begin the next one.
 
     The copy has the records up to the log end, rewritten if ``is_replaced``. Otherwise its indexes
-    are an active segment's, which may lack what was appended since they were written: a closed one
-    is believed, and would be taken for older than it is. Needs a file system that only puts whole
-    files, as a store's.
+    are an active segment's, which may lack what was appended since they were written. A closed
+    segment's index is believed, and the segment would be taken for older than it is. Needs a file
+    system that only puts whole files, as a store's.
     """
     closed, active = surveyed.segments[-2:]
     made: dict[Kind, bytes] = {LOG: b"", INDEX: b"", TIME_INDEX: b""}
@@ -275,7 +277,7 @@ def roll_at_target(
 def foreseen(listing: PartitionFiles, tail: Tail) -> tuple[PartitionFiles, Tail]:
     """Return the log as it will be when its active segment is left: one more, empty segment.
 
-    That one has no file yet; nobody reads an empty segment.
+    That one has no file yet; nothing reads an empty segment.
     """
     if listing.active.size_bytes == 0 or tail.torn_at is not None:
         return listing, tail

@@ -1,10 +1,10 @@
 """Chooses a small part of a log and reads it, so that a plan can say what a round would bring.
 
-However large the log: at most ``WINDOWS`` windows of each section, clean and dirty, and what
-``BYTES_MAX``, ``ROWS_MAX`` and ``SECONDS_MAX`` allow of them, in an order in which any beginning is
-spread over the whole section. Windows begin and end where the offset index has an entry, so at
-batches, and no byte is in two windows: a record read twice would pass for a key written twice.
-A section that is small enough is read whole.
+However large the log, a sample has at most ``WINDOWS`` windows of each section, clean and dirty. Of
+those it takes what ``BYTES_MAX``, ``ROWS_MAX`` and ``SECONDS_MAX`` allow. In their order any
+beginning is spread over the whole section. Windows begin and end where the offset index has an
+entry, so at batches. No byte is in two windows: a record read twice would pass for a key written
+twice. A section that is small enough is read whole.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def read_sample(
 ) -> Sample:
     """Read what was chosen; CorruptError or OSError where that is damaged or gone.
 
-    Whoever reads many has one ``workspace`` of MEMORY_BYTES_MIN for all of them.
+    A caller that reads many has one ``workspace`` of MEMORY_BYTES_MIN for all of them.
     """
     clean = SectionSample(choice.clean.size_bytes)
     dirty = SectionSample(choice.dirty.size_bytes)

@@ -4,7 +4,7 @@ Reads index files, the newest usable producer snapshot and what follows it, the 
 segment and the first header of each dirty segment. Records are left to the passes. The result is a
 :class:`RoundPlan`, or the reason why there is none.
 
-What is odd about the files of a log: said with its round, and left as it is.
+Odd files of a log are reported with its round, and left as they are.
 """
 
 from __future__ import annotations
@@ -145,13 +145,12 @@ class Survey:
     """A partition as found, and what follows for a round at ``now_ms``.
 
     ``plan`` is None when nothing can be cleaned or nothing is worth it; ``decision`` says why, or
-    why a round is.
-    ``sample`` is what an estimate would read of it, chosen here because the indexes are at hand.
-    ``segments`` are those of ``listing``, summarized. ``clean_to`` is the first dirty offset by the
-    directory alone, above which nothing is clean yet; ``lifts`` says which given values go beyond
-    what the directory allows, and is for whoever writes to refuse. ``roll`` is there when the last
-    of ``segments`` has no file yet. ``holds`` are the partition's that are in force, ``readers``
-    those that tombstones wait for.
+    why a round is. ``sample`` is what an estimate would read of it, chosen here because the indexes
+    are at hand. ``segments`` are those of ``listing``, summarized. ``clean_to`` is the first dirty
+    offset by the directory alone, above which nothing is clean yet. ``lifts`` says which given
+    values go beyond what the directory allows, and is for a writer to refuse. ``roll`` is there
+    when the last of ``segments`` has no file yet. ``holds`` are the partition's that are in force,
+    ``readers`` those that tombstones wait for.
     """
 
     listing: PartitionFiles
@@ -211,10 +210,10 @@ def survey_partition(
     is the machine's clock, None when ``now_ms`` is. ``foresees_roll`` looks at the log as it will
     be when its active segment was left as ``request`` asks for; otherwise that has happened.
     ``book`` remembers what has expired where, for a request that asks for that. ``known`` are
-    closed segments, by base offset, of which everything but the first timestamp is known already:
-    their indexes are read when something in them must be found, nothing asks again whether their
-    format is understood, and no sample is chosen; nor is it when nobody ``wants_sample``.
-    ``groups`` tells what consumer groups have committed, the files of the directory by default.
+    closed segments, by base offset, with everything but the first timestamp known already. Their
+    indexes are read when something in them must be found, and nothing asks again whether their
+    format is understood. No sample is chosen then, nor without ``wants_sample``. ``groups`` reports
+    what consumer groups have committed, the files of the directory by default.
     """
     topic = partition.topic
     key_capacity(partition)  # A map that cannot be is refused before anything is read.
@@ -290,8 +289,8 @@ def survey_partition(
         plan = _plan(partition, request, log, segments, section, now_ms, is_expired_round)
         plan = replace(plan, readers=readers)
         if clock_ms is not None and not request.is_unsafe:
-            # A clock that is behind holds the round back. It must not date horizons: they would
-            # have passed before anybody had the time to read what they protect.
+            # A late clock holds the round back. It must not date horizons: they would have passed
+            # before any reader had the time to read what they protect.
             plan = replace(plan, stamped_ms=max(clock_ms, now_ms))
     return Survey(
         listing=log.listing,
@@ -422,7 +421,7 @@ def _first_dirty(request: CleanRequest, by_checkpoint: FirstDirty, log_start: in
         return by_checkpoint
     if request.first_dirty_offset < 0:
         raise InvalidError(
-            f"an offset cannot be negative. first_dirty={request.first_dirty_offset}"
+            f"an offset cannot be negative. first_dirty={request.first_dirty_offset}", code="K104"
         )
     # What was deleted wins nothing: it would take with it what readers still see.
     lowest = 0 if request.is_unsafe else log_start
@@ -455,8 +454,8 @@ def _first_uncleanable(
 def _takes_nothing_dirty(section: DirtySection, topic: TopicConfig) -> bool:
     """Say whether a round for what has expired may leave all that is dirty unread.
 
-    A late record may rank below a tombstone that expires: by any order but the offset's, what is
-    dirty and may be indexed has to be, and the round is one like any other (cleaning.md 9.3).
+    A late record may rank below a tombstone that expires. By any order but the offset's, all that
+    is dirty and may be indexed has to be, and the round is one like any other (cleaning.md 9.3).
     """
     return topic.strategy is Strategy.OFFSET or section.cleanable.cleanable_bytes == 0
 

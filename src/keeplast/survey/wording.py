@@ -83,6 +83,25 @@ _ROLLS = {
     RollStage.AT_TARGET: "the active segment is rolled at --to, the source stays",
 }
 
+_REASON_CODES: dict[type, str] = {
+    r.EmptyLog: "K801",
+    r.OnlyActive: "K802",
+    r.AllClean: "K803",
+    r.AllCopiedClean: "K804",
+    r.LagLimit: "K805",
+    r.RatioTooLow: "K806",
+    r.NothingCopied: "K807",
+    r.NotCompacted: "K808",
+    r.ActiveLimit: "K809",
+    r.CopiedLimit: "K810",
+    r.SourcesLimit: "K811",
+    r.WatermarkLimit: "K812",
+    r.TransactionLimit: "K813",
+    r.KeptLimit: "K814",
+    r.GivenLimit: "K815",
+    r.HoldLimit: "K816",
+}
+
 _SOURCES_END = {
     r.SourcesEnd.HOLE: "nothing in the remote tier serves offset {offset}",
     r.SourcesEnd.SHADOWED: "of the segment at {offset} a part is served by another one",
@@ -173,6 +192,12 @@ def _lag_words(limit: r.LagLimit) -> str:
         ahead = duration_text(-limit.age_ms)
         return f"{name} is dated {ahead} in the future and waits {missing} for {lag}"
     return f"{name} is held back for another {missing} by {lag}"
+
+
+def reason_code(decision: Decision | None) -> str | None:
+    """Return the code of why there is no round, as ``keeplast help`` knows it; None for a round."""
+    found = decision.limit if isinstance(decision, r.NothingBelow) else decision
+    return _REASON_CODES.get(type(found))
 
 
 def skip_words(reason: SkipReason, *, names_options: bool = True) -> str:
@@ -401,7 +426,7 @@ def _group_words(each: WaitedGroup) -> str:
 
 
 def absence_words(each: WaitedGroup) -> str:
-    """Say why no offset of a group counts, behind its name."""
+    """Say why no offset of a group counts, to stand after its name."""
     if each.absence is None:
         return "has one"
     return _ABSENCES[each.absence].format(home=f"{TOPIC}-{each.home}", problem=each.problem)

@@ -264,7 +264,7 @@ def test_a_remote_tier_of_another_cluster_is_not_taken_over(world: AttachedWorld
         rebuilt(world)
     (served, *_) = world.served()
     stored = world.tier.segments.pop(served.id.segment_id)
-    with pytest.raises(RefusedError, match="has nothing"):
+    with pytest.raises(RefusedError, match="remote tier lacks"):
         rebuilt(world, accepts_metadata=True)
     assert before == world.tier.own
     world.tier.segments[served.id.segment_id] = stored

@@ -21,8 +21,17 @@ from keeplast.survey.report import CleanReport, PartitionReport, RoundReport
 from keeplast.survey.request import CleanRequest
 from tests.support import called
 from tests.support.commanded_world import commanded_world
+from tests.support.printed_documents import held_documents
 from tests.support.small_log import write_log
 from tests.support.verified_world import VerifiedWorld
+
+
+@pytest.fixture(autouse=True)
+def _documents_are_as_the_reference_says(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hold every JSON document that a command prints here against its schema."""
+    record = request.config.option.record_json
+    with held_documents(record and request.config.invocation_params.dir / record):
+        yield
 
 
 @dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cli.frame import console
+from keeplast.cli.frame.command import NEEDED
 from keeplast.cli.frame.console import PORT_DEFAULT, console_address
 from keeplast.cli.main import with_address
 from keeplast.errors import InvalidError
@@ -127,7 +127,7 @@ def test_a_directory_that_is_none_is_told_before_anybody_waits(
 def test_without_the_packages_the_extra_is_named(
     keeplast: Command, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console, "PACKAGES", ("no_such_package",))
+    monkeypatch.setitem(NEEDED, "console", ("the console needs", ("no_such_package",)))
     for arguments in (("console", data_dir), ("run", data_dir, "--console", "0")):
         run = keeplast(*arguments, code=2)
         assert "console" in run.err

@@ -75,20 +75,30 @@ def test_what_comes_next_names_a_directory_to_copy_that_is_there(
     assert (copied / "orders-0").is_dir()
 
 
-@pytest.mark.parametrize("name", ["a", b"not \xff utf-8", "x" * 200])
-def test_single_commit_is_compacted_too(tmp_path: Path, name: str | bytes) -> None:
-    repository = GitRepository(tmp_path)
-    repository.write(name)
-    repository.commit()
-    result = run_demo(tmp_path, "--json")
-    assert (result.exit_code, document(result)["parts"][0]["keys"]) == (0, 1)
+def test_without_a_history_around_it_the_brokers_directory_alone_is_cleaned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    result = CliRunner().invoke(app, ["demo", "--runner", "local", "--json"])
+    assert (0, ["data directory of a Kafka 4.3.0 broker"]) == (
+        result.exit_code,
+        [part["name"] for part in document(result)["parts"]],
+    )
+    assert "keeplast demo --git PATH" in result.stderr
 
 
-def test_history_without_any_file_is_compacted_to_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a", b"not \xff utf-8", "x" * 200, None])
+def test_single_commit_is_compacted_too_and_one_without_any_file(
+    tmp_path: Path, name: str | bytes | None
+) -> None:
     repository = GitRepository(tmp_path)
+    if name is not None:
+        repository.write(name)
     repository.commit()
     result = run_demo(tmp_path, "--json")
-    assert (result.exit_code, document(result)["parts"][0]["keys"]) == (0, 0)
+    keys = document(result)["parts"][0]["keys"]
+    assert (result.exit_code, keys) == (0, 0 if name is None else 1)
 
 
 @pytest.mark.parametrize("kind", ["empty repository", "no repository"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import struct
 import subprocess
@@ -11,9 +12,11 @@ from typing import Any
 
 import pytest
 
+import keeplast
 from keeplast.errors import CorruptError
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+SAMPLE = Path(keeplast.__file__).parent / "samples" / "broker-4.3.0"
 
 
 def told(script: str, directory: Path) -> str:
@@ -112,3 +115,66 @@ def test_bytes_that_are_no_message_are_refused(pgoutput: Any, data: bytes) -> No
     decoder.decode(RELATION)
     with pytest.raises(CorruptError, match="pgoutput"):
         decoder.decode(data)
+
+
+@pytest.mark.repeats(
+    "tests/unit/cli/test_export_incremental.py::test_a_version_has_each_key_that_changed_once"
+)
+@pytest.mark.parametrize("script", ["delta", "iceberg"])
+def test_a_lakehouse_table_follows_the_increments(tmp_path: Path, script: str) -> None:
+    found = told(f"lakehouse/{script}.py", tmp_path / "try")
+    page = (EXAMPLES / "lakehouse/README.md").read_text()
+    assert found in page
+    assert "12 delete" in found
+
+
+def test_a_table_that_missed_a_version_takes_the_whole_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES / "lakehouse")
+    increments: Any = importlib.import_module("increments")
+    for end in (60, 150, 339):
+        ends = {"orders": {0: end}}
+        keeplast.export(SAMPLE, tmp_path, ending_offsets=ends, incremental=True, topics=["orders"])
+    wholes = [increments.read_increment(tmp_path, "orders", seen).is_whole for seen in (0, 1, 2)]
+    assert [True, True, False] == wholes
+    assert increments.read_increment(tmp_path, "orders", 3) is None
+
+
+def load_decoder() -> Any:
+    path = EXAMPLES / "schema-registry/decode.py"
+    spec = importlib.util.spec_from_file_location("decode", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["decode"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_values_of_a_schema_registry_are_decoded_by_their_ids() -> None:
+    decode = load_decoder()
+    registry = decode.example_registry()
+    decoder = decode.Decoder(registry)
+    found = [decoder.decode(value) for value in decode.example_values(registry)]
+    assert [{"id": 41, "note": "late"}, {"id": 42}, {"id": "43"}, {"sku": "abc"}, None] == found
+    page = (EXAMPLES / "schema-registry/README.md").read_text()
+    command = [sys.executable, str(EXAMPLES / "schema-registry/decode.py")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout in page
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"{}", b"\x01\0\0\0\x01x", b"\0\0\0\0\x09x", b"\0\0\0\0\x03\xff\xff\xff\xff\xff\x7f"],
+)
+def test_what_no_serializer_wrote_is_no_value(value: bytes) -> None:
+    decode = load_decoder()
+    with pytest.raises(decode.NotFramedError):
+        decode.Decoder(decode.example_registry()).decode(value)
+
+
+def test_message_indexes_are_read_as_they_are_written() -> None:
+    decode = load_decoder()
+    assert ([0], 1) == decode.read_indexes(b"\0rest")
+    assert ([1, 0], 3) == decode.read_indexes(bytes([4, 2, 0]))
+    assert ([64], 3) == decode.read_indexes(bytes([2, 0x80, 1]))

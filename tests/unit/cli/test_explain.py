@@ -15,6 +15,7 @@ from keeplast.cluster.live_cluster import TopicEnds
 from keeplast.format import checkpoint
 from keeplast.format.batch import encode_batch
 from keeplast.format.record import Record
+from keeplast.inspect.key_search import SAMPLE_KEYS, KeySample
 from keeplast.log.append import NewRecord
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
@@ -595,3 +596,26 @@ def test_a_key_that_no_record_has_is_said_with_how_keys_are_given(
     assert (0, True) == (missing.code, told in " ".join(missing.out.split())), missing.err
     found = keeplast("explain", tmp_path, "a", *options)
     assert (0, False) == (found.code, "no record has exactly" in found.out)
+
+
+def test_a_misspelt_key_is_shown_keys_like_it_and_how_many_were_looked_at(
+    keeplast: Command, tmp_path: Path
+) -> None:
+    names = [b"customer-%02d" % number for number in range(10)]
+    write_log(tmp_path, "k-0", {0: [(name, b"1") for name in names], 10: [(b"\x00\x07", b"1")]})
+    options = ("--topic", "k", "--config", "cleanup.policy=compact")
+    misspelt = " ".join(keeplast("explain", tmp_path, "custmer-07", *options).out.split())
+    assert "11 records with other keys looked at; keys that are there: " in misspelt
+    assert '"customer-07"' in misspelt
+    assert 3 == misspelt.count('"customer-')
+    alien = " ".join(keeplast("explain", tmp_path, "hex:ff", *options).out.split())
+    assert "keys that are there: " in alien
+    assert r"\x00\x07" in alien
+    assert "keys that are there" not in keeplast("explain", tmp_path, names[0].decode()).out
+
+
+def test_of_a_large_log_a_sample_of_the_keys_is_kept() -> None:
+    sample = KeySample({b"%06d" % number for number in range(SAMPLE_KEYS)})
+    assert (b"000017",) == sample.near(b"000017")[:1]
+    assert 3 == len(sample.near(b"completely different"))
+    assert () == KeySample().near(b"a")

@@ -313,4 +313,63 @@ def test_all_of_a_version_is_on_disk_before_current_leads_to_it(
     continued(log, target)
     # Nothing came since: a link.
     continued(log, target)
-    assert [8, 8, 8] == found
+    # A version that goes on from another one has what changed, too.
+    assert [8, 13, 13] == found
+
+
+def changed(target: Path) -> dict[bytes, bytes | None]:
+    """Return what the keys that changed stand for now, None for those that are gone."""
+    table = pq.read_table(target / "current/_changes/t/partition=0", partitioning=None)
+    found = {row["key"]: row for row in table.to_pylist()}
+    assert len(found) == table.num_rows
+    for row in found.values():
+        others = [value for name, value in row.items() if name not in ("key", "deleted")]
+        assert row["deleted"] is all(value is None for value in others)
+    return {key: row["value"] for key, row in found.items()}
+
+
+def test_a_version_has_each_key_that_changed_once(log: LogBuilder, tmp_path: Path) -> None:
+    target = tmp_path / "state"
+    continued(log, target)
+    assert not (target / "current/_changes").exists()
+    log.tombstone(1)
+    log.record(3, 5)
+    log.record(3, 7)
+    log.record(4, 1)
+    log.tombstone(4)
+    done = json.loads(export(log, target, "--incremental", code=0).stdout)
+    assert {b"1": None, b"3": b"7"} == changed(target)
+    assert {"t": {"0": 2}} == done["changed_keys"]
+    since = json.loads((target / "current/_changes/_since.json").read_text())
+    assert {"format": 1, "since": "versions/00000001", "whole": {}} == since
+
+
+def test_where_tombstones_are_rows_a_key_is_deleted_once(log: LogBuilder, tmp_path: Path) -> None:
+    target = tmp_path / "state"
+    continued(log, target, "--tombstones")
+    log.tombstone(1)
+    continued(log, target, "--tombstones")
+    assert {b"1": None} == changed(target)
+    log.record(2, 9)
+    continued(log, target, "--tombstones")
+    assert {b"2": b"9"} == changed(target)
+    log.record(1, 4)
+    continued(log, target)
+    assert {b"1": b"4"} == changed(target)
+
+
+def test_a_partition_of_another_log_has_no_changes_and_is_named(
+    log: LogBuilder, tmp_path: Path
+) -> None:
+    target = tmp_path / "state"
+    continued(log, target)
+    lead(log, [LeaderEpoch(1, 0)])
+    done = json.loads(export(log, target, "--incremental", code=0).stdout)
+    since = json.loads((target / "current/_changes/_since.json").read_text())
+    assert {"t": [0]} == since["whole"]
+    assert {} == done["changed_keys"]
+    assert not (target / "current/_changes/t").exists()
+
+
+def test_an_export_that_is_no_version_has_no_changes(log: LogBuilder, tmp_path: Path) -> None:
+    assert json.loads(export(log, tmp_path / "state", code=0).stdout)["changed_keys"] is None

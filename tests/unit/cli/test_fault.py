@@ -50,7 +50,7 @@ def test_a_name_that_is_not_there_yet_needs_a_right_in_its_directory(
     refuse(monkeypatch, tmp_path, os.W_OK)
     error = PermissionError(13, "Permission denied", str(tmp_path / ".lock"))
     assert fault_text(error).endswith(
-        f"path={tmp_path}/.lock user={user_name()} right='write in {tmp_path}'"
+        f"path={tmp_path}/.lock user={user_name()} right='write in {tmp_path}' [K531]"
     )
 
 

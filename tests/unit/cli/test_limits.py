@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import typer
 from keeplast.cli.main import app
 from keeplast.config.place_properties import AT, PROPERTIES
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "limits.md"
+ROOT = Path(__file__).resolve().parents[3]
+ROWS = tomllib.loads(Path(__file__).with_name("limits.toml").read_text("utf-8"))["row"]
+"""Of docs/reference/limits.md, which is made of them: options, commands, and limits with tests."""
 NARROW = {
     "--all", "--as-of", "--behind-proxy", "--bootstrap-server", "--checkpoint",
     "--checkpoint-group",
@@ -57,50 +60,67 @@ def options() -> Iterator[tuple[str, str]]:
     yield from below(typer.main.get_command(app), "")
 
 
-def rows() -> list[tuple[str, str, str]]:
-    """Return options, commands and limits of the table."""
-    found = re.findall(r"^\| (`--.*?`) \| (.*?) \|.*\| (.*) \|$", PAGE.read_text("utf-8"), re.M)
-    assert found
-    return [(a, b, c) for a, b, c in found]
-
-
 WIDE = sorted({(o, c) for o, c in options() if o not in NARROW and c not in READING})
 
 
 @pytest.mark.parametrize(("option", "command"), WIDE, ids=[f"{c} {o}" for o, c in WIDE])
 def test_an_option_that_can_widen_has_a_row(option: str, command: str) -> None:
-    for names, commands, _ in rows():
-        about = [each.strip() for each in commands.split(",")]
-        is_about = bool({command, "all that clean", "every verb"} & set(about))
+    for row in ROWS:
+        is_about = bool({command, "all that clean", "every verb"} & set(row["commands"]))
         # --despite has a row for each limit that it goes past.
-        if is_about and (f"`{option}`" in names or f"`{option} " in names):
+        if is_about and any(each.split(" ")[0] == option for each in row["options"]):
             return
-    raise AssertionError(f"docs/reference/limits.md has no row for {command} {option}")
+    raise AssertionError(f"tests/unit/cli/limits.toml has no row for {command} {option}")
 
 
-def test_every_row_names_a_test_that_there_is() -> None:
-    for names, _, limit in rows():
-        tests = re.findall(r"`([\w/]+\.py)::(\w+)`", limit)
-        assert tests or "likewise" in limit, names
-        for path, name in tests:
-            source = (PAGE.parents[2] / "tests" / path).read_text("utf-8")
-            assert re.search(rf"^ *def {name}\(", source, re.MULTILINE), f"{path}::{name}"
+def test_every_limit_of_a_row_names_tests_that_there_are() -> None:
+    assert 50 <= len(ROWS)
+    for row in ROWS:
+        assert row["cannot"], row
+        for limit in row["cannot"]:
+            assert limit["tests"], limit
+            for each in limit["tests"]:
+                path, *classes, name = each.split("::")
+                source = (ROOT / "tests" / path).read_text("utf-8")
+                for of in classes:
+                    # A contract, whose tests every kind of store inherits.
+                    base = re.search(rf"^class {of}\((\w+)\)", source, re.MULTILINE)
+                    assert base, each
+                    homes = (ROOT / "tests" / "support").glob("*_contract.py")
+                    texts = [home.read_text("utf-8") for home in homes]
+                    source = next(text for text in texts if f"class {base[1]}" in text)
+                assert re.search(rf"^ *def {name}\(", source, re.MULTILINE), each
+
+
+def test_the_page_has_every_limit_and_no_test() -> None:
+    page = (ROOT / "docs" / "reference" / "limits.md").read_text("utf-8")
+    said = page.lower()
+    for row in ROWS:
+        assert row["can"].lower() in said
+        assert [] == [e["limit"] for e in row["cannot"] if e["limit"].lower() not in said]
+    assert "test_" not in page
+
+
+def test_undo_has_no_option_that_lifts_a_refusal() -> None:
+    for path in ("unit/run/test_undo.py", "unit/store/test_tier_undo.py"):
+        source = (ROOT / "tests" / path).read_text("utf-8")
+        assert "def test_what_would_lose_something_is_refused(" in source
 
 
 def test_a_property_of_a_place_that_can_widen_has_a_row() -> None:
-    named = {each for names, _, _ in rows() for each in re.findall(r"`(--[\w-]+)`", names)}
+    named = {each for row in ROWS for each in row["options"]}
     asked = {f"--{each.name}" for each in PROPERTIES if each.name != AT}
     assert set() == asked - named - NARROW
 
 
 def test_every_command_of_a_row_is_one() -> None:
     known = {command for _, command in options()} | {"all that clean", "every verb", "tier"}
-    named = {each.strip() for _, commands, _ in rows() for each in commands.split(",")}
+    named = {each for row in ROWS for each in row["commands"]}
     assert set() == (named | READING) - known
 
 
 def test_every_option_of_a_row_is_one() -> None:
     known = {option for option, _ in options()} | {f"--{each.name}" for each in PROPERTIES}
-    for names, _, _ in rows():
-        for name in re.findall(r"`(--[\w/-]+)`", names):
-            assert name in known
+    for row in ROWS:
+        for each in row["options"]:
+            assert each.split(" ")[0] in known

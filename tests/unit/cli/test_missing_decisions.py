@@ -34,3 +34,14 @@ def test_a_decision_log_that_is_not_there_is_not_made(
         run = keeplast(*call.split(), "kafka://127.0.0.1:1", *more, *log)
     assert (2, False) == (run.code, nowhere.exists()), run.err
     assert "no such decision log" in run.err or "there is no such store" in run.err
+
+
+def test_a_plan_before_the_first_round_needs_none_and_makes_none(
+    keeplast: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = tmp_path / "nowhere.db"
+    log = ("--decisions", f"sqlite:///{nowhere}", "--storage", "local:/x")
+    with commanded_world(tmp_path, monkeypatch):
+        run = keeplast("plan", "kafka://127.0.0.1:1", *log, "--json")
+    assert (0, False) == (run.code, nowhere.exists()), run.err
+    assert [PARTITION.topic] == [each["topic"] for each in run.document["partitions"]]

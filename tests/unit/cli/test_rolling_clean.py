@@ -1,4 +1,4 @@
-"""The page on a rolling clean is followed as far as no broker is needed.
+"""The pages on a rolling clean and a first one are followed as far as no broker is needed.
 
 The circle itself runs with three brokers in ``tests/kafka/test_rolling_clean.py``; here the
 programs that belong to a broker do nothing, so that its other lines are held to what they say.
@@ -20,7 +20,8 @@ from keeplast.cli.main import app
 from keeplast.config.place_properties import PROPERTIES
 from tests.support.page_steps import ROOT, PageShell, Step, read_section, read_steps
 
-PAGE = ROOT / "docs" / "how-to" / "rolling-clean.md"
+PAGE_OF = {"no-metadata": "topic-policy.md", "to": "first-clean.md"}
+"""Marks that are not on the page of the circle."""
 DEPLOY = ROOT / "deploy" / "systemd"
 SAMPLE = ROOT / "src" / "keeplast" / "samples" / "broker-4.3.0"
 NOTHING = "#!/usr/bin/env bash\n"
@@ -49,7 +50,9 @@ def host(tmp_path: Path) -> PageShell:
 
 
 def steps_of(mark: str) -> list[Step]:
-    steps = read_steps(read_section(PAGE, f"{mark}:"))
+    steps = read_steps(
+        read_section(ROOT / "docs" / "how-to" / PAGE_OF.get(mark, "rolling-clean.md"), f"{mark}:")
+    )
     assert steps, mark
     return steps
 

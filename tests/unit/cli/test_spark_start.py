@@ -92,8 +92,8 @@ def test_a_broken_pyspark_is_one_line(
     run = keeplast("clean", data_dir, *POLICY, "--runner", "spark", code=2)
     assert "Traceback" not in run.err
     last = run.err.splitlines()[-1]
-    assert last.startswith("error: pyspark is there and cannot be imported; install keeplast")
-    assert last.endswith("--runner=spark error=ImportError: half of it")
+    assert last.startswith("error: pyspark is there and cannot be imported; run pip install")
+    assert last.endswith("--runner=spark error=ImportError: half of it [K511]")
 
 
 def test_a_python_program_is_told_which_extra_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

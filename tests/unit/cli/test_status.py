@@ -127,10 +127,11 @@ def test_the_document_says_everything_of_every_partition(
     by_name = {f"{p['topic']}-{p['partition']}": p for p in document["partitions"]}
     late = by_name["late-0"]
     assert {
-        "topic", "partition", "state", "reason", "log_start", "log_end", "first_dirty", "bound",
-        "clean_bytes", "cleanable_bytes", "uncleanable_bytes", "ratio", "compaction_delay_ms",
-        "deadline_ms", "leftover_bytes", "kept_until_ms", "told_from", "holds", "readers", "notes",
-        "tombstones", "markers", "set_aside", "failing", "last_round", "erased_by", "error",
+        "topic", "partition", "state", "reason", "code", "log_start", "log_end", "first_dirty",
+        "bound", "clean_bytes", "cleanable_bytes", "uncleanable_bytes", "ratio",
+        "compaction_delay_ms", "deadline_ms", "leftover_bytes", "kept_until_ms", "told_from",
+        "holds", "readers", "notes", "tombstones", "markers", "set_aside", "failing", "last_round",
+        "erased_by", "error",
     } == set(late)  # fmt: skip
     assert set(late) == set(by_name["events-0"])
     # 25 hours, of which the lag takes one; the active segment is as old, and is left first.
@@ -227,7 +228,9 @@ def test_a_log_whose_rounds_fail_is_told_and_promised_nothing(
     mark = failing(LocalFiles(), late, directory / "late-0", OSError("no room"), EPOCH_MS)
     write_set_aside(LocalFiles(), directory, {late: mark}, FAILING_NAME)
     first = keeplast("status", directory, *NOW, "--json").document["partitions"][0]
-    assert ("late", "failing", "no room") == (first["topic"], first["state"], first["reason"])
+    assert ("late", "failing", "no room [K530]") == tuple(
+        first[name] for name in ("topic", "state", "reason")
+    )
     assert (EPOCH_MS, "OSError") == (first["failing"]["since_ms"], first["failing"]["class"])
     assert 86_400_000 == first["compaction_delay_ms"]
     assert (None, True) == (first["erased_by"]["by_ms"], first["erased_by"]["is_unknown"])

@@ -308,7 +308,7 @@ def test_what_is_wrong_with_the_call_is_said_once(
 ) -> None:
     keeplast("copy", tmp_path / "data", store, "--new")
     run = keeplast("configure", store)
-    said = "error: say what to change: KEY=VALUE, or --unset KEY\n"
+    said = "error: say what to change: KEY=VALUE, or --unset KEY [K102]\n"
     assert (2, said) == (run.code, run.err)
 
 

@@ -76,7 +76,7 @@ def test_a_round_whose_only_list_is_damaged_is_named_and_not_taken_for_none(data
     document = json.loads(listed.stdout)
     assert [str(damaged)] == document["damaged"]
     assert [1] == [each["partition"] for each in document["rounds"]]
-    words = "the list of what a round has kept is damaged"
+    words = "the list of a round's kept files is damaged"
     assert words in " ".join(run("undo", data, "--list").stderr.split())
     for more in ((), ("--dry-run",)):
         done = run("undo", data, "--partition", 0, *more)

@@ -441,7 +441,7 @@ def test_a_log_of_another_topic_of_the_same_name_is_refused_and_stays(make: Make
         store.create(other, SETTINGS, topic_id="34" * 16)
     a.host.directory.rename(world.root / "a" / str(other))
     before = sorted((world.root / "a" / str(other)).iterdir())
-    with pytest.raises(RefusedError, match="another topic's of the same name"):
+    with pytest.raises(RefusedError, match="an earlier topic's of the same name"):
         LeasedHost(world.store("a"), other, world.root / "a", lease_ms=LEASE_MS)
     assert before == sorted((world.root / "a" / str(other)).iterdir())
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 
+import pyspark
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
@@ -29,6 +31,11 @@ Exception in thread "main" java.lang.OutOfMemoryError: no room
         (RuntimeError("the JVM is gone\nmore"), PRINTED, "no room"),
         (RuntimeError("the JVM is gone\nmore"), "WARNING: nothing of use", "the JVM is gone"),
         (PySparkRuntimeError("closed"), "", "closed"),
+        (
+            Py4JError("Cannot call methods on a stopped SparkContext."),
+            "",
+            f"the master takes no application; see that it is of Spark {pyspark.__version__}",
+        ),
     ],
 )
 def test_a_failed_start_is_one_line_with_the_reason(
@@ -43,3 +50,27 @@ def test_a_failed_start_is_one_line_with_the_reason(
     with pytest.raises(UnavailableError) as raised:
         runner.start_session("local[1]", None)
     assert str(raised.value).endswith(f" master=local[1] error={expected}")
+
+
+def test_a_master_that_is_down_is_named_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner, "_require_java", lambda: None)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda builder: pytest.fail("started"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        master = f"spark://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(UnavailableError, match="no Spark master answers there") as raised:
+            runner.start_session(master, None)
+    assert str(raised.value).endswith(f"master={master} error=connection refused")
+
+
+def test_of_several_masters_one_that_answers_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = object()
+    monkeypatch.setattr(runner, "_require_java", lambda: None)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda builder: started)
+    with socket.create_server(("127.0.0.1", 0)) as up, socket.socket() as down:
+        down.bind(("127.0.0.1", 0))
+        ports = down.getsockname()[1], up.getsockname()[1]
+        master = "spark://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        assert started is runner.start_session(master, None)

@@ -69,9 +69,9 @@ def test_a_topic_that_was_made_anew_and_has_grown_ends_a_stream_that_begins_agai
     make(directory, 3, OLD)
     end = latest(reader_of(directory), {"t": {"0": 0}})
     make(directory, 5, NEW)
-    with pytest.raises(InvalidError, match="deleted and made anew"):
+    with pytest.raises(InvalidError, match="deleted and made again"):
         latest(reader_of(directory), end)
-    with pytest.raises(InvalidError, match="deleted and made anew"):
+    with pytest.raises(InvalidError, match="deleted and made again"):
         reader_of(directory).partitions({"t": {"0": 0}}, end)
     accepted = latest(reader_of(directory, failOnDataLoss="false"), end)
     assert {"0": 5} == accepted["t"]

@@ -148,7 +148,7 @@ def test_a_topic_that_is_made_anew_before_a_task_reads_it_is_another(
     read, lenient = plan(directory), plan(directory, failOnDataLoss="false")
     assert list(range(END)) == read()
     make_anew(directory)
-    with pytest.raises(ConflictError, match="deleted and made anew"):
+    with pytest.raises(ConflictError, match="deleted and made again"):
         read()
     assert list(range(END)) == lenient()
 

@@ -38,7 +38,7 @@ def ask(
         case "denied":
             raise PermissionError(13, "Permission denied")
         case "stopped":
-            raise StoppedError("whoever asked has left")
+            raise StoppedError("the browser has closed the connection")
         case "wrong":
             raise ValueError("a mistake of ours")
     return log.word

@@ -204,7 +204,7 @@ def test_nothing_is_promised_while_rounds_fail(tmp_path: Path) -> None:
         for each, _ in (due, waiting)
     }
     first, second = joined(tmp_path, [due, waiting], failures=failures).partitions
-    assert (State.FAILING, "full") == (first.state, first.reason)
+    assert (State.FAILING, "full [K530]") == (first.state, first.reason)
     assert first.log is not None
     assert (7, None, True) == (
         first.log.figures.compaction_delay_ms, erased_by(first).by_ms, erased_by(first).is_unknown,

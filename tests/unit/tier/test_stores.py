@@ -11,7 +11,13 @@ import pytest
 from obstore.exceptions import GenericError, NotFoundError
 
 from keeplast.errors import InvalidError, UnavailableError
-from keeplast.tier.objects.object_store import ObjectTree, fill
+from keeplast.tier.objects import stores
+from keeplast.tier.objects.object_store import (
+    ObjectTree,
+    StoreAction,
+    fill,
+    names_credentials,
+)
 from keeplast.tier.objects.stores import (
     check_directory,
     is_forbidden,
@@ -208,3 +214,83 @@ def test_a_bucket_that_is_gone_is_not_an_object_that_is(
 def test_what_a_store_says_is_one_line() -> None:
     said = "<Code>Nope</Code>\n  <Message>It is not.\nRequestId:7\nTime:now</Message>"
     assert "Nope: It is not." == reason_of(Exception(said))
+
+
+CREDENTIALS = "AWS_", "GOOGLE_", "AZURE_"
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A host that is no instance of a cloud, and a user without credentials."""
+    for name in os.environ:
+        if name.startswith(CREDENTIALS):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(stores, "_has_metadata", lambda: False)
+
+
+@pytest.mark.usefixtures("nobody")
+@pytest.mark.parametrize(
+    ("url", "options", "source"),
+    [
+        ("s3://b/p", {}, "AWS_ACCESS_KEY_ID"),
+        ("gs://b/p", {}, "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("az://c/p", {"account_name": "a"}, "AZURE_STORAGE_ACCOUNT_KEY"),
+    ],
+)
+def test_without_credentials_it_says_at_once_where_they_were_looked_for(
+    url: str, options: dict[str, str], source: str
+) -> None:
+    tree = open_tree(url, options)
+    with pytest.raises(UnavailableError) as raised:
+        tree.children("")
+    assert str(raised.value).startswith("no credentials were found in ")
+    assert source in str(raised.value)
+    assert "the instance's metadata" in str(raised.value)
+    assert not is_forbidden(raised.value)
+
+
+@pytest.mark.usefixtures("nobody")
+@pytest.mark.parametrize(
+    ("url", "options", "variable"),
+    [
+        ("s3://b", {"access_key_id": "a"}, None), ("s3://b", {}, "AWS_ACCESS_KEY_ID"),
+        ("s3://b", {"skip_signature": "true"}, None), ("s3://b", {}, "AWS_ROLE_SESSION_TOKEN"),
+        ("gs://b", {"service_account": "/f"}, None), ("az://c", {}, "AZURE_STORAGE_SAS_TOKEN"),
+        ("az://c", {"account_name": "a", "use_azure_cli": "true"}, None),
+    ],
+)  # fmt: skip
+def test_whatever_may_be_credentials_is_left_to_the_library(
+    url: str, options: dict[str, str], variable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if variable is not None:
+        assert not names_credentials(url, options)
+        monkeypatch.setenv(variable, "x")
+    assert names_credentials(url, options)
+
+
+@pytest.mark.usefixtures("nobody")
+def test_gclouds_own_file_counts(tmp_path: Path) -> None:
+    assert not names_credentials("gs://b", {})
+    (tmp_path / ".config" / "gcloud").mkdir(parents=True)
+    (tmp_path / ".config" / "gcloud" / "application_default_credentials.json").write_text("{}")
+    assert names_credentials("gs://b", {})
+    assert not names_credentials("s3://b", {})
+
+
+def test_what_the_metadata_of_an_instance_refuses_is_no_refusal_of_the_store() -> None:
+    tree = open_tree("s3://b", {"access_key_id": "a", "secret_access_key": "b"})
+    said = GenericError("Error performing PUT http://169.254.169.254/latest/api/token: 403")
+    with (
+        pytest.raises(UnavailableError, match=r"^no credentials were found in ") as raised,
+        tree._translated("k", StoreAction.READ),
+    ):
+        raise said
+    assert "169.254" not in str(raised.value)
+    assert not is_forbidden(raised.value)
+
+
+@pytest.mark.usefixtures("nobody")
+def test_azure_without_an_account_asks_for_its_name() -> None:
+    with pytest.raises(InvalidError, match="AZURE_STORAGE_ACCOUNT_NAME"):
+        open_tree("az://c/p")

@@ -63,6 +63,8 @@ def test_a_small_module_that_one_other_imports_is_found(tmp_path: Path) -> None:
             "tests/test_x.py": "def test():\n    assert 1\n",
             "docs/a.md": "two words\n",
             "docs/b/c.md": "one\n",
+            "docs/reference/d.md": f"# D\n{house.MADE}x.py -->\n",
+            "docs/contributing/e.md": "three more words\n",
         },
     )
     figures = house.static_figures(tmp_path)
@@ -71,7 +73,8 @@ def test_a_small_module_that_one_other_imports_is_found(tmp_path: Path) -> None:
     assert ["keeplast.b", "keeplast.e"] == found
     assert {
         "src_statements": 63, "tests_statements": 2, "modules": 6, "functions": 1,
-        "largest_module_lines": 60, "median_module_lines": 2, "small_modules": 2, "docs_words": 3,
+        "largest_module_lines": 60, "median_module_lines": 2, "small_modules": 2, "docs_words": 13,
+        "user_words": 3,
     } == figures  # fmt: skip
 
 
@@ -168,7 +171,7 @@ def test_a_weight_of_a_file_that_is_not_run_is_an_error(tmp_path: Path) -> None:
 
 def test_every_limit_has_its_figure_and_holds() -> None:
     limits = house.read_budgets(house.BUDGETS.read_text("utf-8"), "limits")
-    figures = house.weight_figures(ROOT)
+    figures = {**house.weight_figures(ROOT), "user_words": house.user_words(ROOT)}
     assert set(figures) == set(limits)
     assert [] == house.find_past_limits(figures, limits)
 

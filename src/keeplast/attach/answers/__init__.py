@@ -1,1 +1,1 @@
-"""What is told of attached partitions, and held for people: status, fates, keys, dates."""
+"""Answers about attached partitions, and what is held for people: status, fates, keys, dates."""

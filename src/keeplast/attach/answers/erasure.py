@@ -1,12 +1,12 @@
-"""Where keys that must go are in a live cluster's remote tier: in what is served, and beside it.
+"""Finds keys that must go in a live cluster's remote tier, in served segments and all others.
 
-The rule that a reader must not break: **every segment that lies there is searched whole, or told**.
-What brokers serve is the log; all else that was copied, or made, lies beside it: segments whose
-place others have taken, ends that another one lies over, what is below the log's start. The objects
-are listed last, behind the search: what is there at that moment and was not searched is searched as
-soon as it is announced, or is a problem, unless it begins where the search ended, since that was
-written later. What is written behind that moment counts no more: a round writes what was searched,
-and brokers what is newer. Nothing is held, nothing is written.
+The rule that a reader must not break: **every segment that lies there is searched whole, or
+reported**. The served segments are the log. The other copies and outputs are: replaced segments,
+ends that another segment lies over, and segments below the log's start. The objects are listed
+last, after the search. An object that is listed and was not searched is searched as soon as it is
+announced; otherwise it is a problem. The exception is an object that begins where the search ended:
+it was written later. Later writes do not count: a round writes from searched segments, and brokers
+write newer records. Nothing is held, nothing is written.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.workspace import Workspace
 
 WRITING_SECONDS_MAX = 60.0
-"""How long is waited for who writes a segment while the objects are listed."""
+"""How long the search waits for the writer of a segment while the objects are listed."""
 LOOK_SECONDS = 1.0
 COPY_BEGUN = "its copy was begun and has not ended: ask again when it has"
 UNKNOWN_OBJECTS = (
@@ -108,7 +108,7 @@ def search_attached(
 ) -> AttachedTraces:
     """Search all that was announced of a partition, and say what becomes of it.
 
-    What else lies there is for :func:`search_listed`, which asks the cluster: tasks do not.
+    Other objects there are for :func:`search_listed`, which asks the cluster: tasks do not.
     ConflictError when what brokers serve is gone meanwhile; CorruptError when it cannot be read.
     """
     found: list[BesideLog] = []
@@ -156,9 +156,9 @@ def search_listed(
     """List the objects, and search those that ``traces`` have not; return what was found, and in
     how many segments.
 
-    What somebody is writing at that moment is searched when it is whole: ``look`` asks cluster and
-    decision log again, for :data:`WRITING_SECONDS_MAX` at most. What is not searched then, and what
-    nobody has announced, is told.
+    An object that is still being written is searched when it is whole: ``look`` asks cluster and
+    decision log again, for :data:`WRITING_SECONDS_MAX` at most. Objects that are not searched then,
+    or that nothing announced, are reported.
     """
     found: list[BesideLog] = []
     searched, count = set(traces.searched), 0
@@ -202,7 +202,7 @@ def _is_begun(segment: RemoteLogSegment) -> bool:
 def _is_written(
     place: SegmentPlace, seen: TierLook, begun: Mapping[SegmentPlace, RemoteLogSegment], now_ms: int
 ) -> bool:
-    """Say whether somebody may be writing a segment now: a round of ours, or a broker."""
+    """Say whether a round of ours, or a broker, may be writing a segment now."""
     copy = begun.get(place)
     if copy is None:
         return place[0] in seen.own_ids
@@ -238,7 +238,7 @@ def _search_served(
 ) -> tuple[PartitionSearch, dict[bytes, KeyExplanation]]:
     """Search the segments that brokers serve, whole; ``beside`` gets keys that they do not read.
 
-    What is known of the keys in the log rests on what brokers read alone.
+    The facts of the keys in the log rest on what brokers read alone.
     """
     rankings, files = rankings_of(looked.topic, None), looked.files
     whole = [
@@ -254,7 +254,7 @@ def _search_served(
     )
     again: Iterable[KeyRecord] = ()
     if physical and not _is_read_whole(effective):
-        # How a transaction ended only the markers tell that brokers read.
+        # Only the markers that brokers read show how a transaction ended.
         again = find_records_of_keys(looked.segments, keys, rankings, files, workspace, progressed)
     elif physical:
         ranges = {each.files.base_offset: each for each in looked.segments}

@@ -1,9 +1,9 @@
 """What there is of one key in a live cluster's remote tier: what brokers serve, and what is hidden.
 
-To the search the served segments are one log, each up to where the next one serves; what a round
-may do with it says the survey that a round begins with. Segments that brokers serve no more have
-their records until they are collected. The rule: **nothing is held, nothing is written**, and what
-was not searched is said.
+To the search the served segments are one log, each up to where the next one serves. The survey that
+a round begins with shows what a round may do with it. Segments that brokers serve no more keep
+their records until they are collected. The rule: **nothing is held, nothing is written**, and the
+answer names every segment that was not searched.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class RemoteLog:
     """A partition as cluster and decision log have it; offsets of ``ends`` are the whole log's.
 
     ``cleaned_to`` is the first offset that is not clean. ``removal`` is what dates of tombstones
-    are made of, None where nobody asks for those.
+    are made of, None where no caller asks for those.
     """
 
     partition: TopicPartition
@@ -129,9 +129,9 @@ def explain_attached(
 ) -> AttachedExplanation:
     """Explain a key in what brokers serve of a partition, and find it in what they hide.
 
-    ``grace_ms`` is how long whoever collects lets replaced segments lie. Segments whose filters say
-    that the key is not in them are not read; ``filter_key`` None asks none. ``planned`` hears of
-    the bytes that will be read then, ``progressed`` of those that were. Errors as for
+    ``grace_ms`` is how long collection leaves replaced segments in place. Segments whose filters
+    say that the key is not in them are not read; ``filter_key`` None asks none. ``planned`` hears
+    of the bytes that will be read then, ``progressed`` of those that were. Errors as for
     :func:`~keeplast.inspect.explain.explain_key`; ConflictError when a served segment is gone
     meanwhile.
     """
@@ -139,7 +139,8 @@ def explain_attached(
     if looked_at is None:
         raise RefusedError(
             "nothing of the partition is in the remote tier: its records are on the brokers "
-            f"alone. partition={log.partition}"
+            f"alone. partition={log.partition}",
+            code="K407",
         )
     effective, looked = looked_at
     with served_there(log.partition):
@@ -258,7 +259,8 @@ def served_there(partition: TopicPartition) -> Iterator[None]:
     except FileNotFoundError as error:
         raise ConflictError(
             "an object of a segment that brokers serve is missing; ask again, and if it stays so, "
-            f"keeplast verify. partition={partition} object={error.filename}"
+            f"keeplast verify. partition={partition} object={error.filename}",
+            code="K412",
         ) from error
 
 
@@ -322,7 +324,8 @@ def _files_of(layout: RemoteLayout, segments: Sequence[RemoteLogSegment]) -> Att
             raise RefusedError(
                 "brokers serve two segments that begin at the same offset, each in part; see "
                 f"keeplast status. partition={each.id.partition.topic}-"
-                f"{each.id.partition.partition} offset={each.start_offset}"
+                f"{each.id.partition.partition} offset={each.start_offset}",
+                code="K411",
             )
         starts[each.start_offset] = each
     sources = tuple(source_of(starts[start]) for start in sorted(starts))
@@ -330,7 +333,7 @@ def _files_of(layout: RemoteLayout, segments: Sequence[RemoteLogSegment]) -> Att
 
 
 def _listed(files: AttachedFiles) -> Mapping[int, SegmentFiles]:
-    """Return the segments by start offset, without the active one that stands behind them."""
+    """Return the segments by start offset, without the active one at their end."""
     *closed, _active = list_partition(files.path, files).segments
     return {each.base_offset: each for each in closed}
 
@@ -338,7 +341,7 @@ def _listed(files: AttachedFiles) -> Mapping[int, SegmentFiles]:
 def _summaries(
     effective: EffectiveLog, sources: Sources, interval: int, end: int
 ) -> tuple[SegmentSummary, ...]:
-    """Return what rounds may take now or later, and the empty active segment behind it."""
+    """Return what rounds may take now or later, and the empty active segment above it."""
     later = [source_of(each) for each in effective.segments if each.start_offset >= sources.end]
     later.sort(key=lambda each: each.start_offset)
     closed = [summary_of(each, interval) for each in (*sources.segments, *later)]
@@ -348,7 +351,7 @@ def _summaries(
 def collected_times(
     decisions: Sequence[SwapDecision], grace_ms: int
 ) -> dict[RemoteLogSegmentId, int]:
-    """Return from when on replaced segments may be collected; not of what nobody published."""
+    """Return from when on replaced segments may be collected; unpublished swaps have no time."""
     return {
         source.id: each.published_ms + max(grace_ms, each.keep_ms)
         for each in decisions

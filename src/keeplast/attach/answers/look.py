@@ -1,10 +1,11 @@
 """Says whether an attached partition is worth a round, from announcements alone.
 
-What a look decides on is what a round's survey decides on, but for transactions, which only the
-objects tell: a round that then finds nothing to do says so. Of the objects two things are read, and
-remembered, because they never change: the newest segment's leader epochs, and the first timestamps
-of dirty segments where ``max.compaction.lag.ms`` asks for them. And what tells of transaction
-indexes that lack an abort, within bounds: :mod:`keeplast.attach.rounds.missing_aborts`.
+A look decides on what a round's survey decides on, except for transactions: only the objects show
+those. A round that then finds nothing to do says so. A look reads two things of the objects, and
+remembers them, because they never change. They are the newest segment's leader epochs, and the
+first timestamps of dirty segments where ``max.compaction.lag.ms`` asks for them. Within bounds it
+also reads what shows that transaction indexes lack an abort:
+:mod:`keeplast.attach.rounds.missing_aborts`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from keeplast.model.partition import INT64_MAX, SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 
 LINEAGES_MAX = 10_000
-"""Partitions of which the newest segment's epochs are remembered."""
+"""Most partitions whose newest segment's epochs are remembered."""
 TIMESTAMPS_MAX = 1_000_000
 
 
@@ -69,8 +70,8 @@ class AttachedOutlook:
     ``sources`` are what a round would take, not measured, ``decision`` why one is worth it, or not.
     ``cleaned_to`` is the first offset that is not clean. ``fingerprint`` changes when there is
     something else to decide on. ``is_mendable`` says that brokers serve nothing somewhere, and will
-    when they are told once more what is whole: see :meth:`.Publisher.mend`. ``missing_aborts`` are
-    those that the indexes lack which brokers serve, whether a round may take them yet or not.
+    when another announcement says what is whole: see :meth:`.Publisher.mend`. ``missing_aborts``
+    are those that the indexes lack which brokers serve, whether a round may take them yet or not.
     """
 
     sources: Sources
@@ -90,8 +91,8 @@ class AttachedOutlook:
 class AttachedLooks:
     """Looks at partitions of one remote tier, and remembers of segments what never changes.
 
-    Without a layout no object is read: leader epochs are those that were announced, and nobody
-    knows since when ``max.compaction.lag.ms`` counts, or what transaction indexes lack.
+    Without a layout no object is read. Leader epochs are then those that were announced. It is then
+    unknown since when ``max.compaction.lag.ms`` counts, and what transaction indexes lack.
     """
 
     def __init__(self, layout: RemoteLayout | None) -> None:
@@ -197,7 +198,7 @@ class AttachedLooks:
 
 
 def _behind(sources: Sources) -> SegmentSummary:
-    """Return the empty active segment behind the sources, as a round has it."""
+    """Return the empty active segment above the sources, as a round has it."""
     newest = sources.segments[-1].newest
     return SegmentSummary(sources.end, 0, newest.event_timestamp_ms, -1, 0, 0)
 

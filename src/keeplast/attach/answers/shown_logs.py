@@ -1,20 +1,19 @@
-"""Attached partitions as one data directory that is only read, and from where on states are told.
+"""Attached partitions as one data directory that is only read, and their holds.
 
-What brokers serve of a partition is one log, each segment up to where the next one serves. What is
-with the brokers alone, behind the remote tier's end, is not in it, and that is said. The rules:
+What brokers serve of a partition is one log, each segment up to where the next one serves. Records
+that only the brokers have, above the remote tier's end, are not in it, and that is said. The rules:
 
 1. **A hole is an error**: a state without some records is no state.
-2. Raw segments lose nothing. What swaps took, the decision log says, of each the end of its round;
-   where it does not know of a compacted segment that brokers serve, or where a round was to end,
-   as of one by an earlier version, only the end of the remote tier can be told.
-3. What a new leader has copied over an output does not give back what was removed in front of it.
+2. Raw segments lose nothing. For each swap the decision log says where its round ended. It may not
+   know a compacted segment that brokers serve, or the end of its round, as for one by an earlier
+   version. Then only the state as of the remote tier's end can be read.
+3. A new leader's copy over an output does not give back the records removed below it.
 
-Holds of attached topics, and of tiered ones that may be attached later.
-
-Where a hold has to be is told by the log in the remote tier, which is read as a directory is, or,
-as of now, by the brokers: what is decided there ends. The rule: **what was found counts only when
-nothing was decided since**, by the row that the hold is added behind. Nothing is claimed, nobody is
-fenced, and a topic is not attached by being held.
+Attached topics have holds, and tiered ones that may be attached later. The point of a hold comes
+from the log in the remote tier, which is read as a directory is. Or, as of now, it comes from the
+brokers: the decided part ends there. The rule: **a finding counts only when nothing was decided
+since**. The row that the hold is added after shows that. A hold claims nothing, fences nothing, and
+attaches no topic.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from keeplast.attach.held.metadata_view import (
@@ -78,10 +78,10 @@ from keeplast.tier.state.attached import Attached, AttachedName
 def told_from(
     cache: PartitionCache, log: DecisionLog | None, known: Attached | None, *, log_start: int
 ) -> int:
-    """Return the offset as of which, and of every later one, a state can be told.
+    """Return the first offset with a readable state as of it; each later one has such a state too.
 
-    As far as the decision ``log`` says, whose row of the partition is ``known``; None is nothing.
-    At most the end of what brokers serve.
+    This is as far as the decision ``log`` says, with ``known`` as its row of the partition; None is
+    nothing. It is at most the end of what brokers serve.
     """
     served = [each.segment for each in cache.served()]
     end = max((each.end_offset + 1 for each in served), default=log_start)
@@ -106,7 +106,7 @@ def shown_log(
 ) -> ShownLog:
     """Return what brokers serve of a partition as a reader's directory has it: it may be nothing.
 
-    ``ends`` are the whole log's, read behind the metadata topic. RefusedError for what cannot be
+    ``ends`` are the whole log's, read after the metadata topic. RefusedError for what cannot be
     read as one log: holes, and segments that lie across where another one serves; ConflictError
     when an object is missing.
     """
@@ -119,7 +119,8 @@ def shown_log(
     except FileNotFoundError as error:
         raise ConflictError(
             "an object of a segment that brokers serve is missing; ask again, and if it stays so, "
-            f"keeplast verify. partition={name} object={error.filename}"
+            f"keeplast verify. partition={name} object={error.filename}",
+            code="K412",
         ) from error
     end = sources[-1].end_offset + 1 if sources else ends.start
     behind = ""
@@ -148,7 +149,7 @@ def find_shown_logs(
     wants: Callable[[TopicPartition], bool],
     where: str,
 ) -> LogDirectoryRecipe:
-    """Return the topics of ``facts`` as a directory, with the logs that somebody ``wants``.
+    """Return the topics of ``facts`` as a directory, with the logs that the caller ``wants``.
 
     ``known`` is the fold of the metadata topic, ``where`` says in messages what is read. Errors as
     for :func:`shown_log`.
@@ -183,7 +184,9 @@ def find_shown_topics(
     tiered, and where the metadata topic is not what brokers would accept.
     """
     if facts.metadata_topic is None:
-        raise RefusedError("the cluster has no remote tier: nothing was ever copied to one")
+        raise RefusedError(
+            "the cluster has no remote tier: nothing was ever copied to one", code="K407"
+        )
     folded = fold_known(cluster, facts, facts.metadata_topic, log, progressed)
     folded.require_sound()
     for topic in facts.topics:
@@ -197,18 +200,27 @@ def decision_log_at(
 ) -> Iterator[DecisionLog | None]:
     """Open a decision log, None without a URL; InvalidError for one that is missing.
 
-    With ``makes`` a missing one is made.
+    With ``makes`` a missing one is made. A caller that ``only_looks`` as well has one of its own
+    until then, empty as the one that a round would make.
     """
     if store is None:
         yield None
         return
     if is_missing(store) and not makes:
-        raise InvalidError(f"there is no such decision log. store={shown_url(store)}")
-    log = DecisionLog(open_database(store, only_looks=only_looks), clock)
-    try:
-        yield log
-    finally:
-        log.close()
+        raise InvalidError(
+            "there is no such decision log: the first keeplast clean or run makes it. Correct "
+            "decisions, or name only kafka://HOST:PORT to see what brokers serve. "
+            f"decisions={shown_url(store)}",
+            code="K408",
+        )
+    imagines = only_looks and is_missing(store)
+    with TemporaryDirectory(prefix="keeplast-plan-") as scratch:
+        url = f"sqlite:///{scratch}/decisions.db" if imagines else store
+        log = DecisionLog(open_database(url, only_looks=only_looks and not imagines), clock)
+        try:
+            yield log
+        finally:
+            log.close()
 
 
 def reading_notes(found: LogDirectoryRecipe, *, has_log: bool) -> Iterator[str]:
@@ -225,26 +237,23 @@ def reading_notes(found: LogDirectoryRecipe, *, has_log: bool) -> Iterator[str]:
 
 @contextlib.contextmanager
 def naming_segments(logs: LogDirectoryRecipe) -> Iterator[None]:
-    """Let errors of who reads ``logs`` name segments, and not files that nobody else can see."""
+    """Let errors of a reader of ``logs`` name segments, and not files that only it can see."""
     try:
         yield
     except CorruptError as error:
         path = None if error.path is None else _named(logs, f"path={error.path}")[5:]
         if path == error.path:
             raise
-        raise CorruptError(
-            error.problem, path=path, position=error.position, expected=error.expected,
-            found=error.found,
-        ) from error  # fmt: skip
+        raise error.placed(path=path) from error
     except CompactionError as error:
         text = _named(logs, str(error))
         if text == str(error):
             raise
-        raise type(error)(text) from error
+        raise type(error)(text, code=error.code) from error
 
 
 def _named(logs: LogDirectoryRecipe, text: str) -> str:
-    """Return ``text`` with what stands behind the paths of ``logs`` in their place."""
+    """Return ``text`` with the names of segments in place of the paths of ``logs``."""
     sources = {
         (str(each.partition), source.start_offset): source
         for each in logs.logs
@@ -266,7 +275,7 @@ def _named(logs: LogDirectoryRecipe, text: str) -> str:
 
 
 def _require_tiered(topic: TopicFacts, known: ClusterCache) -> None:
-    """Raise RefusedError for a topic of which nobody will ever find anything in the remote tier."""
+    """Raise RefusedError for a topic that will never have anything in the remote tier."""
     names = [name_of(topic, number) for number in range(topic.partition_count)]
     was_copied = any(
         known.partitions[each].segment_count for each in names if each in known.partitions
@@ -274,19 +283,23 @@ def _require_tiered(topic: TopicFacts, known: ClusterCache) -> None:
     if not topic.is_tiered and not was_copied:
         raise RefusedError(
             "the topic is not tiered: brokers alone have it, and its state is in their data "
-            f"directories; export one of those. topic={topic.name}"
+            f"directories; export one of those. topic={topic.name}",
+            code="K410",
         )
 
 
 def _sources_of(
     layout: RemoteLayout, partition: TopicPartition, effective: EffectiveLog
 ) -> tuple[Source, ...]:
-    """Return the ranges as files; those of which each lies over the end of the last are one."""
+    """Return the ranges as files; ranges that each lie over the end of the one before are one
+    file.
+    """
     if effective.holes:
         first, last = effective.holes[0]
         raise RefusedError(
-            f"nothing in the remote tier serves offsets {first} to {last}, so that no state can be "
-            f"told; see keeplast status. partition={partition}"
+            f"nothing in the remote tier serves offsets {first} to {last}, so that there is no "
+            f"state to give; see keeplast status. partition={partition}",
+            code="K152",
         )
     found: list[Source] = []
     parts: list[RemoteLogSegment] = []
@@ -296,8 +309,9 @@ def _sources_of(
         if (number and each.start != each.segment.start_offset) or (is_cut and is_last):
             raise RefusedError(
                 "brokers serve a part of a segment that another one lies over, so that no state "
-                f"can be told from here; see keeplast status. partition={partition} "
-                f"offset={each.start}"
+                f"can be given from here; see keeplast status. partition={partition} "
+                f"offset={each.start}",
+                code="K152",
             )
         parts.append(each.segment)
         if not is_cut:
@@ -309,14 +323,15 @@ def _sources_of(
     )
     if len(measured.segments) < len(found):
         raise RefusedError(
-            "a batch lies on both sides of where the next segment serves, so that no state can be "
-            f"told from here. partition={partition} offset={measured.end}"
+            "a batch lies on both sides of where the next segment serves, so that no state can "
+            f"be given from here. partition={partition} offset={measured.end}",
+            code="K152",
         )
     return measured.segments
 
 
 LOOKS_MAX = 3
-"""How often logs are looked at anew because rounds went on meanwhile."""
+"""How often logs are looked at again because rounds went on meanwhile."""
 
 
 class HeldCluster(LiveCluster, Protocol):
@@ -350,9 +365,9 @@ class AttachedHolds:
         """Keep rounds of every host from passing ``point``, for ``max_age_ms`` from now; all or
         none.
 
-        InvalidError for a name, age or offset that cannot be, and for a point behind what the
-        remote tier has. RefusedError for a topic that may not be attached, or that another decision
-        log compacts, where the state as of the point cannot be told any more, and where the name is
+        InvalidError for an impossible name, age or offset, and for a point above the remote tier's
+        end. RefusedError for a topic that may not be attached, or that another decision log
+        compacts. Also where the state as of the point can no longer be read, and where the name is
         taken. ConflictError when rounds go on for every look.
         """
         check_hold(name, point, max_age_ms, len(chosen))
@@ -372,7 +387,8 @@ class AttachedHolds:
         view.require_continued()
         self._require_ours(view, known)
         number = name.partition.partition
-        # In this order: what is open at the end begins at or behind what was decided before.
+        # In this order: a transaction that is open at the end begins at or above the decided
+        # offsets.
         stable = self._cluster.read_stable_ends(view.topic)[number]
         end = self._cluster.read_ranges(view.topic)[number].end
         if point.is_now and end <= stable:
@@ -388,9 +404,10 @@ class AttachedHolds:
         owner = OwnerObject(self._layout, view.name, self._log.store_id()).read()
         if owner is not None and owner.epoch > (0 if known is None else known.epoch):
             raise RefusedError(
-                "the owner object says a later epoch than the decision log: the log is an older "
-                "one, and whoever has the newest would not know of the hold. Use that. "
-                f"partition={view.name} epoch={owner.epoch}"
+                "the owner object says a later epoch than the decision log. The log is an older "
+                f"one; use the newest, which must know of the hold. partition={view.name} "
+                f"epoch={owner.epoch}",
+                code="K415",
             )
 
     def _find_kept(
@@ -398,7 +415,7 @@ class AttachedHolds:
     ) -> KeptPoint:
         """Return how states are kept, by what rounds may reach of the log.
 
-        What is in flight at a point behind that begins at or behind what is decided in it.
+        A transaction in flight at a later point begins at or above the part decided in it.
         """
         at, log_start = view.name.partition, view.log.start
         partition = TopicPartition(at.topic, at.partition)

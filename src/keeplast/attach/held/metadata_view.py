@@ -1,15 +1,15 @@
 """What a live cluster says at one moment of one partition, and whether it may be acted upon.
 
 The rule: **a view is read to the partition's end under one leader epoch**, and of a metadata topic
-that goes on from what was seen before. One that is shorter, was created again, or has another
-record where one was seen, is another topic: restored, cloned, or cut by an unclean leader. Where an
-earlier fold was kept and fits, only what is new is read, and what is asked for besides.
+that goes on from what was seen before. A topic is another one when it is shorter, was created
+again, or has another record where one was seen. It was then restored, cloned, or cut by an unclean
+leader. Where an earlier fold was kept and fits, only new records are read, and those that are asked
+for.
 
-Folds of a cluster's metadata topic that were made before: the newest here, each in a store.
-
-The rule: **what is kept was read from a topic that was accepted**, and is told to nobody as true:
-whoever goes on from it compares the topic with its point first. When it lies, that is said once
-by :meth:`KeptFolds.refute`, and the next fold that is kept takes its place.
+A kept fold is the newest here, each in a store. The second rule: **a kept fold was read from a
+topic that was accepted**, and no caller takes it as true. A caller that goes on from it first
+compares the topic with its point. When a fold is wrong, :meth:`KeptFolds.refute` says so once, and
+the next kept fold takes its place.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ from keeplast.tier.state.attached import AttachedName, MetadataPoint, epoch_of_m
 WRITTEN_RECORDS_MIN = 500
 """So few records are read again in no time."""
 RECORDS_A_SEGMENT = 4
-"""To read a record takes longer than to write a segment, of which a fold has all each time."""
+"""To read a record takes longer than to write a segment, and a fold writes all of its segments each
+time.
+"""
 
 
 class KeptFolds:
@@ -69,7 +71,7 @@ class KeptFolds:
     def find(self, cluster_id: str, partition: int) -> FoldCheckpoint | None:
         """Return what was kept of a partition of the metadata topic, whichever that topic was.
 
-        What is damaged, or was kept by other rules, is as if there were none.
+        A fold that is damaged, or was kept by other rules, counts as absent.
         """
         known = self._newest
         if known is not None and _key(known) == (cluster_id, partition):
@@ -141,7 +143,7 @@ GAP_MAX = 5_000
 class AttachTerms:
     """What keeplast is asked to do with a topic, and how the cluster is called in remedies.
 
-    What is decided on these terms keeps its sources for ``keep_sources_ms`` at least.
+    A swap that is decided on these terms keeps its sources for ``keep_sources_ms`` at least.
     """
 
     policy: frozenset[str] = frozenset({"compact"})
@@ -161,8 +163,9 @@ class MetadataView:
     folded: FoldedMetadata
     name: AttachedName
     log: OffsetRange = field(default_factory=lambda: OffsetRange(0, 0))
-    """What the log's leader has, read behind the metadata: brokers move the log start first, and
-    then say what goes. The other way round that would look like a hole."""
+    """The range of the log's leader, read after the metadata: brokers move the log start first, and
+    then say what goes. The other way round that would look like a hole.
+    """
     digest: str = ""
     record_epoch: int = -1
     is_continued: bool = True
@@ -215,7 +218,8 @@ class MetadataView:
                 "was restored, cloned or cut. Nothing is decided or deleted until somebody has "
                 "looked, and says keeplast repair --accept-metadata. Where brokers were cut "
                 "off just now, an older leader may have answered: try again first. "
-                f"partition={self.metadata_partition} end={self.end.offset}"
+                f"partition={self.metadata_partition} end={self.end.offset}",
+                code="K413",
             )
 
     def require_own(
@@ -223,8 +227,8 @@ class MetadataView:
     ) -> None:
         """Raise RefusedError for a segment with a compactor's mark that is not among ``known``.
 
-        ``epoch`` is the newest of the decision log; of ``undecided`` ids it knows that they were
-        given out and no decision that has them, so that none may be live.
+        ``epoch`` is the newest of the decision log. The log knows of ``undecided`` ids that they
+        were given out, and has no decision with them: none of them may be live.
         """
         ids = set(known)
         marked = [each for each in self.cache.segments if is_compactors(each)]
@@ -237,7 +241,8 @@ class MetadataView:
                     "another one works here, or this log is an older one. Use the one that "
                     "has it (--decisions), or its newest backup; if that is lost, keeplast repair "
                     f"--rebuild. partition={self.name} segment={encode_id(each.id.segment_id)} "
-                    f"mark={each.broker_id}"
+                    f"mark={each.broker_id}",
+                    code="K415",
                 )
 
 
@@ -249,12 +254,12 @@ def look(
     batches: Sequence[Batch] = (),
     kept: KeptFolds | None = None,
 ) -> MetadataView:
-    """Look anew; ``batches`` are looked for, and ``kept`` folds are gone on from where they fit.
+    """Look again; ``batches`` are looked for, and ``kept`` folds are gone on from where they fit.
 
     RefusedError when a rule of :mod:`keeplast.cluster.check` refuses, the cluster or the topic is
-    another one, or the metadata topic cannot be followed. A kept fold from which the metadata topic
-    does not go on tells, as ``seen`` does, that it is another one; who has seen none yet is told
-    nothing by it.
+    another one, or the metadata topic cannot be followed. A kept fold shows, as ``seen`` does, that
+    the metadata topic is another one when it does not go on from there. For a caller without
+    ``seen`` the fold shows nothing.
     """
     for left in reversed(range(LOOKS_MAX)):
         view = _begin(cluster, name, terms, seen)
@@ -286,7 +291,8 @@ def look_further(cluster: LiveCluster, view: MetadataView, batches: Sequence[Bat
     if found.offset < start or found.leader_epoch < view.end.leader_epoch:
         raise UnavailableError(
             f"a leader of {METADATA_TOPIC} has less than the one before; look again. "
-            f"partition={view.metadata_partition} end={found.offset} before={start}"
+            f"partition={view.metadata_partition} end={found.offset} before={start}",
+            code="K413",
         )
     view.end = found
     _read(cluster, view, [OffsetRange(start, found.offset)], None, batches)
@@ -306,15 +312,17 @@ def _begin(
     for each in findings:
         if each.severity is Severity.REFUSES:
             raise RefusedError(
-                f"{each.words}; see keeplast place check. rule={each.rule} partition={name}"
+                f"{each.words}; see keeplast place check. rule={each.rule} partition={name}",
+                code="K416",
             )
     if metadata is None:
-        raise RefusedError(f"there is no {METADATA_TOPIC} any more. partition={name}")
+        raise RefusedError(f"there is no {METADATA_TOPIC} any more. partition={name}", code="K417")
     if facts.cluster_id != name.cluster_id or topic.topic_id != name.partition.topic_id:
         raise RefusedError(
             "the topic is another one of the same name: it was deleted and created again, or the "
             f"address is another cluster's. partition={name} cluster_id={facts.cluster_id} "
-            f"topic_id={encode_id(topic.topic_id)}"
+            f"topic_id={encode_id(topic.topic_id)}",
+            code="K418",
         )
     is_same = seen is not None and seen.topic_id == metadata.topic_id
     if seen is not None and is_same and seen.partition_count != metadata.partition_count:
@@ -322,7 +330,8 @@ def _begin(
             f"partitions were added to {METADATA_TOPIC}: brokers go on by the count that they were "
             "configured with, and it is not known here which of them they read. "
             "--accept-metadata does not help: restore the topic. "
-            f"partition_count={metadata.partition_count} before={seen.partition_count}"
+            f"partition_count={metadata.partition_count} before={seen.partition_count}",
+            code="K414",
         )
     at = metadata_partition(topic.topic_id, name.partition.partition, metadata.partition_count)
     view = MetadataView(
@@ -345,7 +354,7 @@ def _go_on(
 ) -> bool:  # fmt: skip
     """Fold on from ``base``; False when the metadata topic does not go on from there.
 
-    Behind a topic that goes on, a batch lies where it was found, or at its floor or later.
+    In a topic that goes on, a batch lies where it was found, or at its floor or later.
     """
     point = base.point
     if not point.may_lead_to(view.name.cluster_id, view.metadata_topic, view.end):
@@ -361,7 +370,7 @@ def _go_on(
         return False
     floors = [each.floor_offset for each in batches if view.find(each) is None]
     if min(floors, default=start) < start:
-        # Not where it was found before: published once more, by somebody who told nobody.
+        # Not where it was found before: another process published it once more, without a row.
         left = [OffsetRange(min(floors), start)]
         return _read(cluster, view, left, None, batches, base)
     return True
@@ -424,5 +433,6 @@ def _require_leader(cluster: LiveCluster, view: MetadataView) -> None:
         raise ConflictError(
             f"the leader of {METADATA_TOPIC} changed while it was read; look again. "
             f"partition={view.metadata_partition} epoch={view.end.leader_epoch} "
-            f"now={after.leader_epoch}"
+            f"now={after.leader_epoch}",
+            code="K419",
         )

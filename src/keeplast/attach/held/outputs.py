@@ -1,16 +1,15 @@
-"""What a round writes in a remote tier: the ids and the descriptions of segments that are to be.
+"""What a round writes in a remote tier: ids and descriptions of its segments, and their filters.
 
-The rule: **an id is used once**. It follows from the attempt that wrote the segment, whose name is
-random, so whoever publishes knows it wherever the attempt ran; brokers keep what they know by id,
-some of it for ever. What became of an attempt is told by an own object of the layout, in the form
-of the announcement that brokers will read.
+The rule: **an id is used once**. The id follows from the attempt that wrote the segment, whose name
+is random. So the publisher knows it wherever the attempt ran. Brokers keep facts by id, some of
+them for good. An own object of the layout records an attempt's result, in the form of the
+announcement that brokers will read.
 
-The filters of a partition's segments, as keeplast's own objects beside them.
-
-The rule: **a filter is only a cache**: a segment without one is read. It is written when its
-segment is read or written, by whoever holds the partition, and bound to the segment by its id, its
-size and the decision log's key. It goes when its segment is collected or taken back, and with the
-partition; of segments that brokers removed it goes when the next round begins.
+The filters of a partition's segments are keeplast's own objects next to them. The second rule: **a
+filter is only a cache**: a segment without one is read. The partition's holder writes it when it
+reads or writes the segment. The segment's id, its size and the decision log's key bind the filter
+to the segment. It goes when its segment is collected or taken back, and with the partition. Filters
+of segments that brokers removed go when the next round begins.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ from keeplast.rewrite.task import StagedGroup
 BEGUN = b"begun"
 """What an own object holds while its output is written."""
 SWEPT = b"swept"
-"""What it holds when its output was removed by whoever took the partition over."""
+"""Its content after the partition's next holder removed its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputMark:
-    """Whose announcements a round's are, and of which time: no broker's, and seen to be ours."""
+    """The announcer and the time of a round's announcements: no broker's, and seen to be ours."""
 
     broker_id: int
     announced_ms: int
@@ -69,12 +68,12 @@ def staged_id(partition: TopicIdPartition, staged: StagedGroup) -> RemoteLogSegm
 
 
 def work_folder(partition: TopicIdPartition) -> str:
-    """Return where the own objects are that tell what a partition's rounds have begun."""
+    """Return the folder of the own objects that list what a partition's rounds have begun."""
     return f"work/{encode_id(partition.topic_id)}-{partition.partition}"
 
 
 def filter_folder(partition: TopicIdPartition) -> str:
-    """Return where the own objects are that tell which keys a partition's segments hold."""
+    """Return the folder of the own objects that list which keys a partition's segments hold."""
     return f"filters/{encode_id(partition.topic_id)}-{partition.partition}"
 
 
@@ -84,7 +83,7 @@ def filter_name(name: RemoteLogSegmentId) -> str:
 
 
 def work_name(name: RemoteLogSegmentId) -> str:
-    """Return the name of the own object that tells of an output that nobody has announced yet."""
+    """Return the name of the own object of an output that is not announced yet."""
     return f"{work_folder(name.partition)}/{encode_id(name.segment_id)}"
 
 
@@ -112,9 +111,9 @@ def describe_output(
 class OutputFacts:
     """What an announcement says of a log's content, found out while the log is written.
 
-    ``max_timestamp_ms`` is that of batches with records alone, -1 without any: a batch that is kept
-    empty keeps its own, and a broker that looks for a time would look there in vain (I-4).
-    :meth:`has_marker` says which transactions' markers are in the log.
+    ``max_timestamp_ms`` is that of batches with records alone, -1 without any. A batch that is kept
+    empty keeps its own timestamp, and a broker that looks for a time would look there in vain
+    (I-4). :meth:`has_marker` says which transactions' markers are in the log.
     """
 
     def __init__(self) -> None:
@@ -148,7 +147,7 @@ class OutputFacts:
         if self._length:
             raise CorruptError(
                 "what was staged ends inside a batch", position=self.size_bytes - self._length,
-                expected=0, found=self._length,
+                expected=0, found=self._length, code="K437",
             )  # fmt: skip
         self._data, self._table = np.empty(0, np.uint8), self._table[:0]
 
@@ -178,7 +177,7 @@ class OutputFacts:
                 raise CorruptError(
                     "what was staged is no batch",
                     position=self.size_bytes - len(part) + consumed,
-                    expected="a batch", found=f"code {code}",
+                    expected="a batch", found=f"code {code}", code="K437",
                 )  # fmt: skip
             if not consumed:
                 break
@@ -218,7 +217,8 @@ def sweep_filters(
 ) -> int:
     """Remove the filters of all segments but those with the ids ``known``; return how many.
 
-    Whoever held the partition when it looked may: what somebody else has made since is made again.
+    The caller held the partition when it looked. A filter that another process has made since is
+    made again.
     """
     kept = {filter_name(RemoteLogSegmentId(partition, each)) for each in known}
     gone = filter_names(layout, partition) - kept

@@ -1,9 +1,9 @@
 """The owner object: which decision log, at which epoch, may change a partition's remote tier.
 
 The rule: **it is looked at before each decision and each deletion**, and its owner alone replaces
-it. Two decision logs share no fence but this object; so a store that would let two create it, or
-both replace it, is found out by trying, and refused. An object that says a later epoch than the
-decision log means that the log is an older one: restored, or of a clone.
+it. Two decision logs share no fence but this object. So a trial finds a store that would let two
+create it, or both replace it, and such a store is refused. An object that says a later epoch than
+the decision log means that the log is an older one: restored, or of a clone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Owner:
 
     @property
     def is_sound(self) -> bool:
-        """Say whether each value is of its kind; they may have come from anybody."""
+        """Say whether each value is of its kind; their writer is unknown."""
         texts = (self.cluster_id, self.topic, self.topic_id, self.store_id)
         return (
             all(type(each) is str and each.isascii() and each.isprintable() for each in texts)
@@ -64,11 +64,11 @@ class OwnerObject:
         )
 
     def probe(self) -> None:
-        """Raise RefusedError when the store writes where it should not: it fences nobody."""
+        """Raise RefusedError when the store writes where it should not: it fences no process."""
         self._layout.check_conditions()
 
     def read(self) -> Owner | None:
-        """Return who owns the partition, None for nobody.
+        """Return the partition's owner, None without one.
 
         RefusedError when another decision log does, CorruptError for an object that is damaged.
         """
@@ -78,25 +78,30 @@ class OwnerObject:
         owner = self._decode(data)
         if owner.store_id != self._store_id:
             raise RefusedError(
-                "another decision log owns the partition; use it (--decisions), or have it "
-                "given up there (keeplast detach). If it is lost: keeplast repair --rebuild. "
+                "another decision log owns the partition; use it (--decisions), or give it up "
+                "there with detach. If it is lost: keeplast repair --rebuild. "
                 f"partition={self._name} object={self.key} owner={owner.store_id} "
-                f"ours={self._store_id}"
+                f"ours={self._store_id}",
+                code="K422",
             )
         return owner
 
     def find(self) -> Owner | None:
-        """Return who owns the partition, whichever decision log that is; None for nobody."""
+        """Return the partition's owner, of any decision log; None without one."""
         data = self._layout.read_own(self.key)
         return None if data is None else self._decode(data)
 
     def take(self, epoch: int) -> None:
-        """Own the partition at ``epoch``; FencedError or ConflictError when somebody is ahead."""
+        """Own the partition at ``epoch``; FencedError or ConflictError when another process is
+        ahead.
+        """
         self._put(self.read(), epoch)
 
     def take_from(self, known: Owner | None, epoch: int) -> None:
-        """Own the partition instead of ``known``, another decision log's or nobody's; errors as
-        :meth:`take`. Whoever works by that log finds himself fenced at his next look."""
+        """Own the partition instead of ``known``: another decision log's, or None without an owner.
+
+        Errors as :meth:`take`. A process that works by that log is fenced at its next look.
+        """
         self._put(known, epoch)
 
     def _put(self, known: Owner | None, epoch: int) -> None:
@@ -106,12 +111,15 @@ class OwnerObject:
         elif known.epoch >= epoch:
             raise FencedError(
                 f"a later epoch owns the partition; stop. partition={self._name} epoch={epoch} "
-                f"current={known.epoch}"
+                f"current={known.epoch}",
+                code="K424",
             )
         else:
             taken = self._layout.replace_own(self.key, mine.to_bytes(), known.to_bytes())
         if not taken:
-            raise ConflictError(f"another process took the owner object. object={self.key}")
+            raise ConflictError(
+                f"another process took the owner object. object={self.key}", code="K422"
+            )
 
     def check(self, epoch: int) -> None:
         """Raise FencedError unless the object says ``epoch``; RefusedError when it is gone."""
@@ -119,16 +127,18 @@ class OwnerObject:
         if known is None:
             raise RefusedError(
                 "the owner object is gone: it was removed, or the partition was given up. Nothing "
-                f"is decided or deleted. partition={self._name} object={self.key}"
+                f"is decided or deleted. partition={self._name} object={self.key}",
+                code="K423",
             )
         if known.epoch != epoch:
             raise FencedError(
                 f"another epoch owns the partition; stop. partition={self._name} epoch={epoch} "
-                f"current={known.epoch}"
+                f"current={known.epoch}",
+                code="K424",
             )
 
     def give_up(self, epoch: int) -> None:
-        """Remove the object of ``epoch``: nobody owns the partition."""
+        """Remove the object of ``epoch``: the partition has no owner then."""
         self.check(epoch)
         self._layout.delete_own(self.key)
 
@@ -151,7 +161,8 @@ class OwnerObject:
         if version != VERSION:
             raise RefusedError(
                 f"an owner object of another version; use the keeplast that wrote it. "
-                f"object={self.key} version={version!r:.60}"
+                f"object={self.key} version={version!r:.60}",
+                code="K425",
             )
         try:
             owner = Owner(**found)
@@ -161,7 +172,9 @@ class OwnerObject:
             raise self._damaged()
         mine = self._at(owner.epoch)
         if replace(owner, store_id=self._store_id) != mine:
-            raise CorruptError("the owner object of another partition", path=self.key, found=owner)
+            raise CorruptError(
+                "the owner object of another partition", path=self.key, found=owner, code="K425"
+            )
         return owner
 
     def _damaged(self) -> CorruptError:
@@ -169,4 +182,5 @@ class OwnerObject:
             "not an owner object: keeplast did not write it so. When no keeplast is at work on the "
             "partition, remove it; the next command takes the partition again",
             path=self.key,
+            code="K425",
         )

@@ -1,10 +1,10 @@
 """One attached partition in the hands of this process: announced, decided, published, discarded.
 
 The rule: **nothing is published that was not decided, and nothing is decided that is not complete,
-read back and still fits what brokers serve**. From the decision on, whoever comes publishes it, and
-always the same bytes. A batch of which it is not known whether it arrived is looked for, and sent
-again only when it is not there; brokers drop what they have passed already. Source: tiering.md
-section 8.2; attach.md section 2.
+read back and still fits what brokers serve**. From the decision on, the next holder publishes it,
+and always the same bytes. A batch may have arrived or not: then the publisher looks for it, and
+sends it again only when it is not there. Brokers drop what they have passed already. Source:
+tiering.md section 8.2; attach.md section 2.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from keeplast.errors import (
     InvariantError,
     RefusedError,
     StoppedError,
+    invariant,
 )
 from keeplast.format.identifier import encode_id, metadata_partition
 from keeplast.format.remote_log_metadata import (
@@ -116,7 +117,7 @@ class Publisher:
         self._anchor = anchor_of(self.log.facts, line) or self._anchor
 
     def mark_collected(self, decision: Decision) -> None:
-        """Write down that a decision's sources are gone, and the line that told of it."""
+        """Write down that a decision's sources are gone, and the line that announced it."""
         self.log.mark_collected(self.held, decision, self._anchor)
 
     def close(self) -> None:
@@ -135,7 +136,7 @@ class Publisher:
     def look(
         self, batches: Sequence[Batch] = (), *, accepts_metadata: bool = False
     ) -> MetadataView:
-        """Read the cluster anew, and check everything that a decision or a deletion rests on.
+        """Read the cluster again, and check everything that a decision or a deletion rests on.
 
         RefusedError when a setting, the metadata topic or a foreign mark stands in the way.
         ``accepts_metadata`` goes on with a metadata topic that is not the one that was seen.
@@ -151,7 +152,9 @@ class Publisher:
         return view
 
     def accept(self, view: MetadataView) -> None:
-        """Take the metadata topic of ``view`` for the right one, because somebody has said so."""
+        """Take the metadata topic of ``view`` for the right one, because an operator has said
+        so.
+        """
         self.log.accept_seen(self.held, view.point)
         self.folds.refute(self.name.cluster_id, view.metadata_partition)
         keep(self.folds, view)
@@ -164,7 +167,7 @@ class Publisher:
         self.log.register(self.held, ids)
 
     def announce(self, segment: RemoteLogSegment) -> RemoteLogSegment:
-        """Announce a registered segment, once; return it as the cluster was told of it.
+        """Announce a registered segment, once; return it as it was announced to the cluster.
 
         ConflictError when it is not known whether it was: the id is abandoned then, take another.
         """
@@ -175,7 +178,9 @@ class Publisher:
         facts = self.cluster.read_facts([self.name.partition.topic])
         metadata = facts.metadata_topic
         if metadata is None or facts.topics[0].topic_id != self.name.partition.topic_id:
-            raise RefusedError(f"the topic or its metadata is gone. partition={self.name}")
+            raise RefusedError(
+                f"the topic or its metadata is gone. partition={self.name}", code="K420"
+            )
         now_ms = self.log.clock.now_ms()
         announced = [announcement(each, self.epoch, now_ms) for each in segments]
         for each in announced:
@@ -191,7 +196,8 @@ class Publisher:
             if any(seen.find(each.id) is None for each in announced):
                 raise ConflictError(
                     "it is not known whether segments were announced; they are abandoned, and "
-                    f"others are made. partition={self.name} floor_offset={floor.offset}"
+                    f"others are made. partition={self.name} floor_offset={floor.offset}",
+                    code="K426",
                 ) from unknown
         return announced
 
@@ -204,8 +210,10 @@ class Publisher:
         CommitUnknownError when it is decided and it is not known whether it was published: the
         next claim repairs that.
         """
-        if swap.partition != self.name.partition:
-            raise InvariantError(f"a swap of another partition. partition={swap.partition}")
+        invariant(
+            swap.partition == self.name.partition,
+            f"a swap of another partition. partition={swap.partition}",
+        )
         view = self.look()
         decision = Decision(
             id=os.urandom(16).hex(), name=self.name, epoch=self.epoch,
@@ -227,7 +235,8 @@ class Publisher:
         require_decidable(
             view.cache, swap, batch.events, view.log.start, now_ms=decision.decided_ms
         )
-        # What no batch holds could be decided and never published: nobody would come past it.
+        # An event that no batch holds could be decided and never published: no process would get
+        # past it.
         encode_batch(view.metadata_topic, view.metadata_partition, batch.events)
         self.owner.check(self.epoch)
         self.log.decide(self.held, decision, swap.cleaned_for, self._anchor)
@@ -256,11 +265,12 @@ class Publisher:
             return self._audited(decision, view, found)
         raise CommitUnknownError(
             "a decision is not published; the next claim goes on with it. "
-            f"partition={self.name} id={decision.id} error={unknown}"
+            f"partition={self.name} id={decision.id} error={unknown}",
+            code="K426",
         )
 
     def discard(self, segments: Sequence[OwnSegment]) -> None:
-        """Take back ids of which nothing was decided: announcement, objects, all.
+        """Take back ids without a decision: announcement, objects, all.
 
         InvariantError when brokers serve one: then it was decided, whatever is known here.
         """
@@ -287,7 +297,8 @@ class Publisher:
             if own.segment_id in decided:
                 raise ConflictError(
                     "a segment that was decided is not taken back; repair publishes it. "
-                    f"segment={encode_id(own.segment_id)}"
+                    f"segment={encode_id(own.segment_id)}",
+                    code="K426",
                 )
         places = [self._place_of(each) for each in segments]
         by_state: dict[RemoteLogSegmentState, list[RemoteLogSegment]] = {}
@@ -295,11 +306,11 @@ class Publisher:
             known = view.cache.find(each.id)
             if known is not None:
                 by_state.setdefault(known.state, []).append(known)
-        if by_state.get(RemoteLogSegmentState.COPY_SEGMENT_FINISHED):
-            raise InvariantError(
-                f"a segment of which nothing was decided is live. partition={self.name} "
-                f"segments={by_state[RemoteLogSegmentState.COPY_SEGMENT_FINISHED]}"
-            )
+        live = by_state.get(RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+        invariant(
+            not live,
+            f"a segment without a decision is live. partition={self.name} segments={live}",
+        )
         begun = by_state.get(RemoteLogSegmentState.COPY_SEGMENT_STARTED, [])
         self.send(view, begun, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
         for each in places:
@@ -332,6 +343,7 @@ class Publisher:
                 f"decided; see keeplast repair. partition={self.name} id={decision.id}",
                 expected="outputs served, sources on their way out",
                 found=[encode_id(each.id.segment_id) for each in standing.live_sources],
+                code="K428",
             )
         cleaned_to = decision.cleaned_to
         overlaid = overlaid_from(view.cache, decision.outputs, view.log.start)
@@ -356,10 +368,13 @@ class Publisher:
     def _reread(self) -> Attached:
         found = self.log.find(self.name)
         if found is None:
-            raise InvariantError(f"an attached partition is gone. partition={self.name}")
+            raise InvariantError(
+                f"an attached partition is gone. partition={self.name}", code="K901"
+            )
         if found.paused_ms is not None:
             raise StoppedError(
-                f"the partition is paused; keeplast pause --resume goes on. partition={self.name}"
+                f"the partition is paused; keeplast pause --resume goes on. partition={self.name}",
+                code="K421",
             )
         return found
 
@@ -374,12 +389,12 @@ def claim(
 ) -> Publisher:  # fmt: skip
     """Hold a partition at an epoch that was never used; the first claim attaches it.
 
-    ``folds`` are those of ``log``, for several partitions; without them they are read anew.
+    ``folds`` are those of ``log``, for several partitions; without them they are read again.
 
-    RefusedError when it may not be attached, another decision log owns it, another process that
-    may still run holds it (unless ``takes_over``), the decision log is an older one, or the storage
-    is not the brokers'.
-    ConflictError when somebody else was faster. What was left undone is :func:`.repair`'s.
+    RefusedError when it may not be attached, another decision log owns it, the decision log is an
+    older one, or the storage is not the brokers'. Also when another process that may still run
+    holds it, unless ``takes_over``. ConflictError when another process was faster. :func:`.repair`
+    ends what was left undone.
     """
     name = AttachedName(cluster_id, partition)
     owner = OwnerObject(layout, name, log.store_id())
@@ -400,14 +415,16 @@ def claim(
         if newer is not None and newer.epoch >= held_by.epoch:
             raise ConflictError(
                 "another process took the partition over first. "
-                f"partition={name} epoch={newer.epoch}"
+                f"partition={name} epoch={newer.epoch}",
+                code="K422",
             )
         raise RefusedError(
             "the owner object says a later epoch than the decision log: the log is an older one, "
             "restored or of a clone. Use the newest; if that is lost, keeplast repair "
-            f"--rebuild. partition={name} epoch={held_by.epoch}"
+            f"--rebuild. partition={name} epoch={held_by.epoch}",
+            code="K415",
         )
-    # One that was held and never claimed is nobody's either.
+    # A partition that was held and never claimed has no owner either.
     is_new = known is None or known.epoch == 0
     if known is None:
         known = log.attach(name, view.point, cleaned_to=view.log.start)
@@ -432,10 +449,10 @@ def claim(
 def require_stored(cluster: LiveCluster, layout: RemoteLayout, view: MetadataView) -> None:
     """Raise RefusedError when the newest segment that brokers serve is not in the storage.
 
-    Where no owner object lies, or an old one as in a copy, nothing else tells that the storage is
-    the brokers': in another one an owner object would fence nobody, and what a round writes there
-    no broker would find. Of a partition of which nothing is remote nobody can say.
-    ConflictError when brokers serve that segment no more.
+    Where no owner object lies, or an old one as in a copy, nothing else shows that the storage is
+    the brokers'. In another storage an owner object would fence no process, and no broker would
+    find a round's outputs. A partition without remote segments shows nothing. ConflictError when
+    brokers serve that segment no more.
     """
     served = view.cache.served_segments().values()
     newest = max(served, key=lambda each: each.start_offset, default=None)
@@ -447,15 +464,16 @@ def require_stored(cluster: LiveCluster, layout: RemoteLayout, view: MetadataVie
         look_further(cluster, view, ())
         if newest.id not in {each.id for each in view.cache.served_segments().values()}:
             raise ConflictError(
-                f"brokers have removed the newest segment meanwhile. partition={view.name}"
+                f"brokers have removed the newest segment meanwhile. partition={view.name}",
+                code="K429",
             ) from error
         raise RefusedError(
-            f"{not_stored(error)} partition={view.name}; {NOT_STORED_REMEDY}"
+            f"{not_stored(error)} partition={view.name}; {NOT_STORED_REMEDY}", code="K435"
         ) from error
 
 
 def note_unknown_rounds(log: DecisionLog, held: Attached, cache: PartitionCache) -> None:
-    """Write down how far rounds may have gone of which nobody knows it any more.
+    """Write down how far rounds may have gone that are no longer known.
 
     Those of an earlier version, and of a decision log that was lost: to the end of what is there.
     """
@@ -482,7 +500,7 @@ def known_ids(log: DecisionLog, known: Attached) -> set[bytes]:
 def require_own(view: MetadataView, log: DecisionLog) -> None:
     """Raise RefusedError when ``view`` shows what a decision log should know, and does not.
 
-    All of the log is read behind the view: who publishes has written down before.
+    All of the log is read after the view: a publisher has written down before.
     """
     known = log.find(view.name)
     if known is None:
@@ -502,12 +520,13 @@ def require_free(log: DecisionLog, known: Attached) -> None:
     if not is_free(log, known):
         raise RefusedError(
             "another process works on the partition, or did not give it back; stop it, or take "
-            f"over (--take-over). partition={known.name} {known.holder}"
+            f"over (--take-over). partition={known.name} {known.holder}",
+            code="K422",
         )
 
 
 def is_free(log: DecisionLog, known: Attached) -> bool:
-    """Say whether nobody who may still run, but this process, holds a partition."""
+    """Say whether no process that may still run, but this one, holds a partition."""
     holder = known.holder
     if holder is None or known.held_since_ms is None or log.holder.knows_over(holder):
         return True

@@ -55,12 +55,15 @@ class StoredSegment:
             yield from self._windows(buffers)
         except FileNotFoundError as error:
             raise CorruptError(
-                "an object of a remote segment is missing", path=str(error.filename or self._path)
+                "an object of a remote segment is missing",
+                path=str(error.filename or self._path),
+                code="K412",
             ) from error
 
     def headers(self, buffers: WindowBuffers) -> Iterator[Window]:
-        """Yield all batches, whose checksums nobody has looked at; CorruptError for a log that
-        cannot be followed, FileNotFoundError when it is gone."""
+        """Yield all batches with unchecked checksums; CorruptError for a log that cannot be
+        followed, FileNotFoundError when it is gone.
+        """
         log = _StoredLog(self._layout.open(self.segment))
         yield from read_windows(log, self._path, buffers, checks_crc=False)
 
@@ -73,6 +76,7 @@ class StoredSegment:
             CorruptError(
                 f"an index of a remote segment lies: {each.problem}",
                 path=f"{self._path}{each.kind}", expected=each.expected, found=each.found,
+                code="K437",
             )
             for each in self._indexes.problems
         ]  # fmt: skip
@@ -83,12 +87,14 @@ class StoredSegment:
         if reader.log_bytes != segment.size_bytes:
             raise CorruptError(
                 "a remote log has not the size that was announced", path=str(path), position=0,
-                expected=segment.size_bytes, found=reader.log_bytes,
+                expected=segment.size_bytes, found=reader.log_bytes, code="K437",
             )  # fmt: skip
         files = {kind: reader.read_auxiliary(kind) for kind in AuxiliaryFile}
         for kind in ALWAYS_THERE:
             if files[kind] is None:
-                raise CorruptError("a file of a remote segment is missing", path=f"{path}.{kind}")
+                raise CorruptError(
+                    "a file of a remote segment is missing", path=f"{path}.{kind}", code="K412"
+                )
         self._indexes = IndexCheck(
             offset_index.decode(files[AuxiliaryFile.OFFSET_INDEX] or b""),
             time_index.decode(files[AuxiliaryFile.TIME_INDEX] or b""),
@@ -108,7 +114,7 @@ class StoredSegment:
                     raise CorruptError(
                         "offsets of a remote log do not ascend", path=str(path),
                         position=window.position + int(row[t.POSITION]), expected=expected,
-                        found=int(row[t.BASE_OFFSET]),
+                        found=int(row[t.BASE_OFFSET]), code="K437",
                     )  # fmt: skip
                 expected = int(row[t.LAST_OFFSET]) + 1
             yield window
@@ -120,7 +126,7 @@ class StoredSegment:
                 "a remote log ends at another offset than was announced: consumers would stop "
                 "there",
                 path=str(path), position=segment.size_bytes, expected=segment.end_offset,
-                found=expected - 1,
+                found=expected - 1, code="K437",
             )  # fmt: skip
 
 

@@ -1,10 +1,10 @@
-"""The words of outputs that nobody has announced: own objects that say what a round has begun.
+"""The words of outputs that are not announced: own objects that say what a round has begun.
 
-Whoever takes a partition over cannot stop a process that it has overtaken from writing, only from
-announcing. The rule: **a word outlives the objects that it tells of by longer than anybody writes
-on**. What is swept keeps its word, marked, so that who wrote it finds that it was overtaken, and
-so that what it writes behind that is found by the next sweep. Only where nobody will sweep any
-more, behind a detach and of a topic that is gone, words go before.
+A process that takes a partition over cannot stop an overtaken process from writing, only from
+announcing. The rule: **a word outlives its objects by longer than any process writes on**. A swept
+output keeps its word, marked, so that its writer finds that it was overtaken. The next sweep finds
+what the writer writes after that. Words go earlier only where no sweep will follow: after a detach,
+and of a topic that is gone.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ CHECKED_EVERY = 100
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Own objects that tell of an output of which nothing is there: of a process that ended before.
+    """Own objects whose output has nothing there: of a process that ended before.
 
-    ``due`` may go, ``waiting`` are so young that somebody may still write.
+    ``due`` may go, ``waiting`` are so young that their writer may still write.
     """
 
     due: tuple[FoundOwn, ...] = ()
@@ -42,7 +42,7 @@ NO_WORDS = Words()
 def words_of_nothing(
     known: Attached, begun: Iterable[FoundOwn], there: Collection[bytes], latest_ms: int
 ) -> Words:
-    """Return of ``begun`` what is about nothing; ``there`` was listed behind it.
+    """Return those of ``begun`` whose output is not there; ``there`` was listed later.
 
     Those that were written up to ``latest_ms``, inclusive, are due.
     """
@@ -55,7 +55,7 @@ def words_of_nothing(
 
 
 def remove_words(layout: RemoteLayout, words: Words, check: Callable[[], None]) -> None:
-    """Remove the words that are due; ``check`` raises where somebody else has the partition."""
+    """Remove the words that are due; ``check`` raises where another process has the partition."""
     for number, each in enumerate(words.due):
         if number % CHECKED_EVERY == 0:
             check()
@@ -63,7 +63,7 @@ def remove_words(layout: RemoteLayout, words: Words, check: Callable[[], None]) 
 
 
 def words_of_live(publisher: Publisher, *, removes: bool) -> Words:
-    """Return the words, of a partition that is there, of which nothing is there (any more).
+    """Return the words, of a partition that is there, whose outputs are not (any more).
 
     With ``removes`` those that are due are removed, as by every round: :data:`KEPT_MS` after they
     were written or marked.
@@ -80,9 +80,9 @@ def words_of_live(publisher: Publisher, *, removes: bool) -> Words:
 def sweep_outputs(publisher: Publisher) -> MetadataView:
     """Look at the cluster; remove what an earlier round wrote and never announced.
 
-    There is word of it, and the cluster knows no such id. It is looked for before the cluster is:
-    what a broker uploads was announced before it is there. What a fenced round still writes it
-    cannot announce any more, and the word that stays tells of it.
+    Such an output has a word, and the cluster knows no such id. The outputs are listed before the
+    cluster is looked at: a broker announces an upload before it is there. A fenced round can no
+    longer announce what it still writes, and the word that stays names it.
     """
     layout, partition = publisher.layout, publisher.name.partition
     begun = list(layout.list_own(work_folder(partition)))
@@ -95,14 +95,14 @@ def sweep_outputs(publisher: Publisher) -> MetadataView:
         name = RemoteLogSegmentId(partition, found.segment_id)
         if found.segment_id in own or view.cache.find(name) is not None:
             continue
-        # What nobody has word of, another cluster's perhaps, costs no request.
+        # An output without a word, another cluster's perhaps, costs no request.
         word = layout.read_own(work_name(name)) if work_name(name) in told else None
         if word is None:
             continue
         publisher.owner.check(publisher.epoch)
-        # First: who wrote it completes nothing from here on. Where the word has just changed, its
-        # writer is at work; the next sweep finds it. One that was marked is marked anew: somebody
-        # has written on, and may for as long again.
+        # First: its writer completes nothing from here on. Where the word has just changed, its
+        # writer is at work; the next sweep finds it. A marked word is marked again: its writer has
+        # written on, and may for as long again.
         if layout.replace_own(work_name(name), SWEPT, word):
             layout.delete_found(partition, found)
     _remove_due(publisher, _words_of(publisher, begun, there, view))
@@ -112,8 +112,8 @@ def sweep_outputs(publisher: Publisher) -> MetadataView:
 def clear_outputs(publisher: Publisher) -> None:
     """Remove, before a partition is detached, what was begun and never announced, word and all.
 
-    Nobody sweeps behind that. Who was overtaken, and still writes, finds the word gone and takes
-    back what it wrote.
+    No sweep follows. An overtaken process that still writes finds the word gone and takes back what
+    it wrote.
     """
     sweep_outputs(publisher)
     found = words_of_live(publisher, removes=False)

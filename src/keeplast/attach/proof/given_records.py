@@ -1,9 +1,9 @@
 """What consumers are given of a log, held against the batches that lie in the remote tier.
 
 Both isolation levels at once, record by record: offset, key, value, timestamp, headers. The rule:
-**how a transaction ended is told by its marker, and by nothing else**: what a read-committed
-consumer was given and not given of it is counted until the marker comes. So memory is one record of
-each consumer, and the producers with an open transaction. Answers to ``CompletedFetch``.
+**only its marker shows how a transaction ended**. What a read-committed consumer was given and not
+given of it is counted until the marker comes. So memory is one record of each consumer, and the
+producers with an open transaction. Answers to ``CompletedFetch``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Told:
         self._is_local = False
 
     def add(self, problem: str, offset: int, key: bytes | None = None) -> None:
-        """Tell of a record that is missing, or another one."""
+        """Report a record that is missing, or another one."""
         if _holds(self._doubtful, offset):
             self.findings.cannot_judge(
                 "some offsets lie in two segments, and readers may be given either"
@@ -42,7 +42,7 @@ class _Told:
         self.findings.add(problem, offset=offset, key=key)
 
     def add_more(self, problem: str, offset: int, key: bytes | None) -> None:
-        """Tell of a record that is given and is not in the objects.
+        """Report a record that is given and is not in the objects.
 
         Brokers serve what they still have locally, and that is not compacted.
         """
@@ -78,7 +78,7 @@ class _Consumer:
             self._told.findings.cannot_judge("after that a consumer was given nothing to compare")
 
     def take(self, offset: int) -> ConsumedRecord | None:
-        """Return the record at ``offset``, None when it is not given; tell of those before."""
+        """Return the record at ``offset``, None when it is not given; report those before."""
         self.pass_to(offset - 1, is_told=True)
         found = self._head
         if found is None or found.offset != offset:
@@ -87,7 +87,7 @@ class _Consumer:
         return found
 
     def pass_to(self, last: int, *, is_told: bool) -> None:
-        """Leave records up to ``last``, inclusive, behind."""
+        """Pass the records up to ``last``, inclusive."""
         while self._head is not None and self._head.offset <= last:
             if is_told:
                 self._told.add_more(
@@ -146,7 +146,7 @@ class GivenRecords:
         )
 
     def add(self, batch: Batch, first: int, last: int) -> None:
-        """Compare a batch of the objects, of which offsets ``[first, last]`` are read.
+        """Compare offsets ``[first, last]`` of a batch of the objects.
 
         CorruptError when its records cannot be read.
         """

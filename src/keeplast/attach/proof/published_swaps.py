@@ -1,19 +1,16 @@
-"""Whether the swaps of a live partition were right: what was removed had to go, and swaps stand.
+"""Whether the swaps of a live partition were right: removed records had to go, and swaps stand.
 
-Whether what was removed from a live partition had to go: sources beside what is served instead.
+Until they are collected, sources of published swaps lie in the remote tier, and are read again next
+to what is served instead. The served records of their offsets are an ordered sub-sequence of
+theirs, field by field; of each key the record that ranks last is served. A tombstone or a marker
+may be gone when it was due: its horizon had passed, and a swap that removes such things reached so
+far. In a compactor's outputs without a later copy over them, no key comes twice. The rule:
+**nothing of the cleaner decides here**. An external sort on a fingerprint of its own brings keys
+together, so that memory does not grow with the log.
 
-Until they are collected, sources of published swaps lie in the remote tier, and are read again.
-What is served of their offsets is an ordered sub-sequence of theirs, field by field; of each key
-the record that ranks last is served. A tombstone or a marker may be gone when it was due: its
-horizon had passed, and a swap that removes such things reached so far. And in what a compactor
-wrote, and nothing came over, no key comes twice. The rule: **nothing of the cleaner decides here**:
-keys are brought together by an external sort on a fingerprint of its own, so that memory does not
-grow with the log.
-
-Whether the swaps that a decision log has published still stand, and what they left behind.
-
-The rule: **only what was published is held against the brokers' fold**. An output that a later swap
-took the place of, or that the log's start has passed, is nobody's loss.
+Whether published swaps still stand, and what they left, has a rule too: **only published swaps are
+held against the brokers' fold**. An output that a later swap replaced, or that the log's start has
+passed, is no loss.
 """
 
 from __future__ import annotations
@@ -70,7 +67,7 @@ class CleanGround:
     """What is judged; ranges ascend and do not overlap.
 
     ``covered`` are the offsets of the sources that are read again, ``compacted`` those that are
-    clean. Below ``log_start`` nothing needs to be there; ``end`` is behind all that is served.
+    clean. Below ``log_start`` nothing needs to be there; ``end`` is above all that is served.
     Tombstones and markers below ``expires_below`` were due when their horizon is ``expired_ms`` or
     earlier.
     """
@@ -112,7 +109,7 @@ class KeyLaw:
         self._has_gaps = False
 
     def add(self, part: VerifiedPart, first: int, last: int) -> None:
-        """Compare a part of what is served, of which offsets ``[first, last]`` are read."""
+        """Compare offsets ``[first, last]`` of a part of what is served."""
         committed = self._committed(part, first, last)
         is_clean = _inside(part.offsets[committed], self._ground.compacted)
         self._clean.add(_rows(part, committed[is_clean], ON_RIGHT))
@@ -133,7 +130,7 @@ class KeyLaw:
             for offset in offsets[found[differs]].tolist():
                 self._removed.add("a record is not what it was in its source", offset=offset)
         if self._is_broken:
-            return  # Nobody knows what the sources had.
+            return  # The sources' records are unknown.
         for offset in offsets[~is_known & _inside(offsets, self._ground.covered)].tolist():
             self._removed.add("no source had such a record", offset=offset)
 
@@ -217,7 +214,7 @@ class KeyLaw:
         return self._part
 
     def _tell_markers(self, source: VerifiedPart, missing: Offsets) -> None:
-        """Tell of control records that are not served, and were not due."""
+        """Report control records that are not served, and were not due."""
         is_control = source.table[source.batch_of[missing], t.ATTRIBUTES] & t.CONTROL != 0
         gone = missing[is_control]
         horizons = _horizons(source)[source.batch_of[gone]]
@@ -279,7 +276,7 @@ def check_swaps(
     own_ids: Collection[bytes],
     log_start: int,
 ) -> None:
-    """Tell of what brokers serve otherwise than was published, and of who else works here."""
+    """Report what brokers serve otherwise than was published, and other compactors here."""
     for each in cache.segments:
         if not is_compactors(each):
             continue
@@ -321,9 +318,9 @@ def sources_left(
 ) -> list[EffectiveRange]:
     """Return what still lies there of the oldest sources; ranges ascend and do not overlap.
 
-    A source that another listed swap has written has sources of its own for the same offsets. Of
-    sources that lay over one another nobody knows any more which of them was served where: that
-    is a reason in ``findings``.
+    A source that another listed swap has written has sources of its own for the same offsets. Where
+    sources lay over one another, it is no longer known which of them was served where: that is a
+    reason in ``findings``.
     """
     waiting = [each for each in decisions if each.state is DecisionState.PUBLISHED]
     written = {output.id for each in waiting for output in each.outputs}

@@ -1,8 +1,8 @@
 """``verify`` of a live cluster: an independent judgement of a partition that is compacted there.
 
-Consumers read it through brokers, in both isolation levels; and every segment that the brokers'
-fold names is read from its objects, since a broker's caches hide an object that is missing. Both
-are compared record by record, and with what the decision log says. The rule: **nothing is written
+Consumers read it through brokers, in both isolation levels. Every segment that the brokers' fold
+names is read from its objects too, since a broker's caches hide an object that is missing. Both are
+compared record by record, and with what the decision log says. The rule: **nothing is written
 anywhere, and nothing of the cleaner decides here**. What is not as it must be is looked at once
 more when the partition has changed meanwhile.
 """
@@ -152,7 +152,8 @@ class _Judged:
         """Return the report with the rounds that it is about."""
         report = self.report(name)
         broken = report.names(Verdict.BROKEN)
-        # What was replaced is not what is broken; but which round let a record go nobody can tell.
+        # The replaced segments are not what is broken; but it is unknown which round let a record
+        # go.
         find = rounds_behind if not broken or "removed" in broken else rounds_within
         rounds = find(receipts, self.prints, by_size=bool(broken))
         return replace(report, rounds=tuple(each.name for each in rounds), judged_by=judged_by)
@@ -191,24 +192,29 @@ class AttachedVerifier:
                 return report
         raise ConflictError(
             "the partition changed whenever it was read; verify again when no process compacts it. "
-            f"partition={topic.name}-{number}"
+            f"partition={topic.name}-{number}",
+            code="K444",
         )
 
     def _look(self, topic: TopicFacts, number: int) -> _Looked:
         facts = self._cluster.read_facts([topic.name])
         if facts.metadata_topic is None:
-            raise RefusedError("the cluster has no remote tier: nothing was ever copied to one")
+            raise RefusedError(
+                "the cluster has no remote tier: nothing was ever copied to one", code="K407"
+            )
         if facts.topics[0].topic_id != topic.topic_id:
-            raise ConflictError(f"the topic was deleted and created again. topic={topic.name}")
+            raise ConflictError(
+                f"the topic was deleted and created again. topic={topic.name}", code="K418"
+            )
         name = AttachedName(facts.cluster_id, name_of(topic, number))
         known = self._log.find(name)
         decisions = () if known is None else self._log.decisions(known)
-        # Behind the decisions: what they have published is there. Before the ids: what it has is
-        # written down by then.
+        # After the decisions: the batches that they have published are there. Before the ids: all
+        # of its ids are written down by then.
         at = metadata_partition(topic.topic_id, number, facts.metadata_topic.partition_count)
         folded = fold_metadata(self._cluster, facts.metadata_topic, [at])
         folded.require_sound()
-        # Behind the metadata: brokers move the log start first, and then say what goes.
+        # After the metadata: brokers move the log start first, and then say what goes.
         log = self._cluster.read_ranges(topic)[number]
         own_ids = set() if known is None else known_ids(self._log, known)
         cache = folded.cache.partitions.get(name.partition, PartitionCache())
@@ -296,7 +302,7 @@ class AttachedVerifier:
         self, looked: _Looked, effective: EffectiveLog, sources: Sequence[EffectiveRange],
         end: int,
     ) -> CleanGround:  # fmt: skip
-        """Return what is judged by keys. What DeleteRecords has cut no round touches."""
+        """Return what is judged by keys. No round touches what DeleteRecords has cut."""
         compacted: list[Range] = []
         if looked.known is not None:
             clean = clean_to(self._log, looked.known, looked.cache, looked.log.start)
@@ -344,9 +350,9 @@ class AttachedVerifier:
     def _aborted(
         self, log: Sequence[EffectiveRange], sources: Sequence[EffectiveRange]
     ) -> TransactionOutcomes:
-        """Return the aborted transactions, as markers tell them: an index may lack one.
+        """Return the aborted transactions, as markers show them: an index may lack one.
 
-        What cannot be read says nothing here; who reads it then tells of it.
+        An unreadable object says nothing here; its reader reports it then.
         """
         aborted: dict[int, set[tuple[int, int]]] = {}
         for ranges in (log, sources):
@@ -373,7 +379,7 @@ class AttachedVerifier:
                 data = self._layout.open(each).read_auxiliary(AuxiliaryFile.SNAPSHOT)
                 entries = producer_snapshot.decode(data or b"")
             except (CorruptError, FileNotFoundError):
-                return True  # Nobody knows.
+                return True  # It is unknown.
             if any(e.coordinator_epoch >= 0 or e.current_txn_first_offset >= 0 for e in entries):
                 return True
         return False

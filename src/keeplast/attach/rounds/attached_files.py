@@ -1,20 +1,18 @@
 """A partition of a remote tier as the files of a round: read by ranges, written as streams.
 
-To the engine it is one partition directory that holds the sources and an empty active segment
-behind them, so that a round is planned and rewritten by the same code as on a local disk. A log is
-read and written through the plugin's layout; the small files that the engine stages stay in memory
-until their output is whole, and then lie beside it in the remote tier, in the form that brokers
-read them.
+To the engine it is one partition directory, with the sources and an empty active segment above
+them. So the same code plans and rewrites a round as on a local disk. A log is read and written
+through the plugin's layout. The small files that the engine stages stay in memory until their
+output is whole. Then they lie next to it in the remote tier, in the form that brokers read.
 
 The rule: **an output is complete, described and read by its own description, before the engine
-checks it**; what the check has read is what brokers will read. Nobody serves it yet.
+checks it**: the check reads what brokers will read. No broker serves it yet.
 
-The segments of a remote tier that one process has open for one round, whoever reads them there.
-
-To open a segment is two requests, and an unwrapped key where it is encrypted; a reader keeps the
-chunk that it has decoded last, in which the next one mostly begins. The rule: **a reader is of one
-segment id, and what lies under an id never changes**, until its objects are removed: then it is
-forgotten. Nothing of it leaves the process.
+For one round, a process shares its open segments among all readers. To open a segment is two
+requests, and an unwrapped key where it is encrypted. A reader keeps the last decoded chunk, since
+the next read mostly begins in it. The second rule: **a reader is of one segment id, and the bytes
+under an id never change**, until its objects are removed: then it is forgotten. Nothing of it
+leaves the process.
 """
 
 from __future__ import annotations
@@ -42,7 +40,14 @@ from keeplast.cluster.layouts.layout import (
     SegmentReader,
     WrittenLog,
 )
-from keeplast.errors import ConflictError, CorruptError, InvalidError, InvariantError, RefusedError
+from keeplast.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    InvariantError,
+    RefusedError,
+    invariant,
+)
 from keeplast.format import txn_index
 from keeplast.format.filename import (
     INDEX,
@@ -60,10 +65,10 @@ from keeplast.format.remote_log_metadata import (
     TopicIdPartition,
     encode,
 )
-from keeplast.log.files import Buffer, FileStat, ReadHandle, WriteHandle
+from keeplast.log.files import Buffer, FileStat, ReadHandle, WriteHandle, write_at_once
 from keeplast.rewrite.task import StagedGroup
 from keeplast.tier.objects.filters import decode_head
-from keeplast.tier.objects.handles import BytesReadHandle, WriteOnceFiles, copy_part, write_at_once
+from keeplast.tier.objects.handles import BytesReadHandle, PartitionObjects, copy_part
 from keeplast.tier.objects.round_files import parse_filter_file
 
 READERS_KEPT = 8
@@ -94,7 +99,7 @@ class SharedReaders:
         return reader
 
     def forget(self, name: RemoteLogSegmentId) -> None:
-        """Open a segment anew from here on."""
+        """Open a segment again from here on."""
         with self._lock:
             self._readers.pop(name, None)
 
@@ -136,7 +141,7 @@ class AttachedRecipe:
         return False
 
 
-class AttachedFiles(WriteOnceFiles):
+class AttachedFiles(PartitionObjects):
     """The :class:`~keeplast.log.files.FileSystem` of one partition's round.
 
     It completes outputs, as :class:`~keeplast.rewrite.wave.CompletesOutputs` asks.
@@ -158,7 +163,7 @@ class AttachedFiles(WriteOnceFiles):
         for each in sources:
             if recipe.shows_snapshots:
                 self._names[segment_file(each.end_offset + 1, SNAPSHOT)] = each
-            # Without its indexes it is written anew though nothing of it has changed.
+            # Without its indexes it is written again though nothing of it has changed.
             kinds: tuple[Kind, ...] = (LOG,) if each.late else (LOG, INDEX, TIME_INDEX)
             for kind in kinds:
                 self._names[segment_file(each.start_offset, kind)] = each
@@ -192,7 +197,7 @@ class AttachedFiles(WriteOnceFiles):
         self._complete[log_name] = segment
 
     def complete(self, outputs: Sequence[StagedGroup]) -> None:
-        """Complete what was staged of one group, and leave word of it for whoever publishes.
+        """Complete the staged files of one group, and leave word of it for the publisher.
 
         RefusedError for outputs whose offsets do not fit one segment.
         """
@@ -200,7 +205,8 @@ class AttachedFiles(WriteOnceFiles):
             raise RefusedError(
                 "the offsets of a segment do not fit the segment that it becomes; a log with "
                 f"messages of an old format is not compacted here. partition={self.partition} "
-                f"base_offset={outputs[0].base_offset}"
+                f"base_offset={outputs[0].base_offset}",
+                code="K450",
             )
         for output in outputs:
             if output.files:
@@ -225,17 +231,17 @@ class AttachedFiles(WriteOnceFiles):
             del self._small[names[kind]]
         if not self._layout.replace_own(work_name(name), encode(segment), BEGUN):
             raise ConflictError(
-                f"what a round began was removed meanwhile. object={work_name(name)}"
+                f"what a round began was removed meanwhile. object={work_name(name)}", code="K429"
             )
 
     def _check(self, segment: RemoteLogSegment, auxiliary: Mapping[AuxiliaryFile, bytes]) -> None:
-        """Read what lies beside a log; the log itself is read by the check of the engine."""
+        """Read the files next to a log; the engine's check reads the log itself."""
         reader = self._reader(segment)
         for kind in AuxiliaryFile:
             if reader.read_auxiliary(kind) != auxiliary.get(kind):
                 raise CorruptError(
                     "the remote tier has not kept what was written", path=str(segment.id),
-                    expected=f"{kind} as it was written", found="something else",
+                    expected=f"{kind} as it was written", found="something else", code="K437",
                 )  # fmt: skip
 
     def _carried(self, sources: Sequence[Source], facts: OutputFacts) -> dict[AuxiliaryFile, bytes]:
@@ -253,7 +259,7 @@ class AttachedFiles(WriteOnceFiles):
             if data is None:
                 raise CorruptError(
                     "a segment of the remote tier lacks a file", path=str(newest.id),
-                    expected=kind.value, found="none",
+                    expected=kind.value, found="none", code="K412",
                 )  # fmt: skip
             found[kind] = data
         entries = [
@@ -311,7 +317,7 @@ class AttachedFiles(WriteOnceFiles):
         return None if source is None or source.is_overlaid else source.newest.id
 
     def _write_filter(self, path: Path, data: Buffer) -> None:
-        """Keep a filter beside the segments; it only saves work, so that nobody waits for it.
+        """Keep a filter next to the segments; it only saves work, so that nothing waits for it.
 
         Not of a log without a key: neighbours without a record become one, so they are all read.
         """
@@ -326,7 +332,7 @@ class AttachedFiles(WriteOnceFiles):
     def _staged(self, path: Path) -> SegmentFile:
         parsed = parse_segment_file(path.name)
         if path.parent != self.path or parsed is None or parsed.attempt is None:
-            raise InvariantError(f"a round writes staged files. path={path}")
+            raise InvariantError(f"a round writes staged files. path={path}", code="K901")
         return parsed
 
     # The port.
@@ -348,15 +354,16 @@ class AttachedFiles(WriteOnceFiles):
 
     def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
         """Start a staged file; it counts once it is durable."""
-        if append:
-            raise InvariantError(f"segments are not appended to. path={path}")
+        invariant(not append, f"segments are not appended to. path={path}")
         parsed = self._staged(path)
         if parsed.kind != LOG:
             return _SmallWriteHandle(self._small, path.name)
         name = output_id(self.partition, parsed.attempt or "", parsed.base_offset)
-        # First: what lies under an id that nobody announced is ours if there is word of it.
+        # First: a segment under an id without an announcement is ours if there is word of it.
         if not self._layout.put_new(work_name(name), BEGUN):
-            raise ConflictError(f"an attempt has done this before. object={work_name(name)}")
+            raise ConflictError(
+                f"an attempt has done this before. object={work_name(name)}", code="K451"
+            )
         writer = self._layout.create_log(name, parsed.base_offset, self.like)
 
         def given_up() -> None:
@@ -369,14 +376,6 @@ class AttachedFiles(WriteOnceFiles):
         if path == self.path:
             return sorted([*self._names, *self._written, *self._small, self._active])
         return []
-
-    def is_directory(self, path: Path) -> bool:
-        """Say whether it is the partition or what it lies in."""
-        return path in (self.path, ROOT)
-
-    def directories_in(self, path: Path) -> frozenset[str]:
-        """Return none: a partition has files only."""
-        return frozenset()
 
     def exists(self, path: Path) -> bool:
         """Say whether there is such a file."""
@@ -399,7 +398,8 @@ class AttachedFiles(WriteOnceFiles):
         data = self._read_small(path)
         if len(data) > limit:
             raise InvalidError(
-                f"file is larger than the limit. path={path} size_bytes={len(data)} limit={limit}"
+                f"file is larger than the limit. path={path} size_bytes={len(data)} limit={limit}",
+                code="K158",
             )
         return data
 
@@ -426,14 +426,14 @@ class AttachedFiles(WriteOnceFiles):
 def remove_output(
     layout: RemoteLayout, name: RemoteLogSegmentId, start_offset: int, like: RemoteLogSegment
 ) -> None:
-    """Remove an output that nobody has announced: its objects, then the word of it."""
+    """Remove an output that is not announced: its objects, then the word of it."""
     layout.delete(replace(like, id=name, start_offset=start_offset, custom_metadata=None, tags=()))
     layout.delete_own(filter_name(name))
     layout.delete_own(work_name(name))
 
 
 class _LogReadHandle:
-    """A log of the remote tier, read by position: its parts, one behind the other."""
+    """A log of the remote tier, read by position: its parts, one after the other."""
 
     def __init__(
         self, source: Source, reader_of: Callable[[RemoteLogSegment], SegmentReader]
@@ -466,7 +466,7 @@ class _LogReadHandle:
         if count != len(buffer):
             raise CorruptError(
                 "a remote log is shorter than it was announced", path=str(part.id),
-                position=position, expected=len(buffer), found=count,
+                position=position, expected=len(buffer), found=count, code="K437",
             )  # fmt: skip
 
     def close(self) -> None:

@@ -5,21 +5,20 @@ To a task the remote log is a directory
 eligibility, winners and transactions are those of a local round. What differs:
 
 * a survey takes from announcements what it would read of the segments;
-* **tombstones and markers go only below an offset that somebody has looked for**: what they delete
-  may be read from elsewhere (:mod:`keeplast.attach.rules.removal`); where nobody has, all stay;
-* behind that they wait for consumer groups by what **brokers** tell: no file here does;
-* the last batch of every output stays, so that its end is told by its bytes too (attach.md C7);
-* a wave becomes live by swaps, each announced, decided and published by whoever holds the
-  partition: :mod:`keeplast.attach.rules.swap`. What nobody decided is removed, or known as ours.
+* **tombstones and markers go only below an offset that was looked for**: what they delete may be
+  read from elsewhere (:mod:`keeplast.attach.rules.removal`); without such an offset all stay;
+* after that they wait for consumer groups by what **brokers** report: no file here has it;
+* the last batch of every output stays, so that its bytes show its end too (attach.md C7);
+* a wave becomes live by swaps: the partition's holder announces, decides and publishes each:
+  :mod:`keeplast.attach.rules.swap`. Undecided outputs are removed, or known as ours.
 
 Answers to attach.md section 2.
 
-How many swaps, and records of the metadata topic, may come of a day, whoever decides them.
-
-The rule: **what was spent is what the decision log has of the last 24 hours**, so that no restart
-and no other host begins anew. A swap is charged when it is decided with all of its records, those
-too by which its sources are collected later: collection is never held up. Records stay in the
-metadata topic for good, and every broker reads them at each start.
+An allowance limits how many swaps, and records of the metadata topic, may come of a day, of all
+processes. The rule: **the allowance counts what the decision log has of the last 24 hours**, so
+that no restart and no other host begins at zero. A swap is charged when it is decided, with all of
+its records. They include those of the later collection of its sources: collection is never held up.
+Records stay in the metadata topic for good, and every broker reads them at each start.
 """
 
 from __future__ import annotations
@@ -134,18 +133,18 @@ class Allowance:
         is_fresh = spent.swaps == 0 == spent.records
         found = self.refusal(spent, 1 if is_fresh else segments)
         if found is not None:
-            raise StoppedError(found)
+            raise StoppedError(found, code="K446")
 
     def take(self, swap: Swap) -> None:
         """StoppedError when ``swap`` has to wait; asked before anything of it is announced."""
         found = self.refusal(self.spent(), len(swap.sources) + len(swap.outputs))
         if found is not None:
-            raise StoppedError(found)
+            raise StoppedError(found, code="K446")
 
 
 ATTEMPT_BYTES = 16
 NOBODY = -1000
-"""The mark of no epoch: of outputs that nobody announces."""
+"""The mark of no epoch: of outputs that are never announced."""
 SWAP_SEGMENTS_MAX = 400
 """Sources and outputs of one swap: its batch stays below what the metadata topic takes at once."""
 SWAP_EPOCHS_MAX = 20_000
@@ -153,7 +152,7 @@ SWAP_EPOCHS_MAX = 20_000
 
 
 class SwapPublisher(Protocol):
-    """Who holds the partition, and makes swaps live. Errors are those of a partition's round."""
+    """The partition's holder, which makes swaps live. Errors are those of a partition's round."""
 
     @property
     def mark(self) -> int:
@@ -175,8 +174,8 @@ class SwapPublisher(Protocol):
     def decide_and_publish(self, swap: Swap) -> object:
         """Decide a swap and make it live.
 
-        CommitUnknownError when that may be so, and nobody can say; any other error says that it
-        is not, and never will be.
+        CommitUnknownError when it may be live, and that cannot be found out; any other error says
+        that it is not, and never will be.
         """
         ...
 
@@ -206,7 +205,7 @@ class AttachedState:
     def first_dirty(self) -> int:
         """Return from where on the sources are dirty.
 
-        What lies over a source made it dirty: of such a one all is taken again.
+        A segment over a source made it dirty: all of such a source is taken again.
         """
         start = max(self.sources.segments[0].start_offset, self.log_start)
         found = min(max(self.cleaned_to, start), self.sources.end)
@@ -219,8 +218,8 @@ class AttachedState:
 def naming_sources(decision: Decision, sources: Sources) -> Decision:
     """Return a decision that names what ends the sources, where there is nothing else to clean.
 
-    The active segment of a round only stands for what ends them; and they may be empty while there
-    is much behind them: a broker's cleaner leaves segments without a record.
+    The active segment of a round only stands for what ends them. The sources may also be empty
+    while there is much above them: a broker's cleaner leaves segments without a record.
     """
     is_end = decision == NothingBelow(ActiveLimit(sources.end))
     if is_end or isinstance(decision, (AllClean, EmptyLog, OnlyActive)):
@@ -229,7 +228,7 @@ def naming_sources(decision: Decision, sources: Sources) -> Decision:
 
 
 class AttachedPlace:
-    """One partition, by who holds it; ``request`` names it alone."""
+    """One partition, by its holder; ``request`` names it alone."""
 
     def __init__(
         self,
@@ -251,9 +250,9 @@ class AttachedPlace:
         Without a ``publisher`` a round counts what would go, and writes nothing. Without an
         ``allowance`` it decides as many swaps as there are. ``expires_below`` is
         :func:`.removal.expires_below`'s; with None tombstones and markers stay as they are.
-        ``brokers`` tell what the groups have committed that those wait for; without any nobody
+        ``brokers`` report what the groups have committed that those wait for; without any, no group
         has read anything. With a ``filter_key`` clean segments that hold no dirty key are not read,
-        as far as filters tell.
+        as far as filters show.
         """
         self.request = request
         self.state = state
@@ -303,7 +302,7 @@ class AttachedPlace:
         return self._naming_limit(found)
 
     def _known(self, run: PartitionRun) -> dict[int, SegmentSummary]:
-        """Return what announcements tell of the sources."""
+        """Return what announcements say of the sources."""
         interval = run.request.topic.index_interval_bytes
         return {base: summary_of(each, interval) for base, each in self._sources.items()}
 
@@ -366,8 +365,8 @@ class AttachedPlace:
         """Return how the round uses filters, None when they are switched off, or it only counts.
 
         Nor where all is dirty: no filter is asked then, and without any the round is five times as
-        fast on small records. The first round over something clean begins to make them. Nobody
-        knows a checksum of what brokers copied; ids are used once, and name the bytes.
+        fast on small records. The first round over a clean part begins to make them. The checksum
+        of a broker's copy is unknown; ids are used once, and name the bytes.
         """
         is_all_dirty = self.state.first_dirty <= max(
             self.state.sources.segments[0].start_offset, self.state.log_start
@@ -448,7 +447,7 @@ class AttachedPlace:
         return parts_of(self._sources[base] for base in staged.sources)
 
     def _hidden_within(self, parts: Sequence[RemoteLogSegment]) -> list[RemoteLogSegment]:
-        """Return what lies there and nobody reads, as far as it fits the swap."""
+        """Return the segments there that no reader gets, as far as they fit the swap."""
         first, last = covered(parts)
         found = [
             each
@@ -458,13 +457,14 @@ class AttachedPlace:
         return found[: max(SWAP_SEGMENTS_MAX - len(parts), 0)]
 
     def _check_keyless(self, result: TaskResult) -> None:
-        """RefusedError when records without a key would go, and nobody has said that they may."""
+        """RefusedError when records without a key would go, and the caller did not allow it."""
         count = int(result.counters[verdicts.REASON_RECORDS + verdicts.KEYLESS])
         if count and self._keyless is Keyless.FAIL:
             raise RefusedError(
                 f"{count} records have no key, and belong to none: say what becomes of them with "
                 "--keyless drop or --keyless retain. Nothing was changed. "
-                f"partition={self._files.partition.topic}-{self._files.partition.partition}"
+                f"partition={self._files.partition.topic}-{self._files.partition.partition}",
+                code="K238",
             )
 
     def _swap(self, staged: Sequence[StagedGroup], cleaned_to: int, cleaned_for: int) -> None:
@@ -496,7 +496,8 @@ class AttachedPlace:
         data = self._layout.read_own(work_name(name))
         if data is None or data in (BEGUN, SWEPT):
             raise ConflictError(
-                f"what was staged has been removed; do the round again. object={work_name(name)}"
+                f"what was staged has been removed; do the round again. object={work_name(name)}",
+                code="K429",
             )
         found = decode(data)
         sources = self._parts(staged)
@@ -510,7 +511,7 @@ class AttachedPlace:
             found.broker_id, found.state,
         ):  # fmt: skip
             raise InvariantError(
-                f"an output is not what was staged. expected={expected} found={found}"
+                f"an output is not what was staged. expected={expected} found={found}", code="K901"
             )
         size = self._layout.open(found).log_bytes
         invariant(size == found.size_bytes, f"an output has another size. found={size} {found}")
@@ -527,7 +528,7 @@ class AttachedPlace:
         ]
         left = [each for each in left if each[0].segment_id not in self._decided]
         registered = [n.segment_id for n, _ in left if n.segment_id in self._registered]
-        # Whoever holds the partition next tries again: the id, or word of the output, is there.
+        # The partition's next holder tries again: the id, or word of the output, is there.
         with contextlib.suppress(CompactionError, OSError):
             if registered:
                 self._publisher.discard_ids(registered)

@@ -1,10 +1,10 @@
 """Neighbouring outputs that hold no record become one.
 
-A segment of which everything was superseded is a closing batch without a record. A broker answers
-from one remote segment at a time, and librdkafka takes an answer without a record for one that was
-cut off: it doubles what it asks for, and at 1 GiB, after ten of them in a row, it gives up with
-MSG_SIZE_TOO_LARGE. The rule: **no reader meets two answers without a record in a row** because of
-a round. Seen on 4.3.0 with 60 such segments.
+When all records of a segment were superseded, it is a closing batch without a record. A broker
+answers from one remote segment at a time, and librdkafka takes an answer without a record for one
+that was cut off. It doubles the size that it asks for. At 1 GiB, after ten of them in a row, it
+gives up with MSG_SIZE_TOO_LARGE. The rule: **no reader meets two answers without a record in a
+row** because of a round. Seen on 4.3.0 with 60 such segments.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def join_hollow(
 ) -> list[StagedGroup]:  # fmt: skip
     """Return ``outputs`` with runs of hollow ones joined; ``attempt`` is a fresh one.
 
-    What begins at one of ``begins_at`` is joined to nothing before it.
-    What was joined is still there, and is the caller's to remove. A source that was left alone is
-    joined too, where something beside it was not. When it fails nothing that it wrote stays: who
-    was overtaken has no word of it any more, so that nobody else would find it.
+    An output that begins at one of ``begins_at`` is joined to nothing before it. The joined outputs
+    are still there, and are the caller's to remove. A source that was left alone is joined too,
+    where a neighbour was not. When it fails nothing that it wrote stays: an overtaken process has
+    no word of it any more, so that no other process would find it.
     """
     joined: list[StagedGroup] = []
     logs: list[Path] = []

@@ -1,24 +1,21 @@
-"""What brokers serve that a round has to look behind: indexes without an abort, and seams.
-
-Which segments that brokers serve have a transaction index that lacks an abort.
+"""Finds served segments whose transaction index lacks an abort, and seams between segments.
 
 A broker that builds its state from the remote tier may drop the snapshot of producers that it has
-fetched (seen on Kafka 4.3.0: ``Wrote producer snapshot … with 0 producer ids``). It has forgotten
-the transactions that are open where its own log begins, which is where a segment of the remote tier
-ends; it writes no entry for those whose abort marker it takes, and uploads the index so. Consumers
-that read committed records are given aborted ones then, until a round, which goes by markers, has
-taken the segment.
+fetched (seen on Kafka 4.3.0: ``Wrote producer snapshot … with 0 producer ids``). It has then
+forgotten the transactions that are open where its own log begins, which is the end of a remote
+segment. It writes no entry for those whose abort marker it takes, and uploads the index so.
+Consumers that read committed records are then given aborted ones, until a round has taken the
+segment: a round goes by markers.
 
-So little is read that every look can ask: the snapshots of the newest segments, which say what is
-open where each one ends, and of a segment that follows an open transaction its log up to the
-markers of those. The rule: **a finding is a proof**, of a marker that was read; that nothing is
-found is none. ``verify`` reads all. Answers to ``ProducerStateManager`` and
+So little is read that every look can ask. It reads the snapshots of the newest segments, which say
+what is open where each one ends. Of a segment that follows an open transaction it reads the log up
+to the markers of those. The rule: **a finding is a proof**, of a marker that was read; its absence
+proves nothing. ``verify`` reads all. Answers to ``ProducerStateManager`` and
 ``RemoteLogManager.collectAbortedTransactions``.
 
-Where in a remote log an offset begins that another segment serves: logs are read up to there.
-
-The rule: **a log is cut between two batches or not at all**. Segments begin with a batch on every
-broker, and a round keeps the bounds of batches; where they do not fit, nothing is concluded.
+A seam is where in a remote log an offset begins that another segment serves: logs are read up to
+there. The rule: **a log is cut between two batches or not at all**. Segments begin with a batch on
+every broker, and a round keeps the bounds of batches; where they do not fit, nothing is concluded.
 """
 
 from __future__ import annotations
@@ -73,7 +70,7 @@ class _Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """What became in a segment of the transactions that were open before: of which producers."""
+    """How a segment ended the transactions that were open before it, by their producers."""
 
     ended: frozenset[int]
     is_whole: bool
@@ -98,7 +95,7 @@ class AbortSearch:
         """Return what the newest of ``ranges`` lack, of those that reach to ``first_dirty``.
 
         Ranges ascend. An object that is missing or cannot be read ends the search: rounds and
-        ``verify`` tell of it. UnavailableError when the store fails.
+        ``verify`` report it. UnavailableError when the store fails.
         """
         try:
             return tuple(self._find(ranges, log_start, first_dirty))

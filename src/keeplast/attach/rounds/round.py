@@ -1,18 +1,17 @@
-"""One round of an attached partition, by who holds it: looked at, compacted, published.
+"""One round of an attached partition, by its holder: looked at, compacted, published.
 
-    look      the cluster anew: refused is what the check refuses      Publisher.look
-    sweep     what an earlier round left that nobody had announced
+    look      the cluster again: refused is what the check refuses     Publisher.look
+    sweep     outputs of an earlier round that were never announced
     choose    which segments may be compacted, and why no more
     round     the engine's, on the segments as a directory             attached_place
-    publish   swap after swap, each behind a look of its own           Publisher.decide_and_publish
+    publish   swap after swap, each after a look of its own            Publisher.decide_and_publish
 
-Whoever claims a partition has repaired it before: :mod:`keeplast.attach.upkeep.collection`.
+The holder has repaired the partition before: :mod:`keeplast.attach.upkeep.collection`.
 
-Why an object of a remote tier that is read is not there, said by who may know: the cluster.
-
-The rule: **damage is what brokers still serve and the remote tier has not**. A process that slept
-in its round may wake when another one has replaced and collected what it reads, and a broker may
-expire or delete it at any time; nothing is wrong then, and a new round finds what took its place.
+Only the cluster knows why an object of a remote tier is not there. The rule: **damage is what
+brokers still serve and the remote tier has not**. A process that slept in its round may wake after
+another one has replaced and collected what it reads. A broker may expire or delete it at any time.
+Nothing is wrong then, and a new round finds what took its place.
 """
 
 from __future__ import annotations
@@ -79,9 +78,9 @@ from keeplast.tier.state.attached import Attached, DecisionState
 
 @contextmanager
 def telling_why_gone(publisher: Publisher, view: MetadataView) -> Iterator[None]:
-    """Read segments of ``view``, by who holds the partition; an object that is gone is explained.
+    """Read segments of ``view``, by the partition's holder; an object that is gone is explained.
 
-    FencedError when another process has taken the partition over, ConflictError when brokers serve
+    FencedError when another process has taken the partition over. ConflictError when brokers serve
     a segment of ``view`` no more: a round that is done again finds what they do. CorruptError for
     an object that is missing and should be there. Any other error of the look is raised as it is.
     """
@@ -91,7 +90,7 @@ def telling_why_gone(publisher: Publisher, view: MetadataView) -> Iterator[None]
     except (FileNotFoundError, CorruptError) as error:
         publisher.log.check(publisher.held)
         now = publisher.look().cache.served_segments()
-        # What this very round has replaced tells nothing of anybody else.
+        # What this very round has replaced shows nothing of another process.
         mine = {
             source.id
             for decision in publisher.log.decisions(publisher.held)
@@ -104,15 +103,15 @@ def telling_why_gone(publisher: Publisher, view: MetadataView) -> Iterator[None]
                 "a segment was replaced, or expired, while a round read it; the next round reads "
                 "what is served now. "
                 f"partition={publisher.name} segment={encode_id(gone[0].id.segment_id)} "
-                f"count={len(gone)}"
+                f"count={len(gone)}",
+                code="K429",
             ) from error
         if isinstance(error, FileNotFoundError):
             raise CorruptError(
-                "an object of the remote tier is missing, and brokers serve all that was found: "
-                "was it removed by hand, or by a rule of the bucket, or does --storage name "
-                "another place than the brokers' plugin? Put it back from a copy, or correct "
-                "--storage",
-                path=str(error.filename or error),
+                "an object of the remote tier is missing, although brokers serve its segment. It "
+                "was removed by hand or by a rule of the bucket, or --storage names another "
+                "place than the brokers' plugin. Put it back from a copy, or correct --storage",
+                path=str(error.filename or error), code="K412",
             ) from error  # fmt: skip
         raise
 
@@ -128,8 +127,8 @@ class RoundWish:
 
     ``topic`` is what keeplast is to do, with the brokers' sizes; ``margin_bytes`` is what stays raw
     at the end, :data:`~keeplast.attach.rules.sources.MARGIN_SEGMENTS` of a broker's segments at
-    least.
-    ``brokers`` tell what the groups have committed that tombstones wait for, None for nobody.
+    least. ``brokers`` report what the groups have committed that tombstones wait for, None for no
+    groups.
     """
 
     topic: TopicConfig
@@ -171,9 +170,9 @@ def clean_attached(
 ) -> RoundReport:
     """Do one round of a partition that was claimed and repaired.
 
-    The report says what it did or why nothing. RefusedError before anything is written for what
-    the check refuses; errors of a round as :func:`do_round`, and of sources that went meanwhile as
-    :func:`.telling_why_gone`. With an ``allowance`` swaps end where that ends, as when somebody
+    The report says what it did or why nothing. RefusedError before anything is written for what the
+    check refuses; errors of a round as :func:`do_round`, and of sources that went meanwhile as
+    :func:`.telling_why_gone`. With an ``allowance`` swaps end where that ends, as when an operator
     stops the round.
     """
     view = _swept(publisher, has_filters=bool(wish.topic.tier_filter_fpp))
@@ -232,8 +231,8 @@ def _lacks_abort(
 def clean_to(log: DecisionLog, known: Attached, cache: PartitionCache, log_start: int) -> int:
     """Return the first offset that is not clean, by what was decided and what came over it.
 
-    What ``log_start`` has cut no round takes, so that it makes nothing behind it dirty. What a late
-    copy lies within is taken again, whoever has made it.
+    No round takes offsets that ``log_start`` has cut, so a cut makes nothing above it dirty. The
+    segment that a late copy lies within is taken again, of whatever origin.
     """
     published = (DecisionState.PUBLISHED, DecisionState.COLLECTING, DecisionState.COLLECTED)
     outputs = (each for decision in log.decisions(known, *published) for each in decision.outputs)
@@ -323,7 +322,7 @@ def sources_of(
     lineage_of: Callable[[RemoteLogSegment], Sequence[LeaderEpoch]], cache: PartitionCache,
     log_start: int, margin_bytes: int, *, now_ms: int,
 ) -> Sources:  # fmt: skip
-    """Return what may be compacted, not measured; the newest segment's file tells the epochs."""
+    """Return what may be compacted, not measured; the newest segment's file has the epochs."""
     newest = newest_whole(cache)
     if newest is None:
         return Sources((), log_start, SourcesLimit(log_start, SourcesEnd.HOLE))
@@ -334,18 +333,18 @@ def sources_of(
 
 
 def read_lineage(layout: RemoteLayout, newest: RemoteLogSegment) -> tuple[LeaderEpoch, ...]:
-    """Return the leader epochs that the newest segment's file tells; CorruptError without it."""
+    """Return the leader epochs of the newest segment's file; CorruptError without it."""
     data = layout.open(newest).read_auxiliary(AuxiliaryFile.LEADER_EPOCHS)
     if data is None:
         raise CorruptError(
             "a segment of the remote tier lacks a file", path=str(newest.id),
-            expected=AuxiliaryFile.LEADER_EPOCHS.value, found="none",
+            expected=AuxiliaryFile.LEADER_EPOCHS.value, found="none", code="K412",
         )  # fmt: skip
     return leader_epoch.decode(data)
 
 
 def nothing_to_clean(sources: Sources) -> RoundReport:
-    """Return the report of a partition of which no segment may be compacted."""
+    """Return the report of a partition without a segment that may be compacted."""
     return RoundReport(cause=NothingBelow(sources.limit), skipped=True)
 
 
@@ -354,8 +353,8 @@ def do_round(
 ) -> RoundReport:
     """Do one round at ``place``; the report says what it did or why nothing.
 
-    What ``progressed`` raises ends the round, and so does any error of the place, which is raised:
-    nothing is live then but the swaps that were decided before it.
+    What ``progressed`` raises ends the round, and so does any error of the place, which is raised.
+    Only the swaps that were decided before it are live then.
     """
     (partition,) = place.request.partitions
     run = PartitionRun(partition)
@@ -368,7 +367,7 @@ def do_round(
 
 
 def _swept(publisher: Publisher, *, has_filters: bool) -> MetadataView:
-    """Look at the cluster; remove what an earlier round left that nobody will need.
+    """Look at the cluster; remove what an earlier round left and nothing will need.
 
     The filters of segments that are gone go too, or all of them where none are wanted.
     """

@@ -1,30 +1,28 @@
-"""Below which offset tombstones and transaction markers may leave an attached partition.
+"""Below which offset tombstones and transaction markers may leave a partition, and from when on.
 
 Pure. Their horizons are KIP-534's, in the batches; this says where one that has passed counts.
 The rule: **a tombstone goes only when nothing that it deletes can be read any more, nor could be
 for** ``delete.retention.ms``. Four things may still hold what it deletes:
 
 1. a replaced segment: until it is collected a metadata topic that loses its end, or a broker that
-   is behind, serves it again. So whatever was dirty in a round that is not collected stays;
-2. a broker's local log, which nobody compacts: until when a record may be read there is told by
-   ``local.retention.ms`` and the newest record of its segment;
+   lags, serves it again. So the dirty records of a round that is not collected stay;
+2. a broker's local log, which no cleaner compacts: ``local.retention.ms`` and the newest record of
+   its segment say until when a record may be read there;
 3. a copy that a leader began and may still finish, or one that is whole and hidden;
 4. a segment below the sources that the log start has cut: no round touches it.
 
 Readers who are waited for come on top, by the survey of a round: they keep more, and never less.
 
-Of a copy of which the metadata topic has no word yet, because its leader sleeps, nobody knows. It
-brings a value back only if the leader slept for ``delete.retention.ms`` and finishes it then.
+A copy is unknown while the metadata topic has no word of it, because its leader sleeps. It brings a
+value back only if the leader slept for ``delete.retention.ms`` and finishes it then.
+
+For dates the clock is run on. The rule that a reader must not break: **no date is too early**: a
+round that begins then takes the tombstones and markers in question. Dates rest on assumptions:
+replaced segments are collected within a pass after their grace, rounds end whole, settings stay,
+and no leader copies again what was copied before. No clock says that a round is done at all: none
+is done for horizons alone.
+
 Source: tiering.md 0.4 and I-16; KIP-534; docs/contributing/decisions/0030.
-
-From when on rounds take the tombstones and markers of an attached partition, or why never.
-
-Pure: :mod:`keeplast.attach.rules.removal` decides, and here the clock is run on for it. The rule
-that a reader must not break: **no time told here is too early**: a round that begins then takes
-what was asked about. It rests on what nobody can know: what was replaced is collected within a pass
-behind its grace, rounds end whole, settings stay, and no leader copies again what was copied
-before. That a round is done at all, no clock tells: none is done for horizons alone.
-docs/contributing/decisions/0030.
 """
 
 from __future__ import annotations
@@ -79,9 +77,9 @@ def find_terms(
 ) -> RemovalTerms | TombstonesStay:
     """Return the terms, or why tombstones stay.
 
-    Brokers keep local segments for longer than is remembered here, or nobody knows for how long; or
-    records rank by more than their offset, so that a copy of what lies above a tombstone would
-    bring back what that deletes.
+    Brokers keep local segments for longer than is remembered here, or for an unknown time. Or
+    records rank by more than their offset: a copy of what lies above a tombstone would then bring
+    back what that deletes.
     """
     if config.strategy is not Strategy.OFFSET:
         return TombstonesStay.RANKS
@@ -96,7 +94,7 @@ def find_terms(
 def find_local_ms(settings: Settings, brokers: Iterable[Settings]) -> int | TombstonesStay:
     """Return for how long after its newest record brokers have a local segment at most.
 
-    Or why nobody can say: they keep it without a limit, or the topic does not tell.
+    Or why that is unknown: they keep it without a limit, or the topic does not say.
     """
     kept_ms = _number(settings, "local.retention.ms")
     if kept_ms == _AS_TOTAL:
@@ -143,10 +141,11 @@ def is_cut(first_offset: int, log_start: int) -> bool:
 
 
 def is_settled(decision: Decision, terms: RemovalTerms, now_ms: int) -> bool:
-    """Say whether nobody has read for ``delete.retention.ms`` what a swap removed, and nobody can.
+    """Say whether nothing has read for ``delete.retention.ms`` what a swap removed, and nothing
+    can.
 
     The segments that brokers have of it locally may end elsewhere, and begin before its newest
-    record: by the publication all of them had been rolled, for the margin lies behind.
+    record. By the publication all of them had been rolled, for the margin lies above.
     """
     collected_ms, published_ms = decision.collected_ms, decision.published_ms
     is_collected = decision.state is DecisionState.COLLECTED
@@ -177,7 +176,7 @@ def exposed_from(cache: PartitionCache, now_ms: int) -> int:
 def exposures(cache: PartitionCache) -> Iterator[tuple[int, int]]:
     """Yield where brokers' copies begin that they do not serve and may yet, and until when.
 
-    INT64_MAX is until somebody takes it away: a copy that is whole and hidden.
+    INT64_MAX is until the copy is taken away: it is whole and hidden.
     """
     served = {each.segment.id for each in cache.served()}
     for each in cache.segments:
@@ -208,7 +207,8 @@ def require_settled(
         raise ConflictError(
             "a broker copies what was copied before, and tombstones of it would go; plan again. "
             f"partition={swap.partition.topic}-{swap.partition.partition} offset={exposed} "
-            f"expires_below={swap.expires_below}"
+            f"expires_below={swap.expires_below}",
+            code="K429",
         )
 
 
@@ -221,7 +221,7 @@ def _number(settings: Settings, name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class RemovalPace:
-    """``grace_ms`` is how long whoever collects lets replaced segments lie.
+    """``grace_ms`` is how long collection leaves replaced segments in place.
 
     ``pass_ms`` is the longest from any moment to the end of the next pass that cleans and collects.
     """
@@ -232,7 +232,7 @@ class RemovalPace:
 
 @dataclass(frozen=True, slots=True)
 class Holdback:
-    """What lies at or above ``offset`` stays until ``until_ms``; None: no clock tells."""
+    """What lies at or above ``offset`` stays until ``until_ms``; None: no clock says."""
 
     offset: int
     until_ms: int | None
@@ -244,8 +244,8 @@ class PartitionRemoval:
     """What can be said of a partition without reading its batches.
 
     ``clean`` is about what rounds have gone over and given a horizon, below ``clean_below``; None
-    where that is nothing. ``next`` is about what the next round goes over, or gives a horizon.
-    From ``hidden_from`` on, where it is not None, all stays: no clock tells until when.
+    where that is nothing. ``next`` is about what the next round goes over, or gives a horizon. From
+    ``hidden_from`` on, where it is not None, all stays: no clock says until when.
     """
 
     clean_below: int
@@ -259,9 +259,9 @@ class RemovalDates:
     """What dates of a partition are made of, as of ``now_ms`` by the decision log's clock.
 
     ``stays`` is why none of its tombstones goes, and then nothing else counts. What a round goes
-    over first may go ``settle_ms`` after its end, and not before ``newest_ms``; what one gives a
-    horizon, ``horizon_ms`` after it, and ``readers_ms`` behind that, the longest wait for consumer
-    groups. No horizon that rounds have given is later than ``given_ms``.
+    over first may go ``settle_ms`` after its end, and not before ``newest_ms``. What a round gives
+    a horizon may go ``horizon_ms`` after it, and ``readers_ms`` after that: the longest wait for
+    consumer groups. No horizon that rounds have given is later than ``given_ms``.
     """
 
     now_ms: int
@@ -343,8 +343,8 @@ def find_removal_dates(
     """Return what dates of a partition are made of.
 
     ``terms`` are :func:`.removal.find_terms`'s, ``decisions`` all of the partition's, None where
-    nobody was asked. ``readers_ms`` is how long tombstones wait for consumer groups at most; those
-    that have read on may be sent back.
+    they were not asked for. ``readers_ms`` is how long tombstones wait for consumer groups at most;
+    those that have read on may be sent back.
     """
     stays = terms if isinstance(terms, TombstonesStay) else None
     if stays is None and is_cut(sources_start(cache, log_start), log_start):

@@ -1,18 +1,14 @@
 """Which object brokers read each offset from, and which of them a round may compact.
 
-Which object a broker reads each offset of the remote tier from, in the order of the log.
+Pure. The first rule: **an offset is read in the leader epoch that the log gives it**, from the
+segment that the brokers' fold names there. Offsets are in the order of the log. A reader of a
+segment gets it to its end, also where another one serves these offsets. In such a range it depends
+on the reader which copy it sees. Answers to ``RemoteLogManager.read`` and ``LeaderEpochFileCache``.
 
-Pure. The rule: **an offset is read in the leader epoch that the log gives it**, from the segment
-that the brokers' fold names there. Who reads a segment gets it to its end, also where another one
-serves these offsets: of such a range it depends on the reader which copy he sees.
-Answers to ``RemoteLogManager.read`` and ``LeaderEpochFileCache``.
-
-Which segments of a live partition a round may compact, and why no more of them.
-
-Pure. The rule: **a round takes from the log start on what brokers serve, without a hole, and never
-the end**. A leader that has just been elected uploads the local segment that holds the first offset
-that is not remote, and that segment may begin earlier. What it lies over is taken together with it,
-up to where it begins: two outputs could not take their places without a hole between them.
+The second rule: **a round takes from the log start on what brokers serve, without a hole, and never
+the end**. A newly elected leader uploads the local segment that holds the first offset that is not
+remote, and that segment may begin earlier. The segments that it lies over are taken together with
+it, up to where it begins. Two outputs could not take their places without a hole between them.
 tiering.md 0.4, 8.2 step 3, I-16 and R-4; attach.md section 8.
 """
 
@@ -85,9 +81,9 @@ class EffectiveLog:
     def unread(
         self, segments: Iterable[RemoteLogSegment], log_start: int
     ) -> Iterator[tuple[RemoteLogSegment, int, int]]:
-        """Yield what nobody reads from each of ``segments``: its first and last offset, inclusive.
+        """Yield the unread offsets of each of ``segments``: its first and last offset, inclusive.
 
-        Who reads from ``log_start`` on gets all of the segment that this lies within.
+        A reader from ``log_start`` on gets all of the segment that this lies within.
         """
         read: dict[RemoteLogSegmentId, list[EffectiveRange]] = {}
         for each in self.ranges:
@@ -218,10 +214,10 @@ class Sources:
     """What may be compacted, ascending, without a hole; ``limit`` is the first thing that ends it.
 
     What lies before a limit that is below the margin stays all the same, as much as the margin has.
-    ``end`` is exclusive, and where they begin when there are none. ``hidden`` are segments of which
-    brokers serve nothing, or nothing that another one has not (:func:`.late_copies`): what takes
-    the place of all around them ends them too. ``begins_at`` are first offsets of sources that what
-    takes their place may not go past: see :func:`.goes_past`.
+    ``end`` is exclusive, and where they begin when there are none. ``hidden`` are segments from
+    which brokers serve nothing, or nothing that another one has not (:func:`.late_copies`): what
+    takes the place of all around them ends them too. ``begins_at`` are first offsets of sources
+    that what takes their place may not go past: see :func:`.goes_past`.
     """
 
     segments: tuple[Source, ...]
@@ -242,7 +238,7 @@ def parts_of(sources: Iterable[Source]) -> list[RemoteLogSegment]:
 
 
 def newest_whole(cache: PartitionCache) -> RemoteLogSegment | None:
-    """Return the last segment that is served whole: its files tell the lineage of the log."""
+    """Return the last segment that is served whole: its files have the lineage of the log."""
     whole = [each for each, last in _served_from_start(cache) if last == each.end_offset]
     return max(whole, key=lambda each: each.start_offset, default=None)
 
@@ -258,7 +254,7 @@ def choose_sources(
     """Return what may be compacted of a log that begins at ``log_start``.
 
     ``lineage`` is the leader epoch file of the newest segment, ``margin_bytes`` what stays raw.
-    Sizes are those of whole logs: whoever reads a part measures it first. A late copy is passed
+    Sizes are those of whole logs: the reader of a part measures it first. A late copy is passed
     over: of the segment that it lies within all is read; what is served in pieces is read from its
     beginning. What brokers have begun by ``now_ms`` is counted with.
     """
@@ -299,10 +295,10 @@ def choose_sources(
 def _begins_at(
     bounds: Sequence[tuple[int, int]], begun: Iterable[RemoteLogSegment]
 ) -> tuple[int, ...]:
-    """Return with which of ``bounds``, first and last offset of each source, outputs have to begin.
+    """Return at which of ``bounds``, first and last offset of each source, outputs have to begin.
 
-    A source that goes past a copy as it is stays alone: brokers would have that hole without us,
-    and where both begin together it is closed as long as nothing is added.
+    A source that alone goes past a begun copy stays alone: brokers would have that hole without us.
+    Where both begin together it is closed as long as nothing is added.
     """
     found: set[int] = set()
     for copy in begun:
@@ -367,7 +363,7 @@ def _hidden(cache: PartitionCache) -> tuple[RemoteLogSegment, ...]:
 
 
 def summary_of(source: Source, index_interval_bytes: int) -> SegmentSummary:
-    """Return what announcements tell; indexes are as large as their segment allows."""
+    """Return what announcements say; indexes are as large as their segment allows."""
     interval = index_interval_bytes + 1
     return SegmentSummary(
         base_offset=source.start_offset,
@@ -384,9 +380,10 @@ def overlaid_from(
 ) -> int | None:
     """Return from where on brokers serve again what they copied themselves, None for nowhere.
 
-    ``outputs`` were published. What overlaps one and no compactor announced came later: a leader
-    that was just elected has uploaded what it still had, and that is not clean. What begins below
-    ``log_start`` does not count: no round may take it, and what lies behind it is as it was.
+    ``outputs`` were published. A segment that overlaps one and that no compactor announced came
+    later: a newly elected leader has uploaded what it still had, and that is not clean. A segment
+    that begins below ``log_start`` does not count: no round may take it, and the log above it is as
+    it was.
     """
     ends: list[int] = []
     starts: list[int] = []
@@ -434,11 +431,11 @@ def sources_start(cache: PartitionCache, log_start: int) -> int:
 
 
 def _first_start(told: PartitionCache, read: PartitionCache, log_start: int) -> int:
-    """Return where the first segment begins of which nothing lies below ``log_start``.
+    """Return where the first segment begins that has nothing below ``log_start``.
 
     One that begins below it stays as it is: DeleteRecords has cut the log's epochs at the log
-    start, so that brokers, and newer epoch files, count it out of the lineage. So does what is
-    served from a place within such a one: ``told`` is what brokers serve, ``read`` what rounds do.
+    start. So brokers, and newer epoch files, count it out of the lineage. So does what is served
+    from a place within such a one: ``told`` is what brokers serve, ``read`` what rounds do.
     """
     at = log_start
     bounds = {
@@ -453,9 +450,9 @@ def _first_start(told: PartitionCache, read: PartitionCache, log_start: int) -> 
 
 
 def _is_below_margin(cache: PartitionCache, limit: SourcesLimit, margin_bytes: int) -> bool:
-    """Return whether the margin lies behind ``limit``: then it is no reason to end before it.
+    """Return whether the margin lies above ``limit``: then it is no reason to end before it.
 
-    Nothing is served behind the end of the remote tier; that is where the margin ends, too.
+    Nothing is served above the end of the remote tier; that is where the margin ends, too.
     """
     behind = [each for each in cache.served_segments().values() if each.end_offset >= limit.offset]
     raw = sum(each.size_bytes for each in behind if not is_compactors(each))

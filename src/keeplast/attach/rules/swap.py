@@ -1,20 +1,15 @@
 """A swap: what a round wants to become live, whether it may be decided, and the batch that says so.
 
-What a round wants to become live on a cluster: segments of the remote tier, and their place.
+Pure values, and three rules:
 
-Pure values. The rule: **outputs cover exactly what their sources covered**, offset by offset and
-epoch by epoch, or a broker has a hole where a consumer is reset; tiering.md I-1, I-2.
-
-What is appended to the metadata topic for a decision, always the same bytes.
-
-Pure. The rule: **one batch: finished copies by descending start, then the deletion of every source
-begins**. Descending, because a copy takes away what starts later and does not reach beyond it; in
-one batch, because between two of them a broker would serve a hole or delete what it counts twice.
-
-Whether a swap may be decided, and whether a published one holds: questions to a brokers' fold.
-
-Pure. The rule: **a swap is tried on a copy of what brokers know before anybody decides it**, and
-what they know afterwards is looked at again: every offset is served, and by an output.
+* **Outputs cover exactly what their sources covered**, offset by offset and epoch by epoch.
+  Otherwise a broker has a hole where a consumer is reset; tiering.md I-1, I-2.
+* **One batch publishes a decision, always with the same bytes: finished copies by descending
+  start, then the deletion of every source begins**. Descending, because a copy takes away what
+  starts later and does not reach beyond it. In one batch, because between two of them a broker
+  would serve a hole or delete what it counts twice.
+* **A swap is tried on a copy of what brokers know before it is decided**. What they know
+  afterwards is looked at again: every offset is served, and by an output.
 """
 
 from __future__ import annotations
@@ -33,7 +28,7 @@ from keeplast.cluster.late_copies import (
 )
 from keeplast.cluster.live_cluster import OffsetRange
 from keeplast.cluster.metadata_cache import PartitionCache, ServedRange, is_in_one_piece
-from keeplast.errors import ConflictError, CorruptError, InvariantError
+from keeplast.errors import ConflictError, CorruptError, invariant
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import (
     EpochStart,
@@ -67,25 +62,26 @@ class Swap:
 
     def __post_init__(self) -> None:
         """Raise InvariantError unless the outputs cover what the sources covered."""
-        if not self.sources or not self.outputs:
-            raise InvariantError(f"a swap needs sources and outputs. partition={self.partition}")
+        invariant(
+            bool(self.sources and self.outputs),
+            f"a swap needs sources and outputs. partition={self.partition}",
+        )
         for before, after in pairwise(self.outputs):
-            if after.start_offset != before.end_offset + 1:
-                raise InvariantError(
-                    "outputs of a swap have a hole or overlap. "
-                    f"end_offset={before.end_offset} next_start={after.start_offset}"
-                )
+            invariant(
+                after.start_offset == before.end_offset + 1,
+                "outputs of a swap have a hole or overlap. "
+                f"end_offset={before.end_offset} next_start={after.start_offset}",
+            )
         reach = self.sources[0].end_offset
         for before, after in pairwise(self.sources):
-            if not before.start_offset <= after.start_offset <= reach + 1:
-                raise InvariantError(
-                    "sources of a swap have a hole or do not ascend. "
-                    f"end_offset={reach} next_start={after.start_offset}"
-                )
+            invariant(
+                before.start_offset <= after.start_offset <= reach + 1,
+                "sources of a swap have a hole or do not ascend. "
+                f"end_offset={reach} next_start={after.start_offset}",
+            )
             reach = max(reach, after.end_offset)
         had, has = ((*covered(each), merged_epochs(each)) for each in (self.sources, self.outputs))
-        if had != has:
-            raise InvariantError(f"a swap changes what is covered. sources={had} outputs={has}")
+        invariant(had == has, f"a swap changes what is covered. sources={had} outputs={has}")
 
 
 def merged_epochs(sources: Sequence[RemoteLogSegment]) -> tuple[EpochStart, ...]:
@@ -106,7 +102,7 @@ def covered(segments: Sequence[RemoteLogSegment]) -> tuple[int, int]:
 class Batch:
     """Updates of a decision in their order, and the values that they are.
 
-    In the metadata topic that the decision was made for they lie at or behind ``floor_offset``, and
+    In the metadata topic that the decision was made for they lie at or above ``floor_offset``, and
     at ``place`` when they were found there before.
     """
 
@@ -117,7 +113,7 @@ class Batch:
 
 
 def batch_of(decision: Decision) -> Batch:
-    """Return the batch that publishes ``decision``; the same whoever publishes it, and when."""
+    """Return the batch that publishes ``decision``: the same for every publisher, at any time."""
     outputs = sorted(decision.outputs, key=lambda each: each.start_offset, reverse=True)
     events = (
         *updates(
@@ -167,8 +163,8 @@ class Standing:
     """What brokers make of a published swap.
 
     ``overlaid_from`` is the first offset that another segment serves in an output's place, None
-    when there is none: a new leader copied it again, and it is not clean. ``live_sources`` are
-    sources that are not on their way out, ``lost_outputs`` outputs that are not whole.
+    without one. A new leader copied it again, and it is not clean. ``live_sources`` are sources
+    that are not on their way out, ``lost_outputs`` outputs that are not whole.
     """
 
     overlaid_from: int | None
@@ -182,7 +178,8 @@ def require_decidable(
 ) -> None:  # fmt: skip
     """Raise ConflictError when what the round saw has changed, InvariantError for a wrong swap.
 
-    ``now_ms`` is the decision log's time, by which a copy that a broker began may be finished yet.
+    ``now_ms`` is the decision log's time: it says whether a copy that a broker began may still
+    finish.
     """
     ids = {each.id for each in swap.sources}
     passed = [each for each in late_copies(cache) if {each.copy.id, each.within.id} <= ids]
@@ -194,7 +191,8 @@ def require_decidable(
             raise ConflictError(
                 "a source is not what it was; plan again. "
                 f"segment={encode_id(source.id.segment_id)} "
-                f"state={'gone' if found is None else found.state.name}"
+                f"state={'gone' if found is None else found.state.name}",
+                code="K427",
             )
     _require_one_lineage(cache, swap)
     serving = [each for each in swap.sources if each.id in served]
@@ -204,37 +202,45 @@ def require_decidable(
         if not _is_served_up_to(served[source.id], min(last, source.end_offset)):
             raise ConflictError(
                 "a source is not served from its beginning to where the next one begins. "
-                f"segment={encode_id(source.id.segment_id)} start={source.start_offset}"
+                f"segment={encode_id(source.id.segment_id)} start={source.start_offset}",
+                code="K427",
             )
     for output in swap.outputs:
         found = cache.find(output.id)
         if found is None or found.state is not _STARTED:
             raise ConflictError(
                 "an output is not announced any more: a broker expired it. "
-                f"segment={encode_id(output.id.segment_id)}"
+                f"segment={encode_id(output.id.segment_id)}",
+                code="K427",
             )
-        if found != replace(
-            output, state=_STARTED, custom_metadata=None, broker_id=found.broker_id,
-            event_timestamp_ms=found.event_timestamp_ms, tags=found.tags,
-        ):  # fmt: skip
-            raise InvariantError(
-                f"an output is not what was announced. segment={encode_id(output.id.segment_id)}"
-            )
+        invariant(
+            found
+            == replace(
+                output,
+                state=_STARTED,
+                custom_metadata=None,
+                broker_id=found.broker_id,
+                event_timestamp_ms=found.event_timestamp_ms,
+                tags=found.tags,
+            ),
+            f"an output is not what was announced. segment={encode_id(output.id.segment_id)}",
+        )
     tried = cache.copy()
     for event in events:
         dropped = tried.apply(event)
         if dropped is not None:
-            raise ConflictError(f"brokers would drop a record of the swap: {dropped}")
+            raise ConflictError(f"brokers would drop a record of the swap: {dropped}", code="K427")
     holes = opened(cache, tried, log_start)
     if holes:
-        raise ConflictError(f"the swap would leave a hole. offsets={holes}")
+        raise ConflictError(f"the swap would leave a hole. offsets={holes}", code="K427")
     _require_apart(cache, tried, swap, log_start, now_ms)
     served = tried.served_by_segment()
     for output in swap.outputs:
         if not _is_served_up_to(served.get(output.id, ()), output.end_offset):
             raise ConflictError(
                 "brokers would not serve all of an output. "
-                f"segment={encode_id(output.id.segment_id)} start={output.start_offset}"
+                f"segment={encode_id(output.id.segment_id)} start={output.start_offset}",
+                code="K427",
             )
 
 
@@ -245,9 +251,9 @@ def _is_served_up_to(served: Sequence[ServedRange], last: int) -> bool:
 def _require_apart(
     cache: PartitionCache, tried: PartitionCache, swap: Swap, log_start: int, now_ms: int
 ) -> None:
-    """Raise ConflictError when a copy that was begun would leave a hole, finished behind the swap.
+    """Raise ConflictError when a begun copy that is finished after the swap would leave a hole.
 
-    And would leave none, or a smaller one, without it. ``tried`` is ``cache`` behind the swap.
+    And would leave none, or a smaller one, without it. ``tried`` is ``cache`` after the swap.
     """
     first, last = covered(swap.sources)
     for copy in begun_copies(cache, now_ms):
@@ -259,23 +265,24 @@ def _require_apart(
         holes = opened(without_swap, behind_swap, log_start)
         if holes:
             raise ConflictError(
-                "a broker has begun a copy that would leave a hole when it is finished behind the "
+                "a broker has begun a copy that would leave a hole when it is finished after the "
                 f"swap; plan again. segment={encode_id(copy.id.segment_id)} "
-                f"start={copy.start_offset} end={copy.end_offset} offsets={holes}"
+                f"start={copy.start_offset} end={copy.end_offset} offsets={holes}",
+                code="K427",
             )
 
 
 def reasserted(
     cache: PartitionCache, events: Sequence[RemoteLogSegmentUpdate], log_start: int
 ) -> tuple[RemoteLogSegmentUpdate, ...]:
-    """Return what closes holes that brokers have behind ``events``: all of them, or those it can.
+    """Return what closes holes that brokers have after ``events``: all of them, or those it can.
 
-    A leader that was just elected may finish a copy that begins before an output and ends behind
-    it. When the output is finished later, it takes the place of all that the copy has from there
-    on, and has only a part of that. Brokers serve the copy again when they are told once more that
-    it is finished, in its own name and by descending start. What this cannot close, as what a late
-    copy hides, keeps nothing else from being closed; of more than :data:`HOLES_MAX` the last ones
-    come first.
+    A newly elected leader may finish a copy that begins before an output and ends after it. When
+    the output is finished later, it takes the place of all that the copy has from there on, and has
+    only a part of that. Brokers serve the copy again when it is announced as finished once more, in
+    its own name and by descending start. A hole that this cannot close, as one that a late copy
+    hides, keeps no other from being closed. Of more than :data:`HOLES_MAX` the last ones come
+    first.
     """
     tried = cache.copy()
     for event in events:
@@ -325,7 +332,8 @@ def _require_one_lineage(cache: PartitionCache, swap: Swap) -> None:
             raise ConflictError(
                 "offsets of the sources are served by another segment, too: another leader wrote "
                 f"them. segment={encode_id(each.segment.id.segment_id)} epoch={each.epoch} "
-                f"start={each.start_offset}"
+                f"start={each.start_offset}",
+                code="K427",
             )
 
 
@@ -335,7 +343,7 @@ def standing_of(
 ) -> Standing:  # fmt: skip
     """Return what brokers make of a swap; CorruptError when it left a hole at or above the start.
 
-    What lies below ``log_start`` went with the log's start and is asked for no more.
+    Offsets below ``log_start`` went with the log's start and are asked for no more.
     """
     start, end = covered(sources)
     holes = [
@@ -348,6 +356,7 @@ def standing_of(
             "brokers serve nothing for offsets that were compacted; nothing more is decided or "
             "deleted. Run keeplast repair, which ends what word to brokers can end; "
             "keeplast place check says what else to do", expected=f"{start} to {end}", found=holes,
+            code="K428",
         )  # fmt: skip
     ids = {each.id for each in outputs}
     overlaid = [

@@ -1,1 +1,1 @@
-"""What comes behind rounds and crashes: collection, repair, rebuilding, orphans."""
+"""Work after rounds and crashes: collection, repair, rebuilding, orphans."""

@@ -1,28 +1,29 @@
 """What goes after a swap, and what a crash left undone: sources, decisions, half-done swaps.
 
-Which decisions of a partition nobody needs any more: the decision log stays bounded.
+The rule of decisions, which keeps the decision log bounded: **what explains anything that the
+metadata topic still has, stays**. A decision goes when its sources were collected long ago, and the
+topic's fold has none of its segments. A later swap, or the log start, took the place of its outputs
+then. Readers of old decisions need no more than that:
 
-The rule: **what explains anything that the metadata topic still has, stays**. A decision goes when
-its sources were collected long ago, and the topic's fold has none of its segments: a later swap, or
-the log start, took the place of its outputs. Who reads old ones needs no more than that: what is
-clean is told by outputs that are there, a day's caps look back for a day, tombstones wait for no
-more than that (:mod:`keeplast.attach.rules.removal`), and ``keeplast repair
---accept-metadata`` can publish again what a metadata topic lost that was put back to an earlier
-time, as long as that is not longer ago than :data:`DECISIONS_KEPT_MS`.
+* present outputs show what is clean;
+* a day's caps look back for a day, and tombstones wait for no more than is kept
+  (:mod:`keeplast.attach.rules.removal`);
+* ``keeplast repair --accept-metadata`` can publish again what a metadata topic lost that was put
+  back to an earlier time. That time must not be longer ago than :data:`DECISIONS_KEPT_MS`.
 
-Removes sources whose replacement brokers serve, when the grace of their readers has passed.
+The rule of sources, in this order, each time:
 
-The rule, in this order, each time: **the grace has passed; the metadata topic was read to its end
-under one leader epoch and still has the swap; what is served in the sources' place was read from
-the store; decision log and owner object are ours. Then objects go, and the end of the deletion is
-announced last.** After this nobody goes back. Source: attach.md sections 4 and 8, attach-aiven.md
-section 9.
+1. the grace of their readers has passed;
+2. the metadata topic was read to its end under one leader epoch and still has the swap;
+3. what is served in the sources' place was read from the store;
+4. decision log and owner object are ours;
+5. **then objects go, and the end of the deletion is announced last**.
 
-Ends what a crash, or a cluster that lost something, left undone on an attached partition.
+After this there is no way back. Source: attach.md sections 4 and 8, attach-aiven.md section 9.
 
-The rule: **what was decided is published, what was not is taken back**, and nothing else is done.
-Whoever claims a partition does this before anything of his own. Source: tiering.md section 8.2,
-step 2.
+The rule of repair, after a crash or a cluster that lost something: **decided swaps are published,
+undecided ones are taken back**, and nothing else is done. A process that claims a partition does
+this before any work of its own. Source: tiering.md section 8.2, step 2.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class CollectedSources:
     """What a pass removed, and how many decisions still wait: for their grace, or for brokers.
 
     ``held_back`` is why brokers may not have heard of what is due, None where they have, nothing is
-    due, or nobody was asked. ``due_ms`` is when the grace of the next one that waits for it is
+    due, or no broker was asked. ``due_ms`` is when the grace of the next one that waits for it is
     over, None where none does.
     """
 
@@ -101,8 +102,10 @@ class CollectedSources:
 
 
 WhyWait = Callable[[int, int], str | None]
-"""Says why brokers may not have read a partition of the metadata topic, None when they have; asked
-with its number and the least number of brokers that have to."""
+"""Says why brokers may not have read a partition of the metadata topic, None when they have.
+
+It is asked with the partition's number and the least number of brokers that have to.
+"""
 
 
 def check_grace(grace_ms: int, *, is_object_store: bool) -> int:
@@ -110,7 +113,8 @@ def check_grace(grace_ms: int, *, is_object_store: bool) -> int:
     if grace_ms < 0 or (is_object_store and grace_ms < GRACE_MS_MIN):
         raise InvalidError(
             "the grace is too short: a reader that began before the swap would fail. "
-            f"--grace-ms={grace_ms} least={GRACE_MS_MIN if is_object_store else 0}"
+            f"--grace-ms={grace_ms} least={GRACE_MS_MIN if is_object_store else 0}",
+            code="K431",
         )
     return grace_ms
 
@@ -151,7 +155,7 @@ def collect(
             continue
         view = publisher.look([batch_of(decision)])
         if why_wait is not None:
-            # Asked behind the look: what is due was published long before.
+            # Asked after the look: what is due was published long before.
             held_back = why_wait(view.metadata_partition, view.topic.replicas)
             why_wait = None
             if held_back is not None:
@@ -219,7 +223,8 @@ def _check_served(
         if publisher.look().cache.find(segment.id) != segment:
             raise ConflictError(
                 "a segment was replaced or expired while it was read; collect again. "
-                f"segment={encode_id(segment.id.segment_id)}"
+                f"segment={encode_id(segment.id.segment_id)}",
+                code="K429",
             ) from error
         raise
 
@@ -229,7 +234,8 @@ def _require_collectable(view: MetadataView, decision: Decision) -> list[RemoteL
     if view.find(batch_of(decision)) is None:
         raise ConflictError(
             "the cluster has no record of a swap that it acknowledged; nothing is deleted. See "
-            f"keeplast repair. id={decision.id} offset={decision.first_offset}"
+            f"keeplast repair. id={decision.id} offset={decision.first_offset}",
+            code="K430",
         )
     start, end = covered(decision.sources)
     hidden = [
@@ -241,13 +247,15 @@ def _require_collectable(view: MetadataView, decision: Decision) -> list[RemoteL
         raise ConflictError(
             "a copy that a broker finished late hides what was compacted; nothing is deleted. The "
             "next round makes it served again (keeplast run, or keeplast clean). "
-            f"id={decision.id} offsets={hidden}"
+            f"id={decision.id} offsets={hidden}",
+            code="K430",
         )
     standing = standing_of(view.cache, decision.sources, decision.outputs, view.log.start)
     if standing.live_sources:
         raise ConflictError(
             "brokers still serve a segment that was replaced; nothing is deleted. "
-            f"id={decision.id} segment={encode_id(standing.live_sources[0].id.segment_id)}"
+            f"id={decision.id} segment={encode_id(standing.live_sources[0].id.segment_id)}",
+            code="K430",
         )
     serving: dict[RemoteLogSegmentId, RemoteLogSegment] = {}
     for each in view.cache.served():
@@ -271,7 +279,7 @@ class Repaired:
 
 @contextmanager
 def repaired(publisher: Publisher, not_given_back: Callable[[Exception], None]) -> Iterator[None]:
-    """End what was left undone of a partition that was claimed; give it back behind what follows.
+    """End what was left undone of a claimed partition; give it back after the work that follows.
 
     ``not_given_back`` hears why it could not be given back: the error of the work is worth more.
     """
@@ -288,11 +296,11 @@ def repaired(publisher: Publisher, not_given_back: Callable[[Exception], None]) 
 def repair(publisher: Publisher, *, accepts_metadata: bool = False) -> Repaired:
     """Publish what was decided, publish again what the cluster lost, discard what is left over.
 
-    What a batch that came late has hidden is served again: see :meth:`.Publisher.mend`.
+    Segments that a late batch has hidden are served again: see :meth:`.Publisher.mend`.
 
-    ``accepts_metadata`` says that somebody has looked at a metadata topic that is not the one that
-    was seen, and that it is the right one. RefusedError for marks of another compactor; when an
-    output cannot be read from the store, it is a CorruptError and not published.
+    ``accepts_metadata`` says that an operator has looked at a metadata topic that is not the one
+    that was seen, and that it is the right one. RefusedError for marks of another compactor; when
+    an output cannot be read from the store, it is a CorruptError and not published.
     """
     log, held = publisher.log, publisher.held
     published = published_again = 0
@@ -320,9 +328,9 @@ def repair(publisher: Publisher, *, accepts_metadata: bool = False) -> Repaired:
 
 
 def _leftovers(publisher: Publisher) -> list[OwnSegment]:
-    """Return the ids of earlier epochs of which nothing was decided, and something is left.
+    """Return the undecided ids of earlier epochs that have left something.
 
-    Also those that were taken back before: who was overtaken may have announced one, or written
+    Also those that were taken back before: an overtaken process may have announced one, or written
     its objects, afterwards.
     """
     own = [
@@ -338,7 +346,7 @@ def _leftovers(publisher: Publisher) -> list[OwnSegment]:
 
 
 def _restore(publisher: Publisher, view: MetadataView, decision: Decision) -> None:
-    """See that the outputs of a decision are whole, and that the cluster was told of them."""
+    """See that the outputs of a decision are whole, and that they were announced to the cluster."""
     unknown: list[RemoteLogSegment] = []
     for output in decision.outputs:
         if output.end_offset < view.log.start:

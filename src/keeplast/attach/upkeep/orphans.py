@@ -1,13 +1,19 @@
 """Objects below a partition that no broker serves: left by a topic that is gone, or by a crash.
 
-The rule: **in doubt an object stays**. Of a topic that is gone only what this decision log, the
-metadata topic or a mark of a round names is removed, when the grace has passed since it was
-written; and only where brokers say by name that there is no such topic (one that is hidden from the
-principal is not gone), the metadata topic is the one that was seen, and the owner object is this
-log's at its very epoch. Where the metadata topic has a segment that is not on its way out, brokers
-ended before they let go of the topic, or another cluster has it, with a copy of that topic: then
-only a person can say so. What nobody names may be another cluster's that shares the bucket: it is
-told, and left to a person.
+The rule: **in doubt an object stays**. Of a topic that is gone, an object is removed only under all
+of these conditions:
+
+* this decision log, the metadata topic or a mark of a round names it, and the grace has passed
+  since it was written;
+* brokers say by name that there is no such topic (one that is hidden from the principal is not
+  gone);
+* the metadata topic is the one that was seen;
+* the owner object is this log's at its very epoch.
+
+The metadata topic may have a segment that is not on its way out. Then brokers ended before they let
+go of the topic, or another cluster has it, with a copy of that topic: only a person can say so. An
+unnamed object may be another cluster's that shares the bucket: it is reported, and left to a
+person.
 """
 
 from __future__ import annotations
@@ -52,7 +58,7 @@ class TopicsCluster(LiveCluster, Protocol):
     def find_topic_id(self, topic: str) -> bytes | None:
         """Return a topic's id, None when brokers say that there is none of this name.
 
-        RefusedError when the principal may not be told.
+        RefusedError when the principal may not know.
         """
         ...
 
@@ -61,9 +67,9 @@ class TopicsCluster(LiveCluster, Protocol):
 class FoundOrphans:
     """What lies below a partition that no broker serves; sizes are of objects as they are stored.
 
-    ``named`` may go, ``waiting`` are named and younger than the grace, ``unknown`` nobody names.
-    ``served`` are named by a metadata topic that never said that they are to go. ``words`` are of
-    what a round began and nothing was written of.
+    ``named`` may go, ``waiting`` are named and younger than the grace, ``unknown`` have no name. A
+    metadata topic that never said that they are to go names ``served``. ``words`` are of what a
+    round began and never wrote.
     """
 
     named: tuple[FoundSegment, ...] = ()
@@ -114,7 +120,8 @@ def collect_gone(
     """
     if known.paused_ms is not None:
         raise StoppedError(
-            f"the partition is paused; keeplast pause --resume goes on. partition={known.name}"
+            f"the partition is paused; keeplast pause --resume goes on. partition={known.name}",
+            code="K421",
         )
     if not takes_over:
         require_free(log, known)
@@ -160,12 +167,13 @@ def _require_owner(owner: OwnerObject, known: Attached) -> None:
             "the owner object is gone, or says a later epoch than the decision log: somebody else "
             "has the partition, or gave it up. Nothing is removed. "
             f"partition={known.name} object={owner.key} epoch={known.epoch} "
-            f"found={None if found is None else found.epoch}"
+            f"found={None if found is None else found.epoch}",
+            code="K423",
         )
 
 
 def unknown_of_live(publisher: Publisher) -> tuple[FoundSegment, ...]:
-    """Return what lies below a partition that is there, and nobody names: only told, never removed.
+    """Return the unnamed objects below a partition that is there: only reported, never removed.
 
     It is listed before the cluster is looked at: brokers announce before they write.
     """
@@ -185,7 +193,7 @@ def unknown_of_live(publisher: Publisher) -> tuple[FoundSegment, ...]:
 def _gone_cache(
     cluster: TopicsCluster, log: DecisionLog, known: Attached, folds: KeptFolds
 ) -> PartitionCache:
-    """Return what brokers last said of a partition of a topic that is gone, by all that tells."""
+    """Return what brokers last said of a partition of a topic that is gone, by all sources."""
     name, seen = known.name, known.seen
     topic_id = cluster.find_topic_id(name.partition.topic)
     facts = cluster.read_facts(())
@@ -193,10 +201,13 @@ def _gone_cache(
     if facts.cluster_id != name.cluster_id or metadata is None:
         raise RefusedError(
             f"the address is another cluster's, or it has no {METADATA_TOPIC}; nothing is removed. "
-            f"partition={name} cluster_id={facts.cluster_id}"
+            f"partition={name} cluster_id={facts.cluster_id}",
+            code="K418",
         )
     if topic_id == name.partition.topic_id:
-        raise RefusedError(f"the topic is there; nothing of it is removed. partition={name}")
+        raise RefusedError(
+            f"the topic is there; nothing of it is removed. partition={name}", code="K432"
+        )
     at = metadata_partition(
         name.partition.topic_id, name.partition.partition, metadata.partition_count
     )
@@ -212,7 +223,8 @@ def _gone_cache(
     ):
         raise RefusedError(
             f"{METADATA_TOPIC} is not the one that was seen before, or has lost its end; nothing "
-            f"is removed. partition={name} end={end.offset}"
+            f"is removed. partition={name} end={end.offset}",
+            code="K413",
         )
     folded = fold_metadata(
         cluster, metadata, [at], kept=lambda number: folds.find(name.cluster_id, number)
@@ -222,8 +234,8 @@ def _gone_cache(
 
 
 def _not_let_go(log: DecisionLog, known: Attached, cache: PartitionCache) -> list[RemoteLogSegment]:
-    """Return the segments of which brokers never said that they are to go."""
-    # What a round announced behind the deletion no broker will ever delete.
+    """Return the segments that brokers never said are to go."""
+    # No broker will ever delete what a round announced after the deletion.
     own = {each.segment_id for each in log.own_segments(known) if each.decision_id is None}
     return [
         each
@@ -234,16 +246,16 @@ def _not_let_go(log: DecisionLog, known: Attached, cache: PartitionCache) -> lis
 
 
 def _require_let_go(log: DecisionLog, known: Attached, cache: PartitionCache) -> None:
-    """Raise RefusedError for a segment of which brokers never said that it is to go."""
+    """Raise RefusedError for a segment that brokers never said is to go."""
     left = _not_let_go(log, known, cache)
     if left:
         raise RefusedError(
-            "the topic cannot be seen, and brokers never said that its segments are to go: its "
-            "deletion has not ended, brokers ended before they let go of it, or somebody else's "
-            "cluster has it. Nothing is removed. When the deletion is long over, and you know that "
-            "no other cluster reads this bucket: --orphans collect-served. "
-            f"partition={known.name} segments={len(left)} "
-            f"segment={encode_id(left[0].id.segment_id)}"
+            "the topic cannot be seen, and brokers never said that its segments are to go. Its "
+            "deletion has not ended, brokers stopped before it, or another cluster has the "
+            "topic. Nothing is removed. When the deletion is long over, and you know that no "
+            f"other cluster reads this bucket: --orphans collect-served. partition={known.name} "
+            f"segments={len(left)} segment={encode_id(left[0].id.segment_id)}",
+            code="K433",
         )
 
 

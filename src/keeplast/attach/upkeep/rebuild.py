@@ -1,20 +1,20 @@
 """Takes a partition over from a decision log that is lost, or that a backup took the place of.
 
-The rule: **nothing is taken over from somebody who may still be at work, and nothing is concluded
-that the metadata topic does not say**. No compactor may have told brokers anything for a grace; the
-remote tier must be this cluster's; every segment that a compactor announced must be explained by a
-swap that lies in the topic, or be one that never was published. Then the owner object goes over,
-which fences whoever has the other log, and only behind that is the topic read for good. What was to
-be deleted is deleted by collection, after a grace of its own.
+The rule: **nothing is taken over from a compactor that may still be at work, and nothing is
+concluded that the metadata topic does not say**. For a grace no compactor may have announced
+anything to brokers. The remote tier must be this cluster's. A swap that lies in the topic must
+explain every segment that a compactor announced, or the segment must be one that never was
+published. Then the owner object goes over, which fences every process with the other log. Only
+after that is the topic read for good. Collection deletes what was to be deleted, after a grace of
+its own.
 
-What a lost log had decided and not published is lost with it: its outputs are taken back. Who would
-still publish it, a process that slept all the while, is the reason for the first grace.
+Swaps that a lost log had decided and not published are lost with it: their outputs are taken back.
+A process that slept all the while could still publish them: it is the reason for the first grace.
 
-What compactors told brokers of one partition: every swap, read out of the metadata topic again.
-
-The rule: **a swap counts as found only when the records that it would be published by are those
-that lie there, byte for byte**, in one piece. The metadata topic is never compacted, so that it
-remembers what a decision log has lost: who decided, when, what took the place of what.
+Each swap of a partition is read out of the metadata topic again. The second rule: **a swap counts
+as found only when the records that would publish it are those that lie there, byte for byte**, in
+one piece. The metadata topic is never compacted, so that it remembers what a decision log has lost:
+the decider, the time, each output and its sources.
 """
 
 from __future__ import annotations
@@ -90,14 +90,15 @@ class CompactorHistory:
     def read(self, cluster: LiveCluster, end: int) -> None:
         """Read on to ``end``; RefusedError for an offset without a record, CorruptError as brokers.
 
-        ``end`` is where the topic ended: no batch goes on behind it.
+        ``end`` is where the topic ended: no batch goes on after it.
         """
         held = OffsetRange(self.end, end)
         for each in cluster.read_metadata(self.metadata_partition, held):
             if isinstance(each, int):
                 raise RefusedError(
                     f"{METADATA_TOPIC} has no record at an offset; see keeplast place check. "
-                    f"partition={self.metadata_partition} offset={each}"
+                    f"partition={self.metadata_partition} offset={each}",
+                    code="K417",
                 )
             self._add(each.offset, each.value)
         self._end_batch()
@@ -170,7 +171,7 @@ class CompactorHistory:
 def _sources_of(outputs: Sequence[RemoteLogSegment], deleted: Sequence[RemoteLogSegment]) -> int:
     """Return how many of ``deleted`` lie within what ``outputs`` cover, from the first one on.
 
-    What was taken back in the same millisecond lies behind them, and is no source.
+    A segment that was taken back in the same millisecond lies after them, and is no source.
     """
     start, end = covered(outputs)
     for at, each in enumerate(deleted):
@@ -207,9 +208,9 @@ def rebuild(
 ) -> tuple[Publisher, Rebuilt]:  # fmt: skip
     """Own a partition by ``log``, and write down there what the metadata topic says of it.
 
-    RefusedError, and nothing is changed, where that may be wrong. ``accepts_metadata`` says that
-    somebody has looked: the metadata topic and the objects are of one cluster, this one. What was
-    left undone is :func:`.repair`'s.
+    RefusedError, and nothing is changed, where that may be wrong. ``accepts_metadata`` says that an
+    operator has looked: the metadata topic and the objects are of one cluster, this one.
+    :func:`.repair` ends what was left undone.
     """
     name = AttachedName(cluster_id, partition)
     owner = OwnerObject(layout, name, log.store_id())
@@ -222,7 +223,7 @@ def rebuild(
     _missing(history, log, known)
     owner.probe()
     held_by = owner.find()
-    # One that was held and never claimed is nobody's either.
+    # A partition that was held and never claimed has no owner either.
     is_new = known is None or known.epoch == 0
     if known is None:
         known = log.attach(name, view.point, cleaned_to=view.log.start)
@@ -236,11 +237,13 @@ def rebuild(
         log.forget(held) if is_new else log.give_back(held)
         raise
     try:
-        # Whoever was at work decides nothing from here on; what he had published is seen now.
+        # The process at work decides nothing from here on; what it had published is seen now.
         view = _look(cluster, name, terms, held, accepts_metadata)
         history.read(cluster, view.end.offset)
         if history.cache.state() != view.cache.state():
-            raise ConflictError(f"the metadata topic changed meanwhile; try again. {name}")
+            raise ConflictError(
+                f"the metadata topic changed meanwhile; try again. {name}", code="K419"
+            )
         decisions, own = _missing(history, log, held)
         if decisions:
             note_unknown_rounds(log, held, view.cache)
@@ -259,7 +262,7 @@ def _look(
     cluster: LiveCluster, name: AttachedName, terms: AttachTerms, known: Attached | None,
     accepts_metadata: bool,
 ) -> MetadataView:  # fmt: skip
-    """Look anew; what a fold that was kept says is not believed here."""
+    """Look again; what a fold that was kept says is not believed here."""
     view = look(cluster, name, terms, None if known is None else known.seen)
     if not accepts_metadata:
         view.require_continued()
@@ -267,12 +270,13 @@ def _look(
 
 
 def _require_quiet(history: CompactorHistory, now_ms: int, grace_ms: int) -> None:
-    """Raise RefusedError when a compactor told brokers something within the grace."""
+    """Raise RefusedError when a compactor announced something to brokers within the grace."""
     if history.newest_ms and history.newest_ms + grace_ms > now_ms:
         raise RefusedError(
-            "a compactor was at work here a moment ago, and may still be: end every process that "
-            "has another decision log, and try again when the grace is over (--grace-ms). "
-            f"partition={history.name} ago_ms={now_ms - history.newest_ms} grace_ms={grace_ms}"
+            "a compactor was at work here a moment ago, and may still be. End every process that "
+            "has another decision log; try again when the grace is over (--grace-ms). "
+            f"partition={history.name} ago_ms={now_ms - history.newest_ms} grace_ms={grace_ms}",
+            code="K434",
         )
 
 
@@ -280,23 +284,25 @@ def _require_same_tier(
     cluster: LiveCluster, history: CompactorHistory, layout: RemoteLayout, log: DecisionLog,
     known: Attached | None, accepts_metadata: bool,
 ) -> None:  # fmt: skip
-    """Raise RefusedError when objects and metadata topic tell of different clusters.
+    """Raise RefusedError when objects and metadata topic are of different clusters.
 
-    Brokers announce before they write, and delete before they forget: what lies there was told of,
-    but what a round began. A clone of a cluster that shares its bucket meets what the other wrote.
+    Brokers announce before they write, and delete before they forget: all that lies there was
+    announced, but what a round began. A clone of a cluster that shares its bucket meets what the
+    other wrote.
     """
     partition = history.name.partition
     served = {each.segment.id for each in history.cache.served()}
     there = {each.segment_id for each in layout.list(partition)}
-    # What was written or removed meanwhile was told of meanwhile.
+    # What was written or removed meanwhile was announced meanwhile.
     history.read(cluster, cluster.read_end(history.metadata_partition).offset)
     served &= {each.segment.id for each in history.cache.served()}
     lost = [each.segment_id for each in served if each.segment_id not in there]
     if lost:
         raise RefusedError(
-            "brokers serve segments of which the remote tier has nothing: --storage is another "
-            "place than theirs, or another cluster has collected there. "
-            f"partition={history.name} segments={_shown(lost)}"
+            "brokers serve segments that the remote tier lacks: --storage is another place than "
+            f"theirs, or another cluster has collected there. partition={history.name} "
+            f"segments={_shown(lost)}",
+            code="K435",
         )
     told = {each.segment_id for each in history.known}
     own = () if known is None else log.own_segments(known)
@@ -311,7 +317,8 @@ def _require_same_tier(
             "the remote tier has segments that this cluster never heard of: its metadata topic is "
             "an older one, or a clone of the cluster writes there. Take no partition over from a "
             "cluster that lives. When you have looked, and this is the right one: "
-            f"--accept-metadata. partition={history.name} segments={_shown(strange)}"
+            f"--accept-metadata. partition={history.name} segments={_shown(strange)}",
+            code="K436",
         )
 
 
@@ -355,7 +362,8 @@ def _missing(
             raise RefusedError(
                 "a segment carries a compactor's mark, and no swap in the metadata topic explains "
                 "it; only the decision log that has it can go on. "
-                f"partition={history.name} segment={encode_id(id_)} state={each.state.name}"
+                f"partition={history.name} segment={encode_id(id_)} state={each.state.name}",
+                code="K415",
             )
     return decisions, found
 

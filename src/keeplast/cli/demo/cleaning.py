@@ -106,7 +106,7 @@ def clean_broker_sample(
     [partition] = selection.partitions
     before = read_log(partition.path, files)
     started = clock.seconds()
-    # The broker was told to hold its own cleaner back with a ratio that nothing exceeds.
+    # The broker holds its own cleaner back, with a ratio that nothing exceeds.
     request = CleanRequest(selection.partitions, rounds=None, force=True)
     reports = _clean_twice(request, coordinator)
     seconds = clock.seconds() - started

@@ -37,9 +37,14 @@ Next
 @command(first=("git", "tier", "runner"), example="keeplast demo --runner spark")
 def demo(
     git: Annotated[
-        Path,
-        typer.Option("--git", metavar="PATH", help="The repository whose history is replayed."),
-    ] = Path("."),
+        Path | None,
+        typer.Option(
+            "--git",
+            metavar="PATH",
+            help="The repository whose history is replayed. Default: the one around the working "
+            "directory, if there is one.",
+        ),
+    ] = None,
     tier: Annotated[
         bool,
         typer.Option(
@@ -53,8 +58,9 @@ def demo(
 ) -> Result:
     """Compact a git history and a broker's data directory, and compare what remains.
 
-    The history becomes a compacted topic: path by path, the last value must be what git says. All
-    of it lies in temporary directories; at the end stands what to try next, and on which data.
+    The history becomes a compacted topic: path by path, the last value must be what git says.
+    The directory comes with keeplast. Both are cleaned in temporary directories, and the last
+    lines show commands to try next.
     """
     from keeplast.cli.frame.wiring import choose_runner
 
@@ -67,14 +73,14 @@ def demo(
 def _show_tier(runner: RunnerName, *, as_json: bool) -> Result:
     from keeplast.cli.frame.command import check_packages
 
-    check_packages()
+    check_packages("tier")
     from keeplast.cli.demo.tier import show_tier
 
     return show_tier(runner, as_json=as_json)
 
 
-def _show_cleaning(git: Path, runner: RunnerName, *, as_json: bool) -> Result:
-    from keeplast.cli.demo.history import GitHistory
+def _show_cleaning(git: Path | None, runner: RunnerName, *, as_json: bool) -> Result:
+    from keeplast.cli.demo.history import GitHistory, find_history
     from keeplast.cli.frame import wiring
     from keeplast.cli.frame.command import CHECK_FAILED, DONE, report_errors, report_exit_code
     from keeplast.cli.show.output import print_result, say
@@ -82,7 +88,12 @@ def _show_cleaning(git: Path, runner: RunnerName, *, as_json: bool) -> Result:
     from keeplast.clock import SystemClock
     from keeplast.log.files import LocalFiles
 
-    history = GitHistory(git)
+    history = find_history() if git is None else GitHistory(git)
+    if history is None:
+        say(
+            "no git history around the working directory, so only the broker's directory is "
+            "cleaned; for both: keeplast demo --git PATH"
+        )
     clock, files = SystemClock(), LocalFiles()
     wiring.say_start(runner)
     with (
@@ -93,10 +104,11 @@ def _show_cleaning(git: Path, runner: RunnerName, *, as_json: bool) -> Result:
         from keeplast.cli.demo import cleaning as demo_cleaning
 
         root = Path(scratch)
-        outcomes = [
-            demo_cleaning.clean_git_history(history, root / "git", coordinator, files, clock),
-            demo_cleaning.clean_broker_sample(root / "broker", coordinator, files, clock),
-        ]
+        outcomes = [demo_cleaning.clean_broker_sample(root / "broker", coordinator, files, clock)]
+        if history is not None:
+            outcomes.insert(
+                0, demo_cleaning.clean_git_history(history, root / "git", coordinator, files, clock)
+            )
     reports = [report for outcome in outcomes for report in outcome.reports]
     if not as_json:
         for number, outcome in enumerate(outcomes, 1):

@@ -1,15 +1,13 @@
-"""Reads a git repository as a stream of keyed changes: what the demo compacts.
+"""Reads a git repository as a stream of keyed changes, and writes it as a compacted topic.
 
-A commit on the first-parent chain changes paths; a path is the key, ``mode blobid`` the value and
-a deletion the tombstone. Replaying the changes in order gives exactly the tree of the last commit,
+A commit on the first-parent chain changes paths; a path is the key, ``mode blobid`` the value and a
+deletion the tombstone. Replaying the changes in order gives exactly the tree of the last commit,
 which is how the demo knows what must remain. Git is asked for NUL-separated output and no renames,
-so any byte but NUL may occur in a path; its output is consumed as it comes and never held whole.
+so any byte but NUL may occur in a path. Its output is consumed as it comes and never held whole.
 
-Writes a git history as a compacted topic into a Kafka data directory.
-
-The directory is laid out as a KRaft broker with one partition leaves it after a clean stop, so
-that every other command works on it too. Segments are small for their topic: a demo that fits into
-the active segment would have nothing to clean.
+The Kafka data directory is laid out as a KRaft broker with one partition leaves it after a clean
+stop. So every other command works on it too. Segments are small for their topic: a demo that fits
+into the active segment would have nothing to clean.
 """
 
 from __future__ import annotations
@@ -74,14 +72,17 @@ class GitHistory:
         """Resolve ``HEAD``; InvalidError when there is no git, repository or commit."""
         self._path = path
         if not path.is_dir():
-            raise InvalidError(f"no such directory; name a git repository with --git. path={path}")
+            raise InvalidError(
+                f"no such directory; name a git repository with --git. path={path}", code="K135"
+            )
         self._text("rev-parse", "--git-dir")
         try:
             self.head = self._text("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
         except InvalidError as error:
             raise InvalidError(
                 f"the repository has no commit yet; commit something or name another with --git. "
-                f"path={path}"
+                f"path={path}",
+                code="K135",
             ) from error
 
     def commit_count(self) -> int:
@@ -135,12 +136,15 @@ class GitHistory:
                 self._command(*arguments), capture_output=True, env=_environment(), check=False
             )
         except FileNotFoundError as error:
-            raise InvalidError("git is not installed; install the package git") from error
+            raise InvalidError(
+                "git is not installed; install the package git", code="K135"
+            ) from error
         if done.returncode != 0:
             problem = done.stderr.decode(errors="replace").strip()
             raise InvalidError(
                 f"not a git repository that can be read; name one with --git. "
-                f"path={self._path} git={problem!r}"
+                f"path={self._path} git={problem!r}",
+                code="K135",
             )
         return done.stdout.decode(errors="replace").strip()
 
@@ -161,15 +165,25 @@ class GitHistory:
                     if len(rest) > TOKEN_BYTES_MAX:
                         raise InvalidError(
                             "git printed a name without an end; give another repository with "
-                            f"--git. path={self._path}"
+                            f"--git. path={self._path}",
+                            code="K135",
                         )
             if process.returncode != 0:
                 complaints.seek(0)
                 problem = complaints.read(READ_BYTES).decode(errors="replace").strip()
                 raise InvalidError(
                     "git could not read the repository's history; run git fsck, or give another "
-                    f"with --git. path={self._path} git={problem!r}"
+                    f"with --git. path={self._path} git={problem!r}",
+                    code="K135",
                 )
+
+
+def find_history() -> GitHistory | None:
+    """Return the history of the repository around the working directory, None without one."""
+    try:
+        return GitHistory(Path())
+    except InvalidError:
+        return None
 
 
 def _environment() -> dict[str, str]:
@@ -202,7 +216,8 @@ class Replay:
 def topic_for(history: GitHistory) -> TopicConfig:
     """Return the settings of a topic in which ``history`` takes about a dozen segments.
 
-    Tombstones go in the second cleaning after the one that first sees them: nobody reads along.
+    Tombstones go in the second cleaning after the one that first sees them: no reader is waited
+    for.
     """
     files = sum(1 for _ in history.tree())
     estimate = (files + CHANGES_PER_COMMIT * history.commit_count()) * RECORD_BYTES

@@ -1,7 +1,7 @@
 """The hosts of ``keeplast demo --tier``, and what is appended to them.
 
 Each host has a directory of its own, all share one store. What is appended is drawn from one seed,
-and the state that a reader must see is kept beside it. A leader that is to be killed or frozen
+and the state that a reader must see is kept next to it. A leader that is to be killed or frozen
 works in a process of its own: this module is also what that process runs.
 """
 
@@ -175,7 +175,9 @@ class LeaderProcess:
         except BrokenPipeError:
             pass
         if self._process.poll() is not None:
-            raise UnavailableError(f"a host could not start. said={self._read_errors()}")
+            raise UnavailableError(
+                f"a host could not start. said={self._read_errors()}", code="K356"
+            )
 
     def _read_errors(self) -> str:
         lines = self.output.with_suffix(".err").read_text("utf-8", "replace").splitlines()
@@ -201,8 +203,8 @@ class LeaderProcess:
     def freeze(self, store: Path) -> None:
         """Stop it where it holds no lock of the SQLite file ``store``.
 
-        Stopped inside a transaction it would keep all others from the store: SQLite is for hosts
-        of one machine, and PostgreSQL ends the transaction of a client that is gone.
+        Stopped inside a transaction it would keep all others from the store. SQLite is for hosts of
+        one machine; PostgreSQL ends the transaction of a client that is gone.
         """
         clock = SystemClock()
         for _ in range(FREEZES_MAX):
@@ -217,7 +219,9 @@ class LeaderProcess:
         try:
             self._process.wait(PROCESS_SECONDS_MAX)
         except subprocess.TimeoutExpired as error:
-            raise UnavailableError(f"a host does not end. said={self._read_errors()}") from error
+            raise UnavailableError(
+                f"a host does not end. said={self._read_errors()}", code="K356"
+            ) from error
         text = self.output.read_text("utf-8").strip()
         found: dict[str, str] = json.loads(text.splitlines()[-1]) if text else {}
         return found

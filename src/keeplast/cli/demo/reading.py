@@ -1,7 +1,7 @@
 """Reads a partition as a fresh read-committed consumer would: the judge of the demo.
 
 A record of a transaction counts once its COMMIT marker is reached, at its own offset and not at the
-marker's; of a key the record with the greatest offset is its state. Only the keys' last values are
+marker's. Of a key the record with the greatest offset is its state. Only the keys' last values are
 held, and what open transactions have written. The rule is that of a consumer with
 ``isolation.level=read_committed`` (formats.md sections 1.4 and 2.6).
 """

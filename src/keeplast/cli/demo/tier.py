@@ -1,6 +1,6 @@
 """``keeplast demo --tier``: a tiered log outlives its leaders, and a reader sees what was written.
 
-Two hosts and a store in a temporary directory. One leader is killed in the middle of a round, the
+Two hosts and a store in a temporary directory. One leader is killed in the middle of a round. The
 next one is frozen in the middle of its own and wakes up as a zombie; a third ends the round. Ends
 with 1 when a reader would not get exactly what was appended, or the store does not hold.
 """
@@ -125,7 +125,7 @@ class _Story:
     def play(self) -> TierDemoOutcome:
         """Play the demo from its first chapter to the end; return what came of it."""
         self._store.create(PARTITION, SETTINGS)
-        # Both start their runner now, which takes the longest, and lead when they are told to.
+        # Both start their runner now, which takes the longest, and lead when they are asked to.
         self._a, self._b = self._process(A, 1), self._process(B, 2)
         before = self._append()
         killed = self._kill()
@@ -213,7 +213,7 @@ class _Story:
         host = demo_host(self._store, self._root, A, recovers=True)
         host.catch_up()
         host.become_leader(3)
-        # Nobody hears of the frozen host: another one follows.
+        # The frozen host answers nothing: another one follows.
         with open_demo_store(self._root, "host-c") as other:
             follower = demo_host(other, self._root, "host-c")
             follower.restart(host.local_start)

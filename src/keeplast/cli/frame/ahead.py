@@ -1,12 +1,12 @@
-"""A process beside the command that compiles the kernels which a round will ask for last.
+"""A second process of a command: it compiles the kernels which a round will ask for last.
 
 A command compiles a kernel when it is first called, one after the other, on one core. The process
 begins at the other end of :data:`ROUND`, and both keep what they have compiled in one folder, so
-they meet in the middle. Nobody depends on it: where it cannot be started, or dies, the command
+they meet in the middle. Nothing depends on it: where it cannot be started, or dies, the command
 compiles all of them itself. It writes nothing but into the cache.
 
-Started as a program it is that process, and lives until its standard input ends or nothing is left
-to do; the command ends it when it has finished before.
+Started as a program this module is that process. It lives until its standard input ends or nothing
+is left to do; the command ends it when it has finished before.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ STANDARD_INPUT = 0
 def compiled_ahead(cores: int | None, names: Sequence[str] = ROUND) -> Iterator[None]:
     """Have another process compile ``names`` meanwhile, from the last one on.
 
-    There is none where the folder has all of them or cannot keep any, nor for a command that shall
-    have, or has, a single core (``cores`` None: what this process may use).
+    There is none where the folder has all of them or cannot keep any. Nor is there one for a
+    command that shall have, or has, a single core (``cores`` None: what this process may use).
     """
     process = None
     kernel_cache.install()

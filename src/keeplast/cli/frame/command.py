@@ -1,40 +1,30 @@
-"""Makes a command of a function that takes its options as values.
+"""Makes a command of a function that takes its options as values, and an exit code of its end.
 
 A frozen dataclass whose fields are ``Annotated`` with Typer's parameters is a group of options. A
 command names the groups it takes; Typer is shown their fields one by one, in the order in which
-they stand. So an option is declared once, and what a command was given is passed on as a value.
+they stand. So an option is declared once, and what a command was given is passed on as a value. In
+a group a repeatable option is a tuple, empty when it was not given; Typer's list stays here.
 
-In a group a repeatable option is a tuple, empty when it was not given; Typer's list stays here.
+The exit codes, by what the caller should do.
 
-What the shell is told, by what the caller should do about it.
+::
 
-=====  ==========================================================
-code   meaning
-=====  ==========================================================
-0      done; skipped partitions included
-1      a check failed
-2      usage: fix an argument or a setting
-3      corrupt input; other partitions went on
-4      refused: understood, and not safe to do
-5      failed: disk, runner, or a defect of keeplast
-130    stopped by SIGINT
-143    stopped by SIGTERM
-=====  ==========================================================
+    0      done; skipped partitions included
+    1      a check failed
+    2      usage: fix an argument or a setting
+    3      corrupt input; other partitions went on
+    4      refused: understood, and not safe to do
+    5      failed: disk, runner, or a defect of keeplast
+    130    stopped by SIGINT
+    143    stopped by SIGTERM
 
-Of several partitions the greatest code counts.
-
-Which packages a command needs that a bare installation has not.
-
-Runs the body of a command and turns every way it can end into an exit code.
+Of several partitions the greatest code counts, and of a report the worst of its rounds. A round
+that crossed a process boundary may carry its error's name only; the name decides then.
 
 With ``--json`` a document is printed whatever happens: what the body returned, or one with an
 ``error`` and no partitions. Errors that we raise, and the disk's, are one line on stderr; only a
 defect of ours leaves a traceback there. A signal that comes when the work is over does not keep its
-result from being told.
-
-The exit code of a whole report: the worst of what its rounds say.
-
-A round that crossed a process boundary may carry its error's name only; the name decides then.
+result from being shown.
 """
 
 from __future__ import annotations
@@ -48,9 +38,10 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, is_dataclass
+from itertools import chain
 from types import FrameType, TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -74,6 +65,7 @@ from keeplast.errors import (
     InvalidError,
     RefusedError,
     StoppedError,
+    code_of,
     installing,
 )
 from keeplast.model.text import printable, without_secrets
@@ -104,25 +96,21 @@ def error_exit_code(error: BaseException) -> int:
     return FAILED
 
 
-TIER_PACKAGES = ("sqlalchemy", "alembic", "obstore")
-SIGNING_PACKAGES = ("cryptography",)
+NEEDED = {
+    "tier": ("the tier needs", ("sqlalchemy", "alembic", "obstore")),
+    "cluster": ("certificates need", ("cryptography",)),
+    "console": ("the console needs", ("starlette", "uvicorn", "jinja2", "anyio")),
+}
+"""Of an extra, what asks for it, and packages that it brings."""
 
 
-def check_packages() -> None:
-    """Raise InvalidError when the packages of the tier are not installed."""
-    _check(TIER_PACKAGES, "the tier needs", "tier")
-
-
-def check_signing() -> None:
-    """Raise InvalidError when what signs and checks certificates is not installed."""
-    _check(SIGNING_PACKAGES, "certificates need", "cluster")
-
-
-def _check(names: Sequence[str], who: str, extra: str) -> None:
+def check_packages(extra: str) -> None:
+    """Raise InvalidError when the packages of ``extra`` are not installed."""
+    who, names = NEEDED[extra]
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise InvalidError(
-            f"{who} more packages; {installing(extra)}. missing={', '.join(missing)}"
+            f"{who} more packages; {installing(extra)}. missing={', '.join(missing)}", code="K134"
         )
 
 
@@ -135,7 +123,7 @@ def run_guarded(
 ) -> NoReturn:
     """Call ``body``; print its document when ``as_json``; leave with its exit code.
 
-    ``body`` returns the code and the document (which it may leave out when nobody asked for it).
+    ``body`` returns the code and the document, which may be None where it was not asked for.
     """
     from keeplast import kernel_cache
 
@@ -151,10 +139,10 @@ def _run(body: Callable[[], tuple[int, dict[str, Any] | None]], *, as_json: bool
         code, document = body()
     except KeyboardInterrupt:
         code, document = INTERRUPTED, _describe_stop("SIGINT")
-        say("stopped; nothing that was not finished is in place", kind="error")
+        say("stopped; nothing that was not finished is in place [K237]", kind="error")
     except Terminated:
         code, document = TERMINATED, _describe_stop("SIGTERM")
-        say("terminated; nothing that was not finished is in place", kind="error")
+        say("terminated; nothing that was not finished is in place [K237]", kind="error")
     except BrokenPipeError:
         _silence_stdout()
         raise typer.Exit(FAILED) from None
@@ -187,7 +175,7 @@ def _handlers_put_back() -> Iterator[None]:
         yield
     finally:
         for number, handler in found.items():
-            # One that was not set from Python cannot be put back, and nobody has replaced it.
+            # One that was not set from Python cannot be put back, and was not replaced.
             if handler is not None:
                 signal.signal(number, handler)
 
@@ -204,6 +192,7 @@ def error_document(error: Exception) -> dict[str, Any]:
         "error": {
             "class": type(error).__name__,
             "message": fault_text(error),
+            "code": code_of(error),
             "path": None if path is None else without_secrets(path),
             "position": position,
         },
@@ -219,7 +208,7 @@ class StopSignals:
     """While it lasts, SIGINT and SIGTERM ask for the end of the work instead of unwinding it.
 
     When the work has ended, one more signal does nothing: it is too late to stop anything, and the
-    runner is closed and the result told. The next one unwinds even that. Ends with
+    runner is closed and the result shown. The next one unwinds even that. Ends with
     :func:`run_guarded`, which puts the handlers back.
     """
 
@@ -271,7 +260,7 @@ class StopSignals:
         trace: TracebackType | None,
     ) -> None:
         """Put the handlers back after an error, else after one more signal."""
-        # What is closed behind the work may wait for others: a second signal ends that, too.
+        # What is closed after the work may wait for others: a second signal ends that, too.
         if self._wakeup is not None and (kind is not None or self.exit_code is None):
             before, told = self._wakeup
             signal.set_wakeup_fd(before)
@@ -314,7 +303,8 @@ def _describe_stop(name: str) -> dict[str, Any]:
         "partitions": [],
         "error": {
             "class": "Stopped",
-            "message": f"stopped by {name}",
+            "message": f"stopped by {name} [K237]",
+            "code": "K237",
             "path": None,
             "position": None,
         },
@@ -443,10 +433,15 @@ def _arguments(holder: Any, given: Mapping[str, Any]) -> dict[str, Any]:
             group: Any = hint
             found[name] = group(**_arguments(group, given))
         elif get_origin(get_args(hint)[0]) is tuple:
-            found[name] = tuple(given[name] or ())
+            found[name] = tuple(chain.from_iterable(map(_several, given[name] or ())))
         else:
             found[name] = given[name]
     return found
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    """Return what one use of a repeatable option names: a parser may make several values of it."""
+    return value if isinstance(value, tuple) else (value,)
 
 
 _BY_NAME = {
@@ -471,7 +466,7 @@ def report_exit_code(report: CleanReport) -> int:
 
 
 def is_stopped(report: CleanReport) -> bool:
-    """Say whether something was left undone because somebody asked for that."""
+    """Say whether something was left undone because a signal asked for that."""
     return any(isinstance(each.failure, StoppedError) for _, each in _outcomes(report))
 
 

@@ -7,7 +7,6 @@ command works.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keeplast.cli.frame.command import check_packages
 from keeplast.cli.frame.options import LOOPBACK
 from keeplast.config.place_properties import WITH, PlaceKind
-from keeplast.errors import InvalidError, installing
+from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
     from keeplast.clock import Clock
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 PANEL = "Console"
 PORT_DEFAULT = 9590
 OPTION = "--console"
-PACKAGES = ("starlette", "uvicorn", "jinja2", "anyio")
 
 
 def console_address(text: str) -> tuple[str, int]:
@@ -46,7 +45,8 @@ def console_address(text: str) -> tuple[str, int]:
     is_number = port.isascii() and port.isdigit() and len(port) <= 5
     if (port and not is_number) or int(port or 0) > 65535 or any(c.isspace() for c in host):
         raise InvalidError(
-            f"no address to listen on; write HOST:PORT, HOST or PORT. --console={text!r}"
+            f"no address to listen on; write HOST:PORT, HOST or PORT. --console={text!r}",
+            code="K701",
         )
     return host or LOOPBACK, int(port) if port else PORT_DEFAULT
 
@@ -98,8 +98,8 @@ class EntranceOptions:
         typer.Option(
             "--console-name",
             metavar="HOST",
-            help="A further name by which browsers may call the console; repeatable. Default: its "
-            "address and this host's name.",
+            help="A further name for the console in browsers; repeatable. Default: its address "
+            "and this host's name.",
             rich_help_panel=PANEL,
         ),
     ] = ()
@@ -131,9 +131,11 @@ def search_limits(found: FoundPlace) -> SearchLimits:
 
     seconds, size = found.count("search-seconds"), found.size("search-bytes")
     if seconds is not None and seconds > SECONDS_MAX:
-        raise InvalidError(f"give {SECONDS_MAX} seconds at most. --search-seconds={seconds}")
+        raise InvalidError(
+            f"give {SECONDS_MAX} seconds at most. --search-seconds={seconds}", code="K104"
+        )
     if size == 0:
-        raise InvalidError("give 1 byte at least. --search-bytes=0")
+        raise InvalidError("give 1 byte at least. --search-bytes=0", code="K104")
     return SearchLimits(
         SECONDS_DEFAULT if seconds is None else seconds,
         BYTES_DEFAULT if size is None else size,
@@ -169,7 +171,7 @@ class ConsoleOptions:
     def check(self, found: FoundPlace) -> tuple[str, int] | None:
         """Return where to listen, None without a console; InvalidError for what makes no sense."""
         if self.console is not None:
-            check_packages()
+            check_packages("console")
             search_limits(found)
             if (
                 self.allow_actions
@@ -178,7 +180,8 @@ class ConsoleOptions:
             ):
                 raise InvalidError(
                     "what is asked for from a page is written to the receipts, and there are none; "
-                    "give --receipt FILE too. --allow-actions"
+                    "give --receipt FILE too. --allow-actions",
+                    code="K102",
                 )
             return console_address(self.console)
         given = [
@@ -201,18 +204,10 @@ class ConsoleOptions:
             if name in found.given and found.given[name].source == WITH
         ]
         if given:
-            raise InvalidError(f"there is no console; add --console. given={', '.join(given)}")
+            raise InvalidError(
+                f"there is no console; add --console. given={', '.join(given)}", code="K102"
+            )
         return None
-
-
-def check_packages() -> None:
-    """Raise InvalidError when the packages of the console are not installed."""
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InvalidError(
-            f"the console needs more packages; {installing('console')}. "
-            f"missing={', '.join(missing)}"
-        )
 
 
 @contextlib.contextmanager
@@ -240,8 +235,9 @@ def console_served(
     for each in options.behind_proxy:
         if not is_address(each):
             raise InvalidError(
-                "a proxy is known by its address, as it connects from there; write each one, no "
-                f"name and no network. --behind-proxy={each}"
+                "a proxy is known by its address. Write the one that it connects from, no name "
+                f"and no network. --behind-proxy={each}",
+                code="K705",
             )
     entrance = Entrance(
         host,
@@ -274,7 +270,8 @@ def _certificate(options: EntranceOptions) -> Certificate | None:
     if chain is None or key is None:
         raise InvalidError(
             "a certificate and its key belong together; give both. "
-            f"--console-certificate={chain} --console-key={key}"
+            f"--console-certificate={chain} --console-key={key}",
+            code="K102",
         )
     found = Certificate(chain, key)
     found.check()

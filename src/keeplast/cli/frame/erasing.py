@@ -1,13 +1,9 @@
-"""What ``erase`` and certificate commands share: their options, and what they do with them.
+"""What ``erase`` and certificate commands share: their options, each declared once, and their work.
 
-Options of ``erase`` and of certificates, of directories and of stores; each declared once.
+The rule that a reader must not break: no key is printed, only its line and its hash.
 
-What every certificate command does with its options, and what it says in the end.
-
-What every ``erase`` does, of directories, stores and attached topics: ask, keep, act, ask again.
-
-A place says how its logs are searched and what may be done there; what is asked, kept and said is
-the same. No key is printed: only its line and its hash.
+Every ``erase`` asks, keeps, acts and asks again. A place says how its logs are searched and what
+may be done there; what is asked, kept and said is the same.
 """
 
 from __future__ import annotations
@@ -106,7 +102,7 @@ def sign_certificate(
     RefusedError while a trace may be left; InvalidError for what cannot be signed with, or written
     to.
     """
-    from keeplast.cli.frame.command import DONE, check_signing
+    from keeplast.cli.frame.command import DONE, check_packages
     from keeplast.cli.frame.key_files import read_hasher, read_keys, warn_if_open
     from keeplast.cli.show.output import print_result, say
     from keeplast.log.files import LocalFiles
@@ -114,7 +110,7 @@ def sign_certificate(
     from keeplast.service.erasure.certificate import issue_certificate, require_new
     from keeplast.service.erasure.erasure_answer import unsearched_words
 
-    check_signing()
+    check_packages("cluster")
     from keeplast.service.erasure.certificate import not_here
     from keeplast.signing import Signer
 
@@ -191,7 +187,9 @@ def check_call(about: KeyOptions, *, now: bool, now_ms: int | None = None) -> No
     from keeplast.errors import InvalidError
 
     if now and about.dry_run:
-        raise InvalidError("--now changes logs and --dry-run nothing; leave one out. --now=True")
+        raise InvalidError(
+            "--now changes logs and --dry-run nothing; leave one out. --now=True", code="K101"
+        )
     if now and now_ms is not None:
         say(
             "the rounds of --now go by this host's clock; --now-ms dates the answer alone. "
@@ -214,19 +212,21 @@ def asked_keys(about: KeyOptions, topics: tuple[str, ...], shelf: RequestShelf) 
     if not about.reapply:
         if plain is None:
             raise InvalidError(
-                "give the keys with --keys FILE, or --reapply for those of earlier requests"
+                "give the keys with --keys FILE, or --reapply for those of earlier requests",
+                code="K102",
             )
         return ask_for_keys(plain, hasher, topics, all_topics=about.all_topics)
     if topics or about.all_topics:
         raise InvalidError(
             "--reapply takes the topics of the requests; leave --topic and --all-topics out. "
-            f"--topic={' '.join(topics)}"
+            f"--topic={' '.join(topics)}",
+            code="K101",
         )
     return ask_again(shelf, hasher, plain)
 
 
 def say_answer(answer: ErasureAnswer, asked: AskedErasure) -> int:
-    """Say what needs somebody; returns the exit code."""
+    """Say what a person has to do; returns the exit code."""
     from keeplast.cli.frame.command import CHECK_FAILED, DONE, REFUSED, error_exit_code
     from keeplast.cli.show.output import fault_text, say
 

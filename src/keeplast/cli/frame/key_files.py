@@ -1,8 +1,7 @@
 """Files that an operator keeps apart: keys of records, one a line, and the key to hash them with.
 
-What a reader must not break: no error has anything of a line in it but its number.
-
-Keys of records as people write them, so that none need stand in a list of processes.
+What a reader must not break: no error has anything of a line in it but its number. Keys are in
+files so that none need stand in a list of processes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def parse_key(text: str) -> bytes:
     """Return the bytes of a key; InvalidError, without the key, for what is none.
 
     A file's bytes are all of it, a newline at its end included only if there are two: editors add
-    one, on some systems behind a carriage return.
+    one, on some systems after a carriage return.
     """
     if text.startswith(FROM_FILE):
         return _read_key(Path(text.removeprefix(FROM_FILE)).expanduser())
@@ -52,12 +51,14 @@ def _read_key(path: Path) -> bytes:
     except OSError as error:
         raise InvalidError(
             f"the file of a key cannot be read; name another one. path={path} "
-            f"error={(error.strerror or str(error)).lower()}"
+            f"error={(error.strerror or str(error)).lower()}",
+            code="K136",
         ) from None
     if len(data) > KEY_BYTES_MAX:
         raise InvalidError(
             f"the file is larger than a key can be; name another one. path={path} "
-            f"limit={KEY_BYTES_MAX}"
+            f"limit={KEY_BYTES_MAX}",
+            code="K136",
         )
     has_newline = data.endswith(b"\n")
     return data.removesuffix(b"\n").removesuffix(b"\r") if has_newline else data
@@ -97,14 +98,15 @@ DOUBTS = (
 def read_keys(path: Path) -> dict[int, bytes]:
     """Return the keys of a file by their line, from 1 on; InvalidError names the line alone.
 
-    Lines that look like another key than they are (:data:`DOUBTS`) are taken as they stand, and
-    said to be: a key that nobody meant is found nowhere, which would pass for gone.
+    Lines that look like another key than they are (:data:`DOUBTS`) are taken as they stand, with a
+    warning. A key that was not meant is found nowhere, which would pass for gone.
     """
     data = _read(path, FILE_BYTES_MAX, "the file of --keys")
     if data.startswith(BYTE_ORDER_MARKS):
         raise InvalidError(
-            "the file begins with a byte order mark, which would count as part of a key; save it "
-            f"as UTF-8 without one, or write that key as hex:DIGITS. path={path} line=1"
+            "the file begins with a byte order mark, which would count as part of a key. Save it "
+            f"as UTF-8 without one, or write that key as hex:DIGITS. path={path} line=1",
+            code="K136",
         )
     found: dict[int, bytes] = {}
     doubted: dict[str, list[int]] = {}
@@ -115,19 +117,20 @@ def read_keys(path: Path) -> dict[int, bytes]:
         if len(found) == KEYS_MAX or len(text) > 2 * KEY_BYTES_MAX + len("base64:"):
             raise InvalidError(
                 f"too many keys, or too long a line; a file has up to {KEYS_MAX} keys of up to "
-                f"{KEY_BYTES_MAX} bytes. path={path} line={number}"
+                f"{KEY_BYTES_MAX} bytes. path={path} line={number}",
+                code="K136",
             )
         try:
             found[number] = _parse(text)
         except InvalidError as error:
-            raise InvalidError(f"{error} path={path} line={number}") from None
+            raise InvalidError(f"{error} path={path} line={number}", code=error.code) from None
         for look, words in DOUBTS:
             if look.search(text):
                 doubted.setdefault(words, []).append(number)
     for words, numbers in doubted.items():
         say(f"{words}. path={path} line={numbers[0]} lines={len(numbers)}", kind="warning")
     if not found:
-        raise InvalidError(f"the file has no key; give {KEYS_FILE_WORDS}. path={path}")
+        raise InvalidError(f"the file has no key; give {KEYS_FILE_WORDS}. path={path}", code="K136")
     return found
 
 
@@ -138,7 +141,7 @@ def read_hasher(path: Path) -> KeyHasher:
     try:
         return KeyHasher(data)
     except InvalidError as error:
-        raise InvalidError(f"{error} path={path}") from None
+        raise InvalidError(f"{error} path={path}", code=error.code) from None
 
 
 def warn_if_open(path: Path, what: str, why: str) -> None:
@@ -146,7 +149,7 @@ def warn_if_open(path: Path, what: str, why: str) -> None:
     try:
         is_open = path.stat().st_mode & stat.S_IROTH
     except OSError:
-        return  # whoever reads it says what is wrong
+        return  # the read that follows says what is wrong
     if is_open:
         say(
             f"every user of this host may read {what}, and {why}; chmod 600. path={path}",
@@ -169,8 +172,11 @@ def _read(path: Path, limit: int, what: str) -> bytes:
     except OSError as error:
         raise InvalidError(
             f"{what} cannot be read; correct the path. path={path} "
-            f"error={(error.strerror or str(error)).lower()}"
+            f"error={(error.strerror or str(error)).lower()}",
+            code="K136",
         ) from None
     if len(data) > limit:
-        raise InvalidError(f"{what} is too large; correct the path. path={path} bytes_max={limit}")
+        raise InvalidError(
+            f"{what} is too large; correct the path. path={path} bytes_max={limit}", code="K136"
+        )
     return data

@@ -1,34 +1,36 @@
 """Groups of commands whose modules are imported when one of their commands is asked for.
 
-To declare a command takes milliseconds: its options, their types, what each of them says. A call
-is about one command, so it declares that one and no other. Whatever goes through all of a group
-(its ``--help``, the completion of a command's name) imports all of it.
+The rules that a reader must not break:
 
-The rule: a command's name stands where it is listed, and not only in its module.
+- A command's name stands where it is listed, and not only in its module.
+- No value of a command line is refused here. What is not plain goes to Typer, with the words it has
+  for mistakes.
+- An option that the command declares itself is left to it.
+- The catalogue of codes is read when a code is asked for, and never before.
 
-Takes the values of a command line that say plainly what they are, without Typer's conversion.
+To declare a command takes milliseconds: its options, their types, what each of them says. A call is
+about one command, so it declares that one and no other. Only what goes through all of a group (its
+``--help``, the completion of a command's name) imports all of it.
 
-Typer converts with pydantic, which takes longer to import than most commands take to begin. A
-text for a text, a default that is of its type already, and what a parser of ours makes of a text
-need none of it.
-
-The rule: nothing is refused here. Whatever is not plain goes to Typer, with the words it has for
-mistakes. Typer keeps what converts a parameter in the parameter; one that does not asks nobody.
-
-Commands over a place: properties as options, and help in two lengths.
+Typer converts values with pydantic, which takes longer to import than most commands take to begin.
+A text for a text, a default that is of its type already, and what a parser of ours makes of a text
+need none of it. Typer keeps what converts a parameter in the parameter; a plain one has no use for
+it.
 
 ``--memory 4g`` is a short way to write ``--with memory=4g``: a property of a place is declared
-once, in :mod:`keeplast.config.place_properties`, and can be given to every verb. The rule: an
-option that the command declares itself is left to it. Options of a verb that the table of a named
-place gives count where the command line is silent.
-
-``--help`` shows at most twelve options, and says how many more ``--help-all`` shows.
+once, in :mod:`keeplast.config.place_properties`, and can be given to every verb. Options of a verb
+that the table of a named place gives count where the command line is silent. ``--help`` shows at
+most twelve options, and says how many more ``--help-all`` shows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.resources
 import shutil
+import textwrap
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from enum import Enum
@@ -42,6 +44,51 @@ from typer.models import CommandInfo, TyperInfo
 
 from keeplast.config.place_properties import AT, PROPERTIES, WITH, PropertyType
 from keeplast.errors import CompactionError
+
+USAGE_CODE = "K100"
+"""Of a command line that Typer does not understand, in its own words."""
+ENTRY_WIDTH = 100
+ENTRY_PARTS = {"cause": "Cause", "safe": "What is safe", "do": "What to do"}
+
+
+class BadValue(typer.BadParameter):
+    """A value of an argument or an option that cannot be used; ``code`` as in our own errors."""
+
+    def __init__(self, message: str, *, code: str | None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@contextlib.contextmanager
+def coded_usage() -> Iterator[None]:
+    """Let the message of a mistake of usage end with its code."""
+    try:
+        yield
+    except TyperException as error:
+        text = f"{error.format_message()} [{getattr(error, 'code', None) or USAGE_CODE}]"
+        error.format_message = lambda: text  # type: ignore[method-assign]
+        raise
+
+
+def read_entries() -> dict[str, dict[str, str]]:
+    """Return the catalogue of messages: title, cause, safe and do of each code."""
+    file = importlib.resources.files("keeplast") / "messages.toml"
+    return tomllib.loads(file.read_text("utf-8"))
+
+
+def entry_text(code: str) -> str:
+    """Return what the catalogue says of a code; BadValue with the nearest where there is none."""
+    entries = read_entries()
+    if code not in entries:
+        nearest = min(entries, key=lambda each: abs(int(each[1:]) - int(code[1:])))
+        raise BadValue(f"no such code; the nearest is {nearest}. code={code}", code="K100")
+    entry = entries[code]
+    width = min(shutil.get_terminal_size().columns, ENTRY_WIDTH)
+    parts = [
+        textwrap.fill(f"{heading}: {entry[name]}", width, break_on_hyphens=False)
+        for name, heading in ENTRY_PARTS.items()
+    ]
+    return "\n\n".join([f"{code}: {entry['title']}", *parts])
 
 
 class NotPlainError(Exception):
@@ -200,14 +247,16 @@ class PlaceCommand(TwoHelps, TyperCommand):
         values: dict[str, Any] = {}
         for key, value in found.defaults.get(verb, {}).items():
             if key == "yes":
-                raise typer.BadParameter(
+                raise BadValue(
                     "a question is answered on the command line alone; take yes out of the place's "
-                    f"table. place={name} table={verb}"
+                    f"table. place={name} table={verb}",
+                    code="K118",
                 )
             if key not in options:
-                raise typer.BadParameter(
+                raise BadValue(
                     f"the place's table has an option that this command lacks; correct it. "
-                    f"place={name} table={verb} option={key}"
+                    f"place={name} table={verb} option={key}",
+                    code="K118",
                 )
             is_one = options[key].multiple and isinstance(value, str)
             values[options[key].name] = (value,) if is_one else value
@@ -215,7 +264,7 @@ class PlaceCommand(TwoHelps, TyperCommand):
 
 
 def _words_of(ctx: Any) -> list[str]:
-    """Return the words by which a command is called, without the program's."""
+    """Return the words that call a command, without the program's."""
     return [] if ctx.parent is None else [*_words_of(ctx.parent), ctx.info_name]
 
 
@@ -282,7 +331,7 @@ class LazyGroup(HelpGroup):
 
 
 class _Commands(MutableMapping[str, Any]):
-    """Commands by name, each made when it is looked up; behind them those ``made`` already."""
+    """Commands by name, each made when it is looked up; after them those ``made`` already."""
 
     def __init__(self, homes: Mapping[str, str], made: Mapping[str, Any]) -> None:
         self._homes = homes

@@ -1,15 +1,12 @@
-"""The options of commands, each declared once, in groups that a command names as values.
+"""The options of commands, each declared once, alone or in groups that a command names as values.
 
 How a group becomes options is in :mod:`keeplast.cli.frame.command`. A command with another default
 or other words for an option says so in a group made from this one.
-
-Options of commands that are used one by one, or in several groups; each declared once.
-
-Those that belong together are a group of :mod:`keeplast.cli.frame.options`.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from keeplast.cleaner.selection import Order
+from keeplast.cli.frame.lazy import BadValue
 from keeplast.cli.frame.values import SPAN_WORDS, place, span_ms
 from keeplast.cli.frame.wiring import RunnerName, choose_runner
 from keeplast.config.layers import PartitionChoice
@@ -35,15 +33,40 @@ TASK_MEMORY_DEFAULT = "1g"
 LOOPBACK = "127.0.0.1"
 
 
+NUMBERS_MAX = 10_000
+"""So many partitions one option may name; a topic has hardly more."""
+_NUMBERS = re.compile(r"[ \t]*([0-9]{1,9})(?:[ \t]*-[ \t]*([0-9]{1,9}))?[ \t]*")
+
+
 def partition_number(text: str) -> int:
     """Return a partition's number; for Typer, which shows the mistake as one of usage."""
-    stripped = text.strip()
-    if stripped.isascii() and stripped.isdecimal() and len(stripped) < 10:
-        return int(stripped)
-    raise typer.BadParameter(
-        "not the number of a partition; give one from 0 on, and the option again for each further "
-        f"one: --partition 0 --partition 1. value={text!r}"
-    )
+    numbers = partition_numbers(text)
+    if len(numbers) != 1:
+        raise BadValue(f"this is about one partition; give its number. value={text!r}", code="K106")
+    return numbers[0]
+
+
+def partition_numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers of ``0-3,7``, each once, in order; for Typer as :func:`partition_number`.
+
+    Kafka's own tools write ranges so.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        matched = _NUMBERS.fullmatch(part)
+        if matched is None:
+            raise BadValue(
+                f"not a partition; give its number, or several: 0-3,7. value={text!r}", code="K106"
+            )
+        first, last = int(matched[1]), int(matched[2] or matched[1])
+        if last < first or last - first + len(found) >= NUMBERS_MAX:
+            raise BadValue(
+                "a range goes from a number to a greater one, and there may be "
+                f"{NUMBERS_MAX:,} partitions. value={text!r}",
+                code="K106",
+            )
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
 
 
 _DESPITE_ABOUT = {
@@ -60,13 +83,14 @@ _DESPITE_ABOUT = {
 
 
 def despite_option(*limits: Despite) -> Any:
-    """Return the option by which a command goes past ``limits``; its refusals name them."""
+    """Return the option that lets a command go past ``limits``; its refusals name them."""
 
     def parse(text: str) -> Despite:
         if text in limits:
             return Despite(text)
-        raise typer.BadParameter(
-            f"not a limit of this command; give one of {', '.join(limits)}. value={text!r}"
+        raise BadValue(
+            f"not a limit of this command; give one of {', '.join(limits)}. value={text!r}",
+            code="K113",
         )
 
     about = "; ".join(f"{each}: {_DESPITE_ABOUT[each]}" for each in limits)
@@ -173,8 +197,8 @@ class ScopeOptions(PartitionChoice):
         typer.Option(
             "--partition",
             metavar="N",
-            parser=partition_number,
-            help="Only partitions of this number; repeatable.",
+            parser=partition_numbers,
+            help="Only partitions of this number, or of several: 0-3,7. Repeatable.",
             rich_help_panel=SCOPE,
         ),
     ] = ()
@@ -286,7 +310,7 @@ class FactOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorthOptions:
-    """What makes a log worth a round besides its dirty ratio."""
+    """What makes a log worth a round, apart from its dirty ratio."""
 
     expired: Annotated[
         bool,
@@ -325,14 +349,14 @@ class LoopOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions:
-    """Whether a process is a host of a store's partitions, where, and by which lease."""
+    """Whether a process is a host of a store's partitions, where, and with which lease."""
 
     host_dir: Annotated[
         Path | None,
         typer.Option(
             "--host-dir", metavar="DIR", show_default=False, rich_help_panel=HOST,
             help="Lead or follow the partitions of a store, with their local logs below DIR, which "
-            "is this process's alone: segments that object storage has leave it by "
+            "is this process's alone. Segments that object storage has leave it by "
             "local.retention. Never a broker's directory.",
         ),
     ] = None  # fmt: skip

@@ -1,11 +1,8 @@
-"""PLACE, and the options of rounds over every kind of it.
+"""PLACE, and the options of ``clean`` and ``plan``, over every kind of place.
 
-PLACE, and the two options by which a command line adds to what is known of it.
-
-Every verb takes :class:`PlaceOptions` and asks the place that :meth:`PlaceOptions.open` returns.
-Imports nothing heavy.
-
-The options of ``clean`` and ``plan``: which rounds are asked for, over every kind of place.
+Every verb takes :class:`PlaceOptions`, PLACE with the two options that add to what is known of it,
+and asks the place that :meth:`PlaceOptions.open` returns. The options of rounds say which rounds
+are asked for. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -52,8 +49,8 @@ PlaceName = Annotated[
     str,
     typer.Argument(
         metavar="PLACE", show_default=False,
-        help="A data directory or a partition in it (s3://, gs://, az:// too), a store "
-        "(sqlite:///FILE, postgresql://HOST/DATABASE), a live cluster (kafka://HOST:PORT), or a "
+        help="A data directory or a partition in it (s3://, gs://, az:// too). A store: "
+        "sqlite:///FILE, postgresql://HOST/DATABASE. A live cluster: kafka://HOST:PORT. Or a "
         "name from keeplast.toml.",
     ),
 ]  # fmt: skip
@@ -247,7 +244,8 @@ class RoundCountOptions:
         if self.rounds is not None and self.until_done:
             raise InvalidError(
                 f"--rounds and --until-done contradict each other; leave one out. "
-                f"--rounds={self.rounds}"
+                f"--rounds={self.rounds}",
+                code="K101",
             )
         return None if self.until_done else self.rounds or 1
 

@@ -1,12 +1,8 @@
 """Values as people write them on a command line: directories, spans of time, moments.
 
-Directories on disks and in object stores, as people name them: a path, or a URL.
-
-Spans of time as people write them on a command line: a number, or one with a unit.
-
-A bare number counts in the unit of the option's name, as settings of Kafka's do.
-
-Moments as people write them: ISO 8601 with a zone, or milliseconds since 1970.
+A directory on a disk or in an object store is a path or a URL. A span of time is a number, or one
+with a unit. A bare number counts in the unit of the option's name, as settings of Kafka's do. A
+moment is ISO 8601 with a zone, or milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -16,8 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
+from keeplast.cli.frame.lazy import BadValue
 from keeplast.errors import InvalidError
 from keeplast.log.paths import place_path
 from keeplast.model.text import SPAN_MS_MAX, find_span
@@ -32,7 +27,7 @@ def place(text: str) -> Path:
     try:
         return place_path(text)
     except InvalidError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise BadValue(str(error), code=error.code) from error
 
 
 def recipe_for(places: Iterable[Path | None], object_options: Sequence[str]) -> FilesRecipe:
@@ -49,7 +44,9 @@ def object_option(text: str) -> tuple[str, str]:
     """
     key, separator, value = text.partition("=")
     if not separator or not key:
-        raise InvalidError("give KEY=VALUE. --object-option=" + (key if not separator else "=..."))
+        raise InvalidError(
+            "give KEY=VALUE. --object-option=" + (key if not separator else "=..."), code="K112"
+        )
     return key, read_option(f"--object-option={key}", value)
 
 
@@ -65,18 +62,20 @@ def span_seconds(text: str) -> int:
     """Return the whole seconds that ``text`` means, at least 1; for Typer as :func:`span_ms`."""
     seconds, rest = divmod(_read_span(text, "seconds", 1000), 1000)
     if rest or not seconds:
-        raise typer.BadParameter(f"not a number of whole seconds; give at least 1. value={text!r}")
+        raise BadValue(
+            f"not a number of whole seconds; give at least 1. value={text!r}", code="K105"
+        )
     return seconds
 
 
 def _read_span(text: str, unit: str, unit_ms: int) -> int:
     span = find_span(text, unit_ms)
     if span is None:
-        raise typer.BadParameter(
-            f"not a span of time; write {unit}, or {SPAN_WORDS}. value={text!r}"
+        raise BadValue(
+            f"not a span of time; write {unit}, or {SPAN_WORDS}. value={text!r}", code="K105"
         )
     if span > SPAN_MS_MAX:
-        raise typer.BadParameter(f"too long; give at most {SPAN_MS_MAX} ms. value={text!r}")
+        raise BadValue(f"too long; give at most {SPAN_MS_MAX} ms. value={text!r}", code="K105")
     return span
 
 
@@ -92,13 +91,14 @@ def time_ms(text: str) -> int:
     try:
         found = datetime.fromisoformat(stripped)
     except ValueError:
-        raise typer.BadParameter(f"not a time; write {TIME_WORDS}. value={text!r}") from None
+        raise BadValue(f"not a time; write {TIME_WORDS}. value={text!r}", code="K105") from None
     if found.tzinfo is None:
-        raise typer.BadParameter(
+        raise BadValue(
             f"a time without a zone is another one elsewhere; write Z or +02:00 after it. "
-            f"value={text!r}"
+            f"value={text!r}",
+            code="K105",
         )
     since = found - datetime(1970, 1, 1, tzinfo=UTC)
     if since.total_seconds() < 0:
-        raise typer.BadParameter(f"this is before 1970; write {TIME_WORDS}. value={text!r}")
+        raise BadValue(f"this is before 1970; write {TIME_WORDS}. value={text!r}", code="K105")
     return round(since.total_seconds() * 1000)

@@ -80,7 +80,7 @@ def open_coordinator(
 ) -> Iterator[Coordinator]:
     """Yield a coordinator on the chosen runner, which is stopped afterwards.
 
-    ``recipe`` None is this host's disks. ``brokers`` tell what consumer groups have committed, None
+    ``recipe`` None is this host's disks. ``brokers`` read what consumer groups have committed, None
     where files do.
     """
     check_runner(runner, master=master)
@@ -115,7 +115,8 @@ def _spark_runner(master: str | None, cores: int | None) -> SparkRunner:
         raise InvalidError(
             f"pyspark is there and cannot be imported; {installing('spark')}, or leave out what "
             "asks for Spark: --runner spark or --master. --runner=spark "
-            f"error={type(error).__name__}: {error}"
+            f"error={type(error).__name__}: {error}",
+            code="K511",
         ) from error
     return SparkRunner(master, cores)
 
@@ -125,17 +126,20 @@ def check_runner(runner: RunnerName, *, master: str | None) -> None:
     if runner is RunnerName.LOCAL and master is not None:
         raise InvalidError(
             f"a Spark master means nothing to the local runner; leave one of the two out. "
-            f"--master={master}"
+            f"--master={master}",
+            code="K103",
         )
     if master is not None and not _MASTER.fullmatch(master):
         raise InvalidError(
             "Spark knows no such master; give spark://HOST:PORT, yarn, k8s://URL or local[N]. "
-            f"--master={master}"
+            f"--master={master}",
+            code="K510",
         )
     if runner is RunnerName.SPARK and importlib.util.find_spec("pyspark") is None:
         raise InvalidError(
             f"pyspark is not installed; {installing('spark')}, or leave out what asks for Spark: "
-            "--runner spark or --master. --runner=spark"
+            "--runner spark or --master. --runner=spark",
+            code="K511",
         )
 
 

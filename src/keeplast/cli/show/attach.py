@@ -1,6 +1,4 @@
-"""How a live cluster's tiered topics are shown.
-
-Draws an attached partition: what each part of it is to a round, and what brokers alone have.
+"""How a live cluster's tiered topics are shown: a picture of one partition, a line each of many.
 
 ::
 
@@ -15,9 +13,8 @@ Draws an attached partition: what each part of it is to a round, and what broker
     ╱ margin        1900..2100   1 segment   1.00 MiB
     ░ brokers only  2100..2310
 
-Lengths are bytes, as in :mod:`~keeplast.cli.show.picture`. Of what brokers alone have no bytes are
-known: it is drawn as long as its offsets would be in the newest segment. Many partitions are a line
-each.
+Lengths are bytes, as in :mod:`~keeplast.cli.show.picture`. The bytes of what brokers alone have are
+not known: it is drawn as long as its offsets would be in the newest segment.
 """
 
 from __future__ import annotations
@@ -79,7 +76,7 @@ def tombstone_lines(found: Sequence[PartitionTombstones]) -> Iterator[str]:
 
 
 def shared_lines(told: Iterable[tuple[TopicPartition, str]], about: str) -> Iterator[str]:
-    """Yield what is told of each partition; those of which the same is said share a line."""
+    """Yield the words of each partition; partitions with the same words share a line."""
     by_words: dict[str, list[str]] = {}
     for partition, words in told:
         by_words.setdefault(words, []).append(printable(str(partition)))
@@ -158,7 +155,7 @@ def _sum_text(found: SegmentSum) -> str:
 
 
 def _saving_parts(outlooks: Sequence[PartitionOutlook]) -> Iterator[RenderableType]:
-    """Yield what rounds would save now, counted, and why of some partitions nothing is told."""
+    """Yield what rounds would save now, counted, and why some partitions have no count."""
     table = new_table("partition", ">to save", ">of", ">records")
     said: list[str] = []
     for each in outlooks:
@@ -222,7 +219,7 @@ def draw_attached(found: PartitionOutlook, *, screen: int | None = None) -> str:
         ("log start", found.log.start), ("first dirty offset", found.first_dirty),
         ("log end", found.log.end),
     )  # fmt: skip
-    # Beside the bar there are the names of the places.
+    # Next to the bar there are the names of the places.
     bar_screen = None if screen is None else max(screen - len("  brokers only"), 1)
     return "\n".join([*draw_places(drawn, marks, lines, offsets, bar_screen), *_legend(found)])
 

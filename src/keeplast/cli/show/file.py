@@ -1,9 +1,8 @@
-"""The files beside a log, one at a time: what is in them as a table and as plain values.
+"""The files next to a log, one at a time: what is in them as a table and as plain values.
 
 Chosen by the file's name alone, as Kafka chooses. Raises CorruptError with the path for content
-that is not what the name promises, InvalidError for names that mean nothing.
-
-Receipts as a table, a line a round.
+that is not what the name promises, InvalidError for names that mean nothing. Receipts are a table
+with a line a round.
 """
 
 from __future__ import annotations
@@ -100,8 +99,9 @@ def view_file(path: Path, files: FileSystem) -> FileView:
     decode = _decoder(path)
     if decode is None:
         raise InvalidError(
-            f"not a file of a Kafka log, and no receipts; give a partition directory, a .log file, "
-            f"a file next to it, or a file of receipts with a line at least. path={path}"
+            "not a file of a Kafka log, and no receipts. Give a partition directory, a .log file "
+            f"or one next to it, or receipts with a line at least. path={path}",
+            code="K116",
         )
     data = files.read_bytes(path, _bytes_max(path))
     try:
@@ -235,9 +235,9 @@ def is_receipts(path: Path, files: FileSystem) -> bool:
 def receipts_table(receipts: Sequence[Entry]) -> Table:
     """Return a row for each round: when, where, how much, and what went by reason.
 
-    And one for each expiry, removal from a store, collection of what was replaced, or round that
-    was undone: the offsets and bytes that went. Where a verdict was noted, a last column has it
-    beside the rounds.
+    And one for each expiry, removal from a store, collection of replaced segments, or round that
+    was undone: the offsets and bytes that went. Where a verdict was noted, a last column has it in
+    the rows of its rounds.
     """
     found = beside_rounds(receipts, told_of)
     names = ["partition", "=clock", ">offsets", ">bytes", ">records", "records that went"]

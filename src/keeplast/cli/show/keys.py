@@ -1,8 +1,6 @@
-"""What commands about keys print: ``explain``, and ``erase``, which never prints a key as it is.
+"""What ``explain``, ``erase`` and ``erasure`` print of keys.
 
-What ``explain`` has found of a key, as a person is shown it.
-
-What ``erase`` and ``erasure`` print: keys by line and hash, never as they are.
+The rule: ``erase`` and ``erasure`` print keys by line and hash, never as they are.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from keeplast.service.explained import (
     is_nowhere,
     kind_words,
     left_out_lines,
+    near_line,
     out_of_service_lines,
     receipt_lines,
     summary_line,
@@ -48,6 +47,7 @@ def render_explained(answer: KeyAnswer, *, values: bool, key_words: str) -> list
     shown: list[RenderableType] = [Text(summary_line(answer))]
     if is_nowhere(answer):
         shown.append(Text(f"no record has exactly this key; a key is given as {key_words}"))
+        shown.append(Text(near_line(answer)))
     if any(each.found.records for each in parts):
         shown += ["", _table(holding, values=values)]
     for each in holding:

@@ -1,6 +1,6 @@
 """A partition directory or one of its segments for ``inspect``: summary, sample, findings.
 
-A file is *active* when no segment with a greater base offset lies beside it; only such a file may
+A file is *active* when no segment with a greater base offset lies next to it. Only such a file may
 end in a batch that was never finished.
 """
 
@@ -191,12 +191,14 @@ def view_partition(path: Path, files: FileSystem, sample: RowSample) -> LogPage:
         inside.sort(key=lambda name: (name.startswith(INTERNAL_PREFIX), name))
         remedy = f"choose one in it, such as {inside[0]}" if inside else "give a file of a log"
         remedy += f", or its receipts, {FILE_NAME}" if FILE_NAME in names else ""
-        raise InvalidError(f"not a partition directory; {remedy}. path={path}")
+        raise InvalidError(f"not a partition directory; {remedy}. path={path}", code="K116")
     view = LogPage(path, "partition", parsed.partition, [], sample, ScanFindings())
     _read_checkpoints(view, files)
     bases = _list_directory(view, files)
     if not bases:
-        raise InvalidError(f"no segment in the directory; nothing to inspect. path={path}")
+        raise InvalidError(
+            f"no segment in the directory; nothing to inspect. path={path}", code="K116"
+        )
     view.segments = [
         _segment_view(path / f"{base:020d}{LOG}", base, files, is_active=base == bases[-1])
         for base in bases
@@ -248,7 +250,7 @@ def _scan(view: LogPage, files: FileSystem) -> None:
 
 
 def _leader_epochs(view: LogPage, files: FileSystem) -> tuple[LeaderEpoch, ...]:
-    """Return the entries beside the segments; one that cannot be read is a finding of its own."""
+    """Return the entries next to the segments; one that cannot be read is a finding of its own."""
     try:
         return read_leader_epochs(files, view.segments[0].path.parent)
     except CorruptError:

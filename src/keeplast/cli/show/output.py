@@ -1,23 +1,17 @@
 """Where output goes: the document or the tables to stdout, all that is said meanwhile to stderr.
 
 In a process of its own (:func:`claim_stdout`) file descriptor 1 is stderr: a JVM or any library
-that prints to it cannot spoil the one document on stdout.
+that prints to it cannot spoil the one document on stdout. One voice a process: commands run one at
+a time, and their worker threads share it. Errors and warnings are said at any verbosity; a quiet
+command has its log file all the same. The line for an error has no secret, and says whose right is
+missing.
 
-The line for an error, as every command says it: no secret, and whose right is missing.
-
-Gives a table the width of the screen: which column is how wide, so that no letter is lost.
-
-A column is as wide as its widest cell where all of them fit. Otherwise numbers, pictures and times
-stay whole (``no_wrap``), gaps become narrow, and texts fold, the widest first: between words, and
-inside a word only where one is longer than :data:`WORD_WIDTH_MAX`. A screen that is too small even
-for that gets a table that is wider than it, which the screen folds.
-
-rich has a rule of its own, which takes from the widest column first whatever stands in it.
-
-How much a command says beside its result, and the file in which all of it is kept.
-
-One voice a process: commands run one at a time, and their worker threads share it. Errors and
-warnings are said whatever was asked for; a quiet command has its log file all the same.
+A table gets the width of the screen, so that no letter is lost. A column is as wide as its widest
+cell where all of them fit. Otherwise numbers, pictures and times stay whole (``no_wrap``), gaps
+become narrow, and texts fold, the widest first: between words, and inside a word only where one is
+longer than :data:`WORD_WIDTH_MAX`. A screen that is too small even for that gets a table that is
+wider than it, which the screen folds. rich has a rule of its own, which takes from the widest
+column first whatever stands in it.
 """
 
 from __future__ import annotations
@@ -48,7 +42,7 @@ from keeplast.service.document_text import document_text
 
 def fault_text(error: Exception) -> str:
     """Return the sentence for ``error``; after a missing right with ``user`` and ``right``."""
-    return without_secrets(error_text(error) + right_words(error))
+    return without_secrets(error_text(error, right_words(error)))
 
 
 WORD_WIDTH_MAX = 24
@@ -234,7 +228,7 @@ class Voice:
         return not self.is_quiet or kind in LOUD
 
     def keep(self, text: str) -> None:
-        """Write lines into the log file, if there is one, behind the time in UTC."""
+        """Write lines into the log file, if there is one, after the time in UTC."""
         if self._file is None:
             return
         now = datetime.datetime.fromtimestamp(self._clock.now_ms() / 1000, datetime.UTC)
@@ -255,11 +249,11 @@ def voice() -> Voice:
 
 
 PLAIN_WIDTH = 120
-"""Columns to lay out for when stdout is a file or a pipe and nobody says how wide it is."""
+"""Columns to lay out for when stdout is a file or a pipe and its width is not given."""
 
 
 def claim_stdout() -> None:
-    """Keep stdout for ourselves and give everybody else stderr in its place."""
+    """Keep stdout for ourselves and give every other writer stderr in its place."""
     sys.stdout.flush()
     own = os.dup(1)
     os.dup2(2, 1)

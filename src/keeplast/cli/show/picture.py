@@ -1,7 +1,5 @@
 """Draws a log as a bar, and one that lies in two tiers: what each part is to the cleaner.
 
-Draws a log that lies in two tiers: what each part is to the cleaner, and where it is.
-
 ::
 
     ████████████│██████│▓▓▓▓▓▓▓▓│╱╱╱╱│░░░░
@@ -16,7 +14,7 @@ Draws a log that lies in two tiers: what each part is to the cleaner, and where 
     ╱ unstable    1900..2100                         1.00 MiB
     ░ active      2100..2310                         1.00 MiB
 
-Lengths are bytes, as in :mod:`~keeplast.cli.show.picture`; each offset is drawn once.
+Lengths are bytes; each offset is drawn once.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ class Drawable(Protocol):
 
     @property
     def end_offset(self) -> int:
-        """Return the offset behind the last."""
+        """Return the offset after the last."""
 
     @property
     def size_bytes(self) -> int:
@@ -135,7 +133,7 @@ def share_cells(segments: Sequence[Drawable], room: int) -> list[int]:
     wanted = [segment.size_bytes * room / total if total else 1.0 for segment in segments]
     cells = [max(1, int(share)) for share in wanted]
     while (missing := room - sum(cells)) != 0:
-        # Whoever got least for its size gets one more; whoever got most for it gives one.
+        # The segment with least for its size gets one more; the one with most for it gives one.
         step = 1 if missing > 0 else -1
         index = max(
             (i for i in range(len(cells)) if cells[i] + step >= 1),
@@ -173,7 +171,7 @@ def _column(edges: Sequence[tuple[int, int, Drawable]], offset: int) -> int:
 def _fill(
     segment: PicturedSegment, cells: int, start: int, dirty: int, mark: str | None
 ) -> list[str]:
-    """Return the cells of a segment; ``mark`` None tells clean from dirty by offsets."""
+    """Return the cells of a segment; with ``mark`` None offsets decide between clean and dirty."""
     span = max(segment.end_offset - segment.base_offset, 1)
     marks = []
     for cell in range(cells):
@@ -233,7 +231,7 @@ def draw_places(
     offsets: Sequence[tuple[str, int]],
     screen: int | None,
 ) -> list[str]:
-    """Return a bar of ``segments``, at least one, and what is told below it, in ``screen`` columns.
+    """Return a bar of ``segments``, at least one, and the lines below it, in ``screen`` columns.
 
     ``marks`` fill each one's cells; each of ``lines`` is a place, and which of them it has.
     """

@@ -76,7 +76,7 @@ class ProgressEvents:
             self._progress.start()
 
     def _empty_bar(self) -> None:
-        """Begin anew: what is planned next has nothing to do with what went before."""
+        """Begin again: what is planned next has nothing to do with what went before."""
         self._total = 0
         if self._progress is not None:
             self._progress.reset(self._task, total=None, visible=False)

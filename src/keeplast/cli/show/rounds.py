@@ -1,9 +1,8 @@
 """What ``clean`` and ``plan`` print of a report, whatever the kind of place.
 
-The last line of a command: how many partitions ended how, and why where there is one reason.
-
-Exit code 0 also means that everything was skipped, or that nothing could be judged; this line says
-it in words.
+The last line of a command says how many partitions ended how, and why where there is one reason.
+Exit code 0 also means that everything was skipped, or that nothing could be judged: this line says
+so in words.
 """
 
 from __future__ import annotations
@@ -179,8 +178,8 @@ def expiry_parts(report: CleanReport) -> Iterator[RenderableType]:
 def expiry_table(report: CleanReport, heading: str, *, explains: bool = False) -> Table | None:
     """Return the table, None when it has no line; ``heading`` says whether it has happened.
 
-    ``explains`` adds a line for each partition of which nothing goes although its policy has
-    limits: what keeps the first segment.
+    ``explains`` adds a line for each partition that loses nothing although its policy has limits:
+    what keeps the first segment.
     """
     table = new_table("partition", heading, ">segments", ">bytes", ">log start", "why")
     for partition in report.partitions:

@@ -77,7 +77,7 @@ class RunLines(ProgressEvents):
         self._line(f"watching {place} with {workers}; SIGTERM or Ctrl-C ends it. pid={process_id}")
 
     def chosen(self, choices: Sequence[Choice]) -> None:
-        """Remember why, for the line that tells how it went."""
+        """Remember why, for the line that says how it went."""
         self._end_idle()
         self._empty_bar()
         self._is_idle = False
@@ -88,7 +88,7 @@ class RunLines(ProgressEvents):
         name = str(partition).ljust(NAME_WIDTH)
         why = self._why.get(partition, "").ljust(REASON_WIDTH)
         if report.stats is None:
-            # Failures are told with what follows from them.
+            # Failures are reported with what follows from them.
             if report.skipped:
                 self._line(f"{name}  {why}  skipped: {report.reason}")
             return
@@ -218,7 +218,7 @@ def _store_sentences(totals: TierTotals) -> list[str]:
         if count
     ]
     if totals.replaced_ranges:
-        words.append(f"{format_counted(totals.replaced_ranges, 'partition')} copied anew")
+        words.append(f"{format_counted(totals.replaced_ranges, 'partition')} copied again")
     if totals.refused_copies:
         copies = "1 copy" if totals.refused_copies == 1 else f"{totals.refused_copies} copies"
         words.append(f"{copies} refused")

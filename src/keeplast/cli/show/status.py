@@ -1,13 +1,12 @@
 """The status of a place for people.
 
-A table of the most urgent partitions, a sentence for each, and all that is known of a few of them;
-above it a summary of everything, so that thousands of partitions stay readable.
+A table has the most urgent partitions, one line a partition. There is a sentence for each, and all
+that is known of a few of them. Above it a summary covers everything, so that thousands of
+partitions stay readable.
 
-The partitions of ``keeplast status`` as a table that stays one line a partition.
-
-Where the screen is narrow the picture becomes shorter, and then columns are left out: empty ones,
-and then those first that the picture or another column nearly says, which is told. Only the name of
-a partition may fold.
+Where the screen is narrow the picture becomes shorter, and then columns are left out, which is
+said. Empty ones go first, then those that the picture or another column nearly says. Only the name
+of a partition may fold.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def status_table(shown: Sequence[PartitionStatus], now_ms: int, width: int) -> S
 
 
 def _room_for_bar(headings: Sequence[str], reaches: Mapping[str, int], width: int) -> int:
-    """Return how many of ``width`` columns are left beside the texts; negative is too few."""
+    """Return how many of ``width`` columns are left next to the texts; negative is too few."""
     texts = sum(reaches[each] for each in headings if each != BAR)
     return min(BAR_WIDTH, width - texts - NARROW_GAP * (len(headings) - 1))
 
@@ -121,7 +120,7 @@ def _erased_cell(erased: ErasedBy | None, now_ms: int) -> str:
 
 
 DETAILS_MAX = 3
-"""So many partitions are told of in full without being asked."""
+"""So many partitions are shown in full without being asked."""
 
 MEANINGS = {
     State.SET_ASIDE: "a damaged file, or a defect of keeplast; until files change, or run --retry",

@@ -1,11 +1,7 @@
-"""What every table is made of, and the summary of a plan or a run as one.
+"""What every table is made of: tables of batches, of records, and of a plan or a run.
 
-Tables of batches and records, and what every table is made of.
-
-The summary of a plan or a run as a table, and one round in a sentence.
-
-A number that is an estimate begins with ``~``, one that the sample did not give is ``?``.
-Reasons are words, not codes.
+A number that is an estimate begins with ``~``, one that the sample did not give is ``?``. Reasons
+are words, not codes.
 """
 
 from __future__ import annotations
@@ -101,7 +97,7 @@ def _producer(row: Row) -> str:
 
 
 def _attributes(row: Row) -> str:
-    """Return what the batch's header says beside the columns, and what is wrong with it."""
+    """Return what the batch's header says apart from the columns, and what is wrong with it."""
     attributes = [
         ("control", row["is_control"]),
         ("transactional", row["is_transactional"] and not row["is_control"]),
@@ -128,8 +124,8 @@ _REASONS = (
 def summary_table(report: CleanReport) -> Table:
     """Return a row per partition: bytes, records and tombstones before and after.
 
-    Of a log of which filters let a round leave something out the bytes are those of all of it; of
-    records, which nobody has counted there, it is shown how many went.
+    Where filters let a round leave something out, the bytes are those of all of the log. Records
+    were not counted there, so it is shown how many went.
     """
     table = new_table(
         "partition", ">bytes", ">records", ">tombstones", ">ratio before", ">clean to"

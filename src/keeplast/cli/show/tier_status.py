@@ -42,7 +42,7 @@ def store_table(shown: Sequence[PartitionStatus]) -> Table:
 
 
 def stored_lines(each: PartitionStatus, s: TierStatus, now_ms: int) -> list[str]:
-    """Return all that is known of one partition beside its row, a line each."""
+    """Return all that is known of one partition except its row, a line each."""
     lines = []
     if s.is_drifted:
         lines.append("the cached size has drifted from the sum: run keeplast verify")

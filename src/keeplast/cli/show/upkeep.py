@@ -123,7 +123,7 @@ def _gap_words(gap: Mapping[str, Any]) -> Iterator[str]:
             f"lost: {format_counted(gap['missing_segments'], 'live segment')} "
             f"({format_bytes(gap['missing_bytes'])}, at offsets {gap['missing_start']}.."
             f"{gap['missing_end']}) without all of its objects, which were replaced since and are "
-            "gone; give the partition up (keeplast detach) and import it again"
+            "gone; take it in again with keeplast copy --new, after keeplast detach"
         )
     if gap["unknown_segments"]:
         after = (

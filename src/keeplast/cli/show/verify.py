@@ -1,10 +1,8 @@
 """Judgements as people read them: of a log, of two strategies, of a place.
 
-A judgement as people read it: a line a check, then what is broken or why nobody can tell.
-
-Strategies compared, as people read it: what changes, what has no version, what pins keys.
-
-How the check of a place is shown: one table, and below it the lines to type.
+A judgement of a log is a line a check, then what is broken or why it cannot be judged. Of compared
+strategies it shows what changes, what has no version, what pins keys. The check of a place is one
+table, and below it the lines to type.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""How storage plugins lay segments out in the remote tier, behind one port."""
+"""How storage plugins lay segments out in the remote tier, under one port."""

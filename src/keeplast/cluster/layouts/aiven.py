@@ -1,4 +1,4 @@
-"""Segments as Aiven's tiered storage plugin lays them out: three objects each, of which one tells.
+"""Segments as Aiven's tiered storage plugin lays them out: three objects each, one a manifest.
 
 ::
 
@@ -9,27 +9,23 @@
 ids have 22 characters, offsets 20 digits. The plugin reads a segment by its manifest, whatever its
 settings are now, and so does this.
 
-The rule: **the manifest is written last, and all under an id that nobody used**. Everything in it
-is held against the objects before it is believed: a log that is too short is no error to the
+The rule: **the manifest is written last, and all under an id that was never used**. Everything in
+it is held against the objects before it is believed: a log that is too short is no error to the
 plugin, only fewer bytes. Answers to ``RemoteStorageManager``, ``ObjectKeyFactory``.
 
-What Aiven's plugin keeps of a segment in the metadata topic itself: custom metadata.
+The plugin also keeps custom metadata of a segment in the metadata topic itself. These are tagged
+fields, as Kafka's messages have them: a count, then by ascending tag the tag, the length and the
+content. The plugin's ``custom.metadata.fields.include`` says which there are; without any the
+metadata is null::
 
-Tagged fields, as Kafka's messages have them: a count, then by ascending tag the tag, the length and
-the content. Which there are, the plugin's ``custom.metadata.fields.include`` says; without any the
-metadata is null.
-
-===  =============  =====================================================================
-tag  field          content
-===  =============  =====================================================================
-0    REMOTE_SIZE    zig-zag varint: bytes of all three objects as stored
-1    OBJECT_PREFIX  compact string: ``key.prefix``
-2    OBJECT_KEY     compact string: the objects' key without prefix and suffix
-===  =============  =====================================================================
+    tag  field          content
+    0    REMOTE_SIZE    zig-zag varint: bytes of all three objects as stored
+    1    OBJECT_PREFIX  compact string: key.prefix
+    2    OBJECT_KEY     compact string: the objects' key without prefix and suffix
 
 Brokers fetch log and indexes below the prefix and key of these fields, and delete by the computed
-ones: whoever writes others than the true ones leaves objects behind. Pure.
-Answers to ``SegmentCustomMetadataSerde``.
+ones. A writer of others than the true ones leaves objects there. Pure. Answers to
+``SegmentCustomMetadataSerde``.
 """
 
 from __future__ import annotations
@@ -120,7 +116,8 @@ def decode_custom_metadata(data: bytes | None) -> CustomMetadata:
     if unknown:
         raise RefusedError(
             "custom metadata has a field that is not known; this version of the plugin was not "
-            f"tested. tag={unknown[0]}"
+            f"tested. tag={unknown[0]}",
+            code="K438",
         )
     found = CustomMetadata(
         _size(fields.get(_REMOTE_SIZE)),
@@ -130,7 +127,7 @@ def decode_custom_metadata(data: bytes | None) -> CustomMetadata:
     if encode_custom_metadata(found) != data and fields:
         raise CorruptError(
             f"{_NAME}: written as the plugin does not", position=0,
-            expected=(encode_custom_metadata(found) or b"").hex(), found=data.hex(),
+            expected=(encode_custom_metadata(found) or b"").hex(), found=data.hex(), code="K437",
         )  # fmt: skip
     return found
 
@@ -204,7 +201,7 @@ class AivenLayout:
             if expected != found:
                 raise CorruptError(
                     f"a remote log has another size in its manifest {name}", path=where,
-                    position=0, expected=expected, found=found,
+                    position=0, expected=expected, found=found, code="K437",
                 )  # fmt: skip
         cipher = None if manifest.sealing is None else self.keys.open(manifest.sealing)
         return AivenSegmentReader(
@@ -309,7 +306,7 @@ class AivenLayout:
                 yield ForeignPath(each.key, each.size_bytes, stamp, handle)
 
     def hides_deleted(self, segment: RemoteLogSegment) -> bool:
-        """Say whether the bucket keeps versions, as the object of a log tells."""
+        """Say whether the bucket keeps versions, as the object of a log shows."""
         key = self._key(segment.id, segment.start_offset)
         return self._objects.tells_version(f"{key}.{LOG}")
 
@@ -319,13 +316,14 @@ class AivenLayout:
         if directory is not None:
             directory.check_conditions()
             return
-        # One name, so that probes that nobody may delete do not heap; two that find out at a time
+        # One name, so that probes that may not be deleted do not heap. Two that find out at a time
         # may disturb each other there, and ask once more by a name of their own.
         names = (PROBE, f"{PROBE}-{secrets.token_hex(8)}")
         if not any(self._objects.is_conditional(self._own_key(each)) for each in names):
             raise RefusedError(
                 "this object store ignores If-None-Match or If-Match, so that two compactors "
-                f"could not exclude each other; use one that heeds them. url={self.url}"
+                f"could not exclude each other; use one that heeds them. url={self.url}",
+                code="K312",
             )
 
     def put_new(self, name: str, data: bytes) -> bool:
@@ -404,7 +402,7 @@ class AivenLayout:
         except CorruptError as error:
             raise error.located(f"{self.url}/{name}") from None
         except RefusedError as error:
-            raise RefusedError(f"{error} path={self.url}/{name}") from None
+            raise RefusedError(f"{error} path={self.url}/{name}", code=error.code) from None
 
     def _check_custom(self, segment: RemoteLogSegment, key: str) -> None:
         try:
@@ -419,7 +417,8 @@ class AivenLayout:
                 raise RefusedError(
                     "a segment's objects lie elsewhere than they are looked for; brokers with "
                     f"another key.prefix wrote them. field={name} expected={expected!r} "
-                    f"found={found!r}"
+                    f"found={found!r}",
+                    code="K438",
                 )
 
     def _put_indexes(

@@ -74,7 +74,8 @@ class KeyRing:
             raise RefusedError(
                 "no private key to read a segment with; name its file "
                 f"(encryption.key.pairs.{sealing.key_id}.private.key.file). "
-                f"key_id={sealing.key_id!r}"
+                f"key_id={sealing.key_id!r}",
+                code="K439",
             )
         try:
             key = PKCS1_OAEP.new(_read_key(path, is_private=True), SHA3_512).decrypt(
@@ -86,6 +87,7 @@ class KeyRing:
             raise CorruptError(
                 "the data key of a segment does not open with the key pair it names", position=0,
                 expected=f"a key for {sealing.key_id!r}", found="another one, or damage",
+                code="K440",
             )  # fmt: skip
         return SegmentCipher(key, sealing.aad, draw)
 
@@ -98,13 +100,16 @@ class KeyRing:
         """
         wanted = self.active_id or key_id
         if wanted is None:
-            raise InvalidError("name the key pair to encrypt with (encryption.key.pair.id)")
+            raise InvalidError(
+                "name the key pair to encrypt with (encryption.key.pair.id)", code="K439"
+            )
         pair = self._pair(wanted)
         path = pair.public_file or pair.private_file
         if path is None:
             raise InvalidError(
                 "no public key to encrypt with; name its file "
-                f"(encryption.key.pairs.{wanted}.public.key.file). key_id={wanted!r}"
+                f"(encryption.key.pairs.{wanted}.public.key.file). key_id={wanted!r}",
+                code="K439",
             )
         public = _read_key(path, is_private=pair.public_file is None).public_key()
         key, aad = draw(KEY_BYTES), draw(AAD_BYTES)
@@ -118,12 +123,13 @@ class KeyRing:
         raise RefusedError(
             "a segment's key pair is not in the key ring; name its files "
             "(encryption.key.pairs and encryption.key.pairs.ID.private.key.file). "
-            f"key_id={key_id!r} ring={','.join(pair.key_id for pair in self.pairs) or 'empty'}"
+            f"key_id={key_id!r} ring={','.join(pair.key_id for pair in self.pairs) or 'empty'}",
+            code="K439",
         )
 
 
 class ChunkSealer:
-    """One chunk while it is encrypted: its IV comes before the first part, its tag behind all."""
+    """One chunk while it is encrypted: its IV comes before the first part, its tag after all."""
 
     def __init__(self, key: algorithms.AES256, aad: bytes, iv: bytes) -> None:
         self._context = Cipher(key, modes.GCM(iv)).encryptor()
@@ -183,7 +189,7 @@ class SegmentCipher:
     ) -> memoryview:
         """As :meth:`unseal_into`, of encrypted bytes that come in parts.
 
-        Until this returns ``room`` holds nothing that anybody may use, and after an error.
+        Until this returns ``room`` holds nothing that a caller may use; nor does it after an error.
         """
         context = Cipher(self._key, modes.GCM(iv, tag)).decryptor()
         context.authenticate_additional_data(self._aad)
@@ -209,7 +215,7 @@ def _finish(context: CipherContext) -> None:
 def _damaged(size: int) -> CorruptError:
     return CorruptError(
         "encrypted data is damaged, or encrypted with another key", expected="a valid tag",
-        found=f"{size} bytes",
+        found=f"{size} bytes", code="K440",
     )  # fmt: skip
 
 
@@ -240,4 +246,4 @@ def _read_key_once(path: Path, is_private: bool, mtime_ns: int, size: int) -> RS
 
 
 def _unreadable(path: Path, why: str) -> InvalidError:
-    return InvalidError(f"a file of the key ring cannot be used; {why}. path={path}")
+    return InvalidError(f"a file of the key ring cannot be used; {why}. path={path}", code="K439")

@@ -1,8 +1,8 @@
 """The bytes of a log in Aiven's layout, read by ranges and written as a stream.
 
 The rule: **no more than a few chunks are in memory**, however large the log is. A plain log is read
-and written as it stands; of any other one whole chunks are fetched, neighbours by one request, and
-the last one is kept, since the next reader mostly begins in it.
+and written as it stands. Of any other log whole chunks are fetched, neighbours by one request. The
+last one is kept, since the next reader mostly begins in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from keeplast.cluster.layouts.aiven_manifest import (
     fixed_index,
 )
 from keeplast.cluster.layouts.layout import AuxiliaryFile, SegmentReader, WrittenLog
-from keeplast.errors import CorruptError, InvariantError, RefusedError, UnavailableError
+from keeplast.errors import CorruptError, RefusedError, UnavailableError, invariant
 from keeplast.format.checksum import Buffer
 from keeplast.format.compression import compress_sized, decompress_sized
 from keeplast.tier.objects.new_object import NewObject
@@ -44,7 +44,8 @@ def check_chunks(size: int, is_transformed: bool) -> None:
     if is_transformed and size > CHUNK_BYTES_MAX:
         raise RefusedError(
             "chunks that are compressed or encrypted are larger than is worked with; lower the "
-            f"plugin's chunk.size. size={size} max={CHUNK_BYTES_MAX}"
+            f"plugin's chunk.size. size={size} max={CHUNK_BYTES_MAX}",
+            code="K438",
         )
 
 
@@ -153,14 +154,16 @@ class AivenSegmentReader(SegmentReader):
         try:
             return self._cipher.unseal(data)
         except CorruptError as error:
-            raise self._located(error, self._indexes_key, place.position) from None
+            raise error.placed(
+                path=f"{self._url}/{self._indexes_key}", position=place.position
+            ) from None
 
     def _stored_range(self, first: int, behind: int) -> tuple[int, int]:
         """Return where the chunks ``[first, behind)`` lie in the object."""
         return int(self._chunks.starts[first]), int(self._chunks.starts[behind])
 
     def _run_end(self, first: int, last: int) -> int:
-        """Return behind which chunk one request ends: at FETCH_BYTES, one chunk at least."""
+        """Return after which chunk one request ends: at FETCH_BYTES, one chunk at least."""
         starts = self._chunks.starts
         found = int(np.searchsorted(starts, int(starts[first]) + FETCH_BYTES, "right")) - 1
         return min(max(found, first + 1), last + 1)
@@ -217,7 +220,7 @@ class AivenSegmentReader(SegmentReader):
             self._keep(number, content, kept)
         except CorruptError as error:
             position = int(self._chunks.starts[number])
-            raise self._located(error, self._log_key, position) from None
+            raise error.placed(path=f"{self._url}/{self._log_key}", position=position) from None
 
     def _keep(self, number: int, content: Buffer, kept: _DecodedChunk) -> None:
         if self._manifest.is_compressed:
@@ -230,22 +233,16 @@ class AivenSegmentReader(SegmentReader):
             data = self._objects.read_range(key, start, end)
             size = start + len(data)
         except UnavailableError:
-            # A store fails, too, when it is asked for what lies behind an object's end.
+            # A store fails, too, when it is asked for bytes beyond an object's end.
             size = self._objects.stat(key).size_bytes
             if size >= end:
                 raise
         if size < end:
             raise CorruptError(
                 "an object is shorter than its manifest says", path=f"{self._url}/{key}",
-                position=start, expected=f">= {end}", found=size,
+                position=start, expected=f">= {end}", found=size, code="K437",
             )  # fmt: skip
         return data
-
-    def _located(self, error: CorruptError, key: str, position: int) -> CorruptError:
-        return CorruptError(
-            error.problem, path=f"{self._url}/{key}", position=position, expected=error.expected,
-            found=error.found,
-        )  # fmt: skip
 
 
 class AivenLogWriter:
@@ -300,8 +297,7 @@ class AivenLogWriter:
 
     def close(self) -> WrittenLog:
         """Make the object appear; the description has no plain key."""
-        if self._size_bytes == 0:
-            raise InvariantError("a log without bytes cannot be read by the plugin")
+        invariant(self._size_bytes != 0, "a log without bytes cannot be read by the plugin")
         if self._waiting_bytes:
             self._put_waiting()
         if self._sealer is not None:
@@ -312,11 +308,11 @@ class AivenLogWriter:
         else:
             added = 0 if self._cipher is None else SEAL_BYTES
             chunks = fixed_index(self._chunk_size, self._size_bytes, added)
-        if chunks.stored_size != self._target.size_bytes:
-            raise InvariantError(
-                "chunks were not written as their index says. "
-                f"index={chunks.stored_size} written={self._target.size_bytes}"
-            )
+        invariant(
+            chunks.stored_size == self._target.size_bytes,
+            "chunks were not written as their index says. "
+            f"index={chunks.stored_size} written={self._target.size_bytes}",
+        )
         manifest = SegmentManifest(chunks, {}, self._is_compressed, self._sealing)
         description = encode_written(manifest)
         self._target.close()

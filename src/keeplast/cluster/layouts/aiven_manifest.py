@@ -3,17 +3,16 @@
 One line of JSON, never compressed or encrypted. Members, in the order in which they are written::
 
     version "1" | chunkIndex | segmentIndexes | compression | encryption (where there is any)
-    remoteLogSegmentMetadata (for people; nobody reads it)
+    remoteLogSegmentMetadata (for people; no program reads it)
 
-The rule: **a member that is not known is refused by its name**. Who skipped it would read another
-log than a newer plugin does, and what is written with a member of ours no broker can read. Pure.
+The rule: **a member that is not known is refused by its name**. A reader that skipped it would read
+another log than a newer plugin does. A manifest with a member of ours no broker can read. Pure.
 Answers to ``SegmentManifestV1`` and its codecs.
 
-Where the chunks of a log lie in Aiven's object: the chunk index of a manifest.
-
-A log is cut into chunks of ``original_chunk_size`` bytes, the last one shorter and never empty;
-each is stored on its own, one behind the other. An index is ``fixed`` when all but the last have
-one stored size, else ``variable``: the sizes, big-endian, in one zstd frame::
+The chunk index of a manifest says where the chunks of a log lie in Aiven's object. The log is cut
+into chunks of ``original_chunk_size`` bytes, the last one shorter and never empty; each is stored
+on its own, one after the other. An index is ``fixed`` when all but the last have one stored size,
+else ``variable``: the sizes, big-endian, in one zstd frame::
 
     int32 0 | int32 1, int32 size | int32 count, int32 base, uint8 width, (count - 1) * width, int32
 
@@ -46,7 +45,7 @@ from keeplast.model.partition import INT32_MAX
 
 FIXED, VARIABLE = "fixed", "variable"
 SEAL_BYTES = 28
-"""What encryption adds to a chunk: 12 bytes of IV before it and 16 of tag behind it."""
+"""What encryption adds to a chunk: 12 bytes of IV before it and 16 of tag after it."""
 FRAME_BYTES_MAX = 10 << 20
 """The plugin's own limit of what the sizes of a variable index may be, decompressed."""
 _INT32 = struct.Struct(">i")
@@ -129,13 +128,14 @@ def fixed_index(original_chunk_size: int, original_size: int, added: int) -> Chu
 def check_log_size(size: int, original_chunk_size: int) -> None:
     """RefusedError for a log that the plugin could not read to its end.
 
-    It counts in signed 32 bits, and up to the end of a chunk behind the last one.
+    It counts in signed 32 bits, and up to the end of a chunk after the last one.
     """
     chunks = chunk_count(size, original_chunk_size)
     if size + 2 * original_chunk_size + SEAL_BYTES * chunks > INT32_MAX:
         raise RefusedError(
             "the plugin cannot read a log of this size in such chunks; make segments smaller "
-            f"(segment.bytes). size={size} chunk_size={original_chunk_size}"
+            f"(segment.bytes). size={size} chunk_size={original_chunk_size}",
+            code="K438",
         )
 
 
@@ -227,7 +227,7 @@ def decode_sizes(data: bytes) -> Sizes:
 
 
 def _wrong(problem: str, expected: object, found: object) -> CorruptError:
-    return CorruptError(f"chunk index: {problem}", expected=expected, found=found)
+    return CorruptError(f"chunk index: {problem}", expected=expected, found=found, code="K437")
 
 
 MANIFEST_BYTES_MAX = 16 << 20
@@ -283,7 +283,8 @@ def decode_manifest(data: bytes) -> SegmentManifest:
     version = top.take("version")
     if version not in (VERSION, int(VERSION)) or isinstance(version, bool):
         raise RefusedError(
-            f"a manifest of a version that is not known. version={_shown(version)} known={VERSION}"
+            f"a manifest of a version that is not known. version={_shown(version)} known={VERSION}",
+            code="K438",
         )
     chunk_index = top.take("chunkIndex")
     files = _decode_files(_Members(top.object("segmentIndexes"), "segmentIndexes"))
@@ -376,11 +377,12 @@ class _Members:
         return _object(self.take(member), f"{self._name}: {member}")
 
     def end(self) -> None:
-        """RefusedError when a member is left that nobody asked for."""
+        """RefusedError when a member is left that was not asked for."""
         if self._left:
             raise RefusedError(
                 f"{self._name} has a member that is not known; this version or format of the "
-                f"plugin was not tested. member={_shown(min(self._left))}"
+                f"plugin was not tested. member={_shown(min(self._left))}",
+                code="K438",
             )
 
 
@@ -412,7 +414,9 @@ def decode_chunks(found: object, *, is_compressed: bool, is_sealed: bool) -> Chu
     elif kind == VARIABLE:
         sizes = unpack_sizes(members.text("transformedChunks"))
     else:
-        raise RefusedError(f"a chunk index of a kind that is not known. type={_shown(kind)}")
+        raise RefusedError(
+            f"a chunk index of a kind that is not known. type={_shown(kind)}", code="K438"
+        )
     members.end()
     index = ChunkIndex(chunk, size, sizes)
     added = SEAL_BYTES if is_sealed else 0
@@ -525,4 +529,4 @@ def _shown(value: object) -> str:
 
 
 def _corrupt(problem: str, expected: object, found: object) -> CorruptError:
-    return CorruptError(problem, expected=expected, found=_shown(found))
+    return CorruptError(problem, expected=expected, found=_shown(found), code="K437")

@@ -1,15 +1,14 @@
 """The port of a storage plugin's layout: what lies where in the remote tier, and in which form.
 
 The rule: **every segment is read by its own description, and nothing is written under an id that
-was used before**. Brokers cache by segment id, some of them for ever. What a plugin would not read
+was used before**. Brokers cache by segment id, some of them for good. What a plugin would not read
 is refused by name before anything is written.
 
-Small objects of keeplast's own, where segments lie in directories.
-
-The rule: **who was first is for the file system to say**. A new file appears by a hard link, which
-fails where there is one; one that is there is replaced and removed under a lock on that very file.
-A process that ends gives its locks back; one that is frozen with a lock holds it, and others are
-told to come back.
+Small objects of keeplast's own lie in directories next to the segments. The second rule: **the file
+system says which process was first**. A new file appears by a hard link, which fails where there is
+one. One that is there is replaced and removed under a lock on that very file. A process that ends
+gives its locks back. One that is frozen with a lock holds it, and others get an error that asks
+them to come back.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from keeplast.errors import (
     InvalidError,
     RefusedError,
     UnavailableError,
-    error_text,
+    error_words,
     invariant,
 )
 from keeplast.format.checksum import Buffer
@@ -43,7 +42,7 @@ from keeplast.inspect.remains import ForeignPath
 
 
 class AuxiliaryFile(StrEnum):
-    """What a plugin stores beside a segment's log; content as in a broker's own directory."""
+    """What a plugin stores next to a segment's log; content as in a broker's own directory."""
 
     OFFSET_INDEX = "index"
     TIME_INDEX = "timeindex"
@@ -58,7 +57,7 @@ AUXILIARY_BYTES_MAX = 1 << 28
 OWN_BYTES_MAX = 1 << 28
 PROBES = "probes"
 PROBE = f"{PROBES}/probe"
-"""The own object by which is tried what a store allows, and whether it heeds conditions.
+"""The own object that tries what a store allows, and whether it heeds conditions.
 
 It is removed each time. One that may not be removed is written over by the next try.
 """
@@ -114,12 +113,12 @@ class SegmentReader(Protocol):
         return buffer[: self.read_into(start, buffer)]
 
     def read_auxiliary(self, file: AuxiliaryFile) -> bytes | None:
-        """Return a file beside the log; None for a transaction index that the segment has not."""
+        """Return a file next to the log; None for a transaction index that the segment has not."""
         ...
 
 
 class LogWriter(Protocol):
-    """A segment's log while it is written as a stream; nobody sees it yet."""
+    """A segment's log while it is written as a stream; no reader sees it yet."""
 
     def write(self, data: Buffer) -> None:
         """Append to the log."""
@@ -172,7 +171,7 @@ class RemoteLayout(Protocol):
         auxiliary: Mapping[AuxiliaryFile, bytes],
         like: RemoteLogSegment,
     ) -> bytes | None:
-        """Write what stands beside the log, its description last.
+        """Write the files next to the log, its description last.
 
         ``auxiliary`` has all of ALWAYS_THERE; ``like`` is the newest source. Returns the custom
         metadata of the finished segment, None where the plugin keeps none; its fields are those of
@@ -200,7 +199,7 @@ class RemoteLayout(Protocol):
         ...
 
     def hides_deleted(self, segment: RemoteLogSegment) -> bool:
-        """Say whether the store tells of a segment's log that deleting it would only hide it."""
+        """Say whether the store shows for a segment's log that deleting it would only hide it."""
         ...
 
     def check_conditions(self) -> None:
@@ -233,7 +232,7 @@ class RemoteLayout(Protocol):
     def list_own(self, folder: str) -> Iterator[FoundOwn]:
         """Yield the own objects right below ``folder``, in any order; none where there is none.
 
-        What has a name that no own object has is a stranger's, and left out.
+        An object with a name that no own object has is a stranger's, and left out.
         """
         ...
 
@@ -265,12 +264,13 @@ class OwnDirectory:
                         return
                 why = "its locks exclude no other process"
             except OSError as error:
-                why = error_text(error)
+                why = error_words(error)
             finally:
                 other.unlink(missing_ok=True)
         raise RefusedError(
             "this file system cannot say who was first; keeplast needs hard links and flock. "
-            f"path={self.path} error={why}"
+            f"path={self.path} error={why}",
+            code="K240",
         )
 
     def put_new(self, name: str, data: bytes) -> bool:
@@ -365,7 +365,8 @@ class OwnDirectory:
                 is_current = False
             if not is_current:
                 raise UnavailableError(
-                    f"another process changes this file just now; try again. path={target}"
+                    f"another process changes this file just now; try again. path={target}",
+                    code="K202",
                 )
             yield handle
         finally:
@@ -376,7 +377,7 @@ class OwnDirectory:
         if size > OWN_BYTES_MAX:
             raise CorruptError(
                 "an own object is larger than any that is written", path=str(target), position=0,
-                expected=f"<= {OWN_BYTES_MAX}", found=size,
+                expected=f"<= {OWN_BYTES_MAX}", found=size, code="K437",
             )  # fmt: skip
         return os.pread(file, size, 0)
 
@@ -390,8 +391,9 @@ def check_own_name(name: str) -> str:
     """Return ``name``; InvalidError when it is none of an own object."""
     if not is_own_name(name):
         raise InvalidError(
-            "an object's name is parts of letters, digits, dots, _ and -, none of which begins "
-            f"with a dot, with / between them. name={name[:200]!r}"
+            "an object's name is parts of letters, digits, dots, _ and -, with / between them; "
+            f"no part begins with a dot. name={name[:200]!r}",
+            code="K452",
         )
     return name
 
@@ -430,6 +432,7 @@ def unavailable(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise UnavailableError(
-            f"the remote tier's file system failed: {error_text(error)}"
-            + ("" if error.filename else f". path={path}")
+            f"the remote tier's file system failed: {error_words(error)}"
+            + ("" if error.filename else f". path={path}"),
+            code="K449",
         ) from error

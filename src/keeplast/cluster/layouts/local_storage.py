@@ -7,10 +7,10 @@
     <dir>/.keeplast/.logs/<topic>-<partition>-<topic id>/<...>    logs that are being written
 
 ``dir`` is the plugin's setting of that name; ids have 22 characters, offsets 20 digits; kinds are
-``log`` and those of :class:`AuxiliaryFile`. The plugin takes every name beside the partitions'
+``log`` and those of :class:`AuxiliaryFile`. The plugin takes every name next to the partitions'
 folders for a partition, so nothing of ours lies there. Log and indexes are as a broker has them.
 
-The rule: **a log gets its name last**, when it and all beside it are on stable storage.
+The rule: **a log gets its name last**, when it and all files next to it are on stable storage.
 Answers to ``LocalTieredStorage``, ``RemoteTopicPartitionDirectory``, ``RemoteLogSegmentFileset``.
 """
 
@@ -39,7 +39,7 @@ from keeplast.cluster.layouts.layout import (
     sync_directory,
     unavailable,
 )
-from keeplast.errors import ConflictError, CorruptError, InvariantError, invariant
+from keeplast.errors import ConflictError, CorruptError, invariant
 from keeplast.format.checksum import Buffer
 from keeplast.format.identifier import decode_id, encode_id
 from keeplast.format.remote_log_metadata import (
@@ -48,7 +48,7 @@ from keeplast.format.remote_log_metadata import (
     TopicIdPartition,
 )
 from keeplast.inspect.remains import ForeignPath, walk
-from keeplast.log.files import LocalFiles, ReadHandle
+from keeplast.log.files import LocalFiles, ReadHandle, write_at_once
 from keeplast.model.partition import TopicPartition
 
 SEGMENTS = "kafka-tiered-storage"
@@ -70,7 +70,7 @@ class LocalStorage:
         if reader.log_bytes != segment.size_bytes:
             raise CorruptError(
                 "a remote log has not the size that was announced", path=str(reader.log),
-                position=0, expected=segment.size_bytes, found=reader.log_bytes,
+                position=0, expected=segment.size_bytes, found=reader.log_bytes, code="K437",
             )  # fmt: skip
         return reader
 
@@ -89,7 +89,9 @@ class LocalStorage:
         waiting = self._waiting(segment_id, start_offset)
         with unavailable(waiting):
             if _with(stem, _LOG).exists():
-                raise ConflictError(f"there is a log of this id already. path={_with(stem, _LOG)}")
+                raise ConflictError(
+                    f"there is a log of this id already. path={_with(stem, _LOG)}", code="K306"
+                )
             make_directory(waiting.parent)
             return _FileLogWriter(waiting)
 
@@ -118,7 +120,7 @@ class LocalStorage:
             if found != written.size_bytes:
                 raise CorruptError(
                     "a log is not as it was written", path=str(waiting), position=0,
-                    expected=written.size_bytes, found=found,
+                    expected=written.size_bytes, found=found, code="K437",
                 )  # fmt: skip
             make_directory(stem.parent)
             for kind, data in auxiliary.items():
@@ -251,7 +253,7 @@ class _FileSegmentReader(SegmentReader):
         if size > AUXILIARY_BYTES_MAX:
             raise CorruptError(
                 "a file next to a remote log is too large", path=str(path), position=0,
-                expected=f"<= {AUXILIARY_BYTES_MAX}", found=size,
+                expected=f"<= {AUXILIARY_BYTES_MAX}", found=size, code="K437",
             )  # fmt: skip
         data = bytearray(size)
         _fill(path, 0, memoryview(data))
@@ -265,7 +267,9 @@ class _FileLogWriter:
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
         except FileExistsError:
-            raise ConflictError(f"a log of this id was begun already. path={path}") from None
+            raise ConflictError(
+                f"a log of this id was begun already. path={path}", code="K306"
+            ) from None
         self._path = path
         self._handle = LocalFiles().open_write(path)
         self._size_bytes = 0
@@ -294,8 +298,7 @@ class _FileLogWriter:
                 self._path.unlink(missing_ok=True)
 
     def _check_open(self) -> None:
-        if not self._is_open:
-            raise InvariantError(f"the log is complete or given up. path={self._path}")
+        invariant(self._is_open, f"the log is complete or given up. path={self._path}")
 
 
 def _folder_name(partition: TopicIdPartition) -> str:
@@ -312,12 +315,7 @@ def _with(stem: Path, kind: str) -> Path:
 
 
 def _write(path: Path, data: bytes) -> None:
-    handle = LocalFiles().open_write(path)
-    try:
-        handle.write(data)
-        handle.fsync()
-    finally:
-        handle.close()
+    write_at_once(LocalFiles().open_write(path), data)
 
 
 def _files(folder: Path) -> Iterator[FoundSegment]:
@@ -357,5 +355,5 @@ def _fill(path: Path, start: int, buffer: memoryview) -> None:
     if count != len(buffer):
         raise CorruptError(
             "a file of the remote tier is shorter than it was", path=str(path), position=start,
-            expected=len(buffer), found=count,
+            expected=len(buffer), found=count, code="K309",
         )  # fmt: skip

@@ -144,7 +144,7 @@ class RequestPace:
 
 @functools.lru_cache(maxsize=PACES_KEPT)
 def pace_of(limits: PaceLimits) -> RequestPace:
-    """Return this process's pace by these limits, the same for everybody who asks."""
+    """Return this process's pace by these limits, the same for every caller."""
     return RequestPace(limits)
 
 
@@ -190,7 +190,7 @@ class PacedLayout:
         auxiliary: Mapping[AuxiliaryFile, bytes],
         like: RemoteLogSegment,
     ) -> bytes | None:
-        """Write what stands beside the log."""
+        """Write the files next to the log."""
         size = sum(map(len, auxiliary.values()))
         return self._paced(
             COMPLETE_REQUESTS, lambda: self.layout.complete(segment, written, auxiliary, like), size
@@ -213,7 +213,7 @@ class PacedLayout:
                 yield each
 
     def foreign(self) -> Iterator[ForeignPath]:
-        """Yield what has a name of nobody here; each page is a request, and so is each read."""
+        """Yield paths with names unknown here; each page is a request, and so is each read."""
         with self.pace.watching():
             for number, each in enumerate(self.layout.foreign()):
                 if number % PAGE_OBJECTS == 0:

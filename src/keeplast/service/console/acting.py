@@ -1,12 +1,10 @@
-"""The routes that change something: who comes and goes, and what is asked of the loop.
+"""The routes that change something or read a whole log: visitors, requests to the loop, headers.
 
-What a reader must not break: only by POST, past the gate's check of the origin, with a form of the
-visitor's own session or a token in a header.
+The rule that a reader must not break: only by POST, past the gate's check of the origin. A request
+has a form of the visitor's own session, or a token in a header.
 
-The routes that read the batch headers of one log, when somebody asks for it by a button.
-
-A page never does so by itself: it reads every byte. By POST, with a token and a form of the
-session, as key search.
+Batch headers of one log are read only when a visitor presses a button: that reads every byte, and a
+page never does so by itself. It needs a token and a form of the session, as key search does.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from keeplast.errors import UnavailableError
+from keeplast.errors import UnavailableError, error_text
 from keeplast.inspect.stages import LogHeaders
 from keeplast.service.console import pages
 from keeplast.service.console.gate import Brake, Entrance, Sessions, Visitor, VisitorRole
@@ -74,16 +72,15 @@ class Acting:
         if request.method == "GET":
             return HTMLResponse(self._rendering.bare("enter.html", is_wrong=False))
         form = await form_of(request)
-        name = self._sessions.begin(form.get("token", "").strip())
-        if name is None:
-            await self._brake.wait()
-            page = self._rendering.bare("enter.html", is_wrong=True)
-            return HTMLResponse(page, 403)
         visitor: Visitor = request.state.visitor
+        name = self._sessions.begin(form.get("token", "").strip(), visitor.session)
+        if name is None:
+            page = self._rendering.bare("enter.html", is_wrong=True)
+            return self._brake.refusal(visitor.address) or HTMLResponse(page, 403)
         found = RedirectResponse("/", 303)
         found.set_cookie(
-            self._entrance.cookie, name, path="/", httponly=True, samesite="strict",
-            secure=visitor.is_secure,
+            self._entrance.cookie(is_secure=visitor.is_secure), name, path="/", httponly=True,
+            samesite="strict", secure=visitor.is_secure,
         )  # fmt: skip
         return found
 
@@ -94,7 +91,10 @@ class Acting:
         if visitor.session is not None:
             self._sessions.end(visitor.session)
         found = RedirectResponse("/enter", 303)
-        found.delete_cookie(self._entrance.cookie, path="/", httponly=True, samesite="strict")
+        found.delete_cookie(
+            self._entrance.cookie(is_secure=visitor.is_secure), path="/", httponly=True,
+            samesite="strict", secure=visitor.is_secure,
+        )  # fmt: skip
         return found
 
     async def do(self, request: Request) -> Response:
@@ -118,11 +118,10 @@ class Acting:
                 raise unknown(partition)
             if deed is Deed.CLEAN and view.status is None:
                 raise HTTPException(409, NO_ROUND)
-        peer = (request.client.host if request.client else "") or "console"
         try:
-            control.ask(deed, partition, f"console, {peer}")
+            control.ask(deed, partition, f"console, {visitor.address or 'console'}")
         except UnavailableError as error:
-            raise HTTPException(503, str(error)) from error
+            raise HTTPException(503, error_text(error)) from error
         return RedirectResponse("/work" if partition is None else pages.log_url(partition), 303)
 
 
@@ -175,8 +174,8 @@ class Counting:
     async def document(self, request: Request) -> Response:
         """Return the document of ``keeplast status --json --tombstones headers``, and ``headers``.
 
-        Of a store and a live cluster it is that of ``keeplast status --json``, with what headers
-        tell.
+        Of a store and a live cluster it is that of ``keeplast status --json``, and what the headers
+        say.
         """
         view, entry, found = await self._counted(request)
 

@@ -124,7 +124,7 @@ def log_page(
 
 
 def _lines(entry: PartitionStatus, now_ms: int) -> list[str]:
-    """Return all that is known of a partition beside its row, a line each."""
+    """Return all that is known of a partition except its row, a line each."""
     if entry.stored is not None:
         return _tier_lines(entry.stored, entry.erased_by, now_ms)
     if entry.attached is None:
@@ -273,7 +273,7 @@ def setting_rows(
 ) -> tuple[SettingRow, ...]:
     """Return settings that have an effect, of these ``keys`` or all, as they count for a topic.
 
-    Files are shown by their names: where a broker's lie is nobody's business who only looks.
+    Files are shown by their names: where a broker's files lie does not concern a viewer.
     """
     chosen = [BY_KEY[key] for key in keys] or [each for each in DEFINITIONS if each.has_effect]
     found = [(each, settings.effective(each, topic)) for each in chosen]

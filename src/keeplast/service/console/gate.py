@@ -1,19 +1,17 @@
 """The gate in front of every page: what is let in, as whom, and how what goes out is fenced.
 
-Nothing behind it is reached by a request that is too large, comes by a name that is not ours (DNS
-rebinding), from a peer that is no proxy of ours, or from a page of another origin. Who is asked for
-a token: everybody, unless the console listens on loopback and no proxy stands before it; and who
-acts, always. Headers that proxies add count from listed peers alone.
+It stops each request that is too large, or that comes by a name that is not ours (DNS rebinding).
+It stops those from a peer that is no proxy of ours, or from a page of another origin. A token is
+asked of every visitor, unless the console listens on loopback and no proxy stands before it. A
+visitor who acts needs a token everywhere: loopback is no authentication. Headers that proxies add
+count from listed peers alone.
 
-Who may look and who may act: tokens, and the sessions that cookies stand for.
-
-A token is compared in constant time and never written down; a cookie carries a random name of a
-session and nothing else. Loopback is no authentication: whoever acts needs a token everywhere.
+A token is compared in constant time and never written down. A cookie carries a random name of a
+session and nothing else.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -28,6 +26,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import anyio
@@ -46,7 +45,7 @@ SESSIONS_MAX = 1000
 
 
 class VisitorRole(IntEnum):
-    """What somebody may do; each may do what those below may."""
+    """What a visitor may do; each may do what those below may."""
 
     NOBODY = 0
     VIEWER = 1
@@ -71,7 +70,7 @@ class Tokens:
 
 
 def random_tokens(*, has_actor: bool) -> Tokens:
-    """Return tokens that nobody can guess; the actor's is the viewer's too where there is one."""
+    """Return tokens that cannot be guessed; the actor's is the viewer's too where there is one."""
     token = secrets.token_urlsafe(32)
     return Tokens(None, token) if has_actor else Tokens(token, None)
 
@@ -86,22 +85,28 @@ def read_tokens(path: Path, *, needs_actor: bool) -> Tokens:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             data = file.read(FILE_BYTES_MAX + 1)
     except IsADirectoryError as error:
-        raise InvalidError(f"a directory; name a file. --console-token-file={path}") from error
+        raise InvalidError(
+            f"a directory; name a file. --console-token-file={path}", code="K702"
+        ) from error
     except FileNotFoundError as error:
         raise InvalidError(
             "no such file; write lines 'viewer TOKEN' and 'actor TOKEN' into it. "
-            f"--console-token-file={path} directory: {making(path.parent)}"
+            f"--console-token-file={path} directory: {making(path.parent)}",
+            code="K110",
         ) from error
     if mode & 0o077:
         raise InvalidError(
             f"others than its owner may open it; chmod 600 it. --console-token-file={path} "
-            f"mode={mode:04o}"
+            f"mode={mode:04o}",
+            code="K702",
         )
     found: dict[str, str] = {}
     try:
         lines = data.decode("ascii").splitlines()
     except UnicodeDecodeError as error:
-        raise InvalidError(f"tokens are ASCII text. --console-token-file={path}") from error
+        raise InvalidError(
+            f"tokens are ASCII text. --console-token-file={path}", code="K702"
+        ) from error
     for number, line in enumerate(lines, start=1):
         words = line.split()
         if not words or line.startswith("#"):
@@ -110,18 +115,21 @@ def read_tokens(path: Path, *, needs_actor: bool) -> Tokens:
         if not is_token or not TOKEN_LENGTH_MIN <= len(words[1]) <= TOKEN_LENGTH_MAX:
             raise InvalidError(
                 "not a line of tokens; write 'viewer TOKEN' or 'actor TOKEN' once each, with at "
-                f"least {TOKEN_LENGTH_MIN} characters. --console-token-file={path} line={number}"
+                f"least {TOKEN_LENGTH_MIN} characters. --console-token-file={path} line={number}",
+                code="K702",
             )
         found[words[0]] = words[1]
     if len(data) > FILE_BYTES_MAX or not found or len(set(found.values())) < len(found):
         raise InvalidError(
             "the file has no tokens, the same one twice, or is too large; write 'viewer TOKEN' and "
-            f"'actor TOKEN'. --console-token-file={path}"
+            f"'actor TOKEN'. --console-token-file={path}",
+            code="K702",
         )
     if needs_actor and "actor" not in found:
         raise InvalidError(
             "--allow-actions needs an actor's token; add a line 'actor TOKEN'. "
-            f"--console-token-file={path}"
+            f"--console-token-file={path}",
+            code="K702",
         )
     return Tokens(found.get("viewer"), found.get("actor"))
 
@@ -129,7 +137,7 @@ def read_tokens(path: Path, *, needs_actor: bool) -> Tokens:
 def bearer_of(headers: Mapping[str, str]) -> str | None:
     """Return the token in the header ``authorization``, None where there is none.
 
-    No page of another origin can make a browser send it. Another scheme is no token: what somebody
+    No page of another origin can make a browser send it. Another scheme is no token: what a person
     typed for a proxy (``Basic``) is sent by the browser itself, whichever page asks.
     """
     scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -153,13 +161,19 @@ class Sessions:
         self._lock = threading.Lock()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
 
-    def begin(self, token: str) -> str | None:
-        """Return the name of a new session, None when the token is nobody's."""
+    def begin(self, token: str, old: str | None = None) -> str | None:
+        """Return the name of a session for a right token, None for a wrong one.
+
+        A new one ends the visitor's ``old`` one, unless that allows more: it goes on then.
+        """
         role = self._tokens.role_of(token)
         if role is VisitorRole.NOBODY:
             return None
+        if old is not None and self.role(old, {}) > role:
+            return old
         name = secrets.token_urlsafe(32)
         with self._lock:
+            self._sessions.pop(old or "", None)
             self._sessions[name] = _Session(role, self._clock.seconds() + SESSION_SECONDS)
             while len(self._sessions) > SESSIONS_MAX:
                 self._sessions.popitem(last=False)
@@ -203,13 +217,22 @@ KEY_FORM_BYTES_MAX = 64 << 10
 """A key as a form carries it may be three times as long as it is."""
 REQUEST_SECONDS = 60.0
 """For so long an answer may take to begin, and each part of it to be taken by the browser."""
-GUESS_SECONDS = 0.5
-"""A wrong token is answered after so long, and one after the other."""
+GUESS_SECONDS = 60.0
+GUESSES_MAX, GUESSES_SUM_MAX = 10, 100
+"""So many wrong tokens of an address, and of all, are answered as such in :data:`GUESS_SECONDS`."""
+ADDRESSES_MAX = 1000
+"""Of more addresses with wrong tokens the oldest is forgotten."""
+ANSWERS_MAX = 200
+RESERVED_MAX = 16
+"""Of all answers under way those that only :data:`MEASURED_PATHS` may have."""
+HSTS_SECONDS = 24 * 3600
+"""Browsers hold every port of the host to it: not longer than a mistake is bearable."""
 ENTER_PATH = "/enter"
 STATIC_PATH = "/static/"
 KEYS_PATHS = ("/keys", "/keys.json")
 MEASURED_PATHS = ("/metrics", "/healthz")
 STREAM_PATH = "/events"
+PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto")
 DOCUMENT_ENDINGS = (".json", ".jsonl")
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
@@ -229,9 +252,8 @@ class Entrance:
     """Where the console is, and for whom it opens.
 
     ``host`` and ``port`` are those listened on. ``names`` are further names that browsers use, this
-    host's own first.
-    ``proxies`` are the addresses of peers that stand before it; where there are any, nobody else
-    is let in. ``is_secure`` says that it speaks TLS itself.
+    host's own first. ``proxies`` are the addresses of peers that stand before it; where there are
+    any, no other peer is let in. ``is_secure`` says that it speaks TLS itself.
     """
 
     host: str
@@ -249,18 +271,21 @@ class Entrance:
 
     @property
     def own_name(self) -> str:
-        """Return the name of this host, empty where nobody said it."""
+        """Return the name of this host, empty where none was given."""
         return self.names[0] if self.names else ""
 
-    @property
-    def cookie(self) -> str:
-        """Return the cookie's name; cookies know no ports."""
-        return f"keeplast-{self.port}"
+    def cookie(self, *, is_secure: bool) -> str:
+        """Return the cookie's name; cookies know no ports.
+
+        Over TLS the browser itself holds the name to this host, all of its paths and TLS
+        (RFC 6265bis, ``__Host-``).
+        """
+        return f"{'__Host-' if is_secure else ''}keeplast-{self.port}"
 
     def knows(self, host: str) -> bool:
         """Say whether a ``Host`` header names this console: a name of ours, or an address.
 
-        An address cannot be rebound; a name could be anybody's.
+        An address cannot be rebound; a name could be another host's.
         """
         parts = _split_host(host)
         if parts is None:
@@ -311,39 +336,101 @@ class Visitor:
 
     role: VisitorRole
     session: str | None
+    address: str
+    """Where the browser is; of a request through a listed proxy as that proxy says."""
     is_secure: bool
     has_token: bool
-    """He sent a token that is somebody's, which no form does."""
+    """The request carries a token that is right, which no form does."""
     form_token: Callable[[], str] = field(repr=False)
 
 
 class Brake:
-    """Lets wrong tokens wait, so that nobody tries many; who has a right one never waits."""
+    """Counts wrong tokens, by address and in sum.
 
-    def __init__(self) -> None:
-        """Let nobody wait yet."""
-        self._turn = asyncio.Lock()
+    The rule that a reader must not break: no request waits here, and a right token is never
+    refused. A brake that stops right tokens would be the attacker's tool against the owner. What
+    keeps guesses from success is the length of a token; the brake keeps them from costing anything.
+    """
 
-    async def wait(self) -> None:
-        """Wait for the turn, and :data:`GUESS_SECONDS`."""
-        async with self._turn:
-            await anyio.sleep(GUESS_SECONDS)
+    def __init__(self, clock: Clock) -> None:
+        """Begin without any."""
+        self._clock = clock
+        self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def refusal(self, address: str) -> Response | None:
+        """Count a wrong token, and return the answer to one too many; None for the others."""
+        is_past = [
+            self._count(_neighbourhood(address), GUESSES_MAX),
+            self._count("", GUESSES_SUM_MAX),
+        ]
+        if not any(is_past):
+            return None
+        return _text(
+            "too many wrong tokens", 429, connection="close",
+            **{"retry-after": f"{GUESS_SECONDS:.0f}"},
+        )  # fmt: skip
+
+    def _count(self, key: str, most: int) -> bool:
+        """Count one more, and say whether it is past ``most``."""
+        now = self._clock.seconds()
+        since, count = self._wrong.pop(key, (now, 0))
+        if now - since >= GUESS_SECONDS:
+            since, count = now, 0
+        self._wrong[key] = (since, count + 1)
+        if len(self._wrong) > ADDRESSES_MAX:
+            self._wrong.popitem(last=False)
+        return count >= most
+
+
+def _neighbourhood(address: str) -> str:
+    """Return what one attacker has: an address, of IPv6 the network of 64 bits."""
+    found = _address(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return address
+
+
+class Connections(Protocol):
+    """Which connections have an answer under way: those without one make room for others."""
+
+    def begin(self, peer: tuple[str, int]) -> None:
+        """A whole request came from ``peer``."""
+
+    def end(self, peer: tuple[str, int]) -> None:
+        """Its answer is over."""
 
 
 class Gate:
     """ASGI middleware; see the module."""
 
-    def __init__(self, app: ASGIApp, entrance: Entrance, sessions: Sessions, brake: Brake) -> None:
-        """Take what lies behind."""
+    def __init__(
+        self, app: ASGIApp, entrance: Entrance, sessions: Sessions, brake: Brake,
+        connections: Connections | None = None,
+    ) -> None:  # fmt: skip
+        """Take the application, and where connections are counted."""
         self._app = app
         self._entrance = entrance
         self._sessions = sessions
         self._brake = brake
+        self._connections = connections
+        self._answers = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or answer it here."""
         if scope["type"] != "http":
             return
+        peer = scope.get("client") or ("", 0)
+        self._answers += 1
+        if self._connections is not None:
+            self._connections.begin(peer)
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self._answers -= 1
+            if self._connections is not None:
+                self._connections.end(peer)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         # What happens between the parts of a stream lasts as long as the stream.
         pause_seconds = math.inf if scope["path"] == STREAM_PATH else REQUEST_SECONDS
         with anyio.CancelScope(deadline=anyio.current_time() + REQUEST_SECONDS) as limit:
@@ -353,6 +440,8 @@ class Gate:
                     headers = MutableHeaders(scope=message)
                     for name, value in HEADERS.items():
                         headers[name] = value
+                    if scope.get("state", {}).get("is_secure"):
+                        headers["strict-transport-security"] = f"max-age={HSTS_SECONDS}"
                     headers.setdefault("cache-control", "no-store")
                 # Each part is taken in time, or the browser is left.
                 limit.deadline = anyio.current_time() + REQUEST_SECONDS
@@ -363,14 +452,14 @@ class Gate:
             if refusal is None:
                 await self._app(scope, receive, fenced)
                 return
-            visitor = scope.get("state", {}).get("visitor")
-            if visitor is not None and bearer_of(Headers(scope=scope)) and not visitor.has_token:
-                await self._brake.wait()
             await refusal(scope, receive, fenced)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Return the answer to a request that is not let in; None, and who asks, for others."""
+        """Return the answer to a request that is not let in; None, and the visitor, for others."""
         headers, entrance = Headers(scope=scope), self._entrance
+        most = ANSWERS_MAX - (0 if scope["path"] in MEASURED_PATHS else RESERVED_MAX)
+        if self._answers > most:
+            return _text("too many requests at once", 503, connection="close")
         size = len(scope.get("raw_path") or scope["path"].encode("utf-8", "replace"))
         if size > PATH_BYTES_MAX or len(scope["query_string"]) > QUERY_BYTES_MAX:
             return _text("the address is too long", 414)
@@ -391,23 +480,30 @@ class Gate:
                 "--console-name",
                 421,
             )
-        session = self._session(headers)
+        # A proxy of ours speaks TLS, whether it says so or not.
+        is_fenced, bearer = is_secure or bool(entrance.proxies), bearer_of(headers)
+        session = self._session(headers, is_secure=is_fenced)
         role = self._sessions.role(session, headers)
-        scope.setdefault("state", {})["visitor"] = Visitor(
-            role, session, is_secure or bool(entrance.proxies),
-            bearer_of(headers) is not None and role is not VisitorRole.NOBODY,
+        address = _forwarded(headers, peer) if entrance.proxies else peer
+        scope.setdefault("state", {})["is_secure"] = is_fenced
+        scope["state"]["visitor"] = Visitor(
+            role, session, address, is_fenced,
+            bearer is not None and role is not VisitorRole.NOBODY,
             lambda: self._sessions.form_token(session),
         )  # fmt: skip
+        if bearer is not None and role is VisitorRole.NOBODY and not _is_for_all(scope["path"]):
+            # Also where no token is needed: no route is a place to try them.
+            return self._brake.refusal(address) or _token_needed()
         refusal = self._unposted(scope, headers, f"{'https' if is_secure else 'http'}://{host}")
-        return self._unwelcome(scope, role) if refusal is None else refusal
+        return self._unwelcome(scope, headers, role) if refusal is None else refusal
 
-    def _session(self, headers: Headers) -> str | None:
+    def _session(self, headers: Headers, *, is_secure: bool) -> str | None:
         cookies: SimpleCookie = SimpleCookie()
         try:
             cookies.load(headers.get("cookie", ""))
         except CookieError:
             return None
-        found = cookies.get(self._entrance.cookie)
+        found = cookies.get(self._entrance.cookie(is_secure=is_secure))
         return None if found is None else found.value
 
     def _unposted(self, scope: Scope, headers: Headers, origin: str) -> Response | None:
@@ -433,21 +529,38 @@ class Gate:
             else _text("not sent from a page of this console: wrong or no Origin", 403)
         )
 
-    def _unwelcome(self, scope: Scope, role: VisitorRole) -> Response | None:
-        """Return the answer to somebody who must show a token first."""
+    def _unwelcome(self, scope: Scope, headers: Headers, role: VisitorRole) -> Response | None:
+        """Return the answer to a request that must show a token first."""
         path, entrance = scope["path"], self._entrance
-        if role is not VisitorRole.NOBODY or path == ENTER_PATH or path.startswith(STATIC_PATH):
+        # Through a proxy that was not declared strangers come by the loopback.
+        is_closed = entrance.is_closed or any(each in headers for each in PROXY_HEADERS)
+        if role is not VisitorRole.NOBODY or _is_for_all(path):
             return None
-        if path in MEASURED_PATHS and (entrance.metrics_open or not entrance.is_closed):
+        if path in MEASURED_PATHS and (entrance.metrics_open or not is_closed):
             return None
-        if not entrance.is_closed and scope["method"] != "POST":
+        if not is_closed and scope["method"] != "POST":
             return None
         # A topic has dots, too; what is no page ends as its document does.
         is_page = scope["method"] == "GET" and not path.endswith(DOCUMENT_ENDINGS)
         is_page = is_page and path != STREAM_PATH
         if is_page and path not in MEASURED_PATHS:
             return RedirectResponse(ENTER_PATH, 303)
-        return _text("a token is needed; open /enter", 401, **{"www-authenticate": "Bearer"})
+        return _token_needed()
+
+
+def _forwarded(headers: Headers, peer: str) -> str:
+    """Return the address that the proxy ``peer`` adds last, ``peer`` where it adds none."""
+    last = headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+    return last if is_address(last) else peer
+
+
+def _is_for_all(path: str) -> bool:
+    """Say whether a path answers alike with and without a token."""
+    return path == ENTER_PATH or path.startswith(STATIC_PATH)
+
+
+def _token_needed() -> Response:
+    return _text("a token is needed; open /enter", 401, **{"www-authenticate": "Bearer"})
 
 
 def _text(words: str, status: int, **headers: str) -> Response:

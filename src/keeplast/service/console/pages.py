@@ -66,8 +66,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One partition in the overview; ``hidden`` is what brokers of a live cluster do not serve,
-    ``local`` what of a store's lies on a host, beside what ``strip`` has of objects.
+    """One partition in the overview.
+
+    ``hidden`` is what brokers of a live cluster do not serve. ``local`` is what of a store's lies
+    on a host, next to what ``strip`` has of objects.
 
     ``deadline_of``, ``erased_of`` and ``last_of`` say which offsets the time above them is about.
     ``next_words`` say why the last round did not do what is due, and what will; ``running_words``
@@ -240,8 +242,9 @@ def state_counts(view: ConsoleView, live: LiveProgress | None = None) -> list[St
 
 
 def shown_states(each: PartitionStatus, at_work: Mapping[TopicPartition, str]) -> tuple[str, ...]:
-    """Return the state of a partition in the words of its badge, without the per cent, and behind
-    it, of one that is being cleaned, the state that it is in until the round ends.
+    """Return the state of a partition in the words of its badge, without the per cent.
+
+    Of one that is being cleaned there follows the state that it is in until the round ends.
     """
     working, state = at_work.get(each.partition), each.state.value
     if working is None:
@@ -283,7 +286,7 @@ def groups_of(rows: Sequence[Row]) -> list[tuple[Need, list[Row]]]:
 
 
 def queue_words(view: ConsoleView, live: LiveProgress | None) -> dict[TopicPartition, str]:
-    """Say when the round of each that is due begins, as far as the queue tells.
+    """Say when the round of each that is due begins, as far as the queue shows it.
 
     Rounds begin together: as many as there are workers follow when all that run have ended.
     """
@@ -348,7 +351,7 @@ def _need(row: Row, *, is_at_work: bool) -> Need:
 
 
 def row_of(view: ConsoleView, each: PartitionStatus, now_ms: int, turn: str = "") -> Row:
-    """Return the row of a partition; ``turn`` says when its round begins, empty if nobody knows."""
+    """Return the row of a partition; ``turn`` says when its round begins, empty if not known."""
     row = _plain_row(view, each, now_ms, turn)
     limit, what = least_ratio(view, each), "of closed segments"
     if each.log is None:
@@ -391,7 +394,7 @@ def _plain_row(view: ConsoleView, each: PartitionStatus, now_ms: int, turn: str)
 def _with_log(
     row: Row, each: PartitionStatus, log: LogStatus, parts: Sequence[SegmentPart], turn: str
 ) -> Row:
-    """Return the row of a log whose files were read, with what they tell of its rounds."""
+    """Return the row of a log whose files were read, with what they say of its rounds."""
     cleanable = log.figures.cleanable
     is_split = bool(cleanable.cleanable_bytes) and cleanable.bound < log.log_end
     return replace(

@@ -1,4 +1,4 @@
-"""The routes that only tell: pages, the documents beside them, receipts, metrics, health.
+"""The routes that only read: pages and their documents, receipts, metrics, health.
 
 A page never reads a file by a name from its URL: a partition is looked up in the view.
 """
@@ -50,12 +50,12 @@ CHUNK_BYTES = 1 << 18
 
 
 class Reading:
-    """What one console tells."""
+    """What one console shows."""
 
     def __init__(
         self, source: ViewSource, rendering: Rendering, clock: Clock, files: FileSystem
     ) -> None:
-        """Take what is told, and how it is shown."""
+        """Take what is shown, and how."""
         self._source = source
         self._rendering = rendering
         self._clock = clock

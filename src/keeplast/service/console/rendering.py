@@ -1,17 +1,13 @@
 """How a request is read, and how an answer is made.
 
-Work that one request asks for, in a thread beside the pages: it ends with who asked for it.
+The rules that a reader must not break: nothing of a request names a file, a partition is looked up
+in the view, and every part is bounded. Every text in a template is escaped and shows no hidden
+character.
 
-What fails is told by a status: busy, over its budget, not understood, closed, or of the place.
-
-What a request asks for: its form, its query, its partition; anything else is a 4xx.
-
-Nothing of a request names a file: a partition is looked up in the view. Every part is bounded.
-
-How an answer is made: from a template or as a document, in a worker thread, one at a time.
-
-What a reader must not break: every text in a template is escaped and shows no hidden character. A
-browser that asks often makes itself wait and nobody else's round.
+Answers are made in a worker thread, one at a time, from a template or as a document. A browser that
+asks often makes itself wait and no round. Work that one request asks for has a thread of its own,
+and ends when the client has left. What fails has a status: busy, over its budget, not understood
+(4xx), closed, or of the place.
 """
 
 from __future__ import annotations
@@ -58,7 +54,7 @@ STATUS = {UnavailableError: 429, StoppedError: 422, InvalidError: 400, RefusedEr
 
 
 async def run_errand(request: Request, work: Callable[[Callable[[], bool]], T]) -> T:
-    """Return what ``work`` makes in a thread; it is given what says that nobody waits any more.
+    """Return what ``work`` makes in a thread; it is given what says that the client has left.
 
     HTTPException for its errors. The body of the request was read before.
     """
@@ -81,7 +77,7 @@ async def run_errand(request: Request, work: Callable[[Callable[[], bool]], T]) 
             found, error = await anyio.to_thread.run_sync(run)
             group.cancel_scope.cancel()
     finally:
-        # Also where the server ends and nobody waits for the thread.
+        # Also where the server ends and no client waits for the thread.
         has_left.set()
     if error is not None:
         code = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 503)
@@ -221,7 +217,7 @@ class Rendering:
         return HTMLResponse(await self.in_turn(make))
 
     async def json_pieces(self, make: Callable[[], Iterator[str]]) -> Response:
-        """Answer with a long document, piece by piece; whoever else asks gets in between.
+        """Answer with a long document, piece by piece; other requests get in between.
 
         The first piece is made before the answer begins: what is refused has its own code.
         """
@@ -264,14 +260,12 @@ def shown_problem(problem: str | None, view: ConsoleView) -> str | None:
 
 
 def breakable(text: str) -> Markup:
-    """Return a text that may be broken behind the dots of a name, as in a narrow column."""
+    """Return a text that may be broken after the dots of a name, as in a narrow column."""
     return Markup(".<wbr>").join(escape(each) for each in _NAME_DOTS.split(printable(text)))
 
 
 def unbroken_path(text: str) -> Markup:
-    """Return where something is: a path, the last two names of which are not broken, and what
-    follows.
-    """
+    """Return where something is: a path, whose last two names are not broken, and what follows."""
     path, blank, more = printable(text).partition(" at byte ")
     names = path.split("/")
     folder = "".join(f"{each}/" for each in names[:-2])

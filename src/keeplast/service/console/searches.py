@@ -1,7 +1,7 @@
 """What logs are read for when a page asks: one search at a time, within a budget, of open topics.
 
 What a reader must not break: the key goes to the search and into its answer, and nowhere else: no
-error, log or URL has it. A search ends with whoever asked for it.
+error, log or URL has it. A search ends when its client has left.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VALUES_BYTES_MAX = 32 << 20
 class SearchLimits:
     """What searches may take, and what they may show.
 
-    ``closed`` are patterns of topics, as a shell has them, of which no key is searched.
+    ``closed`` are patterns of topics, as a shell has them, whose keys are not searched.
     """
 
     seconds: float = SECONDS_DEFAULT
@@ -42,7 +42,7 @@ class SearchLimits:
     closed: tuple[str, ...] = ()
 
     def is_closed(self, topic: str) -> bool:
-        """Say whether keys of a topic are nobody's to see here."""
+        """Say whether keys of a topic may not be shown here."""
         return any(fnmatchcase(topic, pattern) for pattern in self.closed)
 
 
@@ -74,7 +74,7 @@ class HeaderScanner(Protocol):
 
 
 class KeySearches:
-    """What one console reads logs for, when somebody asks: keys, and batch headers."""
+    """What one console reads logs for, when a visitor asks: keys, and batch headers."""
 
     def __init__(
         self,
@@ -100,12 +100,14 @@ class KeySearches:
     ) -> KeyAnswer:
         """Return what is known of a key.
 
-        RefusedError for a closed topic; UnavailableError while another search is under way;
-        StoppedError when it takes more than its budget, or ``has_left`` says that nobody waits for
-        it any more. Other errors are those of the place.
+        RefusedError for a closed topic; UnavailableError while another search is under way.
+        StoppedError when it takes more than its budget, or ``has_left`` says that its client has
+        left. Other errors are those of the place.
         """
         if self.limits.is_closed(topic):
-            raise RefusedError("this topic is closed to key search here: --closed-topics")
+            raise RefusedError(
+                "this topic is closed to key search here: --closed-topics", code="K706"
+            )
         with self._alone(has_left) as budget:
             asked = AskedKey(key, header=header, values_bytes_max=VALUES_BYTES_MAX)
             return self._find(
@@ -121,13 +123,14 @@ class KeySearches:
     def scan(
         self, partition: TopicPartition, size_bytes: int, has_left: Callable[[], bool]
     ) -> LogHeaders:
-        """Return what the batch headers of a log of ``size_bytes`` tell; errors as of a search.
+        """Return what the batch headers of a log of ``size_bytes`` say; errors as of a search.
 
         No key is shown, so that no topic is closed to it. InvalidError where they are not read.
         """
         if self._scan is None:
             raise InvalidError(
-                "batch headers are not read here: the console was not told where they are"
+                "batch headers are not read here: the console does not know where they are",
+                code="K706",
             )
         with self._alone(has_left) as budget:
             budget.planned(size_bytes)
@@ -137,7 +140,9 @@ class KeySearches:
     def _alone(self, has_left: Callable[[], bool]) -> Iterator[_Budget]:
         """Give a budget to the only one that reads."""
         if not self._busy.acquire(blocking=False):
-            raise UnavailableError("something else is being searched; one search runs at a time")
+            raise UnavailableError(
+                "something else is being searched; one search runs at a time", code="K706"
+            )
         try:
             yield _Budget(self.limits, self._clock, has_left)
         finally:
@@ -159,17 +164,19 @@ class _Budget:
             raise StoppedError(
                 f"it would read {format_bytes(size_bytes)}, more than the "
                 f"{format_bytes(self._limits.bytes_max)} of --search-bytes; choose one partition, "
-                "or ask keeplast explain"
+                "or ask keeplast explain",
+                code="K706",
             )
 
     def progressed(self, size_bytes: int) -> None:
         self._read_bytes += size_bytes
         if self._has_left():
-            raise StoppedError("whoever asked has left")
+            raise StoppedError("the browser has closed the connection", code="K706")
         if self._clock.seconds() > self._until:
             raise StoppedError(
                 f"it took longer than the {self._limits.seconds:g} s of --search-seconds, "
                 f"and had read {format_bytes(self._read_bytes)}; choose one partition, or ask "
-                "keeplast explain"
+                "keeplast explain",
+                code="K706",
             )
         self.planned(self._read_bytes)

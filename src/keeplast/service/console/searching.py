@@ -1,11 +1,9 @@
-"""The routes of key search: a form, and what is known of the key that it carries.
+"""The routes of key search: a form, and a page in the words of ``keeplast explain``.
 
-What a reader must not break: a key comes by POST alone and goes into the answer alone; a token is
-needed always, and nothing is searched before topic and partition were found in the view.
+The rules that a reader must not break: a key comes by POST alone and goes into the answer alone. A
+token is needed always, and nothing is searched before topic and partition were found in the view.
 
-What the page of a key shows: the words of ``keeplast explain``, and as many rows as a page has.
-
-Pure. Texts are as they are; the template escapes them.
+A page has as many rows as its limit allows. Texts are as they are; the template escapes them.
 """
 
 from __future__ import annotations

@@ -1,27 +1,27 @@
-"""Serves the console's pages, in a thread with a loop of its own, beside whatever runs.
+"""Serves the console's pages, in a thread with a loop of its own, while rounds run.
 
-What hangs holds nothing: a connection that sends no whole request within :data:`HEAD_SECONDS` is
-closed, requests beyond :data:`CONNECTIONS_MAX` connections are told to come again, and beyond
-:data:`SOCKETS_MAX` nothing is taken from the network: files that rounds open are of the same
-process. Rounds never wait for a browser.
+Rounds never wait for a browser, and nothing can hold the server. A connection that sends no whole
+request within :data:`HEAD_SECONDS` is closed, and one that does not take its answer is aborted.
+Beyond :data:`SOCKETS_MAX` the longest silence makes room: files that rounds open are of the same
+process.
 
-Events when something has changed, for pages that are open: how far the loop is, and which view.
+Open pages get events when something has changed: how far the loop is, and which view. Such streams
+are counted and end by themselves: what hangs holds none for long.
 
-Streams are counted and end by themselves: what hangs holds none for long.
-
-The routes: which page is where, and the document beside it.
-
-Which room answers is here, and nothing else. A static file is looked up in a table.
+The routes say which page and which document is where, and nothing else. A static file is looked up
+in a table.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.resources
 import json
 import logging
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
@@ -41,10 +41,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from keeplast.clock import Clock
-from keeplast.errors import InvalidError
+from keeplast.errors import InvalidError, code_in
 from keeplast.log.files import FileSystem
+from keeplast.service.console import gate
 from keeplast.service.console.acting import Acting, Counting
-from keeplast.service.console.gate import Brake, Entrance, Gate, Sessions, Tokens, is_loopback
+from keeplast.service.console.gate import (
+    Brake,
+    Connections,
+    Entrance,
+    Gate,
+    Sessions,
+    Tokens,
+    is_loopback,
+)
 from keeplast.service.console.reading import Reading
 from keeplast.service.console.rendering import Rendering
 from keeplast.service.console.searches import KeySearches
@@ -151,7 +160,7 @@ class ConsoleApp:
         )  # fmt: skip
         self._streams = EventStreams(source, StreamLimits() if streams is None else streams)
         self._reading = Reading(source, rendering, clock, files)
-        self._brake = Brake()
+        self._brake = Brake(clock)
         self._acting = Acting(source, entrance, self._sessions, rendering, self._brake)
         self._on_demand: list[Route] = []
         if searches is not None:
@@ -168,8 +177,8 @@ class ConsoleApp:
                 Route(f"{log}/headers.json", counting.document, methods=["POST"]),
             ]
 
-    def asgi(self) -> ASGIApp:
-        """Return the application, behind its gate."""
+    def asgi(self, connections: Connections | None = None) -> ASGIApp:
+        """Return the application with its gate."""
         reading, acting = self._reading, self._acting
         routes = [
             Route("/", reading.overview),
@@ -190,7 +199,9 @@ class ConsoleApp:
         ]
         handlers: dict[Any, Any] = {HTTPException: _refused}
         made = Starlette(routes=[*routes, *self._on_demand], exception_handlers=handlers)
-        return Gate(made, self._entrance, self._sessions, self._brake)
+        # Its redirects would name the host as the proxy does.
+        made.router.redirect_slashes = False
+        return Gate(made, self._entrance, self._sessions, self._brake, connections)
 
 
 async def _static(request: Request) -> Response:
@@ -205,13 +216,14 @@ async def _static(request: Request) -> Response:
 async def _refused(request: Request, error: Exception) -> Response:
     """Answer with the reason; nothing of it is taken for markup."""
     assert isinstance(error, HTTPException)
-    return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
+    code = "" if code_in(error.detail) else " [K709]"
+    return PlainTextResponse(f"{error.detail}{code}\n", error.status_code, error.headers)
 
 
-CONNECTIONS_MAX = 200
 SOCKETS_MAX = 256
-"""Those whose TLS handshake is not over count, too."""
+"""More than answers under way; those whose TLS handshake is not over count, too."""
 HEAD_SECONDS = 10.0
+"""For a whole request, and for a TLS handshake."""
 KEEP_ALIVE_SECONDS = 5
 HEAD_BYTES_MAX = 16 << 10
 GOODBYE_SECONDS = 2
@@ -234,7 +246,8 @@ class Certificate:
             raise InvalidError(
                 "the certificate cannot be used; give a PEM file of the chain and one of its key "
                 f"without a passphrase. --console-certificate={self.chain} "
-                f"--console-key={self.key} problem={error}"
+                f"--console-key={self.key} problem={error}",
+                code="K704",
             ) from error
 
 
@@ -242,39 +255,103 @@ def check_entrance(entrance: Entrance) -> None:
     """Raise InvalidError for a console that strangers could overhear."""
     if not is_loopback(entrance.host) and not entrance.is_secure and not entrance.proxies:
         raise InvalidError(
-            "others could overhear it; give --console-certificate and --console-key, or "
+            "others could overhear it. Give --console-certificate and --console-key, or "
             "--behind-proxy with the address of a proxy that speaks TLS, or listen on 127.0.0.1. "
-            f"host={entrance.host}"
+            f"host={entrance.host}",
+            code="K703",
         )
 
 
 class BoundedListener(socket.socket):
-    """A listening socket that closes what comes when :data:`SOCKETS_MAX` of its own are open."""
+    """A listening socket with at most :data:`SOCKETS_MAX` open connections.
+
+    One that comes beyond them takes the place of the connection that has gone longest without an
+    answer under way: silence holds no place.
+    """
 
     def __init__(self, listener: socket.socket) -> None:
         """Take the place of ``listener``, which is no socket any more."""
         super().__init__(fileno=listener.detach())
         self._taken: list[socket.socket] = []
+        self._idle: dict[tuple[str, int], socket.socket] = {}
+        self._busy: dict[tuple[str, int], socket.socket] = {}
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Return the next connection; ConnectionAbortedError for one too many."""
+        """Return the next connection; ConnectionAbortedError when every other has an answer."""
         connection, peer = super().accept()
         self._taken = [each for each in self._taken if each.fileno() >= 0]
+        for table in (self._idle, self._busy):
+            for gone in [key for key, each in table.items() if each.fileno() < 0]:
+                del table[gone]
         if len(self._taken) >= SOCKETS_MAX:
-            connection.close()
-            raise ConnectionAbortedError("too many connections")
+            if not self._idle:
+                connection.close()
+                raise ConnectionAbortedError("too many connections")
+            oldest = self._idle.pop(next(iter(self._idle)))
+            self._taken.remove(oldest)
+            # Its transport sees the end, and closes it.
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
         self._taken.append(connection)
+        self._idle[peer[:2]] = connection
         return connection, peer
+
+    def begin(self, peer: tuple[str, int]) -> None:
+        """See :class:`keeplast.service.console.gate.Connections`."""
+        if peer in self._idle:
+            self._busy[peer] = self._idle.pop(peer)
+
+    def end(self, peer: tuple[str, int]) -> None:
+        """See :class:`keeplast.service.console.gate.Connections`."""
+        if peer in self._busy:
+            self._idle[peer] = self._busy.pop(peer)
+
+
+class PunctualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose servers wait for a TLS handshake as long as for a request."""
+
+    async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
+        """Return a server that a silent handshake does not hold."""
+        if options.get("ssl") is not None:
+            options |= {"ssl_handshake_timeout": HEAD_SECONDS, "ssl_shutdown_timeout": HEAD_SECONDS}
+        return await super().create_server(*args, **options)
 
 
 class PunctualProtocol(H11Protocol):
-    """HTTP/1.1 whose requests arrive in time."""
+    """HTTP/1.1 whose requests arrive in time, and whose answers are taken in time."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
+        # A part of an answer is written when the one before has left: no more is ever queued.
+        transport.set_write_buffer_limits(high=1, low=0)
         self._deadline: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
         self._expect()
+
+    def pause_writing(self) -> None:
+        """Give the browser :data:`REQUEST_SECONDS` to take what is queued.
+
+        Closing a connection waits for its queue: only aborting it ends one that reads nothing.
+        """
+        super().pause_writing()
+        self._stall = self.loop.call_later(gate.REQUEST_SECONDS, self._cut_off)
+
+    def resume_writing(self) -> None:
+        """Note that the queue is empty."""
+        super().resume_writing()
+        self._end_stall()
+
+    def _cut_off(self) -> None:
+        # With a reset: what the kernel holds for this reader goes, too.
+        connection = self.transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
+
+    def _end_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
 
     def data_received(self, data: bytes) -> None:
         """Take what arrived; the time of a request begins with its first byte."""
@@ -287,6 +364,7 @@ class PunctualProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         self._relax()
+        self._end_stall()
         super().connection_lost(exc)
 
     def _is_waiting(self) -> bool:
@@ -305,6 +383,11 @@ class PunctualProtocol(H11Protocol):
         self._deadline = None
         if self._is_waiting():
             self.transport.abort()
+
+
+def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
+    with asyncio.Runner(loop_factory=PunctualLoop) as runner:
+        runner.run(server.serve([listener]))
 
 
 class ConsoleServer:
@@ -353,7 +436,7 @@ class ConsoleServer:
         source, tokens, clock, files = self._parts
         app = ConsoleApp(
             source, self._entrance, tokens, clock, files, searches=self._searches
-        ).asgi()
+        ).asgi(listener)
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         certificate: dict[str, Any] = {}
         if self._certificate is not None:
@@ -364,20 +447,20 @@ class ConsoleServer:
             uvicorn.Config(
                 app, log_config=None, access_log=False, lifespan="off", ws="none", loop="asyncio",
                 http=PunctualProtocol, proxy_headers=False, server_header=False,
-                limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=GOODBYE_SECONDS,
                 h11_max_incomplete_event_size=HEAD_BYTES_MAX, **certificate,
             )
         )  # fmt: skip
         self._thread = threading.Thread(
-            target=self._server.run, args=([listener],), name="keeplast-console", daemon=True
+            target=_serve, args=(self._server, listener), name="keeplast-console", daemon=True
         )
         self._thread.start()
         while self._thread.is_alive() and not self._server.started:
             clock.sleep(START_STEP_SECONDS)
         return self
 
-    def _listen(self) -> socket.socket:
+    def _listen(self) -> BoundedListener:
         host = self._entrance.host
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -385,7 +468,8 @@ class ConsoleServer:
         except (OSError, OverflowError) as error:
             raise InvalidError(
                 "cannot listen there; choose another address or port. "
-                f"host={host} port={self._entrance.port} problem={error}"
+                f"host={host} port={self._entrance.port} problem={error}",
+                code="K701",
             ) from error
 
     def __exit__(

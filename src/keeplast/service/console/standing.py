@@ -1,7 +1,7 @@
 """How each partition stands: its state in a word, why, by when a round is due, and who comes first.
 
-What a reader must not break: all pages and documents tell the same of one partition, whoever says
-it: the loop, an outlook, or the metadata alone. Pure.
+What a reader must not break: all pages and documents show the same of one partition, whether the
+loop says it, an outlook, or the metadata alone. Pure.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def facts_by_partition(view: ConsoleView) -> dict[TopicPartition, PartitionFacts
 def _told(each: PartitionStatus, facts: PartitionFacts) -> PartitionStatus:
     """Return how a partition stands by what the loop says.
 
-    What is wrong comes first, whoever says so; else the loop's word counts, in which only what an
+    What is wrong comes first, from any source; else the loop's word counts, in which only what an
     outlook knows better is made more exact.
     """
     figures, reason = facts.figures or each.looked, facts.reason
@@ -88,7 +88,7 @@ def _told_state(ahead: State, facts: PartitionFacts) -> State:
 
 
 def reason_of(view: ConsoleView, each: PartitionStatus) -> str:
-    """Return why a partition is in its state, as pages say it; nobody types an option there."""
+    """Return why a partition is in its state, as pages say it: they name no option."""
     if each.decision is not None:
         return decision_words(each.decision, names_options=False)
     found, outlook = each.attached, each.outlook
@@ -106,7 +106,7 @@ def reason_of(view: ConsoleView, each: PartitionStatus) -> str:
 
 
 def skipped_class(each: PartitionStatus) -> str | None:
-    """Return the class of the error that a log is skipped for, None where nobody knows it."""
+    """Return the class of the error that a log is skipped for, None where it is not known."""
     if each.set_aside is not None:
         return each.set_aside.error_class
     if each.stored is None or each.stored.uncleanable_reason is None:
@@ -177,7 +177,7 @@ def dates_words(view: ConsoleView) -> str:
 def settings_of(view: ConsoleView, each: PartitionStatus) -> Settings | None:
     """Return the settings that count for a partition, a store's as they are kept with it.
 
-    None where nobody knows them.
+    None where they are not known.
     """
     if each.stored is None:
         return view.settings
@@ -185,7 +185,7 @@ def settings_of(view: ConsoleView, each: PartitionStatus) -> Settings | None:
 
 
 def least_ratio(view: ConsoleView, each: PartitionStatus) -> str:
-    """Return the dirty ratio that a log has to be above, empty where nobody knows it."""
+    """Return the dirty ratio that a log has to be above, empty where it is not known."""
     settings = settings_of(view, each)
     if settings is None:
         return ""
@@ -194,7 +194,7 @@ def least_ratio(view: ConsoleView, each: PartitionStatus) -> str:
 
 
 def has_longest_lag(view: ConsoleView, each: PartitionStatus) -> bool | None:
-    """Say whether a log becomes overdue at all; None where nobody knows."""
+    """Say whether a log becomes overdue at all; None where that is not known."""
     settings = settings_of(view, each)
     if settings is None:
         return None

@@ -1,10 +1,9 @@
 """A log drawn to scale as parts of a strip: where each begins, how wide it is, in which region.
 
-Lengths are bytes, in thousandths of the strip; what is there gets :data:`PART_MIN` at least, so
-that none disappears, as long as all that is widened for it takes no more than :data:`WIDENED_MAX`:
-with more of them each gets less. So **nothing stands further than** that **from its place**, and a
-mark stands where the drawn parts show its offset. Every part has a name and words beside its
-colour. Pure.
+Lengths are bytes, in thousandths of the strip. A part that is there gets :data:`PART_MIN` at least,
+so that none disappears. That widens the strip by no more than :data:`WIDENED_MAX`; with more such
+parts each gets less. So **no part stands further than that from its place**, and a mark stands
+where the drawn parts show its offset. Every part has a name and words, not its colour alone. Pure.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ PARTS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:
-    """A segment and its region: offsets ``[start, end)``; times None where nobody looked.
+    """A segment and its region: offsets ``[start, end)``; times None where not looked at.
 
     ``place`` says in which tier it is, of a store only.
     """
@@ -186,7 +185,7 @@ def regions_in_tier(parts: Sequence[SegmentPart], *, is_local: bool) -> tuple[St
 def brokers_line(status: AttachedStatus | None) -> tuple[StripPart, ...]:
     """Return the line of what only brokers have of an attached partition, empty where nothing is.
 
-    Nobody told how many bytes that is: the line is the log from its start to its end by offsets.
+    Its bytes are not known: the line is the log from its start to its end by offsets.
     """
     if status is None:
         return ()

@@ -1,7 +1,7 @@
 """What pages are made from: one value, made now and then, and read by any number of browsers.
 
-Of a loop it is made from the loop's last snapshot; where nothing runs, from a look that is repeated
-only while somebody watches, and takes two percent of a core at most. Whoever asks gets
+Of a loop it is made from the loop's last snapshot. Where nothing runs, it is made from a look that
+is repeated only while a browser watches, and takes two percent of a core at most. Each request gets
 the last one at once.
 """
 
@@ -37,27 +37,32 @@ IDLE_SHARE = 50
 """A look is followed by a pause of so many times what it took."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConsoleView:
-    """Everything known of one place at ``now_ms``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceFacts:
+    """What a look found of a store or a live cluster, and the settings that counted."""
 
-    ``status`` is of a data directory, ``tiers`` of a store, where ``given_up`` are partitions of
-    which objects are left, ``round_days`` what every host's rounds did and ``outlooks`` what comes
-    next, ``attached`` of a live cluster. ``settings`` are those of all of it. ``snapshot`` is the
-    loop's, None where nothing runs. ``problem`` is why the last look failed; the rest is then
-    older. ``serial`` tells
-    one view from the next.
-    """
-
-    place: str
-    now_ms: int
-    status: DirectoryStatus | None = None
     tiers: tuple[TierStatus, ...] = ()
     given_up: tuple[TopicPartition, ...] = ()
     attached: ClusterStatus | None = None
     round_days: tuple[RoundDay, ...] = ()
     outlooks: Mapping[TopicPartition, StoreOutlook] = field(default_factory=dict)
     settings: Settings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleView(PlaceFacts):
+    """Everything known of one place at ``now_ms``.
+
+    ``status`` is of a data directory, ``tiers`` of a store, ``attached`` of a live cluster. Of a
+    store, ``given_up`` are partitions with only objects left, ``round_days`` is what every
+    host's rounds did, and ``outlooks`` are what comes next. ``settings`` are those of all of it.
+    ``snapshot`` is the loop's, None where nothing runs. ``problem`` is why the last look failed;
+    the rest is then older. ``serial`` differs from one view to the next.
+    """
+
+    place: str
+    now_ms: int
+    status: DirectoryStatus | None = None
     snapshot: Snapshot | None = None
     receipts: tuple[ReceiptLine, ...] = ()
     unreadable_receipts: int = 0
@@ -94,24 +99,18 @@ class ViewSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(PlaceFacts):
     """What one look found: of a directory, of a store, or of a live cluster.
 
     ``settings`` are those that counted, where no directory's look has them.
     """
 
     directory: DirectoryLook | None = None
-    tiers: tuple[TierStatus, ...] = ()
-    given_up: tuple[TopicPartition, ...] = ()
-    attached: ClusterStatus | None = None
-    round_days: tuple[RoundDay, ...] = ()
-    outlooks: Mapping[TopicPartition, StoreOutlook] = field(default_factory=dict)
-    settings: Settings | None = None
     now_ms: int = 0
 
 
 class Watcher:
-    """Looks by itself, in a thread, while somebody asks; the first look is made at once."""
+    """Looks by itself, in a thread, while pages ask; the first look is made at once."""
 
     live: LiveProgress | None = None
     control: Control | None = None
@@ -129,8 +128,8 @@ class Watcher:
     ) -> None:
         """Take how to look; ``look`` raises CompactionError or OSError when it cannot.
 
-        ``endures`` is for who looks beside a loop, which goes on whatever cannot be looked at: a
-        first look that fails is then told on the pages, as a later one is.
+        ``endures`` is for a console next to a loop, which goes on whatever cannot be looked at. A
+        first look that fails is then shown on the pages, as a later one is.
         """
         self._endures = endures
         self._place = place
@@ -146,7 +145,7 @@ class Watcher:
         self._took = 0.0
 
     def __enter__(self) -> Watcher:
-        """Look once, with whatever is wrong as an exception unless it endures; go on beside."""
+        """Look once, with each error as an exception unless it endures; go on in a thread."""
         try:
             self._refresh()
         except (CompactionError, OSError) as error:
@@ -193,12 +192,12 @@ class Watcher:
             self._place,
             looked.now_ms if found is None else found.now_ms,
             None if found is None else found.joined(self._files, last_rounds),
-            looked.tiers,
-            looked.given_up,
-            looked.attached,
-            looked.round_days,
-            looked.outlooks,
-            looked.settings if found is None else found.settings,
+            tiers=looked.tiers,
+            given_up=looked.given_up,
+            attached=looked.attached,
+            round_days=looked.round_days,
+            outlooks=looked.outlooks,
+            settings=looked.settings if found is None else found.settings,
             receipts=self.shelf.lines(),
             unreadable_receipts=self.shelf.unreadable,
             serial=self._view.serial + 1,
@@ -207,7 +206,7 @@ class Watcher:
 
 
 class LoopFeed:
-    """What a running loop publishes; views are joined when somebody asks, once a snapshot."""
+    """What a running loop publishes; views are joined when a page asks, once a snapshot."""
 
     def __init__(
         self,
@@ -219,7 +218,7 @@ class LoopFeed:
         *,
         store: Watcher | None = None,
     ) -> None:
-        """Take what else pages show; ``store`` reads the metadata of a store beside the loop."""
+        """Take what else pages show; ``store`` reads a store's metadata while the loop runs."""
         self.live: LiveProgress | None = live
         self.control: Control | None = control
         self.gauges = gauges

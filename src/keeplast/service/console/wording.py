@@ -1,26 +1,17 @@
 """Words and figures that several pages share: errors, remedies, running rounds, times. Pure.
 
-An error in short: its sentence, and where it is. Pure.
+The rules that a reader must not break:
 
-Values stand last in an error, as ``name=value``; the page of a log has all of it.
+- A remedy is true of its place. What makes a skipped log be tried again is another thing in a
+  directory, in a store and in a live cluster. It says whose the next step is, a person's or a
+  round's, or that there is none.
+- A round that may end before what it was to take promises no end.
+- The date until which something is kept is never shown earlier than it is.
 
-What to do where something is wrong, and whose the next step is: a person's, a round's, nobody's.
-
-What a reader must not break: the words are true of the place. What makes a skipped log be tried
-again is another thing in a directory, in a store and in a live cluster. Pure.
-
-What the running round of a log in a directory does, and the next one; what it cannot take. Pure.
-
-What a reader must not break: a round that may end before what it was to take promises no end.
-
-A time as pages show it: how far away it is, and when that is. Pure.
-
-What a reader must not break: a date by which something is kept is never told earlier than it is.
-
-How far the rounds under way are, as pages and documents show it. Pure.
-
-A per cent is the share of all that a round reads, in both passes; where the bytes of several rounds
-cannot be told apart, none of them has one of its own.
+An error in short is its sentence, and where it is. Values stand last in an error, as
+``name=value``; the page of a log has all of it. A time is shown as how far away it is, and when
+that is. A per cent is the share of all that a round reads, in both passes. Where the bytes of
+several rounds cannot be kept apart, none of them has one of its own.
 """
 
 from __future__ import annotations
@@ -177,7 +168,7 @@ def deadline_words(log: LogStatus) -> str:
 
 
 def running_words_of(log: LogStatus) -> str:
-    """Say what a round that is under way does, as a look before it tells; empty where it cannot."""
+    """Return what a round under way does, as of a look before it; empty where that is not known."""
     first, bound = log.figures.first_dirty, log.figures.cleanable.bound
     if not log.figures.cleanable.cleanable_bytes:
         return ""
@@ -201,8 +192,9 @@ def running_end_words(log: LogStatus) -> str:
 
 
 def next_round_words(each: PartitionStatus, log: LogStatus, turn: str) -> str:
-    """Say why a last round left what is due, where its end tells it, and what will do it; empty
-    where no round is due.
+    """Say why a last round left what is due, where its end shows it, and what will do it.
+
+    Empty where no round is due.
     """
     if not isinstance(each.decision, Overdue | DirtyEnough):
         return ""
@@ -262,7 +254,7 @@ def moment(at_ms: int | None, now_ms: int) -> ShownTime:
 
 
 def deadline(at_ms: int | None, now_ms: int) -> ShownTime:
-    """Return by when something is due; behind it, for how long it is overdue."""
+    """Return by when something is due; past that, for how long it is overdue."""
     found = moment(at_ms, now_ms)
     if at_ms is None or at_ms + NEAR_MS > now_ms:
         return found
@@ -295,8 +287,10 @@ def progress_document(source: ViewSource) -> dict[str, Any] | None:
 
 
 def running_document(choice: Choice, progress: Progress) -> dict[str, Any]:
-    """Return how far one round is: ``percent`` and ``pass`` are null where nobody can tell, and
-    ``words``, which say both, empty.
+    """Return how far one round is.
+
+    ``percent`` and ``pass`` are null where they are not known, and ``words``, which say both,
+    empty.
     """
     its = progress.of(choice.partition)
     at = None if its is None else its.at

@@ -55,9 +55,10 @@ BUDGET_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A partition that is set aside, fails, is refused or has a hole: what is wrong, where, what
-    to do; ``path`` and ``position`` are None where the error names none, ``badge`` is the state as
-    it is shown.
+    """A partition that is set aside, fails, is refused or has a hole: what, where, what to do.
+
+    ``path`` and ``position`` are None where the error names none, ``badge`` is the state as it is
+    shown.
     """
 
     partition: TopicPartition
@@ -98,7 +99,7 @@ def troubles(view: ConsoleView) -> list[Trouble]:
     """Return what needs attention, the most urgent first; whose it is elsewhere, its owner's."""
     facts, found = facts_by_partition(view), entries(view)
     known = {each.partition for each in found}
-    # What a loop cannot even look at, the watcher beside it may not have.
+    # What a loop cannot even look at, the watcher next to it may not have.
     alone = (
         PartitionStatus(partition, told.state, told.reason)
         for partition, told in facts.items()
@@ -125,7 +126,7 @@ def _trouble(view: ConsoleView, each: PartitionStatus, facts: PartitionFacts | N
 
 @dataclass(frozen=True, slots=True)
 class DueLine:
-    """A partition of which a round is worth it, whoever does it: ``owner`` is empty of nobody."""
+    """A partition that is worth a round; ``owner`` is the owner that does it, empty without one."""
 
     partition: TopicPartition
     state: str
@@ -197,7 +198,7 @@ def receipt_document(line: ReceiptLine) -> dict[str, Any]:
 
 
 def work_document(view: ConsoleView) -> dict[str, Any]:
-    """Return what the page has beside what runs: the newest :data:`ROWS` receipts of those held."""
+    """Return the page's document without what runs; of receipts the newest :data:`ROWS`."""
     newest = tuple(reversed(view.receipts))[:ROWS]
     return {
         "troubles": [each.as_document() for each in troubles(view)],
@@ -236,7 +237,7 @@ def slots_words(view: ConsoleView, live: Mapping[str, Any] | None) -> str:
 
 
 def receipt_words(line: ReceiptLine) -> str:
-    """Return what a receipt says beside its figures."""
+    """Return what a receipt says, without its figures."""
     if line.round is None:
         return f"{line.kind}: {line.words}"
     went = ", ".join(f"{format_count(count)} {name}" for name, count in line.removed) or "none"
@@ -255,7 +256,7 @@ def throughput(line: ReceiptLine) -> str:
 class DayOfRounds:
     """What the rounds of one day did, UTC: bytes that came since the rounds before, and went.
 
-    ``compared`` are the rounds that tell what came, because one before them is known. ``hosts`` are
+    ``compared`` are the rounds that show what came, because one before them is known. ``hosts`` are
     those that did them, of a store.
     """
 
@@ -284,7 +285,7 @@ class Growth:
 
     @property
     def words(self) -> str:
-        """Return all days in a sentence; what came is told where a round before it is known."""
+        """Return all days in a sentence; what came is said where a round before it is known."""
         rounds = sum(each.rounds for each in self.days)
         freed = sum(each.freed_bytes for each in self.days)
         came = sum(each.came_bytes for each in self.days)
@@ -302,10 +303,10 @@ class Growth:
 
 
 def growth_of(view: ConsoleView) -> Growth:
-    """Return what rounds of the last days did, as far as the receipts that are kept tell.
+    """Return what rounds of the last days did, as far as the receipts that are kept show it.
 
     What came to a log is what a round read beyond what the one before it had left. Before the first
-    round that is known of a log nothing counts as come: how large it was then, nobody knows.
+    round that is known of a log nothing counts as come: its size at that time is not known.
     """
     first_ms = (view.now_ms // DAY_MS - DAYS + 1) * DAY_MS
     if view.tiers or view.round_days:

@@ -1,12 +1,10 @@
-"""Searches a live cluster's remote tier for keys that must go: the answer of ``erase keys``.
+"""Searches a live cluster's remote tier for keys that must go, for ``erase keys`` and certificates.
 
 Cluster, decision log and objects are only read: nothing is claimed and nothing is changed.
 
-What an erasure certificate says of attached topics: the remote tier of a live cluster.
-
-Brokers keep what they serve on their own disks too, and may upload it anew: nothing of that is
-searched, and it is said. The decision log's epoch of a partition and the end of the metadata topic
-only grow: lower ones are of what came back from a backup.
+Brokers keep what they serve on their own disks too, and may upload it again. Nothing of that is
+searched, and a certificate says so. The decision log's epoch of a partition and the end of the
+metadata topic only grow: lower ones are of what came back from a backup.
 """
 
 from __future__ import annotations
@@ -113,7 +111,7 @@ class ListedTier:
     progressed: Callable[[int], None]
 
     def complete(self, found: SearchedLog, wanted: WantedKeys) -> SearchedLog:
-        """Return what was found with what the list of the objects has besides."""
+        """Return what was found, and what only the list of the objects has."""
         invariant(found.tiered is not None, "what was searched is of no remote tier")
         return found.with_beside(
             *search_listed(
@@ -154,11 +152,11 @@ class AttachedDates:
         }
 
     def erased_by_ms(self, partition: TopicPartition) -> int | None:
-        """Return None: nobody knows when brokers copy more, which decides what rounds may take."""
+        """Return None: when brokers copy more, which decides what rounds may take, is not known."""
         return None
 
     def erased_words(self, partition: TopicPartition) -> str:
-        """Return why nobody knows."""
+        """Return why there is no date."""
         return "no date: when brokers copy more is not known"
 
     def last_trace(self, found: KeyExplanation) -> LastTrace:
@@ -172,7 +170,7 @@ class AttachedDates:
         return None, "in segments that brokers do not read: gone once the last of them is collected"
 
     def beside_from_ms(self, partition: TopicPartition, names: Sequence[str]) -> int | None:
-        """Return from when on segments may be collected, None where nobody replaced one of them."""
+        """Return from when on segments may be collected, None where one was not replaced."""
         times = [self._times[partition].get(each) for each in names]
         known = [each for each in times if each is not None]
         return max(known) if len(known) == len(times) else None
@@ -196,9 +194,9 @@ def find_attached_traces(
 ) -> ErasureAnswer:
     """Search every partition of the topics of ``facts`` that keeplast is to compact.
 
-    ``known`` is the fold of the metadata topic. A partition of which nothing is in the remote tier
-    is told as what only brokers have; what fails is among the faults. With ``runner`` its tasks
-    read the objects, each those of one partition.
+    ``known`` is the fold of the metadata topic. A partition without a remote segment is reported as
+    what only brokers have; what fails is among the faults. With ``runner`` its tasks read the
+    objects, each those of one partition.
     """
     chosen: list[TieredLog] = []
     left_out: list[tuple[TopicPartition, str]] = []
@@ -349,8 +347,8 @@ def compare_attached(
 ) -> tuple[PartitionStanding, ...]:
     """Compare what a remote tier has now with a certificate; reads only.
 
-    ``behind`` is why receipts do not reach the certificate's. Without ``hasher`` nobody looks for
-    keys, and what has changed is told as such.
+    ``behind`` is why receipts do not reach the certificate's. Without ``hasher`` no key is looked
+    for, and what has changed is reported as such.
     """
     wanted = wanted_keys(statement, hasher)
     asked = Search(wanted, clock.now_ms(), Workspace(memory_bytes), progressed)
@@ -365,7 +363,7 @@ def compare_attached(
             why = "there is no such partition"
             return PartitionStanding(partition, CertificateStanding.MISSING, why)
         if entry["topic_id"] != encode_id(topic.topic_id):
-            why = f"the topic was made anew: its id is {encode_id(topic.topic_id)}"
+            why = f"the topic was made again: its id is {encode_id(topic.topic_id)}"
             return PartitionStanding(partition, CertificateStanding.OTHER, why)
         return _compare(entry, tier, topic, partition, asked, clock, behind)
 

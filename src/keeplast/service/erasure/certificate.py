@@ -1,15 +1,11 @@
-"""What an erasure certificate says, and when there is none.
+"""What an erasure certificate says, when there is none, and how one is issued.
 
-A certificate is a statement: on such a day, by the signer's clock, no record with one of these keys
-was found in what was searched, up to these offsets. It is about what was searched and nothing else.
+A certificate is a statement: on such a day, by the signer's clock, the search found no record with
+one of these keys, up to these offsets. It is about what was searched and nothing else.
 
-The rule that a reader must not break: it is refused while anything is left that could be a trace, a
-file that cannot be read included, and what cannot be searched from here stands in it as such.
-
-Issues erasure certificates: choose the request, search the place, sign what was found.
-
-The rule that a reader must not break: **what is signed is what one search found**, of a place that
-was read before it was searched. Nothing is made while a trace may be left.
+The rules that a reader must not break: **what is signed is what one search found**, of a place that
+was read before it was searched. It is refused while anything is left that could be a trace, a file
+that cannot be read included. What cannot be searched from here stands in it as such.
 """
 
 from __future__ import annotations
@@ -173,8 +169,9 @@ def read_standing(
     if chain is not None and chain.problems:
         raise RefusedError(
             "the receipts were changed, or are not those of this place, and no certificate can "
-            "rest on them; keeplast inspect, or verify with --receipt, says where. "
-            f"problem={chain.problems[0]} path={paths[-1]}"
+            "rest on them; verify with --receipt, or keeplast inspect, says where. "
+            f"problem={chain.problems[0]} path={paths[-1]}",
+            code="K615",
         )
     return ReceiptStanding(chain, tuple(rounds), in_directory)
 
@@ -241,7 +238,8 @@ def require_gone(answer: ErasureAnswer, topics: Sequence[str], erase: str) -> No
     more = f"; and {len(left) - SHOWN_MAX} more" if len(left) > SHOWN_MAX else ""
     raise RefusedError(
         f"no certificate while a trace may be left: {shown}{more}; {erase} shows all of "
-        "them, and --now does what may be done now."
+        "them, and --now does what may be done now.",
+        code="K615",
     )
 
 
@@ -252,7 +250,7 @@ def _where(offsets: Sequence[tuple[int, int]], beside: Sequence[str]) -> str:
 
 
 def not_stated(place: CertifiedPlace, standing: ReceiptStanding) -> list[str]:
-    """Return what a certificate says nothing of, beside what was not searched."""
+    """Return what a certificate says nothing of, other than what was not searched."""
     chain, found = standing.chain, []
     if place.document["kind"] == STORE and place.document["store_id"] is None:
         found.append(UNBOUND)
@@ -278,7 +276,8 @@ def not_stated_in(statement: Mapping[str, Any]) -> list[str]:
 def not_here(request: ErasureRequest, answer: ErasureAnswer) -> list[str]:
     """Return the partitions that held the keys when they were asked about, and were not searched.
 
-    A topic that was deleted is gone with them, and one that was moved is not: nobody here can tell.
+    A topic that was deleted is gone with them, and one that was moved is not: the place does not
+    show which.
     """
     named = {each.partition for each in answer.searches} | {each for each, _ in answer.left_out}
     held = {each.partition for each in request.before} - named
@@ -448,7 +447,7 @@ SearchPlace = Callable[[ErasureRequest, ErasureKeys], SearchedPlace]
 class IssuedCertificate:
     """A certificate that lies at ``path``, the request that it answers, and what it rests on.
 
-    ``not_stated`` is what it says nothing of, beside what was not searched.
+    ``not_stated`` is what it says nothing of, other than what was not searched.
     """
 
     path: Path
@@ -461,11 +460,12 @@ def require_new(out: Path) -> None:
     """Raise InvalidError where no new file can be made: before a search of hours, and not after."""
     if os.path.lexists(out):
         what = "a directory; name a file in it" if out.is_dir() else "a file; name a new one"
-        raise InvalidError(f"there is {what}. --out={out}")
+        raise InvalidError(f"there is {what}. --out={out}", code="K616")
     if not out.absolute().parent.is_dir():
         raise InvalidError(
             "there is no directory for the certificate; make it "
-            f"(mkdir -p {out.parent}), or name another. --out={out}"
+            f"(mkdir -p {out.parent}), or name another. --out={out}",
+            code="K111",
         )
     if not os.access(out.absolute().parent, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(out))
@@ -483,7 +483,7 @@ def issue_certificate(
 ) -> IssuedCertificate:
     """Search for the keys of the request that is named, or the only one, and sign what was found.
 
-    ``plain`` gives the keys themselves, by line, where somebody has them. InvalidError for what
+    ``plain`` gives the keys themselves, by line, where they are known. InvalidError for what
     cannot be chosen or written to, RefusedError while a trace may be left.
     """
     require_new(out)

@@ -1,7 +1,7 @@
 """Proves an erasure certificate: that it is as it was signed, whom it is about, what is there now.
 
-The public key alone proves that nothing in it was changed. Whether a person is meant only the hash
-key can tell. What lies in a directory now is compared by what only grows: the end of a log, the
+The public key alone proves that nothing in it was changed. Only the hash key shows whether a person
+is meant. What lies in a directory now is compared by what only grows: the end of a log, the
 cleaner's checkpoint, the chain of receipts.
 """
 
@@ -89,22 +89,28 @@ def read_certificate(data: bytes, check: SignatureCheck) -> dict[str, Any]:
     outer = read_statement(data)
     statement, signature = outer.get("statement"), outer.get("signature")
     if not isinstance(statement, dict) or not isinstance(signature, str) or len(outer) != 3:
-        raise InvalidError("not a certificate: statement, signature and signer are not all there.")
+        raise InvalidError(
+            "not a certificate: statement, signature and signer are not all there.", code="K617"
+        )
     if outer.get("signed_by") != check.key_id:
         raise InvalidError(
             "signed with another key than the public key that was given; give the signer's. "
-            f"signed_by={str(outer.get('signed_by'))[:64]} given={check.key_id}"
+            f"signed_by={str(outer.get('signed_by'))[:64]} given={check.key_id}",
+            code="K617",
         )
     try:
         raw = base64.b64decode(signature, validate=True)
     except (binascii.Error, ValueError):
         raw = b""
     if not check.holds(CONTEXT, statement_bytes(statement), raw):
-        raise InvalidError("the signature does not hold: what it says is not what was signed.")
+        raise InvalidError(
+            "the signature does not hold: what it says is not what was signed.", code="K617"
+        )
     if statement.get("kind") != KIND or statement.get("version") != VERSION:
         raise InvalidError(
             "a statement that this keeplast does not know; use a newer one. "
-            f"kind={statement.get('kind')!r} version={statement.get('version')!r}"
+            f"kind={statement.get('kind')!r} version={statement.get('version')!r}",
+            code="K618",
         )
     return statement
 
@@ -115,7 +121,8 @@ def require_hash_key(statement: Mapping[str, Any], hasher: KeyHasher) -> None:
     if keys["hash"] != ALGORITHM or keys["hash_key"] != hasher.check:
         raise InvalidError(
             "the hash key is not the one that the certificate's hashes were made with; give that "
-            f"one. hash_key={hasher.check} wanted={keys['hash_key']}"
+            f"one. hash_key={hasher.check} wanted={keys['hash_key']}",
+            code="K613",
         )
 
 
@@ -140,7 +147,7 @@ def compare_directory(
 ) -> tuple[PartitionStanding, ...]:
     """Compare what lies in a directory now with a certificate; reads only.
 
-    Without ``hasher`` nobody looks for keys, and what has changed is told as such.
+    Without ``hasher`` no key is looked for, and what has changed is reported as such.
     """
     directory = open_data_directory(path, files)
     entries: Sequence[Mapping[str, Any]] = statement["partitions"]
@@ -221,23 +228,24 @@ def _directory_behind(
     if receipt is not None:
         return given_receipts_behind(statement, files, receipt)
     if receipts is None or not receipts["in_directory"]:
-        return None  # they were kept elsewhere, and nobody says where
+        return None  # they were kept elsewhere, and where is not known
     return _receipts_behind(statement, files, receipt_paths(directory.root, None))
 
 
 def given_receipts_behind(
     statement: Mapping[str, Any], files: FileSystem, receipt: Path | None
 ) -> str | None:
-    """Return why the receipts that somebody named are older than a certificate's, else None.
+    """Return why the receipts of ``--receipt`` are older than a certificate's, else None.
 
-    Where nobody named any, or the certificate says nothing of receipts, none are behind.
-    InvalidError where there is no such file: a name that was mistyped says nothing of what is
-    there.
+    None too where none were given, or the certificate says nothing of receipts. InvalidError where
+    there is no such file: a name that was mistyped says nothing of what is there.
     """
     if receipt is None:
         return None
     if not files.exists(receipt):
-        raise InvalidError(f"there is no such file of receipts; correct it. --receipt={receipt}")
+        raise InvalidError(
+            f"there is no such file of receipts; correct it. --receipt={receipt}", code="K110"
+        )
     return _receipts_behind(statement, files, (receipt,))
 
 
@@ -261,7 +269,7 @@ def _receipts_behind(
     if chain.head is not None and chain.head.chain_id != kept.chain_id:
         return (
             "the receipts that are here are of another chain than the certificate's: of another "
-            f"place, or begun anew. chain={chain.head.chain_id} wanted={kept.chain_id}"
+            f"place, or begun again. chain={chain.head.chain_id} wanted={kept.chain_id}"
         )
     at = "there is none" if chain.head is None else f"the newest line is {chain.head.number}"
     return f"the receipts do not reach line {kept.number} of the certificate's chain: {at}"
@@ -288,7 +296,7 @@ def _compare(
         progressed,
     )  # fmt: skip
     if entry["topic_id"] is not None and search.topic_id != entry["topic_id"]:
-        why = f"the topic was made anew: its id is {search.topic_id}"
+        why = f"the topic was made again: its id is {search.topic_id}"
         return PartitionStanding(partition, CertificateStanding.OTHER, why)
     older = age(search, entry) or _is_less_clean(entry, clean_to) or behind
     elsewhere, _ = search_marked(directory, partition, wanted, files)

@@ -1,12 +1,11 @@
-"""Keys that must go from a data directory: where requests are kept, which logs, and its rounds.
+"""Keys that must go, of any place: ask, keep, act, ask again; and what a data directory does of it.
 
-The rule that a reader must not break: nothing that a round may not do is done, however much
-somebody wants a key gone. These rounds keep nothing for undo.
-
-What every call about keys that must go does, of any place: ask, keep, act, ask again.
+The rules that a reader must not break: a request is kept before anything is done, so that it
+outlives an interrupted call. Nothing that a round may not do is done, however urgent a key is.
+These rounds keep nothing for undo.
 
 A place says how its logs are searched and what may be done there; what is asked and kept is the
-same. A request is kept before anything is done: whoever is interrupted has asked.
+same.
 """
 
 from __future__ import annotations
@@ -62,7 +61,8 @@ def require_outside(root: Path, path: Path, option: str) -> None:
     """Raise InvalidError for a file in a data directory, where it could be taken for another."""
     if root.resolve() in path.resolve().parents:
         raise InvalidError(
-            f"name a file outside of the data directory, which brokers read. {option}={path}"
+            f"name a file outside of the data directory, which brokers read. {option}={path}",
+            code="K164",
         )
 
 
@@ -71,17 +71,20 @@ def require_on_disk(data_dir: Path) -> None:
     if is_object_path(data_dir):
         raise RefusedError(
             "erasure is for data directories on disks; name the store of a partition whose history "
-            f"is in object storage. path={data_dir}"
+            f"is in object storage. path={data_dir}",
+            code="K614",
         )
 
 
 def require_whole(data_dir: Path, files: FileSystem) -> None:
-    """Raise InvalidError for one partition: what was of it before may lie beside it."""
+    """Raise InvalidError for one partition: what was of it before may lie next to it."""
     directory = open_data_directory(data_dir, files)
     if directory.is_single:
         raise InvalidError(
-            "give the data directory, and the topic with --topic, not one partition in it: what a "
-            f"broker disposes of lies beside them. path={data_dir} data_directory={directory.root}"
+            "give the data directory, and the topic with --topic, not one partition in it: "
+            f"replicas that a broker disposes of lie next to them. path={data_dir} "
+            f"data_directory={directory.root}",
+            code="K102",
         )
 
 
@@ -118,8 +121,8 @@ def clean_traces(
 ) -> tuple[CleanReport, ...]:
     """Do rounds of the partitions in which a key is, and return what each of them did.
 
-    ``receipt`` None is the file that a loop keeps in the directory. None is begun once somebody
-    asked to end.
+    ``receipt`` None is the file that a loop keeps in the directory. No round is begun
+    after a stop was asked for.
     """
     holding = frozenset(answer.partitions_with_traces())
     request = CleanRequest(
@@ -160,7 +163,7 @@ class AskedErasure:
 
 @dataclass(frozen=True, slots=True)
 class CarriedOut(Generic[Done]):
-    """What there is of the keys in the end, by which requests, and what was done, None for nothing.
+    """What there is of the keys in the end, the requests, and what was done, None for nothing.
 
     Of a call that keeps nothing there is no request.
     """
@@ -176,7 +179,9 @@ def ask_for_keys(
     """Return a question for keys, by their line; InvalidError unless topics or all are meant."""
     if bool(topics) == all_topics:
         both = f"; both were. --topic={' '.join(topics)}" if topics else ""
-        raise InvalidError(f"give --topic, or --all-topics for every compacted topic{both}")
+        raise InvalidError(
+            f"give --topic, or --all-topics for every compacted topic{both}", code="K102"
+        )
     return AskedErasure(keys_of_file(plain, hasher, topics), topics)
 
 
@@ -185,14 +190,15 @@ def ask_again(
 ) -> AskedErasure:
     """Return a question for the keys of the requests that were made with a hash key.
 
-    ``plain`` are the keys themselves, where somebody has them. InvalidError when there is none.
+    ``plain`` are the keys themselves, where they are known. InvalidError when there is none.
     """
     found = choose_requests(shelf, None)
     found = tuple(each for each in found if each.hash_check == hasher.check)
     if not found:
         raise InvalidError(
             "no request was made with this hash key; give theirs. "
-            f"hash_key={hasher.check} path={shelf.name}"
+            f"hash_key={hasher.check} path={shelf.name}",
+            code="K613",
         )
     return AskedErasure(keys_of_requests(found, hasher, plain), topics_of(found), found)
 

@@ -1,6 +1,7 @@
 """Searches logs for keys that must go: the answer of ``keeplast erase keys``, of any place of logs.
 
-A place says how its logs are opened, what lies beside them, and by when traces are gone from there.
+A place says how its logs are opened, what lies next to them, and by when traces are gone from
+there.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class SearchedLog:
     ``search`` is of its log, None where it has none; ``told`` is of every key that is in the log.
     ``beside`` is what else was found or could not be searched, of ``searched_beside`` files,
     ``beside_words`` says how it goes where there is no log. ``unseen`` says what of the partition
-    nobody can search from here. ``tiered`` is the same of a live cluster's remote tier.
+    cannot be searched from here. ``tiered`` is the same of a live cluster's remote tier.
     """
 
     search: PartitionSearch | None
@@ -120,8 +121,8 @@ class FileLog:
 
     ``request`` has the offsets of a round that counts as the next one, ``checkpoints`` reads those
     that count. ``beside`` searches what else was of the log, and says how many files that were.
-    ``readers`` tell of groups that tombstones wait for, None where files beside the log do. How far
-    the log is clean is told on unless ``tells_clean_to`` is False.
+    ``readers`` read the groups that tombstones wait for, None where files next to the log do. How
+    far the log is clean is passed on unless ``tells_clean_to`` is False.
     """
 
     log: PartitionRequest
@@ -161,7 +162,8 @@ class FileLog:
             return SearchedLog(found, told, clean_to, (*found.beside, *elsewhere), count)
         raise UnavailableError(
             "the log changed each time that it was searched; run again when no round is under way. "
-            f"partition={log.partition} path={log.path}"
+            f"partition={log.partition} path={log.path}",
+            code="K234",
         )
 
 
@@ -190,11 +192,11 @@ class TraceDates(Protocol):
     undecided_words: str
 
     def erased_by_ms(self, partition: TopicPartition) -> int | None:
-        """Return by when all that is overwritten now is gone, None when nobody knows."""
+        """Return by when all that is overwritten now is gone, None when that is not known."""
         ...
 
     def erased_words(self, partition: TopicPartition) -> str:
-        """Return what that rests on, or why nobody knows."""
+        """Return what that rests on, or why it is not known."""
         ...
 
     def last_trace(self, found: KeyExplanation) -> LastTrace:
@@ -202,13 +204,13 @@ class TraceDates(Protocol):
         ...
 
     def beside_from_ms(self, partition: TopicPartition, names: Sequence[str]) -> int | None:
-        """Return from when on what lies beside a log may go, None where no clock tells."""
+        """Return from when on files next to a log may go, None where no clock decides it."""
         ...
 
     def beside_trace(
         self, partition: TopicPartition, names: Sequence[str]
     ) -> tuple[int | None, str]:
-        """Return by when what lies beside a log is gone, None if nobody knows, and how it goes."""
+        """Return by when files next to a log are gone, None if not known, and how they go."""
         ...
 
 
@@ -226,7 +228,7 @@ def find_traces(
 ) -> ErasureAnswer:
     """Search the chosen partitions of a data directory; takes no lock and writes nothing.
 
-    With ``runner`` its tasks read the logs, each of them one. ``brokers`` tell what consumer groups
+    With ``runner`` its tasks read the logs, each of them one. ``brokers`` read what consumer groups
     have committed, None where files do. A partition that cannot be searched is among the faults.
     ``planned`` and ``progressed`` hear of the bytes that are read; what they raise ends the search,
     a StoppedError at the least.
@@ -296,9 +298,9 @@ def with_foreign(
     planned: Callable[[int], None] = lambda _: None,
     progressed: Callable[[int], None] = lambda _: None,
 ) -> ErasureAnswer:
-    """Search the paths of unknown name that ``listed`` gives, behind the logs.
+    """Search the paths of unknown name that ``listed`` gives, after the logs.
 
-    What could not be searched, and of which ``has_log_name`` says so, is in a certificate's way.
+    A path that could not be searched is in a certificate's way if ``has_log_name`` is true of it.
     """
     found = search_foreign(listed, keys.wanted(), planned=planned, progressed=progressed)
     return replace(
@@ -324,7 +326,7 @@ def search_logs(
     """Search each of ``logs``; what fails is among the faults of the answer, as are ``refused``.
 
     With ``runner`` its tasks do it, which see ``roots``: logs and keys are sent to them. What is in
-    ``completing`` stays with the caller, behind the logs.
+    ``completing`` stays with the caller, after the logs.
     """
     searches: list[PartitionSearch] = []
     places: dict[str, list[KeyPlace]] = {each: [] for each in keys.topics}
@@ -373,12 +375,12 @@ def _search(
     planned: Progressed,
     progressed: Progressed,
 ) -> SearchedLog:
-    """Search one log for ``keys`` as of ``now_ms``; how much that is has been told before."""
+    """Search one log for ``keys`` as of ``now_ms``; its bytes were planned before."""
     return log.search(Search(keys.wanted(), now_ms, workspace, progressed))
 
 
 def nothing_beside(wanted: WantedKeys) -> tuple[list[BesideLog], int]:
-    """Search nothing: whatever lies beside the log is searched elsewhere."""
+    """Search nothing: what lies next to the log is searched elsewhere."""
     return [], 0
 
 
@@ -399,7 +401,7 @@ def out_of_service(
 ) -> dict[TopicPartition, list[PartitionEntry]]:
     """Return the directories out of service of partitions that have no other one here.
 
-    ``topics`` None are all: of a topic that is gone nobody knows whether it was compacted.
+    ``topics`` None are all: whether a topic that is gone was compacted is not known.
     """
     in_service = [each.partition for each in directory.partitions if each.mark is None]
     found: dict[TopicPartition, list[PartitionEntry]] = {}
@@ -424,7 +426,7 @@ def _left_out(selection: Selection) -> tuple[tuple[TopicPartition, str], ...]:
 
 
 def _refused(selection: Selection) -> list[tuple[TopicPartition, Exception]]:
-    """Return the partitions of which nobody knows whether they are compacted."""
+    """Return the partitions whose cleanup policy is not known."""
     return [
         (TopicPartition(each.topic, each.partition), each.rounds[-1].failure)
         for each in selection.decided
@@ -451,7 +453,7 @@ def _place(
         beside_by_ms, words = dates.beside_trace(partition, beside)
         by = None if by is None or beside_by_ms is None else max(by, beside_by_ms)
     if not why:
-        # What a whole log goes by stands beside a key's trace elsewhere; here it is all there is.
+        # What a whole log goes by stands next to a key's trace elsewhere; here it is all there is.
         has_bound = trace.kind is not TraceKind.NO_BOUND
         why = trace_words(found, trace) if has_bound else dates.erased_words(partition)
     waits = _waits_for(found)
@@ -464,7 +466,7 @@ def _place(
 
 
 def _may_go_from(found: KeyExplanation) -> int | None:
-    """Return from when on rounds may take every record; None where one stays, or no clock tells."""
+    """Return from when on rounds may take every record; None if one stays or no clock decides."""
     times = [each.fate.from_ms for each in found.records]
     goes = all(each.fate.verdict is not None for each in found.records)
     known = [each for each in times if each is not None]

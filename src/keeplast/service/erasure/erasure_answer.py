@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keeplast.clock import time_text
-from keeplast.errors import error_text
+from keeplast.errors import code_of, error_text
 from keeplast.format.filename import parse_partition_directory
 from keeplast.inspect.erasure_search import (
     BesideLog,
@@ -45,7 +45,7 @@ LOOKALIKE_WORDS = (
 class ErasureKeys:
     """The keys that are to be gone, by keyed hash, each with the topics that are meant (None: all).
 
-    ``plain`` has those that somebody gave, ``lines`` their line in the file, from 1 on. Without
+    ``plain`` has those that were given, ``lines`` their line in the file, from 1 on. Without
     ``plain`` every key of a log is hashed and looked up.
     """
 
@@ -91,12 +91,12 @@ def named_by(line: int | None, key_hash: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyPlace:
-    """Where in a partition a key is: records of its log, and files beside it.
+    """Where in a partition a key is: records of its log, and files next to it.
 
     ``is_decided`` says that no value of it wins and none may: a tombstone does, or nothing.
-    ``by_ms`` is when the last of it is gone, None where nobody can say; ``why`` says what that
+    ``by_ms`` is when the last of it is gone, None where that is not known; ``why`` says what that
     rests on, or what is missing. From ``may_go_ms`` on rounds may take all of it, as far as a clock
-    tells, if somebody has them done. ``offsets`` are (segment, offset), in log order.
+    decides that, if rounds are done. ``offsets`` are (segment, offset), in log order.
     """
 
     partition: TopicPartition
@@ -140,7 +140,7 @@ class ErasedKey:
 
     @property
     def gone_by_ms(self) -> int | None:
-        """Return when the last trace is gone, None where nobody can say."""
+        """Return when the last trace is gone, None where that is not known."""
         times = [each.by_ms for each in self.places]
         known = [each for each in times if each is not None]
         return max(known) if known and len(known) == len(times) else None
@@ -216,12 +216,12 @@ class ErasureAnswer:
 
     @property
     def undecided(self) -> tuple[ErasedKey, ...]:
-        """Return the keys of which somebody must still write a tombstone."""
+        """Return the keys that still need a tombstone."""
         return tuple(each for each in self.keys if not each.is_decided)
 
     @property
     def there(self) -> tuple[ErasedKey, ...]:
-        """Return the keys of which there is a trace."""
+        """Return the keys that have a trace."""
         return tuple(each for each in self.keys if each.places)
 
     @property
@@ -284,6 +284,7 @@ class ErasureAnswer:
                     "partition": partition.partition,
                     "class": type(error).__name__,
                     "message": error_text(error),
+                    "code": code_of(error),
                 }
                 for partition, error in self.faults
             ],
@@ -311,7 +312,7 @@ def foreign_files(
 def is_like_log(name: str, topics: Sequence[str]) -> bool:
     """Say whether a name begins as a partition directory of ``topics`` does, whatever follows.
 
-    A broker follows a link that has a partition's name, and a copy that somebody made, such as
+    A broker follows a link that has a partition's name, and a copy made by hand, such as
     ``orders-0.bak``, has what the log had. Without topics all are meant.
     """
     parsed = parse_partition_directory(name)
@@ -324,7 +325,7 @@ def is_like_log(name: str, topics: Sequence[str]) -> bool:
 def unsearched_words(answer: ErasureAnswer) -> list[str]:
     """Return what of the place was not searched, a sentence each, without any key.
 
-    What nobody here knows comes first, and files with a key among it before all.
+    Paths of unknown name come first, and those with a key before all.
     """
     shown = sorted(answer.foreign, key=lambda each: (not each.keys, not each.is_in_the_way))
     lines = [

@@ -47,7 +47,8 @@ def keys_of_file(
     if not 0 < len(hashes) <= KEYS_MAX:
         raise InvalidError(
             f"give 1 to {KEYS_MAX} keys, one a line; make several requests of more. "
-            f"keys={len(hashes)}"
+            f"keys={len(hashes)}",
+            code="K612",
         )
     chosen = frozenset(topics) or None
     return ErasureKeys(hasher, dict.fromkeys(lines, chosen), hashes, lines)
@@ -60,8 +61,8 @@ def keys_of_requests(
 ) -> ErasureKeys:
     """Return the keys of requests, each with the topics of those that name it.
 
-    ``plain`` are keys of a file, by line: what is not among the requests is InvalidError, and where
-    all of the requests' keys are there they are searched for as they are. InvalidError for another
+    ``plain`` are keys of a file, by line; one that is not among the requests is InvalidError. Where
+    they are all keys of the requests they are searched for as they are. InvalidError for another
     hash key than theirs.
     """
     topics: dict[str, frozenset[str] | None] = {}
@@ -78,7 +79,8 @@ def keys_of_requests(
     if strange:
         raise InvalidError(
             "a key is in no request that was asked about; make one with keeplast erase keys, or "
-            f"take it out of the file. line={strange[0]} lines={len(strange)}"
+            f"take it out of the file. line={strange[0]} lines={len(strange)}",
+            code="K612",
         )
     is_whole = len(given.lines) == len(topics)
     return ErasureKeys(hasher, topics, given.plain if is_whole else None, given.lines)
@@ -141,7 +143,7 @@ class FileShelf:
 
 @dataclass(frozen=True, slots=True)
 class MetadataShelf:
-    """Requests in the metadata of a store, or beside the decisions about attached topics."""
+    """Requests in the metadata of a store, or next to the decisions about attached topics."""
 
     name: str
     text: KeptText
@@ -223,11 +225,13 @@ def choose_requests(shelf: RequestShelf, request_id: str | None) -> tuple[Erasur
         if request_id is None:
             raise InvalidError(
                 "there is no erasure request to go by; make one with erase, or name the file that "
-                f"has it with --requests{more}. path={shelf.name}"
+                f"has it with --requests{more}. path={shelf.name}",
+                code="K612",
             )
         raise InvalidError(
             f"there is no such erasure request; there are: {ids}{more}. request={request_id} "
-            f"path={shelf.name}"
+            f"path={shelf.name}",
+            code="K612",
         )
     return chosen
 
@@ -237,7 +241,9 @@ def choose_one(shelf: RequestShelf, request_id: str | None) -> ErasureRequest:
     chosen = choose_requests(shelf, request_id)
     if len(chosen) > 1:
         ids = ", ".join(each.request_id for each in chosen)
-        raise InvalidError(f"there are several requests; name one with --request. requests={ids}")
+        raise InvalidError(
+            f"there are several requests; name one with --request. requests={ids}", code="K612"
+        )
     return chosen[0]
 
 

@@ -1,7 +1,7 @@
-"""Which paths below a place nobody here knows: of a data directory, and of a store's objects.
+"""Which paths below a place have no known name: of a data directory, and of a store's objects.
 
-The rule that a reader must not break: whatever lies below the place is a file that is known by its
-name, a log that is searched as one, or listed here.
+The rule that a reader must not break: each path below the place is known by its name, is searched
+as a log, or is listed here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _REMOTE_INDEXES = "remote-log-index-cache"
 """Where a broker keeps indexes of remote segments (Kafka's RemoteIndexCache)."""
 _REMOTE_INDEX = re.compile(r"[0-9]+_[A-Za-z0-9_-]{22}\.(index|timeindex|txnindex)(\.deleted)?\Z")
 _QUORUM_STATE = "quorum-state"
-"""Beside the metadata log of a KRaft cluster: who leads it."""
+"""Next to the metadata log of a KRaft cluster: who leads it."""
 _OBJECT = re.compile(rf"([^/]+)/[^/]+/[0-9a-f]{{32}}/(?:[0-9]{{20}}\.[a-z-]+|{FILTER})\Z")
 _UNLISTED = re.compile(r".*#[0-9]+\Z", re.DOTALL)
 """In a directory of objects: what is being written, which no list of them shows."""

@@ -1,15 +1,12 @@
-"""Searches a store for keys that must go: the answer of ``keeplast erase keys``.
+"""Searches a store for keys that must go, for ``keeplast erase keys`` and certificates.
 
-Live segments and replaced ones are read once; nothing is held and nothing changed. An object that
-no row of the metadata names is told as a problem, whatever its name: nobody knows what is in it.
-What a host has not copied yet is not searched.
+Live segments and replaced ones are read once; nothing is held and nothing changed. An object
+without a row in the metadata is reported as a problem, whatever its name: what is in it is not
+known. What a host has not copied yet is not searched.
 
-What an erasure certificate says of a store, and how what is there now stands to one.
-
-What is live and what was replaced is searched; an object that no row of the metadata names is told
-as a problem, since nobody knows what is in it. The store is told from others by its name, which its
-metadata has drawn once: topic ids are the directory's that went in, and two stores may have the
-same. The metadata's version only grows: a lower one is of metadata that was restored.
+A certificate names its store by the name that its metadata has drawn once. Topic ids do not do:
+they are those of the copied directory, and two stores may have the same. The metadata's version
+only grows: a lower one is of metadata that was restored.
 """
 
 from __future__ import annotations
@@ -102,11 +99,11 @@ class StoreDates:
         self._has_expired_rounds = has_expired_rounds
 
     def erased_by_ms(self, partition: TopicPartition) -> int | None:
-        """Return by when all that is overwritten now is gone, None when nobody knows."""
+        """Return by when all that is overwritten now is gone, None when that is not known."""
         return self._erased_by(partition).by_ms
 
     def erased_words(self, partition: TopicPartition) -> str:
-        """Return what that rests on, or why nobody knows."""
+        """Return what that rests on, or why it is not known."""
         return self._erased_by(partition).why
 
     def _erased_by(self, partition: TopicPartition) -> ErasedBy:
@@ -125,13 +122,13 @@ class StoreDates:
         )  # fmt: skip
 
     def beside_from_ms(self, partition: TopicPartition, names: Sequence[str]) -> int | None:
-        """Return None: what is replaced goes by ``erased_by_ms``, if somebody goes on."""
+        """Return None: what is replaced goes by ``erased_by_ms``, if keeplast goes on."""
         return None
 
     def beside_trace(
         self, partition: TopicPartition, names: Sequence[str]
     ) -> tuple[int | None, str]:
-        """Return by when what is replaced is gone, None when nobody knows, and how it goes."""
+        """Return by when replaced objects are gone, None when not known, and how they go."""
         return self.erased_by_ms(partition), REPLACED_WORDS
 
 
@@ -217,9 +214,9 @@ def _searched(
             {state.partition: remote.end}, {state.partition: state.holds},
         ),
         nothing_beside,
-        # Asked here: a task is sent what was told.
+        # Asked here: a task is sent the answer.
         StoredReaders(state.topic_id, None if told is None else ToldGroups(told.groups)),
-        # An undo or another leader moves it back: it does not tell an older store.
+        # An undo or another leader moves it back: it does not show an older store.
         tells_clean_to=False,
     )  # fmt: skip
 
@@ -382,9 +379,9 @@ def compare_store(
 ) -> tuple[PartitionStanding, ...]:
     """Compare what a store has now with a certificate; reads only.
 
-    ``behind`` is why receipts do not reach the certificate's, None where nothing says so.
-    Of a certificate without a store's id, as earlier versions made them, each standing says so.
-    Without ``hasher`` nobody looks for keys, and what has changed is told as such.
+    ``behind`` is why receipts do not reach the certificate's, None where nothing says so. Of a
+    certificate without a store's id, as earlier versions made them, each standing says so. Without
+    ``hasher`` no key is looked for, and what has changed is reported as such.
     """
     entries: Sequence[Mapping[str, Any]] = statement["partitions"]
     wanted = wanted_keys(statement, hasher)
@@ -439,7 +436,7 @@ def _compare(
     look, parts = opened.look(partition), opened.parts()
     state = look.state
     if entry["topic_id"] != state.topic_id:
-        why = f"the topic was made anew: its id is {state.topic_id}"
+        why = f"the topic was made again: its id is {state.topic_id}"
         return PartitionStanding(partition, CertificateStanding.OTHER, why)
     if state.version < int(entry["metadata_version"]):
         why = (

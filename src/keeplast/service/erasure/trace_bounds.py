@@ -50,7 +50,7 @@ class TraceBounds:
     ) -> None:
         """Look at the directory; errors are those of the directory itself.
 
-        ``brokers`` tell what consumer groups have committed, None where files do.
+        ``brokers`` read what consumer groups have committed, None where files do.
         """
         self.look: DirectoryLook = look_at_directory(selection, files, now_ms, brokers=brokers)
         standing = self.look.joined(files, find_last_rounds(receipts))
@@ -60,7 +60,7 @@ class TraceBounds:
         self._has_expired_rounds = selection.settings.cleaner_config().has_expired_rounds
 
     def erased_by(self, partition: TopicPartition) -> ErasedBy | None:
-        """Return by when all that is overwritten now is gone, None when nobody knows."""
+        """Return by when all that is overwritten now is gone, None when that is not known."""
         return self._states[partition].erased_by
 
     def erased_by_ms(self, partition: TopicPartition) -> int | None:
@@ -69,7 +69,7 @@ class TraceBounds:
         return None if erased is None else erased.by_ms
 
     def erased_words(self, partition: TopicPartition) -> str:
-        """Return what that rests on, or why nobody knows."""
+        """Return what that rests on, or why it is not known."""
         erased = self.erased_by(partition)
         return "no date while it cannot be looked at" if erased is None else erased.why
 
@@ -101,7 +101,7 @@ class TraceBounds:
     def beside_trace(
         self, partition: TopicPartition, names: Sequence[str]
     ) -> tuple[int | None, str]:
-        """Return by when what lies beside a log is gone, None when nobody knows, and how it goes.
+        """Return by when files next to a log are gone, None when not known, and how they go.
 
         A round removes what a round has left there, and nothing else.
         """

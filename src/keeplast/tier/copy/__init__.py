@@ -1,1 +1,1 @@
-"""Copies a partition directory into a store, beside a cleaner that is not ours."""
+"""Copies a partition directory into a store, next to a cleaner that is not ours."""

@@ -1,13 +1,13 @@
 """Takes a partition directory of a broker into the store, and writes one out of it again.
 
-An import copies every segment, the active one too, in order, and goes on where an earlier one
-ended, also in the middle of a segment that has grown since or was merged with its neighbours; the
-directory is only read. What it may not continue is another history: leader epochs and the topic's
-id are compared first, before anything is claimed. A broker forgets the epochs below its log start;
-those of what is in the store are kept. Which transactions were aborted the markers say: an index
-that is cut short or gone would make their records committed, for good. An export is a directory
-that a broker serves: the live segments, an empty active one behind them, leader epochs, producers
-and the cleaner's checkpoint. How far records have gone for others goes along both ways.
+An import copies every segment in order, the active one too; the directory is only read. It goes on
+where an earlier one ended, also in the middle of a segment that has grown since or was merged with
+its neighbours. What it may not continue is another history: leader epochs and the topic's id are
+compared first, before anything is claimed. A broker forgets the epochs below its log start; those
+of what is in the store are kept. Which transactions were aborted the markers say: an index that is
+cut short or gone would make their records committed, for good. An export is a directory that a
+broker serves: the live segments, an empty active one after them, leader epochs, producers and the
+cleaner's checkpoint. How far records have gone for others goes along both ways.
 """
 
 from __future__ import annotations
@@ -126,17 +126,17 @@ def import_segments(
     """Copy what of ``directory`` the store does not have; returns what it then has.
 
     ``until`` leaves out segments that end above it, and the active one; None leaves out none. Of
-    the closed one that the copy goes on in, the batches below it are taken when the deadline of
-    :mod:`.continuity` comes near. Batches that reach beyond ``high_watermark`` are left out: a
-    broker may truncate them yet. At ``replicated_ms`` no more than that was replicated, nor
-    decided; None where it is not known.
-    Of ``topic`` the retention of tombstones and the strategy count: those of whoever cleans the
-    directory. Where the copy could miss a delete, the store's range is replaced by the directory's
-    (:mod:`.continuity`), ``replaced`` hears of it, and what was there waits out ``grace_ms``.
+    the closed one that the copy goes on in, the batches below ``until`` are taken when the deadline
+    of :mod:`keeplast.tier.state.continuity` comes near. Batches that reach beyond
+    ``high_watermark`` are left out: a broker may truncate them yet. At ``replicated_ms`` no more
+    than that was replicated, nor decided; None where it is not known. Of ``topic`` the retention of
+    tombstones and the strategy count: those of the directory's cleaner. Where the copy could miss a
+    delete, the store's range is replaced by the directory's (same module), ``replaced`` hears of
+    it, and what was there waits out ``grace_ms``.
 
     RefusedError when an interrupted swap or a torn tail lies in the directory, or a delete could be
-    missed that it does not have any more; ConflictError when it does not continue what is in the
-    store; MovedError when a file was replaced or changed while it was read: what was committed
+    missed that it does not have any more. ConflictError when it does not continue what is in the
+    store. MovedError when a file was replaced or changed while it was read: what was committed
     stays, and the rest is for another call (:func:`.moving_directory.while_it_moves`).
     """
     began_ms = clock.now_ms()
@@ -151,7 +151,8 @@ def import_segments(
         check_unmoved(listing.active, files)
         raise RefusedError(
             "the directory is not whole: its end is torn; start a broker on it once, or clean it "
-            f"in place. path={directory}"
+            f"in place. path={directory}",
+            code="K212",
         )
     lineage = state.joined_lineage(continued_lineage(files, directory, state))
     if not state.routes:
@@ -192,7 +193,8 @@ def import_segments(
             raise ConflictError(
                 "the directory does not continue what is in the store: what lay between was "
                 f"removed before it was copied. path={segment.log_path} "
-                f"store_end={state.remote_end}"
+                f"store_end={state.remote_end}",
+                code="K335",
             )
         if segment.base_offset > state.remote_end:
             # The broker's retention went on since the log start was read; nothing of it was here.
@@ -292,10 +294,10 @@ def _visit_below_watermark(
     """Return ``below``, dated back if need be, when that is known to hold, and else ``visit``.
 
     What begins above the high watermark had not been cleaned when it was written down. The segment
-    with the store's end reaches across it, and tells of itself: a broker that has gone on may have
-    merged it with what lay below. When no tombstone or marker has gone from it, each is there, and
-    dated where a cleaner was; none has when no offset is missing, or when ``visits`` rule that out
-    until now (None where what went before does not count).
+    with the store's end reaches across it, and its own content decides: a broker that has gone on
+    may have merged it with what lay below. When no tombstone or marker has gone from it, each is
+    there, and dated where a cleaner was. None has gone when no offset is missing, or when
+    ``visits`` rule that out until now (None where what went before does not count).
     """
     try:
         rest = while_it_moves(
@@ -380,7 +382,8 @@ def continued_lineage(
             "the directory has another history than the store: its leader epochs differ. Where "
             "a broker truncated what was copied, cut the store too: keeplast repair --truncate-to "
             f"--data-dir. path={directory} epoch={differing.epoch} "
-            f"from_offset={differing.start_offset}"
+            f"from_offset={differing.start_offset}",
+            code="K335",
         )
     return lineage
 
@@ -391,18 +394,21 @@ def check_same_topic(files: FileSystem, directory: Path, state: PartitionState) 
     if int(topic_id, 16) and int(state.topic_id, 16) and topic_id != state.topic_id:
         raise ConflictError(
             "another topic of the same name: it was deleted and made again. To keep the new one, "
-            "give the old one up (keeplast detach) and import it anew. "
-            f"path={directory} topic_id={topic_id} store_topic_id={state.topic_id}"
+            "give the old one up (keeplast detach) and take it in again: keeplast copy --new. "
+            f"path={directory} topic_id={topic_id} store_topic_id={state.topic_id}",
+            code="K336",
         )
 
 
 def find_other_epoch(state: PartitionState, lineage: tuple[LeaderEpoch, ...]) -> LeaderEpoch | None:
-    """Return the first leader epoch by which ``lineage``, a directory's, is another log's than
-    ``state``, None when it is the same log's."""
+    """Return the first leader epoch that shows that ``lineage`` is another log's than ``state``.
+
+    ``lineage`` is a directory's; None when it is the same log's.
+    """
     if not state.routes:
         return None
     # A log start that moved takes older epochs out of a directory, and the first one that is left
-    # begins there: its epoch is compared, and the bounds of those behind it.
+    # begins there: its epoch is compared, and the bounds of those after it.
     first = lineage[0]
     known, found = (
         {e for e in entries if e.epoch > first.epoch and e.start_offset < state.remote_end}

@@ -1,30 +1,30 @@
-"""Reads a directory that a broker may be working on: its segments, their contents, the seam.
-
-Reads a partition directory that a broker may be working on.
+"""Reads a partition directory that a broker may be working on: its segments, their contents, the
+seam.
 
 A broker replaces whole segments at any time: it renames the old files away (``.deleted``, for a
-minute) and the new ones in. So what is read of a directory counts only if it was one moment's:
+minute) and the new ones in. The rule: **what is read of a directory counts only if it was one
+moment's**.
 
-1. a listing is one that two calls in a row agree on, without a swap under way;
-2. what was read of a segment counts when its file is the listed one still, behind the reading;
-3. what fails where files were replaced or shortened meanwhile is done again with a fresh listing,
-   a bounded number of times, and then left for the next turn. It is no damage.
+1. A listing is one that two calls in a row agree on, without a swap under way.
+2. What was read of a segment counts when its file is still the listed one after the reading.
+3. What fails where files were replaced or shortened meanwhile is done again with a fresh listing, a
+   bounded number of times, and then left for the next turn. It is no damage.
 
-``.cleaned`` and ``.deleted`` files are a round under way, or what one left: nobody reads them.
+``.cleaned`` and ``.deleted`` files belong to a round that is under way or was left: they are never
+read.
 
-Reads what a copy takes from the segments of a directory: what is missing, and what was aborted.
+A copy reads what the store lacks, and what was aborted. Aborted transactions follow from the
+markers and from what was open where the copy goes on, which the *store* knows. A broker's cleaner
+may have removed the data of a transaction from the directory, and with it the marker's entry in the
+transaction index. The store may still have that data.
 
-Aborted transactions follow from the markers and from what was open where the copy goes on, which
-the *store* knows: a broker's cleaner may have removed the data of a transaction from the directory,
-and with it the marker's entry in the transaction index, when the store still has that data.
-
-Whether a directory goes on where the store ends: by the batches that both have just below it.
-
-Leader epochs tell two leaders apart, and not two runs of one: a broker whose disk went back to a
-backup begins the same epoch at the same offset again, and a topic without an id that was made anew
-begins epoch 0 at 0. What a reader must not break: a batch keeps its offsets as long as one of its
-records is there, and its bytes as long as all of them are and no delete horizon was stamped into
-it; whatever else cleaning may have done on either side is no difference.
+Whether a directory goes on where the store ends is decided by the batches that both have just below
+that end. Leader epochs distinguish two leaders, and not two runs of one. A broker whose disk went
+back to a backup begins the same epoch at the same offset again. A topic without an id that was
+deleted and created again begins epoch 0 at 0. What a reader must not break: a batch keeps its
+offsets as long as one of its records is there. It keeps its bytes as long as all of them are there
+and no delete horizon was stamped into it. Whatever else cleaning may have done on either side is no
+difference.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from keeplast.tier.state.continuity import RangeContent
 from keeplast.tier.state.partition_state import PartitionState
 
 ATTEMPTS_MAX = 4
-"""How often something is done anew because the directory changed under it."""
+"""How often something is done again because the directory changed under it."""
 LISTINGS_MAX = 10
 META_PROPERTIES_BYTES_MAX = 1 << 20
 
@@ -82,7 +82,7 @@ class MovedError(UnavailableError):
 
 
 def identity(segment: SegmentFiles) -> Identity:
-    """Return what a segment's file is told from its successors by."""
+    """Return what distinguishes a segment's file from its successors."""
     return segment.base_offset, segment.inode, segment.size_bytes, segment.mtime_ns
 
 
@@ -102,7 +102,8 @@ def still_listing(directory: Path, files: FileSystem, clock: Clock) -> Partition
             return listing
         before = found
     raise UnavailableError(
-        f"the directory changes faster than it can be listed; it is done again. path={directory}"
+        f"the directory changes faster than it can be listed; it is done again. path={directory}",
+        code="K337",
     )
 
 
@@ -117,16 +118,17 @@ def check_unmoved(segment: SegmentFiles, files: FileSystem) -> None:
     if found != identity(segment):
         raise MovedError(
             "a segment was replaced or changed while it was copied; nothing of it counts. "
-            f"path={segment.log_path}"
+            f"path={segment.log_path}",
+            code="K337",
         )
 
 
 def while_it_moves(directory: Path, files: FileSystem, act: Callable[[], Done]) -> Done:
-    """Return what ``act`` returns, doing it anew when files moved under it.
+    """Return what ``act`` returns, doing it again when files moved under it.
 
     UnavailableError when they did so ATTEMPTS_MAX times. An error stays what it is where it is
-    found twice and no closed segment of the directory has changed: once may be a segment that came
-    and went, as when a broker rolls and truncates.
+    found twice and no closed segment of the directory has changed. An error that is found once may
+    be a segment that came and went, as when a broker rolls and truncates.
     """
     unmoved = ""
     for left in reversed(range(ATTEMPTS_MAX)):
@@ -146,7 +148,8 @@ def while_it_moves(directory: Path, files: FileSystem, act: Callable[[], Done]) 
             raise UnavailableError(
                 "segments were replaced, shortened or appended to each time they were copied; they "
                 "are copied with the next turn. An import needs the directory's broker to be "
-                f"stopped. path={directory} attempts={ATTEMPTS_MAX}"
+                f"stopped. path={directory} attempts={ATTEMPTS_MAX}",
+                code="K337",
             ) from moved
     raise AssertionError("unreachable")
 
@@ -174,7 +177,7 @@ def _has_moved(before: PartitionFiles | None, after: PartitionFiles | None) -> b
 
 
 def directory_id(directory: Path, files: FileSystem) -> str:
-    """Return a digest that another directory, or a replica that was made anew, does not have.
+    """Return a digest that another directory, or a replica that was made again, does not have.
 
     Of the path, whose directory it is (``meta.properties``), and when the partition was made in it:
     what is known of one replica's cleaning says nothing of another's.
@@ -195,7 +198,7 @@ def directory_id(directory: Path, files: FileSystem) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CopiedPart:
-    """A segment to copy up to ``end``; ``is_cut`` says that batches at or above it stay behind.
+    """A segment to copy up to ``end``; ``is_cut`` says that batches at or above it are left out.
 
     The first ``valid_bytes`` of its file can be read.
     """
@@ -376,10 +379,11 @@ def check_seam(
         if found is not None:
             check_unmoved(each, files)
             raise ConflictError(
-                "the directory has another history than the store: they have other batches at one "
-                "offset, as when its disk went back to a backup, or its topic was made anew. To "
-                "keep the directory's, give the store's up (keeplast detach) and import it "
-                f"anew. path={each.log_path} offset={found} store_end={state.remote_end}"
+                "the directory has another history than the store, with other batches at one "
+                "offset: its disk went back to a backup, or its topic was made again. To keep "
+                "the directory's, give the store's up (keeplast detach) and import the "
+                f"directory's. path={each.log_path} offset={found} store_end={state.remote_end}",
+                code="K335",
             )
 
 

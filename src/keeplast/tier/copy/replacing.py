@@ -1,10 +1,10 @@
 """Replaces the whole range of a partition in the store by that of its directory, at once.
 
-For a copy that could miss a delete (:mod:`.continuity`). What the directory has is the broker's own
-log as of one moment: all of it is read as one listing, whatever a broker replaced meanwhile is read
-again, and it becomes live in one transaction. A crash before it leaves objects that nobody names.
-Segments that the store has already, byte for byte, are not sent again; when that is all there was
-below the store's end, nothing was lost, and what was cleaned stays so.
+For a copy that could miss a delete (:mod:`keeplast.tier.state.continuity`). What the directory has
+is the broker's own log as of one moment: all of it is read as one listing. What a broker replaced
+meanwhile is read again, and all becomes live in one transaction. A crash before it leaves objects
+without a row. Segments that the store has already, byte for byte, are not sent again. When that is
+all there was below the store's end, nothing was lost, and what was cleaned stays so.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ class RangeReplacement:
         topic: TopicConfig, until: int | None, high_watermark: int | None, grace_ms: int,
         progressed: Progressed,
     ) -> None:  # fmt: skip
-        """Take what a copy takes; ``until`` and ``high_watermark`` as of :func:`.parts_to_copy`."""
+        """Take what a copy takes.
+
+        ``until`` and ``high_watermark`` are as of :func:`.moving_directory.parts_to_copy`.
+        """
         self._store = store
         self._objects = objects
         self._files = files
@@ -82,13 +85,14 @@ class RangeReplacement:
     ) -> tuple[PartitionState, ReplacedRange | None]:
         """Replace the range; returns the new state, and None where nothing had to be replaced.
 
-        RefusedError when the directory does not have all of the store's log, or is cleaned by
-        another strategy; MovedError when it changed each time before all of it was read.
+        RefusedError when the directory does not have all of the store's log, or another strategy
+        cleans it. MovedError when it changed each time before all of it was read.
         """
         if hazard.doubt is Doubt.CLEANED_BY_OFFSET:
             raise RefusedError(
                 f"{hazard.sentence()}; keep the broker from cleaning the topic, or let the store's "
-                f"topic compact by offset, then {FORGET}. path={self._directory}"
+                f"topic compact by offset, then {FORGET}. path={self._directory}",
+                code="K338",
             )
         for _ in range(ATTEMPTS_MAX):
             # Read before the segments: what is clean by it is clean in them.
@@ -99,7 +103,8 @@ class RangeReplacement:
                     f"{hazard.sentence()}, and the directory begins above the store's log start, "
                     f"so that it cannot take the store's place; {FORGET}. path={self._directory} "
                     f"directory_start={listing.segments[0].base_offset} "
-                    f"log_start={state.log_start}"
+                    f"log_start={state.log_start}",
+                    code="K338",
                 )
             cleaned_for = said_end(state.partition, listing, self._files) or 0
             tail = find_tail(listing, self._files)
@@ -112,7 +117,8 @@ class RangeReplacement:
             if not chosen or chosen[-1].end < state.remote_end:
                 raise MovedError(
                     "segments were merged beyond what may be copied while they were copied. "
-                    f"path={self._directory} store_end={state.remote_end}"
+                    f"path={self._directory} store_end={state.remote_end}",
+                    code="K337",
                 )
             taken = self._take(state, listing, chosen)
             after = still_listing(self._directory, self._files, self._clock)
@@ -124,7 +130,8 @@ class RangeReplacement:
                 return self._commit(state, hazard, taken, clean, max(clean, cleaned_for))
         raise MovedError(
             "the directory was cleaned each time before all of it was copied. "
-            f"path={self._directory} attempts={ATTEMPTS_MAX}"
+            f"path={self._directory} attempts={ATTEMPTS_MAX}",
+            code="K337",
         )
 
     def _take(

@@ -1,37 +1,34 @@
-"""Which objects of a store may go, and by which marks its metadata is known to be the newest.
+"""Removes garbage of a store: replaced segments and objects without a row. Keeps its name and
+marks.
 
-The name of a store: an id that its metadata has drawn once, written on the place of its objects.
+The collection handles metadata first, objects later (KIP-1272). A replaced segment is deleted when
+its grace has passed, nothing routes to it, and the segments that are live cover its range in this
+lineage. The deletion is announced in a fenced transaction before an object goes. Objects without a
+row are what a crash or a late attempt left. They go after a minimum age, because their writer may
+still be about to commit. Only the owner of the newest epoch collects. Source: tiering.md section
+9.3.
 
+The name of a store is an id that its metadata has drawn once, written on the place of its objects.
 What a reader must not break: **a place has one name, and a store one**. Of two stores in one place
-each would collect the other's objects as garbage; and whatever is said of a store elsewhere, as in
-a certificate, is bound to it by this name, which a copy of its metadata has too.
+each would collect the other's objects as garbage. Whatever is said of a store elsewhere, as in a
+certificate, is bound to it by this name, which a copy of its metadata has too.
 
-How far metadata has been, written where its objects are: what is older may delete nothing.
-
-Metadata that was restored from a backup does not know what was committed since, and would collect
-it as garbage. So the place of the objects keeps a mark: an object whose name is a number that only
-grows and whose content is drawn anew each time. The metadata keeps the newest one it has made.
-
-What a reader must not break:
+Marks show how far metadata has been, and lie where its objects are: what is older may delete
+nothing. Metadata that was restored from a backup does not know what was committed since, and would
+collect it as garbage. So the place of the objects keeps a mark. It is an object whose name is a
+number that only grows and whose content is newly drawn each time. The metadata keeps the newest one
+it has made. What a reader must not break:
 
 1. The metadata's mark is raised first, then the object is written, by a put that never replaces
-   one. A crash between the two leaves a place that is behind, which is harmless; the other way
+   one. A crash between the two leaves a place with the older mark, which is harmless; the other way
    round would shut good metadata out.
-2. No commit is made before a mark of this turn is there, and no deletion is announced before one
-   that is younger than the last commit. What a backup lacks, a mark that it lacks tells of.
-3. It is looked at before every announcement: the place first, then the metadata, which several
-   hosts raise. A place with a greater number than the metadata, or with another content at the
-   same number, belongs to newer metadata, or to another copy of it.
+2. No commit is made before a mark of this turn is there. No deletion is announced before one that
+   is younger than the last commit. A mark that a backup lacks shows that it lacks commits.
+3. The mark is looked at before every announcement: the place first, then the metadata, which
+   several hosts raise. A place with a greater number than the metadata belongs to newer metadata,
+   or to another copy of it. So does one with another content at the same number.
 
 There is no clock in it. Older marks go when a newer one is there: a listing finds one or two.
-
-Removes what nobody reads any more: replaced segments, and objects that no row names.
-
-Metadata first, objects later (KIP-1272): a segment that was replaced is deleted when its grace has
-passed, nothing routes to it, and the segments that are live cover its range in this lineage; the
-deletion is announced in a fenced transaction before an object goes. Objects without a row are what
-a crash or a late attempt left; they go after a minimum age, because whoever writes them may still
-be about to commit. Only the owner of the newest epoch collects. Source: tiering.md section 9.3.
 """
 
 from __future__ import annotations
@@ -75,21 +72,22 @@ def find_name(store: MetadataStore) -> str | None:
 
 
 def write_name(store: MetadataStore, objects: ObjectPlace, url: str) -> None:
-    """Write the store's name on the place of its objects; RefusedError when another's is there, or
-    when the place keeps no name, because it writes over an object that is there.
+    """Write the store's name on the place of its objects, which is drawn the first time.
 
-    The name is drawn the first time.
+    RefusedError when another store's name is there, or when the place keeps no name, because it
+    writes over an object that is there.
     """
     name = store.fact(NAME, lambda: secrets.token_hex(ID_CHARS // 2)).encode()
     # A place that heeds no condition must not lose the name that it has.
     if _is_named(objects) and _read_name(objects) != name:
         raise _explain_other(url)
-    # Who looked first and wrote then would take a place from another who does the same.
+    # A process that looked first and wrote then would take a place from another one that does the
+    # same.
     objects.put_new(STORE_NAME, name)
     if _read_name(objects) != name:
         raise _explain_other(url)
     if objects.put_new(STORE_NAME, name):
-        raise RefusedError(f"{IGNORES_CONDITIONS}. objects={url}")
+        raise RefusedError(f"{IGNORES_CONDITIONS}. objects={url}", code="K312")
 
 
 def check_name(store: MetadataStore, objects: ObjectPlace, url: str) -> None:
@@ -138,7 +136,8 @@ def _explain_other(url: str) -> RefusedError:
     return RefusedError(
         "the objects there belong to another store, and would be collected as garbage; choose "
         "another place, or, when that store is no more and nothing of it is needed, remove the "
-        f"object {STORE_NAME} first. objects={url}"
+        f"object {STORE_NAME} first. objects={url}",
+        code="K327",
     )
 
 
@@ -168,14 +167,14 @@ class Marks:
         self._seen = Mark()
 
     def begin_turn(self) -> None:
-        """Look at the place anew, and let the next commit write a mark of its own."""
+        """Look at the place again, and let the next commit write a mark of its own."""
         with self._lock:
             self._is_looked_at = self._is_begun = False
 
     def beginning(self) -> None:
         """Hear of work that will end in commits; RefusedError as of them, at once.
 
-        Looks once a turn: whoever does nothing pays for a listing.
+        Looks once a turn: a process that does nothing pays for one listing.
         """
         with self._lock:
             if not self._is_looked_at:
@@ -274,7 +273,7 @@ class Marks:
         raise AssertionError("unreachable")
 
     def _keys(self) -> list[str]:
-        """Return the marks that are there; what else lies beside them is somebody else's."""
+        """Return the marks that are there; other objects next to them are not the store's."""
         return [each.key for each in self._objects.list(MARKS) if _KEY.fullmatch(each.key)]
 
     def _read(self, key: str) -> str:
@@ -294,7 +293,8 @@ def _explain_refusal(known: Mark, placed: Mark) -> RefusedError:
         "the metadata is older than its objects, or another copy of it is at work in the same "
         "place: what it does not know would be collected as garbage. Restore the newest metadata, "
         "or see what would be lost and go on with this one: keeplast repair --accept-metadata. "
-        f"metadata_mark={known.number} objects_mark={placed.number}"
+        f"metadata_mark={known.number} objects_mark={placed.number}",
+        code="K326",
     )
 
 
@@ -309,8 +309,11 @@ class Collected:
 
 
 def is_covered(segment: RemoteSegment, state: PartitionState) -> bool:
-    """Say whether nobody can need ``segment``: what it held is below the log start, outside of the
-    lineage, or read from live segments of the lineage without a hole."""
+    """Say whether no reader can need ``segment``.
+
+    What it held is below the log start, outside of the lineage, or read from live segments of the
+    lineage without a hole.
+    """
     if segment.last_offset < state.log_start:
         return True
     if not is_within_lineage(segment, state.lineage, state.remote_end):
@@ -381,7 +384,8 @@ def collect(
         count += len(keys)
         size += sum(found_bytes for _, found_bytes, _ in keys)
         by_segment[segment_id] = []
-    # Who is late may still write objects for what was given up, and nobody would look for them.
+    # A late process may still write objects for what was given up, and no collection would look for
+    # them.
     is_over = state.forgotten_ms is not None and state.forgotten_ms <= now_ms - garbage_age_ms
     if is_over and not waiting and not any(by_segment.values()):
         store.removals.remove(state)

@@ -1,16 +1,14 @@
 """The commits of a partition: each changes what is live, or how far that is clean.
 
-What a reader must not break: a commit has an id of its caller's and is one transaction of the
+What a reader must not break: a commit has an id that its caller chose. It is one transaction of the
 partition's owner, decided by the rows that it has locked. Segments are retired in the commit that
 routes around them, and wait out the grace from then on. Source: tiering.md sections 9.1 to 9.3.
 
-What takes a log, or the end of one, out of the store because its user says so.
-
-What a reader must not break: each is one transaction of the process that holds the partition,
-decided by the very version that its user was shown, and the beginning of a new leader epoch. What
-the same owner does elsewhere at the old one is fenced, and how far the log was clean is claimed
-anew: what is copied to the same offsets later is dirty. Objects go with a collection, after their
-grace.
+Some commits take a log, or the end of one, out of the store because its user says so. Each is one
+transaction of the process that holds the partition, decided by the very version that its user was
+shown. It is the beginning of a new leader epoch: what the same owner does elsewhere at the old one
+is fenced. How far the log was clean is claimed newly: what is copied to the same offsets later is
+dirty. Objects go with a collection, after their grace.
 """
 
 from __future__ import annotations
@@ -77,7 +75,7 @@ class Commits:
     ) -> None:  # fmt: skip
         """Take an engine whose tables are there; see :mod:`keeplast.tier.metadata.database`.
 
-        ``holder`` is who changes what is changed through this object: this process, unless a test
+        ``holder`` is the process that makes the changes of this object: this process, unless a test
         says otherwise. ``clock`` is the host's, ``time`` the store's.
         """
         self._host_clock = clock
@@ -86,12 +84,12 @@ class Commits:
 
     @property
     def holder(self) -> Holder:
-        """Return who changes what is changed through this object."""
+        """Return the process that makes the changes of this object."""
         return self._transactions.holder
 
     @property
     def clock(self) -> StoreClock:
-        """Return the clock by which whatever is removed by time is removed."""
+        """Return the clock that decides what is removed by time."""
         return StoreClock(self._time, self._host_clock, self._transactions.reading)
 
     def load(self, partition: TopicPartition) -> PartitionState:
@@ -104,7 +102,8 @@ class Commits:
         lineage: Sequence[LeaderEpoch], known: PartitionState | None = None,
         cleaned_for: int = 0,
     ) -> PartitionState:  # fmt: skip
-        """Make an uploaded copy of a local segment live, clipped to what nobody serves yet.
+        """Make an uploaded copy of a local segment live, clipped to the offsets that no segment
+        serves yet.
 
         The first one begins the log: what lay below it was removed before it was copied.
 
@@ -134,7 +133,7 @@ class Commits:
                     .where(schema.PARTITIONS.c.id == state.row_id)
                     .values(log_start=routes[0].base_offset)
                 )
-        # Under the lock nobody was between the two: equal versions are equal states.
+        # Under the lock no other commit was between the two: equal versions are equal states.
         if known is not None and (known.version, known.fence) == (state.version, state.fence):
             return known.with_copy(segment, routes[-1], tuple(lineage), cleaned_for)
         return self.load(partition)
@@ -152,8 +151,8 @@ class Commits:
         have decided what is left; None is the end of all that is here. ``keeping`` is the round for
         whose undo the sources are kept; without, nothing of any round is kept any more.
 
-        ConflictError when a source is not read any more, or is outside of the lineage (I-23), and
-        when a hold that is in force by now lies in front of that end.
+        ConflictError when a source is not read any more, or is outside of the lineage (I-23). It is
+        one too when a hold that is in force by now lies below that end.
         """
         with self._transactions.committing(partition, commit_id, epoch, "swap") as (
             connection,
@@ -170,7 +169,8 @@ class Commits:
                 if found is None or not is_within_lineage(found, state.lineage, state.remote_end):
                     raise ConflictError(
                         "a segment to be replaced is not live in this lineage. "
-                        f"partition={partition} segment={source}"
+                        f"partition={partition} segment={source}",
+                        code="K329",
                     )
             old = [route for route in state.routes if route.segment_id in set(sources)]
             made = [Route(s.base_offset, s.last_offset, s.segment_id) for s in outputs]
@@ -214,7 +214,8 @@ class Commits:
             if began is not None and partition_state.newest_of(began.publications, epoch) != newest:
                 raise ConflictError(
                     "the log is not the one that was cleaned; it is looked at again. "
-                    f"partition={partition} epoch={epoch} cleaned_to={cleaned_to}"
+                    f"partition={partition} epoch={epoch} cleaned_to={cleaned_to}",
+                    code="K329",
                 )
             if began is not None:
                 # What was cleaned before it was copied here no hold of this store has kept.
@@ -245,7 +246,7 @@ class Commits:
         """Let ``routes`` be all that is read, at once; what they leave out waits out the grace.
 
         ``made`` are the new segments among them. The log is then clean to ``cleaned_to`` and no
-        further, whoever said so before; None leaves what was said. Below ``cleaned_for``,
+        further, whatever was said before; None leaves what was said. Below ``cleaned_for``,
         exclusive, records may have gone for others. ConflictError when what is read is not
         ``instead_of`` any more, or the new routes end below the old ones.
         """
@@ -258,8 +259,9 @@ class Commits:
             end = routes[-1].last_offset + 1 if routes else state.log_start
             if state.routes != tuple(instead_of) or end < state.remote_end:
                 raise ConflictError(
-                    "what is in object storage changed while all of it was copied anew. "
-                    f"partition={partition} version={state.version}"
+                    "the part in object storage changed while all of it was copied again. "
+                    f"partition={partition} version={state.version}",
+                    code="K329",
                 )
             check_routes(routes)
             for segment in made:
@@ -280,7 +282,8 @@ class Commits:
                     state.publications, epoch=epoch, cleaned_to=cleaned_to
                 )
                 renew_publications(connection, state.row_id, fresh)
-                # How far the cleaner of the log that it was copied from went, nobody wrote down.
+                # How far the cleaner of the log that it was copied from went is written down
+                # nowhere.
                 raise_cleaned_for(connection, state.row_id, end)
         return self.load(partition)
 
@@ -292,8 +295,8 @@ class Commits:
         """Move the log start; ``segments``, a prefix of the routes below it, are read no more.
 
         It may pass the end of the routes when all of them go: the log is then local alone.
-        ``holder`` is who must hold the partition, instead of this process; ``settings`` as of a
-        swap.
+        ``holder`` is the process that must hold the partition, instead of this process;
+        ``settings`` as of a swap.
         """
         with self._transactions.committing(partition, commit_id, epoch, "expire", holder) as (
             connection,
@@ -307,11 +310,14 @@ class Commits:
                 raise ConflictError(
                     "the log start only grows, up to the remote end while anything is left there. "
                     f"partition={partition} from={state.log_start} to={log_start} "
-                    f"remote_end={state.remote_end}"
+                    f"remote_end={state.remote_end}",
+                    code="K329",
                 )
             prefix = [r.segment_id for r in state.routes if r.last_offset < log_start]
             if not gone <= set(prefix):
-                raise ConflictError(f"a segment to expire is not below the log start. {gone}")
+                raise ConflictError(
+                    f"a segment to expire is not below the log start. {gone}", code="K329"
+                )
             routes = tuple(route for route in state.routes if route.segment_id not in gone)
             change_routes(connection, row, state, routes)
             connection.execute(
@@ -331,7 +337,8 @@ def _check_settings(row: RowMapping, settings: Mapping[str, str] | None) -> None
     if settings is not None and json_text(settings) != row["settings"]:
         raise ConflictError(
             "the settings of the partition were changed meanwhile; what was decided by the old "
-            f"ones does not count. partition={row['topic']}-{row['partition']}"
+            f"ones does not count. partition={row['topic']}-{row['partition']}",
+            code="K329",
         )
 
 
@@ -339,7 +346,7 @@ class Removals:
     """The changes of a store that no leader makes by himself."""
 
     def __init__(self, transactions: Transactions) -> None:
-        """Change a store by its transactions; see :attr:`.metadata.MetadataStore.removals`."""
+        """Change a store by its transactions; see ``MetadataStore.removals``."""
         self._transactions = transactions
         self._time = transactions.time
 
@@ -349,11 +356,11 @@ class Removals:
     ) -> PartitionState:  # fmt: skip
         """End the log of ``known``, which this process holds, at ``cut``, exclusive.
 
-        What lies wholly at or above ``cut`` is read no more, and ``replaced``, which lies on both
-        sides of it, gives way to ``made``, None when nothing of it is left. It is a new leader
-        epoch with a claim of its own: how far the log was clean counts up to ``cut`` and no
-        further, whatever is copied there later (I-18). ConflictError when anything has changed
-        since ``known`` was read.
+        What lies wholly at or above ``cut`` is read no more. ``replaced``, which lies on both sides
+        of it, gives way to ``made``, None when nothing of it is left. A new leader epoch begins
+        with a claim of its own. How far the log was clean counts up to ``cut`` and no further,
+        whatever is copied there later (I-18). ConflictError when anything has changed since
+        ``known`` was read.
         """
         with self._transactions.committing(
             known.partition, commit_id, known.leader_epoch, "truncate"
@@ -363,7 +370,8 @@ class Removals:
                 raise ConflictError(
                     "a log is cut between its start and its end. "
                     f"partition={known.partition} cut={cut} log_start={state.log_start} "
-                    f"remote_end={state.remote_end}"
+                    f"remote_end={state.remote_end}",
+                    code="K329",
                 )
             gone = {route.segment_id for route in state.routes if route.base_offset >= cut}
             gone |= set() if replaced is None else {replaced}
@@ -375,7 +383,8 @@ class Removals:
             if routes and routes[-1].last_offset + 1 != cut:
                 raise ConflictError(
                     f"what is left does not end at the cut. partition={known.partition} cut={cut} "
-                    f"end={routes[-1].last_offset + 1}"
+                    f"end={routes[-1].last_offset + 1}",
+                    code="K329",
                 )
             lineage = tuple(entry for entry in state.lineage if entry.start_offset < cut)
             change_routes(connection, row, state, routes, () if made is None else (made,))
@@ -396,7 +405,7 @@ class Removals:
     def forget(self, known: PartitionState, commit_id: str, *, grace_ms: int) -> None:
         """Give a partition up that this process holds: nothing of it is read any more.
 
-        Its row stays until its objects have gone, or until it begins anew. ConflictError when
+        Its row stays until its objects have gone, or until it begins again. ConflictError when
         anything has changed since ``known`` was read.
         """
         with self._transactions.committing(
@@ -425,7 +434,9 @@ class Removals:
         ) as (connection, row):
             state = check_unchanged(load_state(connection, row), known)
             if state.forgotten_ms is None:
-                raise ConflictError(f"the partition was not given up. partition={known.partition}")
+                raise ConflictError(
+                    f"the partition was not given up. partition={known.partition}", code="K333"
+                )
             self._begin_anew(connection, state, log_start=log_start)
             connection.execute(
                 update(schema.PARTITIONS)
@@ -441,7 +452,9 @@ class Removals:
         """Remove the rows of a partition that was given up, and whose objects are gone."""
         with self._transactions.ending(known.partition, known.leader_epoch) as (connection, row):
             if row["forgotten_ms"] is None:
-                raise ConflictError(f"the partition was not given up. partition={known.partition}")
+                raise ConflictError(
+                    f"the partition was not given up. partition={known.partition}", code="K333"
+                )
             # Whatever refers to the partition, and what refers to others before them.
             for table in reversed(schema.METADATA.sorted_tables):
                 if "partition_id" in table.c:
@@ -450,7 +463,7 @@ class Removals:
             connection.execute(delete(schema.PARTITIONS).where(schema.PARTITIONS.c.id == row["id"]))
 
     def _begin_anew(self, connection: Connection, state: PartitionState, *, log_start: int) -> None:
-        """Forget how far the log was clean, at a new epoch: nobody's old claim counts any more."""
+        """Forget how far the log was clean, at a new epoch: no old claim counts any more."""
         number, epoch = state.row_id, state.leader_epoch + 1
         renew_publications(connection, number, Publication(epoch, 0, {epoch: log_start}))
         for table in (schema.VISITS, schema.HOLDS):

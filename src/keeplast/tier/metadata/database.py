@@ -1,19 +1,16 @@
 """The metadata's database: how it is opened and brought up to date, and the time that it gives.
 
-Opens the metadata store's database and brings its tables up to date.
+SQLite keeps its changes in a write-ahead log that is flushed at every commit. A transaction that
+writes takes the lock when it begins, so that two processes wait for each other instead of failing
+late. PostgreSQL locks the partition's row, and takes the lock from a host that has gone silent in
+the middle of a transaction. Nothing else is supported: a database that does neither would let two
+owners in.
 
-SQLite keeps its changes in a write-ahead log that is flushed at every commit, and a transaction
-that writes takes the lock when it begins, so that two processes wait for each other instead of
-failing late. PostgreSQL locks the partition's row, and takes the lock from a host that has gone
-silent in the middle of a transaction. Nothing else is supported: a database that does neither would
-let two owners in.
-
-The time by which a store removes: one clock for all of its hosts, where the database has one.
-
-What a reader must not break: whatever is removed because time has passed (expiry, tombstones and
-markers, lags, graces, garbage) asks :class:`StoreClock`, never a host's own clock. On PostgreSQL
-that is the server's; a host that differs from it removes nothing at all, because either of the two
-may be the wrong one. SQLite has no clock but its host's, which counts as it does in a broker.
+A store removes by one clock for all of its hosts, where the database has one. What a reader must
+not break: all that is removed because time has passed asks :class:`StoreClock`, never a host's own
+clock. That is expiry, tombstones and markers, lags, graces, garbage. On PostgreSQL the clock is the
+server's. A host that differs from it removes nothing at all, because either of the two may be the
+wrong one. SQLite has no clock but its host's, which counts as it does in a broker.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ from keeplast.model.text import secrets_of, shown_url, without_secrets
 MIGRATIONS = Path(__file__).with_name("migrations")
 BUSY_SECONDS = 30
 OWNERS, OTHERS = 0o600, 0o077
-"""The rights of a SQLite file, and those that nobody else may have."""
+"""The rights of a SQLite file, and those that no other user may have."""
 DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
 _UPGRADING, _MAKING = threading.Lock(), threading.Lock()
 IDLE_SECONDS = 30
@@ -60,9 +57,9 @@ READING: dict[str, dict[str, Any]] = {
 def open_database(url: str, *, only_looks: bool = False) -> Engine:
     """Return an engine whose tables are those of this version.
 
-    With ``only_looks`` nothing is made, no right is changed, no lock is taken, and the database
+    With ``only_looks`` nothing is made, no right is changed and no lock is taken. The database
     itself refuses to be written: a principal that may only read is enough. Tables of an older
-    keeplast are refused then, as nobody brings them up to date.
+    keeplast are refused then, as nothing brings them up to date.
 
     InvalidError for a URL that is neither SQLite nor PostgreSQL, RefusedError for tables of a newer
     keeplast, UnavailableError when the database cannot be reached.
@@ -79,14 +76,16 @@ def open_database(url: str, *, only_looks: bool = False) -> Engine:
             if current is not None and current not in known:
                 raise RefusedError(
                     "the metadata store was written by a newer keeplast; use that one. "
-                    f"revision={current}"
+                    f"revision={current}",
+                    code="K322",
                 )
             if current != script.get_current_head():
                 if only_looks:
                     raise RefusedError(
-                        "the tables of the metadata store are an older keeplast's, and who only "
-                        "looks changes nothing; a command that writes brings them up to date, such "
-                        f"as keeplast copy or keeplast clean. revision={current}"
+                        "the tables of the metadata store are an older keeplast's. To look "
+                        "changes nothing; a command that writes brings them up to date, such as "
+                        f"keeplast copy or keeplast clean. revision={current}",
+                        code="K322",
                     )
                 _upgrade(connection)
     except (SQLAlchemyError, ValueError) as error:
@@ -95,7 +94,8 @@ def open_database(url: str, *, only_looks: bool = False) -> Engine:
         # Not chained: a driver may quote what it could not use.
         raise UnavailableError(
             "the metadata store cannot be opened; correct its address. "
-            f"url={shown_url(url)} error={without_secrets(words, secrets_of(url))}"
+            f"url={shown_url(url)} error={without_secrets(words, secrets_of(url))}",
+            code="K323",
         ) from None
     except BaseException:
         engine.dispose()
@@ -104,8 +104,9 @@ def open_database(url: str, *, only_looks: bool = False) -> Engine:
 
 
 def is_missing(url: str) -> bool:
-    """Say whether ``url`` names a SQLite file that is not there: opening it would make one, and
-    where nobody may, it could not be opened.
+    """Say whether ``url`` names a SQLite file that is not there.
+
+    Opening it would make one, and could not open it where that is not allowed.
     """
     path = sqlite_path(url)
     return path is not None and not path.exists()
@@ -136,30 +137,35 @@ def parse_database_url(url: str) -> URL:
         # Not chained: what the library could not read may be a part of a password.
         raise InvalidError(
             "not a database URL; give sqlite:///FILE or postgresql://USER@HOST/DATABASE, and write "
-            f"@ : / ? # % in a password as %40 %3A %2F %3F %23 %25. url={shown_url(url)}"
+            f"@ : / ? # % in a password as %40 %3A %2F %3F %23 %25. url={shown_url(url)}",
+            code="K324",
         ) from None
     kind = parsed.drivername
     if kind not in DRIVERS:
         raise InvalidError(
             "the metadata store is SQLite or PostgreSQL, without another driver's name; others do "
-            f"not lock as it needs. url={shown_url(url)}"
+            f"not lock as it needs. url={shown_url(url)}",
+            code="K324",
         )
     if "@" in (parsed.host or "") or any(not char.isprintable() for char in url):
         raise InvalidError(
             "what stands before the host of the URL is not readable; write @ : / ? # % in a "
-            f"password as %40 %3A %2F %3F %23 %25. url={shown_url(url)}"
+            f"password as %40 %3A %2F %3F %23 %25. url={shown_url(url)}",
+            code="K324",
         )
     if parsed.get_backend_name() == "sqlite":
         if parsed.host or parsed.port or parsed.username or parsed.password:
             raise InvalidError(
                 "the metadata store is a file of this host; name it: sqlite:///FILE. "
-                f"url={shown_url(url)}"
+                f"url={shown_url(url)}",
+                code="K324",
             )
         name = parsed.database or ""
         if name in ("", ":memory:") or name.startswith("file:"):
             raise InvalidError(
                 "the metadata store must outlive the process; name a file: sqlite:///FILE. "
-                f"url={shown_url(url)}"
+                f"url={shown_url(url)}",
+                code="K324",
             )
     return parsed
 
@@ -174,20 +180,22 @@ def _sqlite_path(parsed: URL) -> Path | None:
 
 
 def _make_private(path: Path) -> None:
-    """Make a SQLite file that only its owner can open, from its first byte on, or take the others'
-    rights away from one that is there: SQLite gives its -wal and -shm the same ones.
+    """Make a SQLite file that only its owner can open, or take others' rights from an old one.
 
-    What cannot be done is left to SQLite, which says why it cannot open the file; a file of another
+    A new file has these rights from its first byte on; SQLite gives its -wal and -shm the same
+    ones.
+
+    What cannot be done is left to SQLite, which says why it cannot open the file. A file of another
     user, who alone can do it, is left as it is.
     """
-    # A file that may be open is never opened here: who closes it anywhere in a process gives up all
-    # locks that the process has on it. One that is new is nobody's yet, while the others wait.
+    # A file that may be open is never opened here: to close it anywhere in a process gives up all
+    # locks that the process has on it. A new one has no locks yet, while the others wait.
     with _MAKING, contextlib.suppress(OSError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OWNERS))
     for each in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
         with contextlib.suppress(OSError):
             mode = each.stat().st_mode
-            # A directory of that name is no store: whoever else works in it keeps his rights.
+            # A directory of that name is no store: other users who work in it keep their rights.
             if stat.S_ISREG(mode) and mode & OTHERS:
                 each.chmod(stat.S_IMODE(mode) & ~OTHERS)
 
@@ -213,12 +221,15 @@ def _create(url: str, *, only_looks: bool) -> Engine:
         if not path.parent.is_dir():
             raise InvalidError(
                 f"there is no directory for the metadata store; {making(path.parent)}, or correct "
-                f"the address. url={shown_url(url)}"
+                f"the address. url={shown_url(url)}",
+                code="K111",
             )
         if not only_looks:
             _make_private(path)
         elif not path.exists():
-            raise InvalidError(f"there is no such metadata store. url={shown_url(url)}")
+            raise InvalidError(
+                f"there is no such metadata store. url={shown_url(url)}", code="K320"
+            )
         engine = create_engine(parsed, connect_args={"timeout": BUSY_SECONDS})
         event.listen(engine, "connect", _only_look_at_sqlite if only_looks else _set_up_sqlite)
         event.listen(engine, "begin", _begin_reading if only_looks else _begin_immediately)
@@ -243,11 +254,13 @@ def _create(url: str, *, only_looks: bool) -> Engine:
     except ImportError as error:
         raise InvalidError(
             f"PostgreSQL needs its driver; {installing('tier')}. "
-            f"url={shown_url(url)} missing={error.name}"
+            f"url={shown_url(url)} missing={error.name}",
+            code="K134",
         ) from error
     except (ArgumentError, ValueError, TypeError):
         raise InvalidError(
-            f"hosts, ports and options of the URL do not fit together. url={shown_url(url)}"
+            f"hosts, ports and options of the URL do not fit together. url={shown_url(url)}",
+            code="K324",
         ) from None
 
 
@@ -282,10 +295,10 @@ Reading = Callable[[], AbstractContextManager[Connection]]
 
 
 class StoreTime(Protocol):
-    """Tells the time of a store within a transaction."""
+    """Gives the time of a store within a transaction."""
 
     is_shared: bool
-    """Whether all hosts of the store are told the same time."""
+    """Whether all hosts of the store get the same time."""
 
     def now_ms(self, connection: Connection) -> int:
         """Return milliseconds since the Unix epoch."""
@@ -303,7 +316,7 @@ class ServerTime:
 
 
 class HostTime:
-    """The clock of whoever asks."""
+    """The clock of the asking host."""
 
     is_shared = False
 
@@ -316,7 +329,7 @@ class HostTime:
 
 
 def time_of(engine: Engine, clock: Clock) -> StoreTime:
-    """Return what tells the time of a store in this database; ``clock`` is the host's."""
+    """Return the source of the time of a store in this database; ``clock`` is the host's."""
     return ServerTime() if engine.dialect.name == "postgresql" else HostTime(clock)
 
 
@@ -349,7 +362,8 @@ class StoreClock:
             raise UnavailableError(
                 "this host's clock and the metadata store's differ, so nothing is removed; set the "
                 f"clock that is wrong. host_ms={before} store_ms={found} "
-                f"ahead_seconds={ahead_ms / 1000:.0f} seconds_max={SKEW_MS_MAX // 1000}"
+                f"ahead_seconds={ahead_ms / 1000:.0f} seconds_max={SKEW_MS_MAX // 1000}",
+                code="K325",
             )
         return found
 

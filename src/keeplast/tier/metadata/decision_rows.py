@@ -1,11 +1,10 @@
-"""Rows of the decision log as values, and segments as its rows keep them.
+"""Rows of the decision log as values, and counts over all partitions of a cluster.
 
 The rule: **what cannot be read is a CorruptError that names the row**, and nothing is concluded
-from it. Segments stand there as the cluster was told of them, byte for byte.
+from it. Segments stand there as they were announced to the cluster, byte for byte.
 
-What the decision log says of all partitions of a cluster at once: what was spent, what waits.
-
-Counts only, for who chooses what to do next; whoever acts on a partition reads its rows again.
+The counts, what was spent and what waits, serve the choice of what to do next. An act on a
+partition reads its rows again.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from keeplast.tier.state.attached import (
 )
 
 OPEN = (DecisionState.DECIDED, DecisionState.PUBLISHED, DecisionState.COLLECTING)
-"""Decisions of which something is left to do."""
+"""Decisions that leave something to do."""
 SEGMENTS_MAX = 1_000
 """Of one decision: its batch must fit a request of the metadata topic, and its row a page."""
 SEGMENTS_KNOWN = 4_096
@@ -106,7 +105,8 @@ def segments_of(text: object, key: object) -> tuple[RemoteLogSegment, ...]:
 def _broken(key: object, problem: object) -> CorruptError:
     return CorruptError(
         "a row of the decision log cannot be read; put it back from a backup. "
-        f"key={key} problem={problem}"
+        f"key={key} problem={problem}",
+        code="K328",
     )
 
 
@@ -130,7 +130,7 @@ def insert_row(
     connection: Connection, name: AttachedName, seen: MetadataPoint, *, cleaned_to: int,
     now_ms: int, detached_ms: int | None = None,
 ) -> None:  # fmt: skip
-    """Write a partition down that nobody has claimed yet, at epoch 0."""
+    """Write a partition down that no process has claimed yet, at epoch 0."""
     connection.execute(
         insert(schema.ATTACHED).values(
             cluster_id=name.cluster_id, topic=name.partition.topic,
@@ -242,7 +242,7 @@ def prune_rows(connection: Connection, held: Attached, decision_ids: Sequence[st
 
 
 def open_decisions(known: Attached) -> Any:
-    """Return the query for the decisions of which something is left to do."""
+    """Return the query for the decisions that leave something to do."""
     found = schema.DECISIONS.c
     return select(schema.DECISIONS).where(
         found.attached_id == known.row_id, found.state.in_([each.value for each in OPEN])
@@ -250,7 +250,7 @@ def open_decisions(known: Attached) -> Any:
 
 
 def leftovers(known: Attached) -> Any:
-    """Return the query for the ids that were given out and of which nothing was decided."""
+    """Return the query for the ids that were given out and that no decision has."""
     found = schema.OWN_SEGMENTS.c
     return select(schema.OWN_SEGMENTS).where(
         found.attached_id == known.row_id, found.decision_id.is_(None), found.is_discarded == 0
@@ -267,22 +267,26 @@ def take_rows(connection: Connection, held: Attached, decision: Decision) -> Non
     """Let the outputs of a decision that is about to be made be its own.
 
     ConflictError while an earlier decision is not published, for a source that another one has
-    replaced, and for an output that was not announced at this epoch; InvalidError for too many
+    replaced, and for an output that was not announced at this epoch. InvalidError for too many
     segments.
     """
     if max(len(decision.sources), len(decision.outputs)) > SEGMENTS_MAX:
-        raise InvalidError(f"a decision has at most {SEGMENTS_MAX} segments; take fewer")
+        raise InvalidError(
+            f"a decision has at most {SEGMENTS_MAX} segments; take fewer", code="K447"
+        )
     replaced: set[bytes] = set()
     for found in connection.execute(open_decisions(held)).mappings():
         if found["state"] == DecisionState.DECIDED.value:
             raise ConflictError(
-                f"an earlier decision is not published; repair first. id={found['id']}"
+                f"an earlier decision is not published; repair first. id={found['id']}", code="K426"
             )
         replaced |= {each.id.segment_id for each in segments_of(found["sources"], found["id"])}
     taken = [each for each in decision.sources if each.id.segment_id in replaced]
     if taken:
         raise ConflictError(
-            f"a source is replaced by another decision. segment={encode_id(taken[0].id.segment_id)}"
+            "a source is replaced by another decision. "
+            f"segment={encode_id(taken[0].id.segment_id)}",
+            code="K447",
         )
     for each in decision.outputs:
         changed = connection.execute(
@@ -296,14 +300,15 @@ def take_rows(connection: Connection, held: Attached, decision: Decision) -> Non
         if changed.rowcount != 1:
             raise ConflictError(
                 "an output was not announced at this epoch, or is decided already. "
-                f"segment={encode_id(each.id.segment_id)}"
+                f"segment={encode_id(each.id.segment_id)}",
+                code="K447",
             )
 
 
 def require_row_unheld(
     connection: Connection, row: RowMapping, end: int, clock: StoreClock
 ) -> None:
-    """Raise ConflictError when a hold of a locked row lies in front of where a round ends."""
+    """Raise ConflictError when a hold of a locked row lies below where a round ends."""
     holds = holds_of(connection, row).get(int(row["id"]), ())
     if holds:
         require_unheld(
@@ -358,7 +363,7 @@ _WAITING = (DecisionState.DECIDED, DecisionState.PUBLISHED, DecisionState.COLLEC
 class Decided:
     """Swaps that were decided since some time, and their segments, replaced and new.
 
-    ``taken_back`` are ids that were announced since then and of which nothing was decided.
+    ``taken_back`` are ids that were announced since then and that no decision has.
     """
 
     swaps: int

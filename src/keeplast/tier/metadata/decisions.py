@@ -3,12 +3,12 @@
 What a reader must not break:
 
 1. Whatever is changed for a partition locks its row first and compares epoch and holder with it, in
-   the same transaction; for an older epoch, or another holder, it is a FencedError and nothing is
+   the same transaction. For an older epoch, or another holder, it is a FencedError and nothing is
    changed. An epoch is never used twice.
 2. A segment id stands here before anything is written or announced under it, so that what a crash
-   leaves behind is known as ours. A decision stands here before anything of it is published.
+   leaves is known as ours. A decision stands here before anything of it is published.
 3. A decision goes on one way: decided, published, collecting, collected. When the answer of the
-   transaction that decides is lost, the decision is looked up by its id behind the lock.
+   transaction that decides is lost, the decision is looked up by its id under the lock.
 4. Nothing is removed but ids that were discarded, and decisions that were collected, long ago.
 
 Source: tiering.md section 8.2.
@@ -35,6 +35,7 @@ from keeplast.errors import (
     InvariantError,
     StoppedError,
     UnavailableError,
+    invariant,
 )
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import RemoteLogSegment
@@ -76,9 +77,12 @@ from keeplast.tier.state.attached import (
 from keeplast.tier.state.holder import Holder
 
 STORE_ID = "attach-id"
-"""The fact by which owner objects name this decision log."""
+"""The fact that owner objects use as the name of this decision log."""
 KEPT_MS = 7 * 24 * 60 * 60 * 1000
-"""How long a discarded id is remembered: who may still write under it was fenced long before."""
+"""How long a discarded id is remembered.
+
+A process that may still write under it was fenced long before.
+"""
 PRUNED_MAX = 100
 _A, _D, _S = schema.ATTACHED.c, schema.DECISIONS.c, schema.OWN_SEGMENTS.c
 
@@ -96,12 +100,12 @@ class DecisionLog:
 
     @property
     def holder(self) -> Holder:
-        """Return who changes what is changed through this object."""
+        """Return the process that makes the changes of this object."""
         return self._transactions.holder
 
     @property
     def clock(self) -> StoreClock:
-        """Return the clock by which graces pass."""
+        """Return the clock that decides when graces pass."""
         transactions = self._transactions
         return StoreClock(transactions.time, self._host_clock, transactions.reading)
 
@@ -112,7 +116,7 @@ class DecisionLog:
 
     @property
     def folds(self) -> FoldRows:
-        """Return what is kept of metadata topics beside the decisions: a cache."""
+        """Return what is kept of metadata topics next to the decisions: a cache."""
         return FoldRows(self._transactions)
 
     @property
@@ -139,7 +143,7 @@ class DecisionLog:
         return FilterKey.of_fact(made)
 
     def find_filter_key(self) -> FilterKey | None:
-        """Return the same key, None when nobody has asked yet; for who writes nothing."""
+        """Return the same key, None when it was never asked for; for callers that write nothing."""
         found = self.facts.find(KEY_FACT)
         return None if found is None else FilterKey.of_fact(found)
 
@@ -171,7 +175,9 @@ class DecisionLog:
             pass  # Somebody else was first.
         found = self.find(name)
         if found is None:
-            raise InvariantError(f"a partition that was attached is not there. partition={name}")
+            raise InvariantError(
+                f"a partition that was attached is not there. partition={name}", code="K901"
+            )
         return found
 
     def claim(self, known: Attached, *, epoch: int) -> Attached:
@@ -184,12 +190,13 @@ class DecisionLog:
             holder = None if known.holder is None else known.holder.id
             if (int(row["epoch"]), row["holder"]) != (known.epoch, holder):
                 raise ConflictError(
-                    f"another process took the partition over first. partition={known.name}"
+                    f"another process took the partition over first. partition={known.name}",
+                    code="K331",
                 )
-            if epoch <= int(row["epoch"]):
-                raise InvariantError(
-                    f"an epoch is used again. partition={known.name} epoch={epoch}"
-                )
+            invariant(
+                epoch > int(row["epoch"]),
+                f"an epoch is used again. partition={known.name} epoch={epoch}",
+            )
             now_ms = self._transactions.time.now_ms(connection)
             self._set(
                 connection, known, epoch=epoch, holder=self.holder.id, held_since_ms=now_ms,
@@ -205,7 +212,7 @@ class DecisionLog:
                 self._set(connection, held, held_since_ms=None)
 
     def set_paused(self, known: Attached, *, is_paused: bool) -> None:
-        """Stop or let go on every process that works on the partition, whoever holds it."""
+        """Stop or let go on every process that works on the partition, the holder too."""
         with self._transactions.writing() as connection:
             row = _lock(connection, known)
             since = row["paused_ms"] or self._transactions.time.now_ms(connection)
@@ -221,15 +228,16 @@ class DecisionLog:
                 if connection.execute(query.limit(1)).first() is not None:
                     raise ConflictError(
                         f"the partition has {what} that are not settled: repair and collect it "
-                        f"first. partition={held.name}"
+                        f"first. partition={held.name}",
+                        code="K434",
                     )
             now_ms = self._transactions.time.now_ms(connection)
             self._set(connection, held, detached_ms=now_ms, held_since_ms=None)
 
     def forget(self, known: Attached) -> None:
-        """End a partition of which nothing is left to do: its topic is gone, or it never was ours.
+        """End a partition that has nothing left to do: its topic is gone, or it never was ours.
 
-        What is written down of it stays; whoever still holds it may do nothing more.
+        What is written down of it stays; a process that still holds it may do nothing more.
         """
         with self._transactions.writing() as connection:
             _lock(connection, known)
@@ -251,7 +259,7 @@ class DecisionLog:
         """Write down how far the partition is clean, where all of it was so already; never back.
 
         ``anchor`` is raised in the same transaction. ConflictError when a hold that is in force by
-        now lies in front of that.
+        now lies below that.
         """
         with self._owned(held) as (connection, row):
             if cleaned_to > int(row["cleaned_to"]):
@@ -296,14 +304,14 @@ class DecisionLog:
                 .where(*mine, _S.announced.is_(None), _S.is_discarded == 0)
                 .values(announced=segment_text(segment))
             )
-            if changed.rowcount != 1:
-                raise InvariantError(
-                    "a segment id is announced that was not given out, or was announced before. "
-                    f"segment={encode_id(segment.id.segment_id)}"
-                )
+            invariant(
+                changed.rowcount == 1,
+                "a segment id is announced that was not given out, or was announced before. "
+                f"segment={encode_id(segment.id.segment_id)}",
+            )
 
     def own_segments(self, known: Attached, *, only_left: bool = False) -> tuple[OwnSegment, ...]:
-        """Return the ids that were given out, or those alone of which nothing was decided."""
+        """Return the ids that were given out, or those alone that no decision has."""
         query = leftovers(known)
         if not only_left:
             query = select(schema.OWN_SEGMENTS).where(_S.attached_id == known.row_id)
@@ -322,7 +330,8 @@ class DecisionLog:
                 )
                 if changed.rowcount != 1:
                     raise ConflictError(
-                        f"a segment is part of a decision. segment={encode_id(segment_id)}"
+                        f"a segment is part of a decision. segment={encode_id(segment_id)}",
+                        code="K447",
                     )
             before_ms = self._transactions.time.now_ms(connection) - KEPT_MS
             old = select(_S.segment_id).where(
@@ -342,14 +351,16 @@ class DecisionLog:
         self, held: Attached, decision: Decision, cleaned_for: int | None = None,
         anchor: Anchor | None = None,
     ) -> None:  # fmt: skip
-        """Write a decision down. From here on it will be published, by whoever comes.
+        """Write a decision down. From here on it will be published, by this process or a later one.
 
         ``cleaned_for`` is where its round ends, exclusive, whose records have decided what is left;
         None is the end of its sources. ``anchor`` is raised in the same transaction: there is no
         decision without it. FencedError and StoppedError (paused) leave nothing.
-        ConflictError when a source is one of another decision already, an output is not ours to
-        decide, an earlier decision is not published, a hold that is in force by now lies in front
-        of where the round ends, or the answer was lost and nothing was written.
+
+        ConflictError in each of these cases: a source is one of another decision already; an output
+        is not ours to decide; an earlier decision is not published. Also when a hold that is in
+        force by now lies below where the round ends, or the answer was lost and nothing was
+        written.
         """
         end = cleaned_for
         if end is None:
@@ -383,7 +394,8 @@ class DecisionLog:
                 raise unknown from None
             if there is None:
                 raise ConflictError(
-                    f"nothing was decided; what it belongs to is done again. id={decision.id}"
+                    f"nothing was decided; what it belongs to is done again. id={decision.id}",
+                    code="K426",
                 ) from unknown
 
     def decisions(self, known: Attached, *states: DecisionState) -> tuple[Decision, ...]:
@@ -449,13 +461,14 @@ class DecisionLog:
 
     @contextmanager
     def _owned(self, held: Attached) -> Iterator[tuple[Connection, RowMapping]]:
-        """One transaction of who holds the partition; FencedError for anybody else."""
+        """One transaction of the holder of the partition; FencedError for any other process."""
         with self._transactions.writing() as connection:
             row = _lock(connection, held)
             if not _is_held(row, held, self.holder):
                 raise FencedError(
                     "another process has taken the partition over; stop. "
-                    f"partition={held.name} epoch={held.epoch} current={row['epoch']}"
+                    f"partition={held.name} epoch={held.epoch} current={row['epoch']}",
+                    code="K332",
                 )
             yield connection, row
 
@@ -476,7 +489,8 @@ class DecisionLog:
             )  # fmt: skip
             if changed.rowcount != 1:
                 raise ConflictError(
-                    f"a decision is further, or not as far, as it was. id={decision.id}"
+                    f"a decision is further, or not as far, as it was. id={decision.id}",
+                    code="K447",
                 )
 
     def _set(self, connection: Connection, known: Attached, **values: Any) -> None:
@@ -485,14 +499,18 @@ class DecisionLog:
     def _reread(self, known: Attached) -> Attached:
         found = self.find(known.name)
         if found is None:
-            raise InvariantError(f"an attached partition is gone. partition={known.name}")
+            raise InvariantError(
+                f"an attached partition is gone. partition={known.name}", code="K901"
+            )
         return found
 
 
 def _lock(connection: Connection, known: Attached) -> RowMapping:
     row = lock_row(connection, known.row_id)
     if row is None:
-        raise InvalidError(f"the partition is not in the decision log. partition={known.name}")
+        raise InvalidError(
+            f"the partition is not in the decision log. partition={known.name}", code="K445"
+        )
     return row
 
 
@@ -508,5 +526,6 @@ def _is_held(row: RowMapping, held: Attached, holder: Holder) -> bool:
 def _check_running(row: RowMapping, held: Attached) -> None:
     if row["paused_ms"] is not None:
         raise StoppedError(
-            f"the partition is paused; go on with keeplast pause --resume. partition={held.name}"
+            f"the partition is paused; go on with keeplast pause --resume. partition={held.name}",
+            code="K421",
         )

@@ -1,30 +1,21 @@
-"""Single rows beside the partitions: facts of a store, kept folds and texts, leases, sums by day.
+"""Single rows next to the partitions: facts of a store, kept folds and texts, leases, sums by day.
 
-Each is changed under the lock of its own row; none decides what is live.
+Each is changed under the lock of its own row; none decides what is live. What a reader must not
+break, by kind:
 
-Facts of a whole store or decision log: made at the first question, the same for all who ask.
-
-What a reader must not break: a fact is never taken back. One is drawn once and stays, or it is only
-ever raised to a greater text, so that two who raise it at once need not wait for each other.
-
-Where kept folds of clusters' metadata topics lie: bytes by cluster and partition.
-
-The rule: **it is a cache**. What cannot be written is not written, and whoever reads it holds it
-against the cluster; to empty the table loses nothing.
-
-A text that is kept beside what a store is about, by its key: one row, changed under its lock.
-
-The rule: **whoever changes it sees what he replaces**. Two who change it wait for each other.
-
-The rows that keep leases of partitions' leaders: one fact a partition.
-
-What a reader must not break: a lease is written in the transaction that makes its leader one, and
-renewed only by the leader epoch and the holder that the partition's row has. A renewal raises no
-version: nothing that anybody decides by has changed.
-
-The rows that keep what rounds did by day: one fact a partition and day, for a month.
-
-Written in the commit that moves the first dirty offset, while that holds the partition's row.
+- *Facts* of a whole store or decision log are made at the first question, the same for all who ask.
+  A fact is never taken back. It is drawn once and stays, or it is only ever raised to a greater
+  text. So two who raise it at once need not wait for each other.
+- *Folds* of clusters' metadata topics are bytes by cluster and partition. They are **a cache**.
+  What cannot be written is not written, and a reader compares it with the cluster; to empty the
+  table loses nothing.
+- *Texts* that are kept next to what a store is about have a key each, and one row. **Who changes a
+  text sees what it replaces**: two who change it wait for each other.
+- *Leases* of partitions' leaders are one fact a partition. A lease is written in the transaction
+  that makes its leader one. Only the leader epoch and the holder that the partition's row has renew
+  it. A renewal raises no version: it changes nothing that decides anything.
+- *Sums* of what rounds did are one fact a partition and day, for a month. They are written in the
+  commit that moves the first dirty offset, while that holds the partition's row.
 """
 
 from __future__ import annotations
@@ -100,7 +91,9 @@ class Facts:
         except ConflictError:
             found = self.find(key)  # Somebody else was first.
             if found is None:
-                raise InvariantError(f"a fact that is there cannot be read. key={key}") from None
+                raise InvariantError(
+                    f"a fact that is there cannot be read. key={key}", code="K901"
+                ) from None
             return found
         return made
 
@@ -194,7 +187,7 @@ class KeptText:
             except ConflictError:
                 if tried == TRIES_MAX:
                     raise
-                # Somebody else wrote the first one meanwhile.
+                # Another process wrote the first one meanwhile.
 
 
 class Leases:

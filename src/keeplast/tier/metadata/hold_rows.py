@@ -1,10 +1,10 @@
 """Adds, lists and releases named holds of stored partitions, and of attached ones.
 
-What a reader must not break: a hold is added behind the lock of its partition's row, and behind the
-same lock whatever a round has written is decided, which asks for holds there and writes down how
+What a reader must not break: a hold is added under the lock of its partition's row. What a round
+has written is decided under the same lock: the decision asks for holds there and writes down how
 far the round went. So one of the two sees the other: a round that would pass a hold changes
-nothing, and a point that a round has passed is not held. Nobody is fenced by a hold, and who adds
-one owns nothing. A hold that is over goes when another is added.
+nothing, and a point that a round has passed is not held. A hold fences no process, and the process
+that adds one owns nothing. A hold that is over goes when another is added.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from keeplast.tier.state.attached import Attached, AttachedName, MetadataPoint
 from keeplast.tier.state.partition_state import PartitionState
 
 FACT = "holds"
-"""The fact whose row is locked by who adds holds: one at a time, so that a name is of one hold."""
+"""The fact whose row is locked to add holds: one at a time, so that a name is of one hold."""
 STORED = "place=store"
 _H, _A = schema.HOLDS.c, schema.ATTACHED.c
 
@@ -52,7 +52,7 @@ class StoredPoint:
 class AttachedPoint:
     """Where an attached partition, or one that may be attached later, is to be held.
 
-    ``known`` is its row as this was found, None without one: it is written down then, as not
+    ``known`` is its row as this was found, None without one. It is written down then as not
     attached, with the log start and how far the metadata topic was ``seen``.
     """
 
@@ -71,12 +71,12 @@ class HoldRows:
     """The holds of one database: those of its store, and those of each cluster."""
 
     def __init__(self, transactions: Transactions, clock: StoreClock) -> None:
-        """Take the ways to change the store, and the clock by which holds end."""
+        """Take the ways to change the store, and the clock that decides when holds end."""
         self._transactions = transactions
         self._clock = clock
 
     def now_ms(self) -> int:
-        """Return the time by which holds end."""
+        """Return the time that decides when holds end."""
         return self._clock.now_ms()
 
     # Of a store's partitions.
@@ -95,7 +95,7 @@ class HoldRows:
         taken, and for metadata that is older than its objects.
         """
         if self._transactions.listener is not None:
-            # A backup that lacks the hold is told by its mark.
+            # The mark shows that a backup lacks the hold.
             self._transactions.listener()
 
         def lock(connection: Connection) -> list[Locked]:
@@ -180,7 +180,8 @@ class HoldRows:
     def _lock_attached(self, connection: Connection, point: AttachedPoint) -> Locked:
         row = find_row(connection, point.name, locks=True)
         if row is None:
-            # Whoever attaches it meets this row, and its lock. It is not attached by being held.
+            # A process that attaches it meets this row, and its lock. It is not attached by being
+            # held.
             now_ms = self._transactions.time.now_ms(connection)
             insert_row(
                 connection, point.name, point.seen, cleaned_to=point.log_start, now_ms=now_ms,
@@ -229,7 +230,7 @@ class HoldRows:
 
 
 def _lock_all(connection: Connection) -> None:
-    """Let nobody else add or release holds; ConflictError when two are the first."""
+    """Let no other process add or release holds; ConflictError when two are the first."""
     query = select(schema.STORE.c.value).where(schema.STORE.c.key == FACT).with_for_update()
     if connection.execute(query).scalar() is None:
         connection.execute(insert(schema.STORE).values(key=FACT, value=""))
@@ -266,5 +267,6 @@ def _cluster(cluster_id: str) -> str:
 def _changed(partition: str) -> ConflictError:
     return ConflictError(
         "the log was cleaned, cut or taken over meanwhile; add the hold again. "
-        f"partition={partition}"
+        f"partition={partition}",
+        code="K329",
     )

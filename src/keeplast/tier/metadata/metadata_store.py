@@ -2,14 +2,13 @@
 
 What a reader must not break: a method is one transaction of :mod:`.transactions`, which says who
 may make it and what is known when its end is lost. It decides by the rows that the transaction has
-locked, never by what its caller read before. Whatever changes the routes is a commit, with an id of
-its caller's. Objects are written before a row names them, and go after one has said that they may.
-Source: tiering.md sections 9.1 to 9.3.
+locked, never by what its caller read before. Whatever changes the routes is a commit, with an id
+that its caller chose. Objects are written before a row names them, and go after one has said that
+they may. Source: tiering.md sections 9.1 to 9.3.
 
-Looks at every row of a partition by itself: what cannot be read, and what rows say of others.
-
-What a reader must not break: one row that cannot be read hides no other one. Nothing is changed,
-and all of it is one moment's.
+An inspection looks at every row of a partition by itself: what cannot be read, and what rows say of
+others. One row that cannot be read hides no other one. Nothing is changed, and all of it is one
+moment's.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ from keeplast.tier.state.segment import SegmentState
 
 @dataclass(frozen=True, slots=True)
 class RowProblem:
-    """What is wrong with a row: of which table, by what it is told from others there."""
+    """What is wrong with a row: its table, and what distinguishes it from others there."""
 
     table: str
     key: str
@@ -187,7 +186,7 @@ def _check_kept(
 
 
 def _check_lineage(state: PartitionState) -> Iterator[RowProblem]:
-    """Yield entries that go back: offsets of one leader lie behind those of an older one."""
+    """Yield entries that go back: offsets of one leader are above those of a newer one."""
     for entry in state.lineage:
         if entry.epoch < 0 or entry.start_offset < 0:
             yield RowProblem(
@@ -347,7 +346,7 @@ class MetadataStore(Commits):
         log_start: int,
         settings: Mapping[str, str],
     ) -> None:
-        """Add a partition that nobody owns yet; ConflictError when it is there.
+        """Add a partition that has no owner yet; ConflictError when it is there.
 
         InvalidError for a name that no broker takes.
         """
@@ -368,8 +367,8 @@ class MetadataStore(Commits):
     ) -> PartitionState:  # fmt: skip
         """Become the owner at ``epoch``: fence every older one and publish the claim, at once.
 
-        ``lineage`` is the new leader's. FencedError unless the epoch is newer than the owner's;
-        the same owner may come again with its own epoch, as after a restart, and fences the process
+        ``lineage`` is the new leader's. FencedError unless the epoch is newer than the owner's. The
+        same owner may come again with its own epoch, as after a restart, and fences the process
         that held the partition. ConflictError when that is not the one of ``instead_of`` any more,
         or, with ``is_unchanged``, when anything has changed since that was read. With ``lease_ms``
         the owner leads by a lease, which says up to where it has ``acknowledged``, from here on.
@@ -378,7 +377,9 @@ class MetadataStore(Commits):
             partition, epoch=epoch, owner=owner, instead_of=instead_of
         ) as (connection, row):
             if is_unchanged and instead_of is not None and instead_of.version != row["version"]:
-                raise ConflictError(f"the partition changed meanwhile. partition={partition}")
+                raise ConflictError(
+                    f"the partition changed meanwhile. partition={partition}", code="K329"
+                )
             if epoch > int(row["leader_epoch"]):
                 state = load_state(connection, row)
                 claim = partition_state.take_over(
@@ -399,7 +400,7 @@ class MetadataStore(Commits):
     def give_back(self) -> None:
         """Say of every partition that is held through this object that its holder has ended.
 
-        Nobody else may change them before he has taken them over.
+        Another process may change them only after it has taken them over.
         """
         with self._transactions.writing() as connection:
             connection.execute(

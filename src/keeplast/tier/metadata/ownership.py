@@ -1,7 +1,7 @@
 """Who may work on a partition: an owner's name, and of its processes the one that holds it.
 
-What a reader must not break: nobody takes a partition back by himself. A process takes it from one
-whose end is not known at most once, and only where it was asked to; two that took it from each
+What a reader must not break: no process takes a partition back by itself. It takes it from one
+whose end is not known at most once, and only where it was asked to. Two that took it from each
 other would never finish anything. Decision 0015.
 """
 
@@ -17,7 +17,7 @@ from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.state.partition_state import PartitionState
 
 CLAIMS_MAX = 5
-"""How often it is looked at anew when somebody else was faster."""
+"""How often the state is read again when another process was faster."""
 
 
 class Ownership:
@@ -43,9 +43,9 @@ class Ownership:
     ) -> PartitionState:
         """Hold the partition and return its state; ``known`` spares reading it.
 
-        RefusedError when another owner has it, or another process of this owner that may still
-        run, unless ``takes_over``; ``succeeds`` is for the latter, as who is started again does
-        not know how its predecessor ended. FencedError when it was taken from us, and is held.
+        RefusedError, unless ``takes_over``, when another owner has it, or another process of this
+        owner that may still run. ``succeeds`` is for the latter: a process that is started again
+        does not know how its predecessor ended. FencedError when it was taken from us, and is held.
         ``lineage`` are the leader epochs of a log that was compared with what is stored, by default
         what is stored. Where the newest of them is above the owner's epoch, it is claimed: what an
         owner has cleaned counts only up to where a newer epoch begins.
@@ -69,7 +69,7 @@ class Ownership:
     def join(self, partition: TopicPartition, *, takes_over: bool) -> PartitionState:
         """Return the state for one transaction, which may be done in the name of the holder.
 
-        Nobody is fenced by it when a process of this owner holds the partition.
+        It fences no process when a process of this owner holds the partition.
         """
         self.begin()
         state = self._store.load(partition)
@@ -89,12 +89,12 @@ class Ownership:
         try:
             self._store.give_back()
         except CompactionError:
-            # Who comes next finds that this process is over, or is told what to ask for.
+            # The next process finds that this one is over, or its error says what to ask for.
             return
         self._held.clear()
 
     def _claim(self, state: PartitionState, lineage: Sequence[LeaderEpoch]) -> PartitionState:
-        # Who keeps a log writes no records into it: a process that follows another one of its owner
+        # A holder writes no records into the log: a process that follows another one of its owner
         # goes on at that one's epoch.
         epoch = state.leader_epoch + (state.owner != self._owner)
         newest = lineage[-1].epoch if lineage else epoch
@@ -112,7 +112,8 @@ class Ownership:
         who = f"partition={state.partition} owner={state.owner} epoch={state.leader_epoch}"
         if state.owner != self._owner:
             raise RefusedError(
-                f"another host owns the partition; stop it, then take over (--take-over). {who}"
+                f"another host owns the partition; stop it, then take over (--take-over). {who}",
+                code="K331",
             )
         holder, me = state.holder, self._store.holder
         if holder is None or state.held_since_ms is None or me.knows_over(holder):
@@ -121,7 +122,8 @@ class Ownership:
         if state.partition in self._held and holder.id != me.id:
             raise FencedError(
                 "another process of the same owner has taken the partition; it is taken up again "
-                f"when that one has ended. Give processes that shall both run an owner each. {who}"
+                f"when that one has ended. Give processes that shall both run an owner each. {who}",
+                code="K331",
             )
         if succeeds and not me.is_comparable(holder):
             return
@@ -133,7 +135,7 @@ class Ownership:
             else "has the partition and has not given it back; if it is over, or shall be, "
             "take over (--take-over)"
         )
-        raise RefusedError(f"another process of the same owner {what}. {who}")
+        raise RefusedError(f"another process of the same owner {what}. {who}", code="K331")
 
 
 def _show(at_ms: int) -> str:

@@ -1,6 +1,6 @@
 """Reads and writes the rows of the metadata store; each call is part of its caller's transaction.
 
-What a row says as a value is :mod:`.row_values`'s.
+What a row says as a value is :mod:`.schema`'s.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ NO_PART = (0, -1)
 KEPT_MS = 7 * 24 * 60 * 60 * 1000
 """How long the outcome of a commit can be looked up, and the id of a deleted segment is refused.
 
-Whoever may still come with one of them was fenced long before: a transaction lives for minutes."""
+A process that may still come with one of them was fenced long before: a transaction lives for
+minutes.
+"""
 PRUNED_MAX = 10
 """Of old rows a change takes so many away and adds one: what is kept is bounded, and no change has
 to wait for the others' past."""
@@ -146,7 +148,8 @@ def find_partition(
     row = connection.execute(query, named).mappings().first()
     if row is None:
         raise InvalidError(
-            f"the partition is not in the store; import or create it. partition={partition}"
+            f"the partition is not in the store; import or create it. partition={partition}",
+            code="K115",
         )
     return row
 
@@ -180,7 +183,7 @@ def load_state(
     """Return all that is known of the partition whose row this is.
 
     With ``part``, two offsets, only the routes that begin between them, both inclusive, and the
-    last one: what a commit has to see costs what it changes, not what the partition holds.
+    last one. What a commit has to see costs what it changes, not what the partition holds.
     BrokenRowError for a row that cannot be read; with ``broken`` it is put there and left out, but
     for what a partition cannot be without.
     """
@@ -262,7 +265,8 @@ def check_unchanged(state: PartitionState, known: PartitionState) -> PartitionSt
     """Return ``state``; ConflictError when it is not the version that was decided by."""
     if state.version != known.version:
         raise ConflictError(
-            f"the partition changed meanwhile; do it again. partition={known.partition}"
+            f"the partition changed meanwhile; do it again. partition={known.partition}",
+            code="K329",
         )
     return state
 
@@ -275,7 +279,9 @@ def raise_version(connection: Connection, row: RowMapping, **values: Any) -> Non
         .values(version=int(row["version"]) + 1, **values)
     )
     if changed.rowcount != 1:
-        raise ConflictError(f"the partition changed meanwhile. partition={row['topic']}")
+        raise ConflictError(
+            f"the partition changed meanwhile. partition={row['topic']}", code="K329"
+        )
 
 
 def raise_cleaned_for(connection: Connection, number: int, end: int) -> None:
@@ -356,7 +362,7 @@ def lower_vectors(connection: Connection, number: int, made: Publication) -> Non
 
 
 def renew_publications(connection: Connection, number: int, made: Publication) -> None:
-    """Forget how far anybody said the log was clean, but for ``made``."""
+    """Forget how far the log was said to be clean, but for ``made``."""
     connection.execute(
         delete(schema.PUBLICATIONS).where(schema.PUBLICATIONS.c.partition_id == number)
     )
@@ -466,7 +472,7 @@ def mend_size(connection: Connection, state: PartitionState) -> PartitionState:
 def _check_neighbours(
     connection: Connection, number: int, changed: Sequence[Route], made: int
 ) -> None:
-    """InvariantError when what was changed left a hole or an overlap, in itself or beside it."""
+    """InvariantError when what was changed left a hole or an overlap, in itself or next to it."""
     if not changed:
         return
     named = {"number": number, "first": min(route.base_offset for route in changed)}
@@ -504,7 +510,7 @@ def retire_segments(
 
 
 def prune_commits(connection: Connection, number: int, *, now_ms: int) -> None:
-    """Forget a few commits of a partition that nobody asks for any more."""
+    """Forget a few commits of a partition that are not asked for any more."""
     connection.execute(_PRUNE_COMMITS, {"number": number, "before_ms": now_ms - KEPT_MS})
 
 

@@ -1,9 +1,7 @@
-"""The tables of the metadata store (SQLAlchemy Core); every change of them is a new migration.
+"""The tables of the metadata store (SQLAlchemy Core), and their rows as values.
 
-Lists and maps are JSON text with sorted keys. Offsets and times are 64-bit. Source: tiering.md
-section 9.1.
-
-What a row of the metadata store says as a value, and a value as the columns of its row.
+Every change of a table is a new migration. Lists and maps are JSON text with sorted keys. Offsets
+and times are 64-bit. Source: tiering.md section 9.1.
 
 What a reader must not break: nothing that stands in a row is believed. Ids and names become parts
 of keys and paths, and SQLite keeps text in a column of numbers; JSON may have been edited by hand.
@@ -61,7 +59,7 @@ STORE = Table(
 """Facts of the whole store: the key with which its filters hash, where its objects are."""
 
 MARK = "mark"
-"""The fact that is the newest mark of a store: its number, and its content behind a space."""
+"""The fact that is the newest mark of a store: its number, and its content after a space."""
 
 PARTITIONS = Table(
     "partitions",
@@ -88,8 +86,8 @@ PARTITIONS = Table(
 
 ``holder`` is the one process of the owner that may change anything, or was until it gave the
 partition back: ``held_since_ms`` is then empty. ``forgotten_ms`` says when it was given up; its row
-goes when its objects have. ``cleaned_for`` is the greatest end of a round by which anything that is
-read was cleaned, whether or not the round was finished: no state in front of it can be told.
+goes when its objects have. ``cleaned_for`` is the greatest end of a round that cleaned anything
+that is read, whether or not the round was finished: no state below it can be shown.
 """
 
 LINEAGE = Table(
@@ -311,14 +309,14 @@ class BrokenRowError(CorruptError):
     """A row that cannot be read: it was changed by something else than keeplast."""
 
     def __init__(self, table: str, partition: TopicPartition, key: str, why: str) -> None:
-        """Name the row by its table, its partition and what tells it from others there."""
+        """Name the row by its table, its partition and what distinguishes it from others there."""
         self.table = table
         self.key = key
         self.why = why
         super().__init__(
             "a row of the metadata store cannot be read; put it back from a backup, or give the "
-            f"partition up (keeplast detach) and import it anew. table={table} "
-            f"partition={partition} key={key} problem={why}"
+            "partition up (keeplast detach) and take it in again: keeplast copy --new. "
+            f"table={table} partition={partition} key={key} problem={why}"
         )
 
 
@@ -491,7 +489,7 @@ def hold_of(partition: TopicPartition, row: RowMapping) -> Hold:
         raise ValueError(f"offset and times are at least 0: {limit} {since_ms} {until_ms}")
     point = limit if row["point"] is None else whole(row["point"], "point")
     if point < limit:
-        raise ValueError(f"the point lies at the offset or behind it: {point} {limit}")
+        raise ValueError(f"the point lies at the offset or after it: {point} {limit}")
     return Hold(row["name"], partition, point, since_ms, until_ms, limit)
 
 
@@ -508,7 +506,7 @@ def visits_of(text: str, latest_ms: int) -> Visits:
 
 
 def partition_of(topic: str, number: int) -> TopicPartition:
-    """Return the partition of a row; CorruptError for one that nobody but a stranger has written.
+    """Return the partition of a row; CorruptError for one that only a stranger can have written.
 
     Names become parts of paths and keys: those that no broker takes could lead anywhere.
     """
@@ -517,7 +515,8 @@ def partition_of(topic: str, number: int) -> TopicPartition:
     except InvalidError as error:
         raise CorruptError(
             "the metadata store names a partition that no broker has; it was changed by something "
-            f"else than keeplast: {error}"
+            f"else than keeplast: {error}",
+            code="K328",
         ) from error
 
 
@@ -525,7 +524,8 @@ def id_of(text: str, what: str) -> str:
     """Return an id, which becomes a part of keys; CorruptError for what is none."""
     if _ID.match(text) is None:
         raise CorruptError(
-            f"an id in the metadata store is not made of hex digits. {what}={text[:ID_CHARS]!r}"
+            f"an id in the metadata store is not made of hex digits. {what}={text[:ID_CHARS]!r}",
+            code="K328",
         )
     return text
 
@@ -533,7 +533,9 @@ def id_of(text: str, what: str) -> str:
 def suffix_of(text: str) -> str:
     """Return the suffix of an object, which becomes a part of keys; CorruptError for another."""
     if _SUFFIX.match(text) is None:
-        raise CorruptError(f"no file of a segment has this name. suffix={text[:ID_CHARS]!r}")
+        raise CorruptError(
+            f"no file of a segment has this name. suffix={text[:ID_CHARS]!r}", code="K328"
+        )
     return text
 
 

@@ -1,11 +1,9 @@
 """The partitions of a store as one data directory that is only read.
 
-Rows are read once, and nothing is held: rounds go on meanwhile. What they replace stays for its
-grace, so that what was looked at can be read to its end.
+Rows are read once, and nothing is held: rounds go on meanwhile. Segments that they replace stay for
+their grace, so that what was looked at can be read to its end.
 
-What it means that an object is not there, for whoever read a state and then went to read it.
-
-What is live never goes, and what was replaced goes after its grace. So whoever finds nothing has
+A live object never goes, and a replaced one goes after its grace. So a process that finds none has
 worked on an old state: a newer leader owns the partition, or the segment was replaced and its grace
 is over. Only when the metadata store still names the segment has the object store lost something
 (I-14). Readers load the state again and go on; rounds end.
@@ -37,7 +35,8 @@ def require_store(url: str) -> None:
     if is_missing(url):
         raise InvalidError(
             "there is no such store; correct its address, or make it: keeplast copy DATA_DIR STORE "
-            f"--new --objects URL. store={shown_url(url)}"
+            f"--new --objects URL. store={shown_url(url)}",
+            code="K320",
         )
 
 
@@ -54,7 +53,9 @@ def open_stored_logs(
         place = metadata.find_fact(OBJECTS)
         if place is None:
             raise InvalidError(
-                f"the store has no objects yet, so there is nothing to read. store={shown_url(url)}"
+                "the store has no objects yet, so there is nothing to read. "
+                f"store={shown_url(url)}",
+                code="K344",
             )
         check_directory(place)
         return stored_logs(metadata, open_objects(place, dict(options)), wants)
@@ -104,14 +105,17 @@ def explained(
         if epoch is not None and state.leader_epoch != epoch:
             raise FencedError(
                 "a newer leader owns the partition and has removed what was read here; stop. "
-                f"partition={partition} epoch={epoch} current={state.leader_epoch}"
+                f"partition={partition} epoch={epoch} current={state.leader_epoch}",
+                code="K332",
             ) from error
         if segment_id in state.segments:
             raise CorruptError(
                 "an object of a live segment is gone from the object store",
                 path=str(error.filename),
+                code="K339",
             ) from error
         raise ConflictError(
             "a segment was replaced and removed while it was read; do it again, and choose a "
-            f"longer grace if it happens often. partition={partition} segment={segment_id}"
+            f"longer grace if it happens often. partition={partition} segment={segment_id}",
+            code="K340",
         ) from error

@@ -2,16 +2,16 @@
 
 What a reader must not break:
 
-1. A change of a partition locks its row first and compares with it, in the same transaction, the
+1. A change of a partition locks its row first. In the same transaction it compares the row with the
    leader epoch of its author and the process that holds the partition. For an older epoch, or
    another holder, it is a :class:`FencedError` and changes nothing (I-19). A claim, which makes the
    newest epoch, is the one change that compares with its predecessor instead.
-2. It raises the partition's version, so that whoever read before it can tell.
+2. It raises the partition's version, so that an earlier reader can see the change.
 3. A commit has an id that its author chose, kept by the transaction itself. When the answer is lost
-   at the end, the outcome is looked up by that id behind the partition's lock, and never guessed.
-   A change without an id is CommitUnknownError then: it is one that may be done twice.
+   at the end, the outcome is looked up by that id under the partition's lock, and never guessed. A
+   change without an id is CommitUnknownError then: it is one that may be done twice.
 
-What a change writes is said in :mod:`.metadata`. Source: tiering.md sections 9.1 to 9.3.
+What a change writes is said in :mod:`.metadata_store`. Source: tiering.md sections 9.1 to 9.3.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Transactions:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """One transaction that changes nothing, waits for nobody and sees one moment."""
+        """One transaction that changes nothing, waits for no other one and sees one moment."""
         try:
             with self._engine.connect() as connection:
                 yield connection.execution_options(**READING[self._engine.dialect.name])
@@ -91,10 +91,13 @@ class Transactions:
                 except DBAPIError as error:
                     raise CommitUnknownError(
                         "the metadata store did not say whether it committed. "
-                        f"error={_words_of(error)}"
+                        f"error={_words_of(error)}",
+                        code="K330",
                     ) from error
         except IntegrityError as error:
-            raise ConflictError(f"it is there already. error={_words_of(error)}") from error
+            raise ConflictError(
+                f"it is there already. error={_words_of(error)}", code="K329"
+            ) from error
         except SQLAlchemyError as error:
             raise _unavailable(error) from error
 
@@ -115,7 +118,8 @@ class Transactions:
                 raise _explain_fence(partition, epoch, current)
             if instead_of is not None and instead_of.fence != (current, row["holder"]):
                 raise ConflictError(
-                    f"another process took the partition over first. partition={partition}"
+                    f"another process took the partition over first. partition={partition}",
+                    code="K331",
                 )
             raise_version(
                 connection, row, leader_epoch=epoch, owner=owner, holder=self.holder.id,
@@ -128,9 +132,10 @@ class Transactions:
     def owned(
         self, partition: TopicPartition, epoch: int, holder: Holder | None = None
     ) -> Iterator[tuple[Connection, RowMapping]]:
-        """One transaction of the owner, which raises the version; FencedError for anybody else.
+        """One transaction of the owner, which raises the version; FencedError for any other
+        process.
 
-        ``holder`` is who must hold the partition, instead of this process.
+        ``holder`` is the process that must hold the partition, instead of this process.
         """
         with self.writing() as connection:
             row = find_partition(connection, partition, locks=True)
@@ -174,7 +179,8 @@ class Transactions:
                 raise unknown from None
             if not happened:
                 raise ConflictError(
-                    f"the commit did not happen; what it belongs to is done again. id={commit_id}"
+                    f"the commit did not happen; what it belongs to is done again. id={commit_id}",
+                    code="K329",
                 ) from unknown
 
     @contextmanager
@@ -202,24 +208,26 @@ def _check_fence(partition: TopicPartition, row: RowMapping, epoch: int, holder:
     if row["holder"] != holder.id:
         raise FencedError(
             "another process of the same owner has taken the partition over; stop. "
-            f"partition={partition} owner={row['owner']} epoch={epoch} {holder_of(row)}"
+            f"partition={partition} owner={row['owner']} epoch={epoch} {holder_of(row)}",
+            code="K331",
         )
 
 
 def _explain_fence(partition: TopicPartition, epoch: int, current: int) -> FencedError:
     return FencedError(
         "a newer leader owns the partition; stop. "
-        f"partition={partition} epoch={epoch} current={current}"
+        f"partition={partition} epoch={epoch} current={current}",
+        code="K332",
     )
 
 
 def _unavailable(error: Exception) -> UnavailableError:
     return UnavailableError(
-        f"the metadata store cannot be reached or is busy. error={_words_of(error)}"
+        f"the metadata store cannot be reached or is busy. error={_words_of(error)}", code="K323"
     )
 
 
 def _words_of(error: Exception) -> str:
-    """Return the driver's own words, in a line: the library adds an address that helps nobody."""
+    """Return the driver's own words, in a line: the library adds an address that does not help."""
     words = " ".join(str(getattr(error, "orig", None) or error).split())
     return without_secrets(words)

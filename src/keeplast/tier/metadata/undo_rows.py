@@ -4,12 +4,12 @@ What a reader must not break:
 
 1. What a round keeps is written in the commit that replaces it. A segment that a row names is not
    collected; it goes by its grace as soon as none does.
-2. Rounds are kept without a gap. A round that keeps nothing, and whatever ends a log's history
-   (a cut, a copy in place of it, a host that leads), takes all rows with it; where one row goes
-   because of its time or the log start, those before it go too. So what the newest row has left is
-   what is read, but for what was copied behind it.
-3. It is put back in one transaction, by the very version that was looked at, and behind the lock of
-   the erasure requests: of a request and an undo one sees the other.
+2. Rounds are kept without a gap. A round that keeps nothing takes all rows with it. So does
+   whatever ends a log's history (a cut, a copy in place of it, a host that leads). Where one row
+   goes because of its time or the log start, those before it go too. So what the newest row has
+   left is what is read, but for what was copied after it.
+3. It is put back in one transaction, by the very version that was looked at, and under the lock of
+   the erasure requests. Of a request and an undo one sees the other.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def raise_kept(connection: Connection, row_id: int, end: int) -> None:
 
 
 def _begin(connection: Connection, state: PartitionState, keeping: Keeping, now_ms: int) -> int:
-    """Return the number of the round, whose time begins anew; its first commit makes its row."""
+    """Return the number of the round, whose time begins again; its first commit makes its row."""
     of_partition = _R.partition_id == state.row_id
     rows = connection.execute(
         select(_R.number, _R.chunks).where(of_partition).order_by(_R.number.desc())
@@ -152,7 +152,8 @@ def _begin(connection: Connection, state: PartitionState, keeping: Keeping, now_
         return number
     if any(each[0] == keeping.round for each in names):
         raise ConflictError(
-            f"another round of the partition has begun meanwhile. partition={state.partition}"
+            f"another round of the partition has begun meanwhile. partition={state.partition}",
+            code="K329",
         )
     if len(rows) >= ROUNDS_MAX:
         drop_kept(connection, state.row_id, up_to=int(rows[ROUNDS_MAX - 1].number))
@@ -190,7 +191,7 @@ def drop_kept(connection: Connection, row_id: int, *, up_to: int | None = None) 
 
 
 def drop_below(connection: Connection, partition: TopicPartition, row_id: int, start: int) -> None:
-    """Let go what lies below a new log start, and rounds of which a part lies there, as a whole."""
+    """Let go what lies below a new log start, and each round as a whole that has a part there."""
     rows = connection.execute(
         select(_S.number, _S.base_offset, _S.sources, _S.outputs).where(
             _S.partition_id == row_id, _S.base_offset < start
@@ -342,7 +343,8 @@ class UndoRows:
             if not kept or kept[0].number != number or find_bar(state, kept[0]) is not None:
                 raise RefusedError(
                     "the round cannot be undone any more: its time is over. "
-                    f"partition={known.partition}"
+                    f"partition={known.partition}",
+                    code="K605",
                 )
             if anchor is not None:
                 raise_fact(connection, *anchor)
@@ -366,7 +368,7 @@ class UndoRows:
         change_routes(connection, row, state, routes_back(state, kept), back)
         gone = [each for each in kept.output_ids if each in state.segments]
         retire_segments(connection, gone, commit_id, now_ms=now_ms, grace_ms=grace_ms)
-        # As of a log that was replaced: who cleans what was there is told by the number.
+        # As of a log that was replaced: the number shows who cleans what was there.
         first_dirty = max(kept.first_dirty[0], state.log_start)
         claim = partition_state.renewed(
             state.publications, epoch=state.leader_epoch, cleaned_to=first_dirty

@@ -1,7 +1,7 @@
 """The filter of a remote segment as an object: which keys are in it, and what time can change.
 
-It lies beside the segment and is bound to it by id, size and checksum, and to the store by a mark
-of the key it hashes with: a filter that does not match is no filter, and the segment is read. It
+It lies next to the segment. It is bound to it by id, size and checksum, and to the store by a mark
+of the key it hashes with. A filter that does not match is no filter, and the segment is read. It
 can only save work; nothing is lost with it, so that it is the one object that may be written again.
 
 ::
@@ -52,7 +52,7 @@ class FilterKey:
 
     @property
     def mark(self) -> bytes:
-        """Return what tells this key from another one, and nothing else of it."""
+        """Return what distinguishes this key from another one, and nothing else of it."""
         key = struct.pack("<QQ", self.k0, self.k1)
         return hashlib.blake2b(b"keeplast filter", key=key, digest_size=8).digest()
 
@@ -63,13 +63,17 @@ class FilterKey:
             return cls(*struct.unpack("<QQ", bytes.fromhex(text)))
         except (ValueError, struct.error) as error:
             raise InvalidError(
-                f"the store's filter key is not {KEY_BYTES} bytes in hexadecimal. fact={KEY_FACT}"
+                f"the store's filter key is not {KEY_BYTES} bytes in hexadecimal. fact={KEY_FACT}",
+                code="K311",
             ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentBytes:
-    """The very bytes that a filter speaks for; without a ``crc32c`` the id, used once, tells."""
+    """The very bytes that a filter speaks for.
+
+    Without a ``crc32c`` the id, used once, identifies them.
+    """
 
     segment_id: str
     size_bytes: int
@@ -141,7 +145,9 @@ def decode_head(data: bytes, path: str) -> FilterHead:
     """Return the head of a filter from its first bytes; CorruptError when it is none of ours."""
 
     def corrupt(problem: str, expected: object, found: object) -> CorruptError:
-        return CorruptError(problem, path=path, position=0, expected=expected, found=found)
+        return CorruptError(
+            problem, path=path, position=0, expected=expected, found=found, code="K311"
+        )
 
     if len(data) < _FIXED.size or data[: len(MAGIC)] != MAGIC:
         raise corrupt("not a filter", MAGIC, data[: len(MAGIC)])
@@ -186,5 +192,5 @@ def check_words(head: FilterHead, size_bytes: int, crc: int, path: str) -> None:
         raise CorruptError(
             "the filter is damaged", path=path, position=head.words_at,
             expected=f"{head.bits // 8} bytes with crc {head.words_crc}",
-            found=f"{size_bytes} bytes with crc {crc}",
+            found=f"{size_bytes} bytes with crc {crc}", code="K311",
         )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from keeplast.errors import CorruptError, InvariantError, UnavailableError
+from keeplast.errors import CorruptError, InvariantError, UnavailableError, invariant
 from keeplast.log.files import Buffer, ReadHandle, WriteHandle
 from keeplast.tier.objects.object_store import ObjectStore, fill
 
@@ -44,7 +44,7 @@ class ObjectReadHandle:
         if len(data) != end - position:
             raise CorruptError(
                 "object is shorter than it was when it was opened", path=self.key,
-                position=position, expected=end - position, found=len(data),
+                position=position, expected=end - position, found=len(data), code="K309",
             )  # fmt: skip
         buffer[: len(data)] = data
         return len(data)
@@ -77,7 +77,7 @@ class BytesReadHandle:
 class ObjectWriteHandle:
     """An object while it is written; nothing of it is there before ``fsync``.
 
-    ``completed`` is told its size when it has appeared. One that is closed before is given up.
+    ``completed`` gets its size when it has appeared. One that is closed before is given up.
     """
 
     def __init__(self, objects: ObjectStore, key: str, completed: Callable[[int], None]) -> None:
@@ -90,8 +90,7 @@ class ObjectWriteHandle:
 
     def write(self, data: Buffer) -> None:
         """Append all of ``data``."""
-        if not self._is_open:
-            raise InvariantError(f"the object is complete. key={self._key}")
+        invariant(self._is_open, f"the object is complete. key={self._key}")
         self._writer.write(data)
         self._size_bytes += len(memoryview(data).cast("B"))
 
@@ -108,7 +107,8 @@ class ObjectWriteHandle:
             if found != self._size_bytes:
                 raise UnavailableError(
                     "the object store has not kept what was sent; it is written again. "
-                    f"key={self._key} expected_bytes={self._size_bytes} found_bytes={found}"
+                    f"key={self._key} expected_bytes={self._size_bytes} found_bytes={found}",
+                    code="K305",
                 )
             self._completed(self._size_bytes)
 
@@ -128,45 +128,16 @@ def copy_part(
         part = buffer[: min(length, COPY_BYTES)]
         count = source.pread_into(part, position)
         if count != len(part):
-            raise UnavailableError(f"what is copied ended early. key={key} position={position}")
+            raise UnavailableError(
+                f"what is copied ended early. key={key} position={position}", code="K305"
+            )
         target.write(part)
         position += count
         length -= count
 
 
-def write_at_once(handle: WriteHandle, data: Buffer) -> None:
-    """Write a small object and close it."""
-    try:
-        handle.write(data)
-        handle.fsync()
-    finally:
-        handle.close()
-
-
-class WriteOnceFiles:
-    """The methods of a :class:`~keeplast.log.files.FileSystem` that need nothing done, or may not
-    be asked for."""
-
-    def append_durable(self, path: Path, data: Buffer) -> None:
-        """InvariantError: objects are not appended to."""
-        raise InvariantError(f"objects are not appended to. path={path}")
-
-    def rename(self, source: Path, target: Path) -> None:
-        """InvariantError: objects keep their key."""
-        raise InvariantError(f"objects are not renamed. source={source} target={target}")
-
-    def link(self, source: Path, target: Path) -> None:
-        """InvariantError: an object has one key."""
-        raise InvariantError(f"objects have one name. source={source} target={target}")
-
-    def fsync(self, path: Path) -> None:
-        """Do nothing: what was closed is durable."""
-
-    def fsync_directory(self, path: Path) -> None:
-        """Do nothing: what was closed is durable."""
-
-    def set_mtime(self, path: Path, mtime_ns: int) -> None:
-        """Do nothing: the metadata keeps the times."""
+class ObjectFacts:
+    """What a :class:`~keeplast.log.files.FileSystem` of objects has no work with."""
 
     def copy_owner_and_mode(self, source: Path, target: Path) -> None:
         """Do nothing: objects have neither."""
@@ -177,3 +148,45 @@ class WriteOnceFiles:
     def free_bytes(self, path: Path) -> int:
         """Return a size that no round needs: a bucket does not fill up."""
         return FREE_BYTES
+
+
+class WriteOnceFiles(ObjectFacts):
+    """The methods of a :class:`~keeplast.log.files.FileSystem` that need nothing done, or may not
+    be asked for."""
+
+    def append_durable(self, path: Path, data: Buffer) -> None:
+        """InvariantError: objects are not appended to."""
+        raise InvariantError(f"objects are not appended to. path={path}", code="K901")
+
+    def rename(self, source: Path, target: Path) -> None:
+        """InvariantError: objects keep their key."""
+        raise InvariantError(
+            f"objects are not renamed. source={source} target={target}", code="K901"
+        )
+
+    def link(self, source: Path, target: Path) -> None:
+        """InvariantError: an object has one key."""
+        raise InvariantError(f"objects have one name. source={source} target={target}", code="K901")
+
+    def fsync(self, path: Path) -> None:
+        """Do nothing: what was closed is durable."""
+
+    def fsync_directory(self, path: Path) -> None:
+        """Do nothing: what was closed is durable."""
+
+    def set_mtime(self, path: Path, mtime_ns: int) -> None:
+        """Do nothing: the metadata keeps the times."""
+
+
+class PartitionObjects(WriteOnceFiles):
+    """The files of the one partition at ``path``."""
+
+    path: Path
+
+    def is_directory(self, path: Path) -> bool:
+        """Say whether it is the partition or its parent."""
+        return path in (self.path, self.path.parent)
+
+    def directories_in(self, path: Path) -> frozenset[str]:
+        """Return none: a partition has files only."""
+        return frozenset()

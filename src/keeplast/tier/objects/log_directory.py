@@ -1,10 +1,10 @@
 """Partitions of object storage as one data directory, for readers: logs, checkpoints, topic ids.
 
-To whoever reads a log, or its state as of a point, the remote log is what a broker's directory is,
-so that one implementation of each rule does for both. What the directory shows is what was known
-when the recipe was made: it never changes, and is read while rounds go on. The rule: **an object
-that is listed and gone is an error, never a log that is shorter**; rounds replace objects, and what
-was replaced is collected after a grace.
+To a reader of a log, or of its state as of a point, the remote log is what a broker's directory is.
+So one implementation of each rule does for both. What the directory shows is what was known when
+the recipe was made: it never changes, and is read while rounds go on. The rule: **an object that is
+listed and gone is an error, never a log that is shorter**. Rounds replace objects, and replaced
+objects are collected after a grace.
 
 Nothing can be written here.
 """
@@ -36,9 +36,9 @@ from keeplast.tier.objects.handles import BytesReadHandle, WriteOnceFiles
 class ShownLog:
     """A partition as the directory has it: its segments by ``files``, below ``root/partition``.
 
-    ``told_from`` is the offset as of which, and of every later one, its state can be told: what a
-    cleaner's checkpoint says of a directory. ``settings`` are those that are kept with it.
-    ``behind`` says what of the log is elsewhere, behind what is shown; empty for nothing.
+    ``told_from`` is the first offset that its state can be shown as of, like every later one: what
+    a cleaner's checkpoint says of a directory. ``settings`` are those that are kept with it.
+    ``behind`` says what of the log is elsewhere, above what is shown; empty for nothing.
     """
 
     partition: TopicPartition
@@ -51,7 +51,7 @@ class ShownLog:
     behind: str = ""
 
     def small_files(self) -> dict[str, bytes]:
-        """Return what lies beside the segments, by name."""
+        """Return what lies next to the segments, by name."""
         found = {LEADER_EPOCH_CHECKPOINT: leader_epoch.encode(self.lineage)}
         if self.topic_id != NO_ID:
             metadata = partition_metadata.PartitionMetadata(self.topic_id)
@@ -61,7 +61,7 @@ class ShownLog:
 
 @dataclass(frozen=True, slots=True)
 class EmptyLogRecipe:
-    """How a worker opens a log of which nothing is there: the active segment at ``log_start``."""
+    """How a worker opens a log that has no records: the active segment at ``log_start``."""
 
     path: Path
     log_start: int
@@ -79,8 +79,8 @@ class EmptyLogRecipe:
 class LogDirectoryRecipe:
     """How a worker opens :class:`LogDirectory`.
 
-    ``others`` are partitions that are there, and of which nothing was asked. ``source`` says in a
-    word what the directory stands for.
+    ``others`` are partitions that are there, and were not asked for. ``source`` says in a word what
+    the directory stands for.
     """
 
     root: Path
@@ -106,7 +106,23 @@ class LogDirectoryRecipe:
         return replace(self, logs=kept, others=())
 
 
-class LogDirectory(WriteOnceFiles):
+class ReadOnlyFiles(WriteOnceFiles):
+    """The methods that would change what is only read; each is an InvariantError."""
+
+    def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
+        """InvariantError: this is for reading."""
+        raise InvariantError(f"a store is only read here. path={path}", code="K901")
+
+    def unlink(self, path: Path) -> None:
+        """InvariantError: this is for reading."""
+        self.open_write(path)
+
+    def write_durable(self, path: Path, data: Buffer) -> None:
+        """InvariantError: this is for reading."""
+        self.open_write(path)
+
+
+class LogDirectory(ReadOnlyFiles):
     """The :class:`~keeplast.log.files.FileSystem` of the logs of a recipe. Threads may share it."""
 
     def __init__(self, recipe: LogDirectoryRecipe) -> None:
@@ -141,7 +157,8 @@ class LogDirectory(WriteOnceFiles):
             return ConflictError(
                 "an object of a segment is missing: it was replaced and removed while it was read. "
                 f"Read again, with a longer grace; if it stays so, keeplast verify. "
-                f"path={path} object={error.filename}"
+                f"path={path} object={error.filename}",
+                code="K340",
             )
         return error
 
@@ -156,10 +173,6 @@ class LogDirectory(WriteOnceFiles):
             return _Handle(self._at(path).open_read(path), path, self)
         except FileNotFoundError as error:
             raise self._explained(path, error) from error
-
-    def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
-        """InvariantError: this is for reading."""
-        raise InvariantError(f"what a store shows is only read. path={path}")
 
     def listdir(self, path: Path) -> list[str]:
         """Return the partitions and checkpoints, or the files of a partition."""
@@ -199,7 +212,8 @@ class LogDirectory(WriteOnceFiles):
             if len(small) > limit:
                 raise InvalidError(
                     f"file is larger than the limit. path={path} size_bytes={len(small)} "
-                    f"limit={limit}"
+                    f"limit={limit}",
+                    code="K158",
                 )
             return small
         try:
@@ -207,16 +221,8 @@ class LogDirectory(WriteOnceFiles):
         except FileNotFoundError as error:
             raise self._explained(path, error) from error
 
-    def unlink(self, path: Path) -> None:
-        """InvariantError: this is for reading."""
-        raise InvariantError(f"what a store shows is only read. path={path}")
 
-    def write_durable(self, path: Path, data: Buffer) -> None:
-        """InvariantError: this is for reading."""
-        raise InvariantError(f"what a store shows is only read. path={path}")
-
-
-class EmptyLogFiles(WriteOnceFiles):
+class EmptyLogFiles(ReadOnlyFiles):
     """The :class:`~keeplast.log.files.FileSystem` of one empty segment, ``log``."""
 
     def __init__(self, log: Path) -> None:
@@ -230,10 +236,6 @@ class EmptyLogFiles(WriteOnceFiles):
         """Open the segment."""
         self._require(path)
         return BytesReadHandle(b"")
-
-    def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
-        """InvariantError: this is for reading."""
-        raise InvariantError(f"what a store shows is only read. path={path}")
 
     def listdir(self, path: Path) -> list[str]:
         """Return the one file."""
@@ -260,14 +262,6 @@ class EmptyLogFiles(WriteOnceFiles):
         """Return nothing."""
         self._require(path)
         return b""
-
-    def unlink(self, path: Path) -> None:
-        """InvariantError: this is for reading."""
-        raise InvariantError(f"what a store shows is only read. path={path}")
-
-    def write_durable(self, path: Path, data: Buffer) -> None:
-        """InvariantError: this is for reading."""
-        raise InvariantError(f"what a store shows is only read. path={path}")
 
 
 class _Handle:

@@ -1,14 +1,14 @@
 """An object that is written as a stream where there must not be one yet, in bounded memory.
 
 One that fits into a part appears by a request that never replaces another. A larger one goes up in
-parts, which no store joins under a condition that this library has: it is looked for before its
-first part and before its last, so that only a second writer of the same key in that very moment
-could be overwritten. Keys have ids that are drawn; no two writers have the same.
+parts, which no store joins under a condition that this library has. It is looked for before its
+first part and before its last. So only a second writer of the same key in that very moment could be
+overwritten. Keys have ids that are drawn; no two writers have the same.
 """
 
 from __future__ import annotations
 
-from keeplast.errors import ConflictError, InvariantError, UnavailableError
+from keeplast.errors import ConflictError, UnavailableError, invariant
 from keeplast.log.files import Buffer
 from keeplast.tier.objects.object_store import ObjectPlace, ObjectWriter
 from keeplast.tier.objects.stores import PART_BYTES
@@ -65,7 +65,8 @@ class NewObject:
         if found != self._size_bytes:
             raise UnavailableError(
                 "the object store has not kept what was sent; it is written again. "
-                f"key={self._key} expected_bytes={self._size_bytes} found_bytes={found}"
+                f"key={self._key} expected_bytes={self._size_bytes} found_bytes={found}",
+                code="K305",
             )
 
     def abort(self) -> None:
@@ -76,23 +77,24 @@ class NewObject:
             self._writer.abort()
 
     def _check_open(self) -> None:
-        if not self._is_open:
-            raise InvariantError(f"the object is complete or given up. key={self._key}")
+        invariant(self._is_open, f"the object is complete or given up. key={self._key}")
 
     def _check_absent(self) -> None:
         try:
             self._objects.stat(self._key)
         except FileNotFoundError:
             return
-        raise ConflictError(f"there is an object of this name already. key={self._key}")
+        raise ConflictError(
+            f"there is an object of this name already. key={self._key}", code="K306"
+        )
 
 
 def put_once(objects: ObjectPlace, key: str, data: bytes) -> None:
     """Write an object where there is none, or find that it is there; ConflictError for another.
 
-    An answer that was lost and asked for again looks as if somebody else had been first.
+    An answer that was lost and asked for again looks as if another writer had been first.
     """
     if objects.put_new(key, data):
         return
     if bytes(objects.read_range(key, 0, len(data) + 1)) != data:
-        raise ConflictError(f"there is another object of this name already. key={key}")
+        raise ConflictError(f"there is another object of this name already. key={key}", code="K306")

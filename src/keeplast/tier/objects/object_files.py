@@ -1,26 +1,24 @@
 """Data directories in object stores as file systems, and this host's disks with such among them.
 
-A data directory in an object store as a :class:`~keeplast.log.files.FileSystem`.
+A data directory in an object store is a :class:`~keeplast.log.files.FileSystem`. Keys are paths.
+Files are read by ranges and written as streams; an object appears whole or not at all, and is
+durable then. What a disk has and an object store has not:
 
-Keys are paths. Files are read by ranges and written as streams; an object appears whole or not at
-all, and is durable then. What a disk has and an object store has not:
-
-1. *Renaming.* A rename is a copy inside the store and a removal: not atomic, and nobody may rely on
-   it where a reader could look in between. A data directory is written under names of an attempt,
-   and gets its final names behind a marker that says it is incomplete.
+1. *Renaming.* A rename is a copy inside the store and a removal. It is not atomic, and may not be
+   relied on where a reader could look in between. A data directory is written under names of an
+   attempt. It gets its final names while a marker says that it is incomplete.
 2. *Modification times.* A store says when an object was written, not when its records were. Times
-   that were set are kept in one more object a directory, :data:`TIMES`, which no listing shows;
-   they count for a file while it has the size it had. Without one the store's own time counts: it
+   that were set are kept in one more object a directory, :data:`TIMES`, which no listing shows.
+   They count for a file while it has the size it had. Without one the store's own time counts: it
    is never earlier than the file's, and a later time only keeps records longer.
 3. *Appending, owners, modes, free space.* Refused, or nothing.
 
 A directory is listed once, until something in it is written through this object. What others write
 meanwhile is seen by the next ``listdir``.
 
-This host's disks, and buckets of object stores among them: what a call on ``s3://`` works with.
-
-A path below a mount is an object, any other one a file, so that a log can be read from one and
-written to the other by code that knows of neither.
+A call on ``s3://`` works with this host's disks, and buckets of object stores among them. A path
+below a mount is an object, any other one a file. So code that knows of neither reads a log from one
+and writes it to the other.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from keeplast.errors import (
     CorruptError,
@@ -38,15 +37,23 @@ from keeplast.errors import (
     InvariantError,
     RefusedError,
     UnavailableError,
+    invariant,
 )
 from keeplast.format.filename import parse_segment_file
-from keeplast.log.files import Buffer, FileStat, FileSystem, LocalFiles, ReadHandle, WriteHandle
+from keeplast.log.files import (
+    Buffer,
+    FileStat,
+    FileSystem,
+    LocalFiles,
+    ReadHandle,
+    WriteHandle,
+    write_at_once,
+)
 from keeplast.log.paths import is_object_path, mount_of, url_of
 from keeplast.tier.objects.handles import (
-    FREE_BYTES,
+    ObjectFacts,
     ObjectReadHandle,
     ObjectWriteHandle,
-    write_at_once,
 )
 from keeplast.tier.objects.object_store import ObjectTree
 from keeplast.tier.objects.stores import open_tree
@@ -65,7 +72,7 @@ class _Listing:
     folders: frozenset[str] = frozenset()
 
 
-class ObjectFiles:
+class ObjectFiles(ObjectFacts):
     """The files below ``mount``, which is a bucket; safe for threads."""
 
     def __init__(self, objects: ObjectTree, mount: Path) -> None:
@@ -82,7 +89,7 @@ class ObjectFiles:
     # What is where.
 
     def _list(self, path: Path) -> _Listing:
-        """List a directory anew."""
+        """List a directory again."""
         key = self._key(path)
         objects, folders = self._objects.children(key)
         files = {
@@ -156,7 +163,7 @@ class ObjectFiles:
     def stat(self, path: Path) -> FileStat:
         """Return size and time."""
         if self._find_listing(path.parent) is None and parse_segment_file(path.name) is not None:
-            self._list(path.parent)  # times lie beside the files
+            self._list(path.parent)  # times lie next to the files
         return self._find(path)
 
     # Reading.
@@ -171,7 +178,8 @@ class ObjectFiles:
         if size_bytes > limit:
             raise InvalidError(
                 f"file is larger than what it can sensibly be. path={path} "
-                f"size_bytes={size_bytes} limit={limit}"
+                f"size_bytes={size_bytes} limit={limit}",
+                code="K158",
             )
         return self._read(path, size_bytes)
 
@@ -180,7 +188,7 @@ class ObjectFiles:
         if len(data) != size_bytes:
             raise CorruptError(
                 "file is shorter than it was when it was looked at",
-                path=str(path), position=0, expected=size_bytes, found=len(data),
+                path=str(path), position=0, expected=size_bytes, found=len(data), code="K309",
             )  # fmt: skip
         return data
 
@@ -203,7 +211,8 @@ class ObjectFiles:
         if found != size_bytes:
             raise UnavailableError(
                 f"the store kept another size than was written. path={path} written={size_bytes} "
-                f"found={found}"
+                f"found={found}",
+                code="K305",
             )
 
     def copy_within(self, source: ObjectReadHandle | None, target: Path) -> bool:
@@ -233,7 +242,9 @@ class ObjectFiles:
 
     def link(self, source: Path, target: Path) -> None:
         """RefusedError: an object has one key."""
-        raise RefusedError(f"objects have one name; nothing is kept twice. path={source}")
+        raise RefusedError(
+            f"objects have one name; nothing is kept twice. path={source}", code="K307"
+        )
 
     def unlink(self, path: Path) -> None:
         """Remove a file; one that is gone already is no error."""
@@ -260,7 +271,7 @@ class ObjectFiles:
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
         """Remember the time of a segment's file until ``fsync_directory`` writes it down.
 
-        Times of staged files are not kept: whoever gives them their final name knows them.
+        Times of staged files are not kept: the caller that gives them their final name knows them.
         """
         if _has_time(path.name):
             with self._lock:
@@ -272,7 +283,8 @@ class ObjectFiles:
         if size_bytes > TIMES_BYTES_MAX:
             raise InvalidError(
                 f"file is larger than what it can sensibly be. path={place} "
-                f"size_bytes={size_bytes} limit={TIMES_BYTES_MAX}"
+                f"size_bytes={size_bytes} limit={TIMES_BYTES_MAX}",
+                code="K158",
             )
         try:
             document = json.loads(self._read(place, size_bytes))
@@ -283,24 +295,15 @@ class ObjectFiles:
                 "times of files cannot be read; remove the object, and when objects were written "
                 "counts instead",
                 path=str(place), position=0, expected="JSON with version and files",
-                found=str(error),
+                found=str(error), code="K310",
             ) from error  # fmt: skip
         if version != TIMES_VERSION:
             raise RefusedError(
                 f"times of files are of a version that is not known; use a newer keeplast. "
-                f"path={place} version={version} known={TIMES_VERSION}"
+                f"path={place} version={version} known={TIMES_VERSION}",
+                code="K226",
             )
         return times
-
-    def copy_owner_and_mode(self, source: Path, target: Path) -> None:
-        """Do nothing: objects have neither."""
-
-    def make_directory(self, path: Path) -> None:
-        """Do nothing: a key needs no directory."""
-
-    def free_bytes(self, path: Path) -> int:
-        """Return a size that no round needs: a bucket does not fill up."""
-        return FREE_BYTES
 
 
 class _Copied:
@@ -349,7 +352,9 @@ def _has_time(name: str) -> bool:
 
 
 def _no_append(path: Path) -> RefusedError:
-    return RefusedError(f"objects are not appended to; use a file on a disk. path={url_of(path)}")
+    return RefusedError(
+        f"objects are not appended to; use a file on a disk. path={url_of(path)}", code="K307"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +370,10 @@ class MountedRecipe:
     def is_on_disk(self, path: Path) -> bool:
         """Say whether ``path`` is a file of the host."""
         return not is_object_path(path)
+
+    def tree_of(self, path: Path) -> Any:
+        """Return the store that an object path is in, for what a file system has not."""
+        return dict(self.mounts)[mount_of(path)]
 
 
 def mount(paths: tuple[Path, ...], options: dict[str, str]) -> MountedRecipe:
@@ -394,7 +403,9 @@ class MountedFiles:
             return self._local
         found = self._mounts.get(mount_of(path))
         if found is None:
-            raise InvariantError(f"no store was opened for this place. path={url_of(path)}")
+            raise InvariantError(
+                f"no store was opened for this place. path={url_of(path)}", code="K901"
+            )
         return found
 
     def open_read(self, path: Path) -> ReadHandle:
@@ -429,14 +440,18 @@ class MountedFiles:
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename within a disk or a bucket."""
-        if self._at(source) is not self._at(target):
-            raise InvariantError(f"a rename between stores. source={source} target={target}")
+        invariant(
+            self._at(source) is self._at(target),
+            f"a rename between stores. source={source} target={target}",
+        )
         self._at(source).rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
         """Link within a disk."""
-        if self._at(source) is not self._at(target):
-            raise InvariantError(f"a link between stores. source={source} target={target}")
+        invariant(
+            self._at(source) is self._at(target),
+            f"a link between stores. source={source} target={target}",
+        )
         self._at(source).link(source, target)
 
     def unlink(self, path: Path) -> None:

@@ -1,31 +1,26 @@
 """What the tier needs of an object store: the port, option values, endpoints, rights.
 
-What the tier needs of an object store, and where its objects lie.
+An object is written once and is never overwritten. Its key holds a segment id that was never used
+before. A late writer can waste space and nothing else. Keys:
 
-An object is written once, under a key that holds a segment id nobody used before, and is never
-overwritten: a late writer can waste space and nothing else. Keys:
-
-    <topic>-<partition>/<topic id>/<segment id>/<base offset>.log      and its indexes beside it
+    <topic>-<partition>/<topic id>/<segment id>/<base offset>.log      and its indexes next to it
     <topic>-<partition>/<topic id>/<segment id>/filter
     keeplast-store                                                     whose objects these are
     keeplast-marks/<number>                                            how far metadata has been
 
 Nothing is read from a listing but what may be collected: the metadata store says what is live.
 
-Whether the server of an object store is named without TLS: by option, environment, or account.
+*Endpoints.* An option, the environment or the account says whether a store's server is named
+without TLS. The library sends nothing over plain HTTP unless it is allowed to. The rule: **it may
+where somebody has named such a server, of this store's own, and nowhere else**. What is meant for
+another kind of store says nothing. The emulator of Azure is known to the library itself.
 
-The library sends nothing over plain HTTP unless it is told that it may. The rule: **it may where
-somebody has named such a server, of this store's own, and nowhere else**; what is meant for another
-kind of store says nothing. The emulator of Azure is known to the library itself.
+*Option values.* They are given by themselves, or by where they are. ``@FILE`` takes a value from a
+file, without the newline at its end, ``env:NAME`` from the environment. What is given on the
+command line stands in the list of processes. The rule: **a value may be a secret and is in no
+error**.
 
-Values of an object store's options, as people give them: by themselves, or by where they are.
-
-``@FILE`` takes a value from a file, without the newline at its end, ``env:NAME`` from the
-environment: what is given on the command line stands in the list of processes. The rule: **a value
-may be a secret and is in no error**.
-
-What a principal must be allowed in an object store, by what is asked there.
-
+*Rights.* They are what a principal must be allowed in an object store, by what is asked there.
 Pure. The rule: **a right is named as its store names it, and never more than what was asked for
 needs**. Answers to the actions of S3, the permissions of Google's store and the roles of Azure's.
 """
@@ -34,6 +29,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -50,7 +46,10 @@ STORE_NAME = "keeplast-store"
 STORE_PROBE = "keeplast-probe"
 """Written and removed when a store is made, to see whether both are allowed."""
 MARKS = "keeplast-marks"
-"""The folder of the objects that say how far metadata has been; see :mod:`.marks`."""
+"""The folder of the objects that say how far metadata has been.
+
+See :mod:`keeplast.tier.metadata.collection`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class ObjectWriter(Protocol):
     """An object while it is written; it appears when it is closed, whole, or not at all."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append to what will be the object; nobody sees it yet."""
+        """Append to what will be the object; no reader sees it yet."""
         ...
 
     def close(self) -> None:
@@ -109,8 +108,8 @@ class FillsBuffers(Protocol):
     def fill(self, key: str, start: int, buffer: memoryview) -> bool:
         """Fill ``buffer`` with the object's bytes from ``start`` on.
 
-        False where it cannot, for whatever reason: then it may hold anything, and who asks for the
-        range is told.
+        False where it cannot, for whatever reason: then the buffer may hold anything, and the
+        caller that asks for the range gets the error.
         """
         ...
 
@@ -131,8 +130,10 @@ def fill(objects: ObjectStore, key: str, start: int, buffer: memoryview) -> bool
 
 
 class ObjectPlace(ObjectStore, Protocol):
-    """Objects of which one can be written where nobody else has: who was first is for the store
-    to say, whatever several hosts do at once."""
+    """An object store that can also write an object only where no other writer has.
+
+    The store says who was first, whatever several hosts do at once.
+    """
 
     def put_new(self, key: str, data: bytes) -> bool:
         """Write an object, whole; False, and nothing is written, when there is one already.
@@ -217,6 +218,43 @@ def is_plain_http(url: str, options: Mapping[str, str]) -> bool:
     return found is not None and found.startswith(PLAIN)
 
 
+CREDENTIALS = {
+    "aws_": "the options access_key_id and secret_access_key, AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY, AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, "
+    "and the instance's metadata; profiles in ~/.aws are not read (aws configure "
+    "export-credentials --format env prints them as variables)",
+    "google_": "the option service_account, GOOGLE_APPLICATION_CREDENTIALS, "
+    "GOOGLE_SERVICE_ACCOUNT, gcloud's application default credentials, and the instance's metadata",
+    "azure_": "the options account_key and sas_token, AZURE_STORAGE_ACCOUNT_KEY, AZURE_CLIENT_ID "
+    "with AZURE_CLIENT_SECRET or AZURE_FEDERATED_TOKEN_FILE, and the instance's metadata; the "
+    "option use_azure_cli=true asks az",
+}
+"""Where the library looks for credentials of each kind of store, in words."""
+_CREDENTIAL = re.compile(
+    "key|secret|token|sas|service_account|credential|client|authority|skip_signature|emulator|"
+    "azure_cli|msi|identity|metadata",
+    re.IGNORECASE,
+)
+_GOOGLE_DEFAULT = Path(".config/gcloud/application_default_credentials.json")
+
+
+def credential_sources(url: str) -> str | None:
+    """Return in words where credentials for the store at ``url`` are looked for, None for files."""
+    return CREDENTIALS.get(_PREFIXES.get(url.partition("://")[0].lower(), ""))
+
+
+def names_credentials(url: str, options: Mapping[str, str]) -> bool:
+    """Say whether an option, the environment or a file has what may be credentials for ``url``.
+
+    Without any the library asks the instance's metadata, again and again where nothing answers.
+    """
+    prefix = _PREFIXES.get(url.partition("://")[0].lower(), "")
+    said = [name for name in os.environ if name.lower().startswith(prefix) and os.environ[name]]
+    if any(map(_CREDENTIAL.search, (*options, *said))):
+        return True
+    return prefix == _GOOGLE and (Path.home() / _GOOGLE_DEFAULT).exists()
+
+
 def _find(prefix: str, names: tuple[str, ...], options: Mapping[str, str]) -> str | None:
     """Return the first setting of these ``names`` that there is; options come first."""
     given = {name.lower(): value for name, value in options.items()}
@@ -263,7 +301,8 @@ def read_option(name: str, text: str) -> str:
         if not os.environ.get(variable):
             raise InvalidError(
                 "the variable of an object store's option is not set; export it. "
-                f"{name} variable={variable}"
+                f"{name} variable={variable}",
+                code="K303",
             )
         return os.environ[variable]
     return text
@@ -278,12 +317,14 @@ def _read_value(name: str, path: Path) -> str:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise InvalidError(
             "the file of an object store's option cannot be read; name another one. "
-            f"{name} path={path} error={str(reason).lower()}"
+            f"{name} path={path} error={str(reason).lower()}",
+            code="K303",
         ) from None
     if len(data) > OPTION_BYTES_MAX or not value or not value.isprintable():
         raise InvalidError(
             f"the file of an object store's option is one line of at most {OPTION_BYTES_MAX} "
-            f"bytes. {name} path={path}"
+            f"bytes. {name} path={path}",
+            code="K303",
         )
     return value
 

@@ -1,10 +1,10 @@
 """A partition in object storage as the files of a round: read by ranges, written as streams.
 
 To the engine it is one partition directory that holds every live segment and an empty active one
-behind them, so that a round is planned and rewritten by the same code as on a local disk. No
-segment is ever held or stored whole. What a round stages becomes objects under the id of a new
-segment; they are nobody's until the metadata store names them, and an attempt that lost leaves
-objects that are collected.
+after them. So a round is planned and rewritten by the same code as on a local disk. No segment is
+ever held or stored whole. What a round stages becomes objects under the id of a new segment. They
+belong to nothing until the metadata store names them. An attempt that lost leaves objects that are
+collected.
 
 A segment that is still on the local disk is read there (KIP-1272), if it is what was copied: size,
 time and, when it is first opened, checksum. A local pass may have cleaned it meanwhile.
@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keeplast.errors import CorruptError, InvalidError, InvariantError
+from keeplast.errors import CorruptError, InvalidError, InvariantError, invariant
 from keeplast.format.filename import LOG, SNAPSHOT, parse_segment_file, segment_file
 from keeplast.log.files import (
     Buffer,
@@ -25,13 +25,13 @@ from keeplast.log.files import (
     LocalFiles,
     ReadHandle,
     WriteHandle,
+    write_at_once,
 )
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.objects.handles import (
     ObjectReadHandle,
     ObjectWriteHandle,
-    WriteOnceFiles,
-    write_at_once,
+    PartitionObjects,
 )
 from keeplast.tier.objects.object_store import FILTER, ID_CHARS, ObjectStore, object_key
 from keeplast.tier.objects.transfer import file_crc
@@ -73,8 +73,8 @@ def parse_filter_file(name: str) -> tuple[int, str | None] | None:
 def new_segment_id(attempt: str, base_offset: int) -> str:
     """Return the id of what ``attempt`` writes at ``base_offset``.
 
-    An attempt's name is random and used once, so nobody else ever gets the same id; and who commits
-    can tell the id from the staged file's name, wherever the attempt ran.
+    An attempt's name is random and used once, so no other attempt ever gets the same id. The
+    committing process knows the id from the staged file's name, wherever the attempt ran.
     """
     digest = hashlib.sha256(f"{attempt}/{base_offset}".encode()).hexdigest()
     return digest[:ID_CHARS]
@@ -101,7 +101,7 @@ class RoundRecipe:
         return False
 
 
-class RoundFiles(WriteOnceFiles):
+class RoundFiles(PartitionObjects):
     """The :class:`~keeplast.log.files.FileSystem` of one partition's round."""
 
     def __init__(
@@ -183,7 +183,9 @@ class RoundFiles(WriteOnceFiles):
                 return object_key(self._partition, self._topic_id, known, base, FILTER)
         parsed = parse_segment_file(path.name)
         if parsed is None or parsed.attempt is None:
-            raise InvariantError(f"a round writes staged files and filters. path={path}")
+            raise InvariantError(
+                f"a round writes staged files and filters. path={path}", code="K901"
+            )
         segment_id = new_segment_id(parsed.attempt, parsed.base_offset)
         return object_key(
             self._partition, self._topic_id, segment_id, parsed.base_offset, parsed.kind
@@ -196,10 +198,7 @@ class RoundFiles(WriteOnceFiles):
         found = self._found.get(Path(error.path).name)
         if found is None or Path(error.path).parent != self.path:
             return error
-        return CorruptError(
-            error.problem, path=found.key, position=error.position, expected=error.expected,
-            found=error.found,
-        )  # fmt: skip
+        return error.placed(path=found.key)
 
     # The port.
 
@@ -222,8 +221,7 @@ class RoundFiles(WriteOnceFiles):
 
     def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
         """Start a staged object under a new key; it counts once it is closed."""
-        if append:
-            raise InvariantError(f"objects are not appended to. path={path}")
+        invariant(not append, f"objects are not appended to. path={path}")
         key = self._staged_key(path)
 
         def completed(size_bytes: int) -> None:
@@ -236,14 +234,6 @@ class RoundFiles(WriteOnceFiles):
         if path == self.path:
             return sorted([*self._found, *self._staged, self._active])
         return []
-
-    def is_directory(self, path: Path) -> bool:
-        """Say whether it is the partition or what it lies in."""
-        return path in (self.path, ROOT)
-
-    def directories_in(self, path: Path) -> frozenset[str]:
-        """Return none: a partition has files only."""
-        return frozenset()
 
     def exists(self, path: Path) -> bool:
         """Say whether there is such a file."""
@@ -268,7 +258,8 @@ class RoundFiles(WriteOnceFiles):
         if found.size_bytes > limit:
             raise InvalidError(
                 f"file is larger than the limit. path={path} size_bytes={found.size_bytes} "
-                f"limit={limit}"
+                f"limit={limit}",
+                code="K158",
             )
         return bytes(self._objects.read_range(found.key, 0, found.size_bytes))
 

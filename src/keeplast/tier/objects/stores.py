@@ -14,6 +14,7 @@ import functools
 import os
 import re
 import secrets
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,9 @@ from keeplast.tier.objects.object_store import (
     ObjectWriter,
     StoreAction,
     StoredObject,
+    credential_sources,
     is_plain_http,
+    names_credentials,
     right_of,
 )
 
@@ -49,7 +52,7 @@ PART_BYTES = 8 << 20
 PARTS_AT_ONCE = 4
 DELETE_BATCH = 1000
 NEW_DIGITS = 18
-"""``<name>#<digits>`` is a file that is written, to the library too, and to nobody an object."""
+"""``<name>#<digits>`` is a file that is being written, to the library too, and not an object."""
 DELETE_ATTEMPTS = 2
 CREATE_ATTEMPTS = 4
 PROBE_BYTES = 16
@@ -59,6 +62,12 @@ _PLAIN_KEY = re.compile(r"(?!\.)[A-Za-z0-9._-]+(?:/(?!\.)[A-Za-z0-9._-]+)*")
 _NO_BUCKET = re.compile(r"<Code>(?:NoSuchBucket|ContainerNotFound|ContainerBeingDeleted)</Code>")
 _REFUSED = re.compile(r"status code: 40[13]\b|\(code: AccessDenied\)")
 _ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/?(?!/)")
+_METADATA = ("169.254.169.254", 80)
+"""Where the instance of a cloud gives credentials."""
+_METADATA_SECONDS = 2.0
+_NO_CREDENTIALS = re.compile(r"//(?:169\.254\.169\.254|metadata\.google\.internal)\b")
+"""In an error of a library that has looked everywhere else before."""
+_NO_ACCOUNT = "Account must be specified"
 STORES_KEPT = 8
 """A worker process keeps connections to so many stores."""
 
@@ -72,6 +81,9 @@ class ObstoreObjects:
         self._options = dict(options or {})
         self._root = Path(url.removeprefix(FILE)) if isinstance(store, LocalStore) else None
         self._synced: Path | None = None
+        sources = credential_sources(url)
+        self._no_credentials = f"no credentials were found in {sources}"
+        self._asks_metadata = sources is not None and not names_credentials(url, self._options)
 
     @property
     def directory(self) -> Path | None:
@@ -87,12 +99,13 @@ class ObstoreObjects:
         if isinstance(self._store, MemoryStore):
             raise InvalidError(
                 "objects in memory are seen by one process only; use --runner local, or another "
-                f"store. url={self._url}"
+                f"store. url={self._url}",
+                code="K308",
             )
         return open_once, (self._url, tuple(sorted(self._options.items())))
 
     def read_range(self, key: str, start: int, end: int) -> memoryview:
-        """Read the bytes ``[start, end)`` in one request; an empty range asks nobody."""
+        """Read the bytes ``[start, end)`` in one request; an empty range makes none."""
         if end <= start:
             return memoryview(b"")
         with self._translated(key, StoreAction.READ):
@@ -116,7 +129,7 @@ class ObstoreObjects:
     def tells_version(self, key: str) -> bool:
         """Say whether an object has a version of its own: then deleting it only hides it.
 
-        Google's store tells a generation of every object, which says nothing.
+        Google's store gives every object a generation, which says nothing.
         """
         if isinstance(self._store, GCSStore):
             return False
@@ -161,7 +174,7 @@ class ObstoreObjects:
     def is_conditional(self, key: str) -> bool:
         """Say whether the store heeds conditions; ``key`` is written, and removed, to find out.
 
-        What an earlier call has left there is written over. False may come of somebody who does
+        What an earlier call has left there is written over. False may come of a process that does
         the same with ``key`` at the time: then another key says what is so.
         """
         first, second, refused = (secrets.token_bytes(PROBE_BYTES) for _ in range(3))
@@ -178,7 +191,7 @@ class ObstoreObjects:
             ):
                 is_written |= bytes(obstore.get(self._store, key).bytes()) == refused
         except BaseException:
-            # What was refused first is what is told.
+            # What was refused first is what is raised.
             with contextlib.suppress(UnavailableError):
                 self.delete([key])
             raise
@@ -245,7 +258,7 @@ class ObstoreObjects:
         if self._root is None:
             return
         path = self._root / key
-        # Who removed it meanwhile had a reason, and who reads it back is told.
+        # Its remover had a reason, and a process that reads it back gets the error.
         with contextlib.suppress(FileNotFoundError):
             _sync(path)
             _sync(path.parent)
@@ -257,6 +270,10 @@ class ObstoreObjects:
     @contextlib.contextmanager
     def _translated(self, key: str, action: StoreAction, *, writes: bool = False) -> Iterator[None]:
         """Raise the errors of the port; ``writes`` says that no object has to be there before."""
+        if self._asks_metadata and not _has_metadata():
+            raise UnavailableError(
+                f"{self._no_credentials}. url={self._url} key={key}", code="K313"
+            )
         try:
             yield
         except (BaseError, OSError) as error:
@@ -266,6 +283,10 @@ class ObstoreObjects:
                 problem = "there is no such bucket or container; make it, or correct the URL"
             elif is_missing:
                 raise FileNotFoundError(2, "no such object", f"{self._url}/{key}") from error
+            elif _NO_CREDENTIALS.search(str(error)) is not None:
+                raise UnavailableError(
+                    f"{self._no_credentials}. url={self._url} key={key}", code="K313"
+                ) from error
             elif _is_refusal(error):
                 right = right_of(self._url.partition("://")[0], action)
                 problem = (
@@ -278,7 +299,8 @@ class ObstoreObjects:
                 )
             raise UnavailableError(
                 f"{problem}. url={self._url} key={key} "
-                f"error={reason_of(error, option_secrets(self._options.items()))}"
+                f"error={reason_of(error, option_secrets(self._options.items()))}",
+                code="K301",
             ) from error
 
 
@@ -321,7 +343,7 @@ class _FileWriter:
             self._file = _create(self._new)
 
     def __del__(self) -> None:
-        """Give up what nobody has finished, as the library's writers do."""
+        """Give up what was never finished, as the library's writers do."""
         if self._file >= 0:
             self.abort()
 
@@ -414,13 +436,15 @@ def refused_actions(
 
 
 def is_forbidden(error: BaseException) -> bool:
-    """Say whether a store failed because it knows who asks and refuses, or does not know him."""
+    """Say whether a store failed because it refuses the caller, or does not know the caller."""
     return error.__cause__ is not None and _is_refusal(error.__cause__)
 
 
 def _is_refusal(error: BaseException) -> bool:
     refusals = (PermissionDeniedError, UnauthenticatedError, PermissionError)
-    # Of listings, streams, and what deletes many, the library tells in words alone.
+    if _NO_CREDENTIALS.search(str(error)) is not None:
+        return False  # of the store nothing was asked yet
+    # Of listings, streams, and what deletes many, the library reports in words alone.
     is_told = isinstance(error, BaseError | OSError) and _REFUSED.search(str(error)) is not None
     return is_told or isinstance(error, refusals)
 
@@ -431,7 +455,8 @@ def check_place(url: str) -> None:
         raise InvalidError(
             "the URL of an object store is a bucket and a prefix; give credentials by the "
             "environment (AWS_ACCESS_KEY_ID and so on) or as --object-option KEY=@FILE. "
-            f"url={shown_url(url)}"
+            f"url={shown_url(url)}",
+            code="K119",
         )
 
 
@@ -443,19 +468,22 @@ def lasting_url(url: str) -> str:
     if url.startswith(MEMORY):
         raise InvalidError(
             "objects in memory end with the process; give file://, s3://, gs:// or az://. "
-            f"url={shown_url(url)}"
+            f"url={shown_url(url)}",
+            code="K302",
         )
     check_place(url)
     if _ONE_SLASH.match(url):
         raise InvalidError(
             "not a URL and hardly the name of a directory; give s3://, gs://, az:// or file:///, "
-            f"or ./ before a name. url={shown_url(url)}"
+            f"or ./ before a name. url={shown_url(url)}",
+            code="K302",
         )
     path = url.removeprefix(FILE)
     if not path or (url.startswith(FILE) and not path.startswith("/")):
         raise InvalidError(
             "a directory for objects is a path, or file:// with an absolute one: file:///srv/objects"
-            f". url={shown_url(url)}"
+            f". url={shown_url(url)}",
+            code="K302",
         )
     return f"{FILE}{Path(path).absolute()}" if _is_directory(url) else url
 
@@ -467,7 +495,8 @@ def check_directory(url: str) -> None:
     """
     if _is_directory(url) and not Path(url.removeprefix(FILE)).is_dir():
         raise UnavailableError(
-            f"the directory of the objects is not there; is its volume mounted? url={url}"
+            f"the directory of the objects is not there; is its volume mounted? url={url}",
+            code="K304",
         )
 
 
@@ -492,9 +521,16 @@ def open_tree(url: str, options: dict[str, str] | None = None) -> ObstoreObjects
         client: Any = {"allow_http": True} if is_plain_http(url, config) else {}
         return ObstoreObjects(from_url(url, config=config, client_options=client), url, config)
     except (BaseError, InvalidPathError, ValueError, TypeError) as error:
+        if _NO_ACCOUNT in str(error):
+            raise InvalidError(
+                "Azure's stores need the name of the storage account; give the option "
+                f"account_name, or set AZURE_STORAGE_ACCOUNT_NAME. url={shown_url(url)}",
+                code="K303",
+            ) from None
         raise InvalidError(
             "not an object store; give file://, s3://, gs:// or az:// with its options. "
-            f"url={shown_url(url)} error={reason_of(error, option_secrets(config.items()))}"
+            f"url={shown_url(url)} error={reason_of(error, option_secrets(config.items()))}",
+            code="K302",
         ) from None
     except BaseException as error:
         # What the library's Rust does where an option is not the store's but its client's.
@@ -503,8 +539,19 @@ def open_tree(url: str, options: dict[str, str] | None = None) -> ObstoreObjects
         raise InvalidError(
             "an option is not one of this object store; leave it out. "
             f"url={shown_url(url)} options={','.join(sorted(config))} "
-            f"error={reason_of(Exception(error), option_secrets(config.items()))}"
+            f"error={reason_of(Exception(error), option_secrets(config.items()))}",
+            code="K303",
         ) from None
+
+
+@functools.cache
+def _has_metadata() -> bool:
+    """Say whether this host may be the instance of a cloud: the library would try for minutes."""
+    try:
+        socket.create_connection(_METADATA, _METADATA_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 @functools.lru_cache(maxsize=STORES_KEPT)

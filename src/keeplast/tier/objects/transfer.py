@@ -1,11 +1,11 @@
-"""Copies a local segment into object storage, with everything that KIP-405 keeps beside it.
+"""Copies a local segment into object storage, with everything that KIP-405 keeps next to it.
 
-The objects are read back and compared before anybody may say that they are there: a store that
-lost a part would be noticed while the local segment still exists. Files: the log, its indexes,
-the producers at its end (``.snapshot``) and the leader epochs up to there (``.epochs``).
+The objects are read back and compared before a process may say that they are there. A store that
+lost a part would be noticed while the local segment still exists. Files: the log, its indexes, the
+producers at its end (``.snapshot``) and the leader epochs up to there (``.epochs``).
 
 A log that was cleaned before may have segments whose last records are gone. They get an empty batch
-at their end, as the cleaner leaves one (I-6): a segment without a directory around it must tell
+at their end, as the cleaner leaves one (I-6): a segment without a directory around it must show
 where it ends.
 """
 
@@ -79,7 +79,7 @@ def copy_segment(
     """
     base = segment.base_offset if from_offset is None else max(segment.base_offset, from_offset)
     key = partial(object_key, partition, topic_id, segment_id, base)
-    # Built again where they are missing or lie, so that nobody has to do it from objects.
+    # Built again where they are missing or lie, so that no reader has to do it from objects.
     buffers = WindowBuffers()
     indexes = load_indexes(segment, files, index_interval_bytes, buffers)
     start, _ = _find_batch(files, segment, indexes, base)
@@ -131,7 +131,7 @@ def copy_segment(
 def _small_files(
     indexes: SegmentIndexes, lineage: Sequence[LeaderEpoch], aborted: Sequence[AbortedTransaction]
 ) -> dict[str, bytes]:
-    """Return what lies beside a segment by its suffix; no index of transactions without any."""
+    """Return what lies next to a segment by its suffix; no index of transactions without any."""
     found = {
         INDEX: offset_index.encode(indexes.offsets),
         TIME_INDEX: time_index.encode(indexes.times),
@@ -204,20 +204,23 @@ def put_small(objects: ObjectStore, key: str, content: bytes) -> RemoteFile:
 def check_object(objects: ObjectStore, key: str, expected: RemoteFile) -> None:
     """Read an object by ranges; UnavailableError unless it is there and what was sent.
 
-    Who was away since it was sent may find that a newer leader has removed it, as garbage.
+    A process that was away since it was sent may find that a newer leader has removed it, as
+    garbage.
     """
     try:
         crc, size = crc_of(objects, key)
     except FileNotFoundError as error:
         raise UnavailableError(
             "what was sent to the object store is not there; it is sent again unless a newer "
-            f"leader has removed it. key={key}"
+            f"leader has removed it. key={key}",
+            code="K305",
         ) from error
     if (size, crc) != (expected.size_bytes, expected.crc32c):
         raise UnavailableError(
             "the object store has not kept what was sent; it is written again. "
             f"key={key} expected_bytes={expected.size_bytes} found_bytes={size} "
-            f"expected_crc32c={expected.crc32c} found_crc32c={crc}"
+            f"expected_crc32c={expected.crc32c} found_crc32c={crc}",
+            code="K305",
         )
 
 
@@ -255,7 +258,7 @@ def download_object(
         files.unlink(path)
         raise CorruptError(
             "an object is not what was uploaded", path=key, position=0,
-            expected=f"0x{expected.crc32c:08x}", found=f"0x{crc:08x}",
+            expected=f"0x{expected.crc32c:08x}", found=f"0x{crc:08x}", code="K309",
         )  # fmt: skip
     files.set_mtime(path, mtime_ms * 1_000_000)
 
@@ -277,8 +280,8 @@ def end_batch(
 ) -> bytes:  # fmt: skip
     """Return an empty batch that ends where the segment does, nothing when its own last one does.
 
-    It begins at ``base_offset`` or behind it. CorruptError when the segment cannot be read to its
-    end, or reaches beyond ``next_offset``.
+    It begins at ``base_offset`` or above. CorruptError when the segment cannot be read to its end,
+    or reaches beyond ``next_offset``.
     """
     start = indexes.position_before(next_offset - 1 - segment.base_offset)
     found = base_offset
@@ -291,7 +294,7 @@ def end_batch(
     if found > next_offset:
         raise CorruptError(
             "a segment reaches into the next one", path=str(segment.log_path),
-            position=segment.size_bytes, expected=f"<= {next_offset}", found=found,
+            position=segment.size_bytes, expected=f"<= {next_offset}", found=found, code="K341",
         )  # fmt: skip
     if found == next_offset:
         return b""
@@ -311,10 +314,10 @@ def _stream_log(
     end: bytes,
     last_offset: int,
 ) -> tuple[RemoteFile, bool]:
-    """Write the batches of a segment from ``start`` on and ``end`` behind them, and read the object
-    back; say too whether ``indexes``, of the whole segment, are what its batches say.
+    """Write the batches of a segment from ``start`` on and then ``end``, and read the object back.
 
-    Checksums of data are not looked at: what is damaged is copied as it is.
+    Says too whether ``indexes``, of the whole segment, are what its batches say. Checksums of data
+    are not looked at: what is damaged is copied as it is.
     """
     check = None
     if indexes is not None:

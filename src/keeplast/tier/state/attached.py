@@ -95,10 +95,10 @@ class Decision:
 
     ``sources`` are as they stood in the cluster; ``outputs`` carry the custom metadata of the
     finished copy. ``floor_offset`` is where the metadata partition ended before: what is published
-    lies at or behind it. ``first_offset`` and ``last_offset``, inclusive, are where it lies.
-    Whoever collects the sources keeps them for ``keep_ms`` after the publication at least.
-    ``first_dirty`` is from where on its round was dirty when it began, 0 when nobody knows;
-    below ``expires_below`` tombstones and markers went whose horizon had passed.
+    lies at or above it. ``first_offset`` and ``last_offset``, inclusive, are where it lies. The
+    collector keeps the sources for ``keep_ms`` after the publication at least. ``first_dirty`` is
+    from where on its round was dirty when it began, 0 when that is not known; below
+    ``expires_below`` tombstones and markers went whose horizon had passed.
     """
 
     id: str
@@ -124,7 +124,7 @@ class Decision:
 class OwnSegment:
     """A segment id that was given out here, whether or not anything came of it.
 
-    ``announced`` is what the cluster was told, None when it was told nothing.
+    ``announced`` is what was announced to the cluster, None for nothing.
     """
 
     segment_id: bytes

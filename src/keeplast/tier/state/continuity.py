@@ -1,43 +1,44 @@
-"""Whether a copy may go on where object storage ends, beside a cleaner that is not ours. Pure.
+"""Whether a copy may go on where object storage ends, next to a cleaner that is not ours. Pure.
 
 A broker cleans its directory by itself, also what was not copied yet. ``E`` is the store's end.
 Below it the store has its own copy; from it on it gets what the broker's cleaner has left.
 
-*What can hurt* is only a tombstone or a transaction marker at or above ``E`` that is gone: what it
+*What can hurt* is only a tombstone or a transaction marker at or above ``E`` that is gone. What it
 deletes may lie below ``E`` in the store, where nothing would ever delete it. Records that a later
-one supersedes are harmless with the strategy ``offset``: the cleaner drops one only for a record
-or tombstone of its key at a higher offset, that one for a higher one still, and the last of them is
-there to be copied, or is a tombstone that is gone. Nor do aborted data hurt: their marker tells.
+one supersedes are harmless with the strategy ``offset``. The cleaner drops one only for a record or
+tombstone of its key at a higher offset, that one for a higher one still. The last of them is there
+to be copied, or is a tombstone that is gone. Nor do aborted data hurt: their marker shows what they
+are.
 
-*When it can be gone.* A cleaner keeps a tombstone or marker in the first cleaning and stamps it
-with a horizon, the clock at the start of that cleaning plus ``delete.retention.ms``; a later one
-drops it when the horizon has passed. What lies in a segment that is active, or above the last
-stable offset, was never cleaned. So a :class:`Visit` is remembered: *at this time nothing at or
-above this offset had been cleaned*. Whatever is dropped there was dropped a retention later.
+*When it can be gone.* A cleaner keeps a tombstone or marker in the first cleaning. It stamps it
+with a horizon, the clock at the start of that cleaning plus ``delete.retention.ms``. A later
+cleaning drops it when the horizon has passed. What lies in a segment that is active, or above the
+last stable offset, was never cleaned. So a :class:`Visit` is remembered: *at this time nothing at
+or above this offset had been cleaned*. Whatever is dropped there was dropped a retention later.
 
 The rule. A range ``[E, end)`` of the directory is taken
 
 1. when all offsets of it are there (:attr:`Content.missing` is 0): nothing was dropped; or
 2. when the store is empty, or holds exactly what the directory does below ``E``, and all of it was
-   read as one moment's (the caller's to know): it is then the broker's own log; or
-3. when it was read before the deadline: the newest visit at or below ``E``, plus the least
+   read as one moment's (the caller's to know). It is then the broker's own log; or
+3. when it was read before the deadline. That is the newest visit at or below ``E``, plus the least
    ``delete.retention.ms`` that was seen since, less a slack of an eighth for clocks that are
-   corrected. Batches of the old formats have no horizon, and nothing of them is taken by time.
-   Nor is it where a horizon is there that is earlier than that: somebody keeps tombstones shorter
-   than is known here, or the replica has fetched what its leader had cleaned before. Whole
-   segments are taken; from half of the retention before the deadline on also what is replicated
-   of the next one, which a broker may have merged across the high watermark each time;
-4. else it *could miss a delete* (:class:`Doubt`): the store's whole range is replaced by the
-   directory's as one transaction when the directory begins at or below the store's log start, and
-   refused otherwise;
+   corrected. Batches of the old formats have no horizon, and nothing of them is taken by time. Nor
+   is it where a horizon is there that is earlier than that. Then somebody keeps tombstones shorter
+   than is known here, or the replica has fetched what its leader had cleaned before. Whole segments
+   are taken. From half of the retention before the deadline on, what is replicated of the next one
+   is taken too. A broker may have merged it across the high watermark each time;
+4. else it *could miss a delete* (:class:`Doubt`). When the directory begins at or below the store's
+   log start, its range replaces the store's whole range as one transaction. Otherwise it is
+   refused;
 5. by timestamp or header a broker, which cleans by offset, may drop the winner. The copy is refused
    as soon as offsets are missing, or its cleaner was seen to move.
 
 Clocks are the host's that copies, which is the broker's or agrees with it up to the slack. A clock
-that went back by more than the slack forgets every visit. What is not seen,
-unless a horizon tells: that ``delete.retention.ms`` was lowered and raised again between two
-visits, and that a replica was out of sync at the visit, whose leader may have cleaned by then what
-it fetches later: copy from replicas in sync.
+that went back by more than the slack forgets every visit. Two things are not seen, unless a horizon
+shows them. One is that ``delete.retention.ms`` was lowered and raised again between two visits. The
+other is that a replica was out of sync at the visit. Its leader may have cleaned by then what it
+fetches later: copy from replicas in sync.
 
 Answers to ``Cleaner.buildOffsetMap``, ``MemoryRecords.filterTo``; cleaning.md sections 3.4 to 3.6.
 """
@@ -55,8 +56,10 @@ VISITS_MAX = 16
 """Visits that wait for the store to reach them; the newest that it has reached is the last."""
 SLACK_PARTS = 8
 RENEWALS = 16
-"""A visit is written down again when it is this part of the retention old: what is copied every
-half of a retention is then far from the deadline."""
+"""A visit is written down again when it is this part of the retention old.
+
+So what is copied every half of a retention is far from the deadline.
+"""
 
 
 class Doubt(StrEnum):

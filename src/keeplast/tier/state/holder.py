@@ -1,17 +1,14 @@
 """Who has a partition: the process that holds it, and the lease of its leader. Pure.
 
-Which process holds a partition, and whether it is known to be over.
-
 A holder is one opened store of one process. Its random id is compared in every transaction, so that
-of two processes with the same owner's name one alone can change anything. The rest is for deciding
-without waiting, and for people: a machine's boot and its process numbers tell for certain that a
-process is over, and nothing on another machine does. Wrong answers cost work and never records.
+of two processes with the same owner's name one alone can change anything. The rest serves decisions
+without waiting, and people. A machine's boot and its process numbers show for certain that a
+process is over; nothing on another machine does. Wrong answers cost work and never records.
 
-A leader's lease of a partition: that its process was alive, by a number that grows. Pure.
-
-What a reader must not break: a lease fences nobody. That is done by leader epoch and holder, in
-every transaction; a lease says only when it is worth to take over. No clocks are compared: who
-waits sees by its own monotonic clock how long the number has stayed the same.
+A lease shows that a leader's process was alive, by a number that grows. What a reader must not
+break: a lease fences no process. Leader epoch and holder do that, in every transaction; a lease
+says only when a takeover is worth it. No clocks are compared: a process that waits sees by its own
+monotonic clock how long the number has stayed the same.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from pathlib import Path
 PROC = Path("/proc")
 ID_BYTES = 16
 STARTED_FIELD = 19
-"""Where ``/proc/PID/stat`` has the start time, counted behind the command's closing bracket."""
+"""Where ``/proc/PID/stat`` has the start time, counted after the command's closing bracket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,7 @@ class Holder:
     """A process that may hold partitions.
 
     ``machine`` names one boot of one machine, and one table of process numbers on it; it is empty
-    where the system does not say. ``started`` tells processes of one number apart.
+    where the system does not say. ``started`` distinguishes processes of one number.
     """
 
     id: str
@@ -53,7 +50,7 @@ class Holder:
         )  # fmt: skip
 
     def is_comparable(self, other: Holder) -> bool:
-        """Say whether one can tell whether the other's process still runs."""
+        """Say whether it can be seen if the other's process still runs."""
         return bool(self.machine) and self.machine == other.machine
 
     def knows_over(self, other: Holder) -> bool:
@@ -73,7 +70,7 @@ class Holder:
 
 
 def new_holder() -> Holder:
-    """Return this process as a holder that nobody knows yet."""
+    """Return this process as a holder that no store knows yet."""
     pid = os.getpid()
     # Not from a seed that a test may have set: it is compared, and nothing follows from its order.
     holder_id = os.urandom(ID_BYTES).hex()
@@ -95,7 +92,7 @@ def _find_start(pid: int) -> str | None:
         text = (PROC / str(pid) / "stat").read_text("utf-8", "replace")
     except OSError:
         return None
-    # Behind the command, which may hold spaces and brackets; Z and X wait for their parent only.
+    # After the command, which may hold spaces and brackets; Z and X wait for their parent only.
     state, *rest = text.rpartition(")")[2].split()
     return None if state in "ZX" else rest[STARTED_FIELD - 1]
 

@@ -1,14 +1,11 @@
-"""What a store keeps of its rounds: what was replaced and can be put back, and sums by day. Pure.
+"""What a store keeps of its rounds: replaced segments that can be put back, and sums by day. Pure.
 
-What a round in a store has kept of what it replaced, and whether it can be put back. Pure.
+The kept rounds of a partition are numbered in the order in which they began, without one between
+them that is not kept. So the newest is undone by what it left alone, and then the one before. Where
+a round was done in chunks, what a later one replaced of an earlier one's is no part of it. A swap
+goes from what the round found to what it left.
 
-Of a partition the rounds that are kept are numbered in the order in which they began, without one
-between them that is not kept: so the newest is undone by what it left alone, and then the one
-before. Where a round was done in chunks, what a later one replaced of an earlier one's is no part
-of it: a swap goes from what the round found to what it left.
-
-What rounds did in a store, summed up by day and host: figures that its metadata keep a month.
-
+The sums say what rounds did in a store, by day and host: figures that its metadata keep a month.
 Nothing is decided by them. What cannot be read of them counts as nothing, and fails no commit.
 """
 
@@ -98,7 +95,7 @@ class KeptRound:
         return [each.segment_id for swap in self.swaps for each in swap.outputs]
 
     def groups(self, state: PartitionState) -> list[KeptGroup]:
-        """Return what goes and comes back, as receipts tell it."""
+        """Return what goes and comes back, as receipts show it."""
         known = {**state.segments, **self.segments}
 
         def told(routes: Sequence[Route]) -> tuple[KeptSegment, ...]:
@@ -177,7 +174,7 @@ HOST_CHARS_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class RoundSums:
-    """Sums over ``rounds``, the last of which ended at ``last_ms``.
+    """Sums over ``rounds``; the last of them ended at ``last_ms``.
 
     ``came_bytes`` are those of the dirty sections: what came since the rounds before.
     """

@@ -1,21 +1,19 @@
-"""What the metadata store knows of a partition, as values.
+"""What the metadata store knows of a partition, as values. Pure.
 
-The cleaner-offset vector: how far the remote log is clean, whoever says so and in which order.
+The *cleaner-offset vector* says how far the remote log is clean. A leader publishes, for every
+leader epoch, how far the log was clean when that epoch ended, and for its own epoch how far it is
+clean now. What an older leader publishes late counts only up to what its successors found. What a
+reader must not break: all of it is a function of the *set* of publications, never of the order in
+which they arrive. Of an epoch that has a successor one more of them can lower the end only.
 
-A leader publishes, for every leader epoch, how far the log was clean when that epoch ended, and for
-its own epoch how far it is clean now. What an older leader publishes late counts only up to what
-its successors found. All of it is a function of the *set* of publications, never of the order in
-which they arrive, and of an epoch that has a successor one more of them can lower the end only.
+Source: KIP-1272, "Persisting cleaner-offset-checkpoint to remote storage and fencing off zombie
+broker", with the gaps closed that tiering.md section 9.2 names. A successor publishes a claim when
+it takes over. Of two that cover a range the later publisher's counts. Entries are cut to the
+lineage.
 
-KIP-1272, "Persisting cleaner-offset-checkpoint to remote storage and fencing off zombie broker",
-with the gaps closed that tiering.md section 9.2 names: a successor publishes a claim when it takes
-over; of two that cover a range the later publisher's counts; entries are cut to the lineage.
-
-What of the remote log retention and the log start offset let go. Pure.
-
-The rules are those of a local log (:mod:`keeplast.cleaner.retention`); the active segment lies
-behind the remote end and never goes here. A compacted topic without ``delete`` loses only what lies
-below its log start.
+*Expiry* is what of the remote log retention and the log start offset let go. The rules are those of
+a local log (:mod:`keeplast.cleaner.retention`); the active segment lies above the remote end and
+never goes here. A compacted topic without ``delete`` loses only what lies below its log start.
 """
 
 from __future__ import annotations
@@ -52,7 +50,8 @@ class Publication:
         if self.epoch not in self.offsets or max(self.offsets) > self.epoch:
             raise InvalidError(
                 "a publication names its own leader epoch and older ones. "
-                f"epoch={self.epoch} offsets={dict(self.offsets)}"
+                f"epoch={self.epoch} offsets={dict(self.offsets)}",
+                code="K355",
             )
 
     @property
@@ -74,9 +73,9 @@ def cap(publications: Iterable[Publication], epoch: int) -> int | None:
 def find_vector(
     publications: Sequence[Publication], lineage: Sequence[LeaderEpoch], log_end: int
 ) -> dict[int, int]:
-    """Return the first dirty offset of every epoch that anybody published, cut to the lineage.
+    """Return the first dirty offset of every epoch that was published, cut to the lineage.
 
-    ``lineage`` ascends by epoch; ``log_end`` is exclusive. Empty when nobody published.
+    ``lineage`` ascends by epoch; ``log_end`` is exclusive. Empty without publications.
     """
     epochs = sorted({epoch for publication in publications for epoch in publication.offsets})
     vector: dict[int, int] = {}
@@ -92,7 +91,7 @@ def find_vector(
 def checkpoint(
     publications: Sequence[Publication], lineage: Sequence[LeaderEpoch], log_end: int
 ) -> int | None:
-    """Return the first dirty offset of the remote log, None when nobody has published."""
+    """Return the first dirty offset of the remote log, None without publications."""
     vector = find_vector(publications, lineage, log_end)
     return vector[max(vector)] if vector else None
 
@@ -112,7 +111,8 @@ def take_over(
     newest = max((p.epoch for p in publications), default=UNKNOWN_EPOCH)
     if epoch <= newest:
         raise InvalidError(
-            f"a leader of this epoch or a later one has taken over. epoch={epoch} newest={newest}"
+            f"a leader of this epoch or a later one has taken over. epoch={epoch} newest={newest}",
+            code="K355",
         )
     vector = find_vector(publications, lineage, log_end)
     inherited = vector[max(vector)] if vector else log_start
@@ -126,11 +126,12 @@ def advance(publications: Sequence[Publication], *, epoch: int, cleaned_to: int)
     """
     last = newest_of(publications, epoch)
     if last is None:
-        raise InvalidError(f"the leader has not taken the log over. epoch={epoch}")
+        raise InvalidError(f"the leader has not taken the log over. epoch={epoch}", code="K355")
     if cleaned_to < last.cleaned_to:
         raise InvalidError(
             "the first dirty offset of a leader only grows. "
-            f"epoch={epoch} from={last.cleaned_to} to={cleaned_to}"
+            f"epoch={epoch} from={last.cleaned_to} to={cleaned_to}",
+            code="K355",
         )
     return Publication(epoch, last.number + 1, {**last.offsets, epoch: cleaned_to})
 
@@ -138,7 +139,7 @@ def advance(publications: Sequence[Publication], *, epoch: int, cleaned_to: int)
 def renewed(publications: Sequence[Publication], *, epoch: int, cleaned_to: int) -> Publication:
     """Return the one publication that counts when the leader of ``epoch`` has replaced the log.
 
-    Its number was never given before: who cleaned the log that was there is told by it.
+    Its number was never given before: it shows who cleaned the log that was there.
     """
     number = max((p.number for p in publications if p.epoch == epoch), default=0) + 1
     return Publication(epoch, number, {epoch: cleaned_to})
@@ -163,10 +164,10 @@ def end_of_epoch(epoch: int, lineage: Sequence[LeaderEpoch], log_end: int) -> in
 class PartitionState:
     """All that is known of a partition, as of one transaction. ``segments`` are the routed ones.
 
-    ``holder`` is the process that may change it, or the last one that might when
-    ``held_since_ms`` is None. ``forgotten_ms`` is when the partition was given up; it has no routes
-    then. ``cleaned_for`` is the greatest end of a round by which anything here was cleaned.
-    ``holds`` are all of the partition, also those that are over.
+    ``holder`` is the process that may change it, or the last one that might when ``held_since_ms``
+    is None. ``forgotten_ms`` is when the partition was given up; it has no routes then.
+    ``cleaned_for`` is the greatest end of a round that cleaned anything here. ``holds`` are all of
+    the partition, also those that are over.
     """
 
     row_id: int
@@ -196,7 +197,7 @@ class PartitionState:
 
     @property
     def remote_end(self) -> int:
-        """Return the offset behind the last one in object storage; the log start without any."""
+        """Return the offset after the last one in object storage; the log start without any."""
         return self.routes[-1].last_offset + 1 if self.routes else self.log_start
 
     def first_dirty(self, log_end: int | None = None) -> int:
@@ -207,15 +208,15 @@ class PartitionState:
 
     @property
     def told_from(self) -> int:
-        """Return the offset as of which, and of every later one, the state can still be told.
+        """Return the first offset that the state can be shown as of, like every later one.
 
         As far as rounds and claims say, also of rounds that were cut short; at most the remote end.
-        Who asks for a state is told more.
+        A reader that asks for a state gets a more exact answer.
         """
         return max(self.log_start, min(max(self.cleaned_for, self.first_dirty()), self.remote_end))
 
     def summaries(self) -> tuple[SegmentSummary, ...]:
-        """Return the live segments as decisions see them, and an empty active one behind them."""
+        """Return the live segments as decisions see them, and an empty active one after them."""
         found = [
             SegmentSummary(
                 base_offset=route.base_offset,
@@ -252,7 +253,7 @@ class PartitionState:
         lineage: tuple[LeaderEpoch, ...],
         cleaned_for: int = 0,
     ) -> PartitionState:
-        """Return the state behind a commit of this one that made ``route`` its last.
+        """Return the state after a commit of this one that made ``route`` its last.
 
         Of what was copied records may have gone for others below ``cleaned_for``, exclusive.
         """
@@ -266,7 +267,7 @@ class PartitionState:
     def joined_lineage(self, own: tuple[LeaderEpoch, ...]) -> tuple[LeaderEpoch, ...]:
         """Return the leader epochs of a log that has all of object storage's; ``own`` are its own.
 
-        Up to the remote end the store knows them: of a log that was cleaned before it was
+        Up to the remote end the store knows them. Of a log that was cleaned before it was
         replicated, the first record of an epoch, or all of them, may be missing.
         """
         known = tuple(entry for entry in self.lineage if entry.start_offset < self.remote_end)
@@ -278,8 +279,9 @@ def check_not_forgotten(state: PartitionState) -> None:
     """Raise InvalidError for a partition that was given up: nothing is added to it."""
     if state.forgotten_ms is not None:
         raise InvalidError(
-            "the partition was given up (keeplast detach); keeplast copy --new begins it "
-            f"anew. partition={state.partition}"
+            "the partition was given up by detach; keeplast copy --new begins it again. "
+            f"partition={state.partition}",
+            code="K334",
         )
 
 
@@ -308,8 +310,8 @@ def plan_remote_expiry(
     """Return what may go of the live segments of ``state``.
 
     ``log_start`` is where the log is to start, the present one by default. ``local_only_bytes`` lie
-    behind the remote end on the leader's disk: ``retention.bytes`` is about the whole log.
-    ``rules`` narrows what is applied.
+    above the remote end on the leader's disk: ``retention.bytes`` is about the whole log. ``rules``
+    narrows what is applied.
     """
     *live, active = state.summaries()
     return plan_expiry(
@@ -326,7 +328,7 @@ def find_directory_log_start(
     """Return below which offset the broker of a directory has nothing to read any more.
 
     ``noted`` is the line of its log start checkpoint. A broker drops the line with the segments
-    below it, and moves the beginning of its leader epochs there; a host of a tiered log, whose
+    below it, and moves the beginning of its leader epochs there. A host of a tiered log, whose
     segments leave its disk alone, does not. With ``delete`` in the policy it is retention that
     moves both, and the store has a retention of its own: there the line alone counts.
     """

@@ -1,12 +1,12 @@
-"""A segment in object storage: an immutable set of objects under an id that is never used again.
+"""A segment in object storage, and which segment is read for which offsets. Pure.
 
-Bounds are Kafka's: ``base_offset`` inclusive and ``last_offset`` inclusive, with no holes between
-neighbours whatever records are left in between (I-1). Answers to KIP-405's
-``RemoteLogSegmentMetadata`` with the ``cleanerOffsets`` of KIP-1272.
+A segment is an immutable set of objects under an id that is never used again. Bounds are Kafka's:
+``base_offset`` inclusive and ``last_offset`` inclusive, with no holes between neighbours whatever
+records are left in between (I-1). Answers to KIP-405's ``RemoteLogSegmentMetadata`` with the
+``cleanerOffsets`` of KIP-1272.
 
-Which segment is read for which offsets: disjoint ranges without holes, ascending. Pure.
-
-An offset that cleaning has removed belongs to a range all the same, and the read goes on behind it.
+Routes say which segment is read: disjoint ranges without holes, ascending. An offset that cleaning
+has removed belongs to a range all the same, and the read goes on at the next one.
 """
 
 from __future__ import annotations
@@ -76,16 +76,19 @@ class RemoteSegment:
         if not 0 <= self.base_offset <= self.last_offset:
             raise InvalidError(
                 "a remote segment covers at least one offset. "
-                f"base_offset={self.base_offset} last_offset={self.last_offset}"
+                f"base_offset={self.base_offset} last_offset={self.last_offset}",
+                code="K341",
             )
         if not 0 < self.size_bytes <= SEGMENT_BYTES_MAX:
             raise InvalidError(
-                f"a remote segment has 1 to {SEGMENT_BYTES_MAX} bytes. size_bytes={self.size_bytes}"
+                f"a remote segment has 1 to {SEGMENT_BYTES_MAX} bytes. "
+                f"size_bytes={self.size_bytes}",
+                code="K341",
             )
 
     @property
     def next_offset(self) -> int:
-        """Return the offset behind the last of the segment, exclusive."""
+        """Return the offset after the last of the segment, exclusive."""
         return self.last_offset + 1
 
 
@@ -153,9 +156,9 @@ def append_route(
 ) -> tuple[Route, ...]:
     """Return the routes with a copied segment at their end.
 
-    It serves only what nobody serves yet and what lies at or above ``floor``, the first dirty
-    offset: below it the cleaned segments count. ConflictError when it would leave a hole, or
-    serves nothing.
+    It serves only what no segment serves yet and what lies at or above ``floor``, the first dirty
+    offset: below it the cleaned segments count. ConflictError when it would leave a hole, or serves
+    nothing.
     """
     start = max(base_offset, floor if routes else base_offset)
     if routes:
@@ -163,12 +166,14 @@ def append_route(
         if start != routes[-1].last_offset + 1:
             raise ConflictError(
                 "a copied segment does not continue the remote log. "
-                f"base_offset={base_offset} next_offset={routes[-1].last_offset + 1}"
+                f"base_offset={base_offset} next_offset={routes[-1].last_offset + 1}",
+                code="K341",
             )
     if start > last_offset:
         raise ConflictError(
             "a copied segment has nothing that is not there. "
-            f"base_offset={base_offset} last_offset={last_offset}"
+            f"base_offset={base_offset} last_offset={last_offset}",
+            code="K341",
         )
     return (*routes, Route(start, last_offset, segment_id))
 
@@ -185,7 +190,7 @@ def replace_routes(
     old = [route for route in routes if route.segment_id in gone]
     if {route.segment_id for route in old} != gone or not outputs:
         raise ConflictError(
-            f"a segment to be replaced is not read any more. segments={sorted(gone)}"
+            f"a segment to be replaced is not read any more. segments={sorted(gone)}", code="K341"
         )
     check_routes(outputs)
     span = (old[0].base_offset, old[-1].last_offset)
@@ -193,7 +198,8 @@ def replace_routes(
     if inside != old or span != (outputs[0].base_offset, outputs[-1].last_offset):
         raise ConflictError(
             "the outputs do not cover what their sources serve. "
-            f"sources={span} outputs={(outputs[0].base_offset, outputs[-1].last_offset)}"
+            f"sources={span} outputs={(outputs[0].base_offset, outputs[-1].last_offset)}",
+            code="K341",
         )
     kept = [route for route in routes if route.segment_id not in gone]
     return tuple(sorted([*kept, *outputs]))

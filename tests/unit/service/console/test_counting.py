@@ -186,7 +186,7 @@ def test_headers_of_a_store_have_the_same_budget_and_end_with_who_asked(store: S
     answer = read(site_of_store(store, SearchLimits(bytes_max=10)))
     assert (422, True) == (answer.status_code, "--search-bytes" in answer.text)
     searches = searches_of(store)
-    with pytest.raises(StoppedError, match="has left"):
+    with pytest.raises(StoppedError, match="has closed the connection"):
         searches.scan(TopicPartition("orders", 0), 1, lambda: True)
     with pytest.raises(InvalidError, match="look again"):
         searches.scan(TopicPartition("orders", 7), 1, lambda: False)

@@ -8,11 +8,19 @@ from pathlib import Path
 
 import anyio
 import pytest
+from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from keeplast.service.console import gate
-from keeplast.service.console.gate import HEADERS, Brake, Entrance, Gate, Sessions, is_loopback
-from keeplast.service.console.view import ConsoleView
+from keeplast.service.console.gate import (
+    HEADERS,
+    Brake,
+    Entrance,
+    Gate,
+    Sessions,
+    VisitorRole,
+    is_loopback,
+)
 from keeplast.service.live import Deed
 from tests.support.console_site import (
     ACTOR,
@@ -200,23 +208,106 @@ def test_what_was_typed_for_a_proxy_keeps_nobody_out(site: Site) -> None:
     assert 303 == site.post("/do/pause", form, authorization="Basic eDp5").status_code
 
 
-def test_wrong_tokens_wait_for_each_other_and_a_right_one_for_nobody(
-    closed: Site, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("path", ["/", "/work.json", "/keys", "/healthz"])
+@pytest.mark.parametrize("entrance", [OPEN, CLOSED], ids=["open", "closed"])
+def test_too_many_wrong_tokens_are_refused_on_every_route_and_a_right_one_never(
+    source: FixedSource, monkeypatch: pytest.MonkeyPatch, entrance: Entrance, path: str
 ) -> None:
-    waited: list[float] = []
+    monkeypatch.setattr(gate, "GUESS_SECONDS", 60.0)
+    site = Site(source, entrance)
+    codes = [site.get(path, authorization="Bearer wrong").status_code for _ in range(12)]
+    assert [401] * gate.GUESSES_MAX + [429] * 2 == codes
+    refused = site.enter("wrong")
+    assert (429, "60") == (refused.status_code, refused.headers["retry-after"])
+    assert "close" == refused.headers["connection"]
+    assert 200 == site.get("/work.json", authorization=f"Bearer {VIEWER}").status_code
+    assert 303 == site.enter(VIEWER).status_code
 
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
 
-    monkeypatch.setattr(gate, "GUESS_SECONDS", 0.5)
-    monkeypatch.setattr("keeplast.service.console.gate.anyio.sleep", sleep)
-    assert 401 == closed.get("/work.json", authorization="Bearer wrong").status_code
-    assert 403 == closed.enter("wrong").status_code
-    assert [0.5, 0.5] == waited
-    assert 303 == closed.enter(VIEWER).status_code
-    assert 200 == closed.get("/work.json", authorization=f"Bearer {VIEWER}").status_code
-    assert 401 == Site(FixedSource(ConsoleView("", 0)), CLOSED).get("/work.json").status_code
-    assert [0.5, 0.5] == waited
+def test_guesses_are_counted_by_network_and_in_sum_and_given_back_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = ManualClock(0)
+    monkeypatch.setattr(gate, "GUESS_SECONDS", 60.0)
+    brake = Brake(clock)
+    found = [brake.refusal(f"2001:db8::{n}") for n in range(gate.GUESSES_MAX + 1)]
+    assert [None] * gate.GUESSES_MAX == found[:-1]
+    assert found[-1] is not None
+    assert brake.refusal("2001:db8:0:1::1") is None
+    found = [brake.refusal(f"192.0.2.{n}") for n in range(gate.GUESSES_SUM_MAX)]
+    assert found[0] is None
+    assert found[-1] is not None
+    clock.advance(60_000)
+    assert brake.refusal("2001:db8::1") is None
+
+
+def test_pages_leave_answers_for_what_is_measured(source: FixedSource) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("done")(scope, receive, send)
+
+    made = Gate(app, OPEN, Sessions(TOKENS, ManualClock(0)), Brake(ManualClock(0)))
+
+    def code(path: str, under_way: int) -> int:
+        made._answers = under_way
+        codes: list[int] = []
+
+        async def send(message: Message) -> None:
+            codes.append(message.get("status", 0))
+
+        async def receive() -> Message:
+            raise AssertionError("nothing is read")
+
+        anyio.run(made, request_of(path), receive, send)
+        assert under_way == made._answers
+        return codes[0]
+
+    pages_max = gate.ANSWERS_MAX - gate.RESERVED_MAX
+    assert [200, 503] == [code("/work", pages_max - 1), code("/work", pages_max)]
+    assert [200, 503] == [code("/healthz", n) for n in (gate.ANSWERS_MAX - 1, gate.ANSWERS_MAX)]
+
+
+@pytest.mark.parametrize("name", ["via", "forwarded", "x-forwarded-for", "x-forwarded-proto"])
+def test_a_proxy_that_was_not_declared_opens_nothing_without_a_token(site: Site, name: str) -> None:
+    assert 200 == site.get("/work.json").status_code
+    assert 401 == site.get("/work.json", **{name: "x"}).status_code
+    answer = site.get("/work.json", **{name: "x"}, authorization=f"Bearer {VIEWER}")
+    assert 200 == answer.status_code
+
+
+def test_a_weaker_token_leaves_a_session_and_a_new_one_ends_it() -> None:
+    sessions = Sessions(TOKENS, ManualClock(0))
+    actor = sessions.begin(ACTOR)
+    assert actor == sessions.begin(VIEWER, actor)
+    again = sessions.begin(ACTOR, actor)
+    assert again not in (None, actor)
+    assert VisitorRole.NOBODY == sessions.role(actor, {})
+    assert VisitorRole.ACTOR == sessions.role(again, {})
+
+
+def test_over_tls_the_cookie_is_of_this_host_alone_and_browsers_stay_with_tls(closed: Site) -> None:
+    answer = closed.enter(VIEWER)
+    assert answer.headers["set-cookie"].startswith(f"__Host-keeplast-{PORT}=")
+    assert "strict-transport-security" in answer.headers
+    assert 200 == closed.get("/work.json").status_code
+
+
+def test_without_tls_no_browser_is_held_to_it(site: Site) -> None:
+    answer = site.enter(VIEWER)
+    assert answer.headers["set-cookie"].startswith(f"keeplast-{PORT}=")
+    assert "strict-transport-security" not in answer.headers
+
+
+def test_receipts_name_the_browser_and_not_the_proxy(source: FixedSource) -> None:
+    entrance = Entrance("127.0.0.1", PORT, proxies=(STRANGER[0],), allows_actions=True)
+    site = Site(source, entrance, peer=STRANGER)
+    for given, named in (("198.51.100.9, 203.0.113.5", "203.0.113.5"), ("junk", STRANGER[0])):
+        answer = site.ask(
+            "POST", "/do/retry", data=WHICH,
+            headers={"authorization": f"Bearer {ACTOR}", "x-forwarded-for": given},
+        )  # fmt: skip
+        assert 303 == answer.status_code
+        assert source.control is not None
+        assert f"console, {named}" in str(source.control.take())
 
 
 def test_a_topic_with_dots_leads_to_the_entrance_too(closed: Site) -> None:
@@ -232,6 +323,13 @@ def test_a_cookie_behind_a_proxy_goes_over_tls_alone(source: FixedSource) -> Non
     answer = Site(source, entrance, peer=STRANGER).enter(VIEWER)
     assert 303 == answer.status_code
     assert "secure" in answer.headers["set-cookie"].casefold()
+
+
+def request_of(path: str) -> Scope:
+    return {
+        "type": "http", "method": "GET", "path": path, "query_string": b"",
+        "headers": [(b"host", f"127.0.0.1:{PORT}".encode())], "client": HOME,
+    }  # fmt: skip
 
 
 def test_who_does_not_take_his_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,14 +349,10 @@ def test_who_does_not_take_his_answer_is_left(monkeypatch: pytest.MonkeyPatch) -
         if len(taken) > 1:
             await anyio.sleep_forever()
 
-    made = Gate(app, OPEN, Sessions(TOKENS, ManualClock(0)), Brake())
+    made = Gate(app, OPEN, Sessions(TOKENS, ManualClock(0)), Brake(ManualClock(0)))
     for path in ("/work", "/events"):
         taken.clear()
-        scope = {
-            "type": "http", "method": "GET", "path": path, "query_string": b"",
-            "headers": [(b"host", f"127.0.0.1:{PORT}".encode())], "client": HOME,
-        }  # fmt: skip
-        anyio.run(made, scope, receive, send)
+        anyio.run(made, request_of(path), receive, send)
         assert ["http.response.start", "http.response.body"] == taken
 
 

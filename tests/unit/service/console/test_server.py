@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 from pathlib import Path
 
 import httpx
 import pytest
+from starlette.responses import Response
 
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
+from keeplast.service.console import gate
 from keeplast.service.console import server as module
 from keeplast.service.console.gate import Entrance
 from keeplast.service.console.server import Certificate, ConsoleServer
@@ -75,49 +78,71 @@ def test_who_sends_no_whole_request_is_cut_off(
             assert b"" == received
 
 
-def test_too_many_connections_leave_the_others_alone(
-    source: FixedSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "CONNECTIONS_MAX", 3)
-    monkeypatch.setattr(module, "HEAD_SECONDS", SECONDS_MAX)
-    with server(source) as running:
-        port = int(running.address.rstrip("/").rpartition(":")[2])
-        idle = [socket.create_connection((LOOPBACK, port), SECONDS_MAX) for _ in range(3)]
-        try:
-            assert 503 == httpx.get(running.address, timeout=SECONDS_MAX).status_code
-        finally:
-            for each in idle:
-                each.close()
-        wait_until(lambda: 200 == httpx.get(running.address, timeout=SECONDS_MAX).status_code)
-
-
-def test_what_comes_beyond_the_sockets_is_closed_at_once(
+def test_silent_connections_make_room_the_longest_silence_first(
     source: FixedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SOCKETS_MAX", 4)
     monkeypatch.setattr(module, "HEAD_SECONDS", SECONDS_MAX)
     with server(source) as running:
         port = int(running.address.rstrip("/").rpartition(":")[2])
-        idle = [socket.create_connection((LOOPBACK, port), SECONDS_MAX) for _ in range(4)]
+        silent = [socket.create_connection((LOOPBACK, port), SECONDS_MAX) for _ in range(4)]
         try:
-            for _ in range(20):
-                with socket.create_connection((LOOPBACK, port), SECONDS_MAX) as more:
-                    received = b""
-                    with contextlib.suppress(ConnectionError):
-                        received = more.recv(1)
-                    assert b"" == received
+            for _ in range(3):
+                assert 200 == httpx.get(f"{running.address}healthz").status_code
+            for each in silent[:1]:
+                with contextlib.suppress(ConnectionError):
+                    assert b"" == each.recv(1)
         finally:
-            for each in idle:
+            for each in silent:
                 each.close()
 
-        def answers() -> bool:
-            try:
-                return 200 == httpx.get(running.address, timeout=SECONDS_MAX).status_code
-            except httpx.TransportError:
-                return False
 
-        # Who has gone makes room.
-        wait_until(answers)
+def test_connections_with_an_answer_under_way_are_never_put_out(
+    source: FixedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SOCKETS_MAX", 2)
+    with server(source) as running:
+        port = int(running.address.rstrip("/").rpartition(":")[2])
+        asked = f"GET /events HTTP/1.1\r\nHost: {LOOPBACK}:{port}\r\n\r\n".encode()
+        streams = [socket.create_connection((LOOPBACK, port), SECONDS_MAX) for _ in range(2)]
+        try:
+            for each in streams:
+                each.sendall(asked)
+                assert each.recv(12).endswith(b"200")
+            with socket.create_connection((LOOPBACK, port), SECONDS_MAX) as more:
+                received = b""
+                with contextlib.suppress(ConnectionError):
+                    received = more.recv(1)
+                assert b"" == received
+        finally:
+            for each in streams:
+                each.close()
+
+
+def test_a_reader_that_takes_nothing_is_aborted_with_all_that_was_queued(
+    source: FixedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "REQUEST_SECONDS", 0.1)
+
+    async def work(self: object, request: object) -> Response:
+        return Response(b"x" * (64 << 20), media_type="text/plain")
+
+    monkeypatch.setattr("keeplast.service.console.server.Reading.work", work)
+    with server(source) as running:
+        port = int(running.address.rstrip("/").rpartition(":")[2])
+        asked = f"GET /work HTTP/1.1\r\nHost: {LOOPBACK}:{port}\r\n\r\n".encode()
+        with socket.create_connection((LOOPBACK, port), SECONDS_MAX) as reader:
+            reader.sendall(asked)
+            assert reader.recv(12).endswith(b"200")
+            # It is over while nothing was read: what can still be read is what the kernel had.
+            wait_until(lambda: not _is_connected(reader))
+
+
+def _is_connected(connection: socket.socket) -> bool:
+    """Say whether the other side still is there, without reading anything."""
+    poll = select.poll()
+    poll.register(connection, 0)
+    return not any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))
 
 
 def test_a_look_that_fails_is_told_and_the_last_one_stays() -> None:

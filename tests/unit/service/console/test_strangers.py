@@ -24,10 +24,9 @@ from cryptography.x509.oid import NameOID
 
 from keeplast.log.files import LocalFiles
 from keeplast.service.console import gate, server
-from keeplast.service.console.gate import ENTER_PATH, STATIC_PATH, Entrance
+from keeplast.service.console.gate import ANSWERS_MAX, ENTER_PATH, STATIC_PATH, Entrance
 from keeplast.service.console.searches import KeySearches
 from keeplast.service.console.server import (
-    CONNECTIONS_MAX,
     STREAMS_MAX,
     Certificate,
     ConsoleApp,
@@ -290,6 +289,20 @@ def test_what_is_too_large_is_refused(
     assert_answers(port)
 
 
+def test_a_tls_handshake_that_says_nothing_ends_as_a_silent_request_does(
+    source: FixedSource, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.05)
+    with (
+        running(source, Entrance(LOOPBACK, 0, is_secure=True), certificate) as port,
+        socket.create_connection((LOOPBACK, port), SECONDS_MAX) as silent,
+    ):
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            received = silent.recv(1)
+        assert b"" == received
+
+
 @pytest.mark.parametrize(
     "target",
     [
@@ -317,7 +330,7 @@ def test_two_hundred_idle_streams_leave_the_others_alone(source: FixedSource, po
     streams = []
     try:
         # All of them ask before one is answered.
-        for _ in range(CONNECTIONS_MAX):
+        for _ in range(ANSWERS_MAX):
             streams.append(socket.create_connection((LOOPBACK, port), SECONDS_MAX))
         for each in streams:
             each.sendall(head(b"GET /events HTTP/1.1", port))

@@ -10,7 +10,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Add what says so; nobody holds what is there."""
+    """Add what says so; no process holds what is there."""
     op.add_column("partitions", sa.Column("holder", sa.String(32), nullable=True))
     op.add_column("partitions", sa.Column("holder_process", sa.Text, nullable=True))
     op.add_column("partitions", sa.Column("held_since_ms", sa.BigInteger, nullable=True))

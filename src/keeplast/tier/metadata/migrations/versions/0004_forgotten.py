@@ -1,4 +1,4 @@
-"""When a partition was given up, so that its objects go and an import may begin it anew."""
+"""When a partition was given up, so that its objects go and an import may begin it again."""
 
 from __future__ import annotations
 

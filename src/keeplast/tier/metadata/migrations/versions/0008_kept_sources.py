@@ -1,4 +1,4 @@
-"""How long the sources of a decision are kept, whoever collects them."""
+"""How long the sources of a decision are kept, whichever process collects them."""
 
 from __future__ import annotations
 

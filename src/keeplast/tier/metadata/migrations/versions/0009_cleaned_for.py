@@ -1,4 +1,4 @@
-"""How far the rounds went by which a partition was cleaned, those that were cut short too."""
+"""How far the rounds that cleaned a partition went, those that were cut short too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named holds, and how far the rounds went by which an attached partition was cleaned."""
+"""Named holds, and how far the rounds that cleaned an attached partition went."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0009"
 
 
 def upgrade() -> None:
-    """Add the table, empty; of rounds of before nobody knows how far they went."""
+    """Add the table, empty; how far earlier rounds went is not known."""
     op.create_table(
         "holds",
         sa.Column("id", sa.Integer, autoincrement=True, nullable=False),

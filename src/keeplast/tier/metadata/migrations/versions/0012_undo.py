@@ -10,7 +10,7 @@ down_revision = "0011"
 
 
 def upgrade() -> None:
-    """Add the tables, empty; what was replaced before waits for its grace alone."""
+    """Add the tables, empty; segments that were replaced before wait for their grace alone."""
     op.create_table(
         "undo_rounds",
         sa.Column("partition_id", sa.Integer, nullable=False),

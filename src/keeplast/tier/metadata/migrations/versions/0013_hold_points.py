@@ -1,4 +1,4 @@
-"""The point of a hold, where rounds have to end in front of it."""
+"""The point of a hold; rounds have to end below it."""
 
 from __future__ import annotations
 

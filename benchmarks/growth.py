@@ -8,8 +8,8 @@ machine with other work to do says nearly the same; only for the series over cor
 The points of a series are measured in turn, five times over, and of each the best counts: where
 turns differ by more than :mod:`benchmarks.pairs` allows, nothing is said of a goal.
 
-Every series is stored as soon as it is measured; ``--resume`` keeps those of which something may be
-said.
+Every series is stored as soon as it is measured; ``--resume`` keeps those that allow a
+judgement.
 """
 
 from __future__ import annotations

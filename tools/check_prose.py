@@ -39,6 +39,7 @@ RULES = {"Turns", "Sentences", "Cells", "Grade"}
 USERS = ("docs/tutorials/", "docs/how-to/", "docs/reference/", "docs/explanation/")
 # A literal, a reference of reStructuredText: names, not words.
 NAMES = re.compile(r":[a-z]+:`[^`]*`|``[^`]*``|`[^`]*`")
+NAME = "`x`"
 HELPS = ("help", "epilog", "short_help")
 
 
@@ -74,10 +75,9 @@ def texts_of(source: str) -> Iterator[tuple[int, str]]:
     yield from _docstrings(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-            for argument in node.exc.args:
-                yield from _strings(argument)
+            yield from _strings(node.exc.args)
         elif isinstance(node, ast.keyword) and node.arg in HELPS:
-            yield from _strings(node.value)
+            yield from _strings([node.value])
 
 
 def _docstrings(node: ast.AST) -> Iterator[tuple[int, str]]:
@@ -95,17 +95,22 @@ def _docstrings(node: ast.AST) -> Iterator[tuple[int, str]]:
             yield from _docstrings(each)
 
 
-def _strings(node: ast.expr) -> Iterator[tuple[int, str]]:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.lineno, node.value
-    elif isinstance(node, ast.JoinedStr):
-        parts = [
-            str(each.value) if isinstance(each, ast.Constant) else "`x`" for each in node.values
-        ]
-        yield node.lineno, "".join(parts)
-    elif isinstance(node, ast.BinOp):
-        yield from _strings(node.left)
-        yield from _strings(node.right)
+def _strings(nodes: Sequence[ast.expr]) -> Iterator[tuple[int, str]]:
+    for node in nodes:
+        text = wording(node, NAME)
+        if text.replace(NAME, ""):
+            yield node.lineno, text
+
+
+def wording(node: ast.expr, hole: str) -> str:
+    """Return a message as it is written, with ``hole`` for each value that it fills in."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(wording(each, hole) for each in node.values)
+    if isinstance(node, ast.BinOp):
+        return wording(node.left, hole) + wording(node.right, hole)
+    return hole
 
 
 def laid_out(source: str) -> str:
@@ -116,7 +121,7 @@ def laid_out(source: str) -> str:
             lines += [""] * (number - len(lines) - 1)
         else:
             lines.append("")
-        lines += NAMES.sub("`x`", text).splitlines()
+        lines += NAMES.sub(NAME, text).splitlines()
     return "\n".join(lines) + "\n"
 
 

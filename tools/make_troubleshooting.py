@@ -21,6 +21,7 @@ from pathlib import Path
 
 from keeplast import errors
 from keeplast.cli.frame.lazy import ENTRY_PARTS, read_entries
+from tools.check_prose import wording
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "keeplast"
 CODED = frozenset({
@@ -82,7 +83,7 @@ def find_sites(source: Path) -> Iterator[Site]:
                 code = next(
                     (each.value for each in node.keywords if each.arg in ("code", None)), None
                 )
-                words = _words(node.args[0]) if node.args else ""
+                words = wording(node.args[0], HOLE) if node.args else ""
                 text = None if code is None else ast.unparse(code).strip("'")
                 yield Site(path, node.lineno, _name(node.func), text, words)
 
@@ -100,17 +101,6 @@ def find_codes(source: Path) -> set[str]:
 
 def _name(function: ast.expr) -> str:
     return getattr(function, "id", "") or getattr(function, "attr", "")
-
-
-def _words(node: ast.expr) -> str:
-    """Return a message as it is written, with holes for what it fills in."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(map(_words, node.values))
-    if isinstance(node, ast.BinOp):
-        return _words(node.left) + _words(node.right)
-    return HOLE
 
 
 def wordings(source: Path) -> dict[str, list[str]]:

@@ -181,28 +181,27 @@ _PARAMETERS = {
     "--runner local": "runner=None", "--runner spark": "runner=SparkRunner()",
 }  # fmt: skip
 """What is called otherwise in a program; of any other option the name is the same."""
-_SETTING = re.compile(r"(?<![^\s(])--config ([a-z.]+)=([^\s,;)]+)")
-_CHOICE = re.compile(r"(?<![^\s(])--(?:despite|runner) [a-z-]+")
-_OPTION = re.compile(r"(?<![^\s(])(--[a-z][a-z-]+)(?:[= ](?=[A-Z0-9@/])|=)?")
-_COMMAND = re.compile(
-    r"\b(?:keeplast [a-z]|kafka-[a-z-]+\.sh|aws |pip |mkdir|spark-submit)[^;:,.)]*"
-)
+# Patterns are compiled where a message needs them: every start of the command line loads this.
+_SETTING = r"(?<![^\s(])--config ([a-z.]+)=([^\s,;)]+)"
+_CHOICE = r"(?<![^\s(])--(?:despite|runner) [a-z-]+"
+_OPTION = r"(?<![^\s(])(--[a-z][a-z-]+)(?:[= ](?=[A-Z0-9@/])|=)?"
+_COMMAND = r"\b(?:keeplast [a-z]|kafka-[a-z-]+\.sh|aws |pip |mkdir|spark-submit)[^;:,.)]*"
 """What is typed in a shell, up to where its clause ends, and stays as it is."""
 
 
 def parameter_words(text: str) -> str:
     """Return a message with parameters in the place of options: ``--topic=x`` is ``topics=x``."""
     parts, at = [], 0
-    for command in _COMMAND.finditer(text):
+    for command in re.finditer(_COMMAND, text):
         parts += [_parameters(text[at : command.start()]), command[0]]
         at = command.end()
     return "".join([*parts, _parameters(text[at:])])
 
 
 def _parameters(text: str) -> str:
-    text = _SETTING.sub(r'config={"\1": "\2"}', text)
-    text = _CHOICE.sub(lambda found: _PARAMETERS.get(found[0], found[0]), text)
-    return _OPTION.sub(lambda found: _parameter(found[1]), text)
+    text = re.sub(_SETTING, r'config={"\1": "\2"}', text)
+    text = re.sub(_CHOICE, lambda found: _PARAMETERS.get(found[0], found[0]), text)
+    return re.sub(_OPTION, lambda found: _parameter(found[1]), text)
 
 
 def _parameter(option: str) -> str:
@@ -262,12 +261,12 @@ SYSTEM_ERRORS = {
 _ANY_REMEDY = "K530", "look at the system's log, then run again"
 
 
-_CODE_AT_END = re.compile(r" \[(K\d{3})\]$")
+_CODE_AT_END = r" \[(K\d{3})\]$"
 
 
 def code_in(text: str) -> str | None:
     """Return the code that ``text`` ends with."""
-    found = _CODE_AT_END.search(text)
+    found = re.search(_CODE_AT_END, text)
     return None if found is None else found[1]
 
 

@@ -2,7 +2,7 @@
 
 The rule that a reader must not break: a cell says *no* only for what a command refuses. The
 refusals are those of :mod:`keeplast.api.refusals`; of data directories in an object store they are
-those of :data:`OBJECT_DIRECTORY`, each of which a test asks a command for.
+those of :data:`OBJECT_DIRECTORY`, and a test asks a command for each.
 """
 
 from __future__ import annotations

@@ -242,16 +242,13 @@ def export_state(
     """
     out: FilesRecipe = LocalRecipe() if versions is None else versions.files
     files = out.open()
-    place: Attempt
-    if is_object_path(target):
-        check_target(target, files, options, overwrite=overwrite)
-        place = BucketPlace(target)
-    else:
+    is_bucket = is_object_path(target)
+    if not is_bucket:
         # Where a link leads, so that the export is made there and the link stays one.
         target = target.resolve()
         sweep_killed(target)
-        check_target(target, files, options, overwrite=overwrite)
-        place = ExportPlace(target)
+    check_target(target, files, options, overwrite=overwrite)
+    place: Attempt = BucketPlace(target) if is_bucket else ExportPlace(target)
     staging = place.staging
     ground = Ground(workers.slots, None if workers.shares_memory else task_memory_bytes)
     clock = SystemClock()

@@ -27,10 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.resources
 import shutil
-import textwrap
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from enum import Enum
@@ -72,12 +69,17 @@ def coded_usage() -> Iterator[None]:
 
 def read_entries() -> dict[str, dict[str, str]]:
     """Return the catalogue of messages: title, cause, safe and do of each code."""
-    file = importlib.resources.files("keeplast") / "messages.toml"
+    import tomllib
+    from importlib import resources
+
+    file = resources.files("keeplast") / "messages.toml"
     return tomllib.loads(file.read_text("utf-8"))
 
 
 def entry_text(code: str) -> str:
     """Return what the catalogue says of a code; BadValue with the nearest where there is none."""
+    import textwrap
+
     entries = read_entries()
     if code not in entries:
         nearest = min(entries, key=lambda each: abs(int(each[1:]) - int(code[1:])))

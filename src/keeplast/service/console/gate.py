@@ -440,7 +440,8 @@ class Gate:
                     headers = MutableHeaders(scope=message)
                     for name, value in HEADERS.items():
                         headers[name] = value
-                    if scope.get("state", {}).get("is_secure"):
+                    visitor = scope.get("state", {}).get("visitor")
+                    if visitor is not None and visitor.is_secure:
                         headers["strict-transport-security"] = f"max-age={HSTS_SECONDS}"
                     headers.setdefault("cache-control", "no-store")
                 # Each part is taken in time, or the browser is left.
@@ -485,8 +486,7 @@ class Gate:
         session = self._session(headers, is_secure=is_fenced)
         role = self._sessions.role(session, headers)
         address = _forwarded(headers, peer) if entrance.proxies else peer
-        scope.setdefault("state", {})["is_secure"] = is_fenced
-        scope["state"]["visitor"] = Visitor(
+        scope.setdefault("state", {})["visitor"] = Visitor(
             role, session, address, is_fenced,
             bearer is not None and role is not VisitorRole.NOBODY,
             lambda: self._sessions.form_token(session),

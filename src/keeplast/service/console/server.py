@@ -272,27 +272,23 @@ class BoundedListener(socket.socket):
     def __init__(self, listener: socket.socket) -> None:
         """Take the place of ``listener``, which is no socket any more."""
         super().__init__(fileno=listener.detach())
-        self._taken: list[socket.socket] = []
         self._idle: dict[tuple[str, int], socket.socket] = {}
         self._busy: dict[tuple[str, int], socket.socket] = {}
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Return the next connection; ConnectionAbortedError when every other has an answer."""
         connection, peer = super().accept()
-        self._taken = [each for each in self._taken if each.fileno() >= 0]
         for table in (self._idle, self._busy):
             for gone in [key for key, each in table.items() if each.fileno() < 0]:
                 del table[gone]
-        if len(self._taken) >= SOCKETS_MAX:
+        if len(self._idle) + len(self._busy) >= SOCKETS_MAX:
             if not self._idle:
                 connection.close()
                 raise ConnectionAbortedError("too many connections")
             oldest = self._idle.pop(next(iter(self._idle)))
-            self._taken.remove(oldest)
             # Its transport sees the end, and closes it.
             with contextlib.suppress(OSError):
                 oldest.shutdown(socket.SHUT_RDWR)
-        self._taken.append(connection)
         self._idle[peer[:2]] = connection
         return connection, peer
 

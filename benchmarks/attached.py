@@ -34,7 +34,7 @@ from keeplast.attach.rounds.missing_aborts import measure_sources
 from keeplast.attach.rounds.round import do_round
 from keeplast.attach.rules.sources import choose_sources
 from keeplast.clock import SystemClock
-from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
+from keeplast.cluster.layouts.aiven_encryption import KeyPair, KeyRing
 from keeplast.cluster.layouts.paced import PacedLayout, PaceLimits, RequestPace
 from keeplast.cluster.metadata_cache import ClusterCache
 from keeplast.cluster.metadata_log import (

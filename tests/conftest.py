@@ -29,7 +29,7 @@ from tests.support.quick_databases import quick_databases
 from tests.support.turns import EXAMPLES_SHARE, EXAMPLES_WHOLE, LONG_PROFILE, PROFILE, Turn
 
 if TYPE_CHECKING:
-    from keeplast.cluster.layouts.aiven_keys import KeyRing
+    from keeplast.cluster.layouts.aiven_encryption import KeyRing
     from keeplast.pipeline.runner import SparkRunner
     from tests.support.shared_spark import SharedSpark
 
@@ -119,7 +119,7 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> KeyRing:
     """A key ring of Aiven's plugin; its key takes a while to make."""
     from Crypto.PublicKey import RSA
 
-    from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
+    from keeplast.cluster.layouts.aiven_encryption import KeyPair, KeyRing
 
     path = tmp_path_factory.mktemp("keys") / "key.pem"
     path.write_bytes(RSA.generate(2048).export_key("PEM", pkcs=8))

@@ -22,7 +22,7 @@ import pytest
 from keeplast.attach.held.metadata_view import AttachTerms
 from keeplast.attach.held.publication import Publisher, claim
 from keeplast.attach.rounds.round import RoundWish, clean_attached
-from keeplast.attach.upkeep.collection import collect, repair
+from keeplast.attach.upkeep.replaced_segments import collect, repair
 from keeplast.clock import Clock, SystemClock
 from keeplast.cluster import client as client_module
 from keeplast.cluster.client import ClusterClient

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from keeplast.attach.held.metadata_view import AttachTerms
 from keeplast.attach.held.publication import Publisher, claim
 from keeplast.attach.rules.swap import Swap, batch_of, merged_epochs, updates
-from keeplast.attach.upkeep.collection import repair
+from keeplast.attach.upkeep.replaced_segments import repair
 from keeplast.cli.main import app
 from keeplast.clock import SystemClock
 from keeplast.cluster import client as client_module

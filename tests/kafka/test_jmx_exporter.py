@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from keeplast.attach.upkeep.collection import CollectedSources, collect
+from keeplast.attach.upkeep.replaced_segments import CollectedSources, collect
 from keeplast.cluster.broker_metrics import BrokerMetrics, lag_of, read_metrics
 from keeplast.format.identifier import metadata_partition
 from tests.kafka.broker import HERE, PARTITIONS, Broker, tiered_broker

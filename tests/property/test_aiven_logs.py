@@ -18,7 +18,7 @@ from keeplast.cluster.layouts.aiven import (
     decode_custom_metadata,
     encode_custom_metadata,
 )
-from keeplast.cluster.layouts.aiven_keys import KeyRing
+from keeplast.cluster.layouts.aiven_encryption import KeyRing
 from keeplast.cluster.layouts.aiven_log import AivenLogWriter, AivenSegmentReader, pack_indexes
 from keeplast.cluster.layouts.aiven_manifest import (
     decode_manifest,

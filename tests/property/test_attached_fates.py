@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keeplast.attach.rounds.round import clean_attached
-from keeplast.attach.upkeep.collection import collect, repair
+from keeplast.attach.upkeep.replaced_segments import collect, repair
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit, TransactionLimit
 from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.live_cluster import LiveCluster, OffsetRange

@@ -25,9 +25,7 @@ pytestmark = pytest.mark.services
 @pytest.fixture(autouse=True)
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is moved by hand."""
-    monkeypatch.setattr(
-        "keeplast.tier.metadata.transactions.time_of", lambda _, clock: HostTime(clock)
-    )
+    monkeypatch.setattr("keeplast.tier.metadata.fencing.time_of", lambda _, clock: HostTime(clock))
 
 
 class TestPostgreSQL(HoldContract):

@@ -25,10 +25,10 @@ from keeplast.attach.held.ownership import OwnerObject
 from keeplast.attach.held.publication import Publisher
 from keeplast.attach.rounds import attached_place
 from keeplast.attach.rounds import round as round_module
-from keeplast.attach.rules import removal
-from keeplast.attach.rules.removal import expires_below
+from keeplast.attach.rules import tombstone_removal
 from keeplast.attach.rules.swap import Batch, Standing, Swap, batch_of
-from keeplast.attach.upkeep import collection
+from keeplast.attach.rules.tombstone_removal import expires_below
+from keeplast.attach.upkeep import replaced_segments
 from keeplast.cluster.live_cluster import OffsetRange, TopicFacts
 from keeplast.errors import CommitUnknownError
 from keeplast.format.remote_log_metadata import RemoteLogEvent, encode
@@ -132,7 +132,7 @@ def without_audit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(publication, "look_further", trust)
     patch.setattr(MetadataView, "find", found)
     patch.setattr(publication, "standing_of", lambda *args: Standing(None, (), ()))
-    patch.setattr(collection, "_require_collectable", lambda view, decision: [])
+    patch.setattr(replaced_segments, "_require_collectable", lambda view, decision: [])
 
 
 def without_a_single_batch(patch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,7 @@ def without_a_look_below_the_sources(patch: pytest.MonkeyPatch) -> None:
 
 def without_waiting_for_earlier_rounds(patch: pytest.MonkeyPatch) -> None:
     """Tombstones go though what they delete is not collected, or was read a moment ago."""
-    patch.setattr(removal, "is_settled", lambda decision, terms, now_ms: True)
+    patch.setattr(tombstone_removal, "is_settled", lambda decision, terms, now_ms: True)
 
 
 GUARDS = (

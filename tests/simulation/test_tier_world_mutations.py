@@ -25,7 +25,7 @@ from keeplast.rewrite.task import TaskResult
 from keeplast.store import store_place
 from keeplast.store.store_place import TierCommit
 from keeplast.survey.request import CleanRequest
-from keeplast.tier.metadata import collection, schema, transactions
+from keeplast.tier.metadata import collection, fencing, schema
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.schema import segment_of
 from keeplast.tier.objects import transfer
@@ -42,7 +42,7 @@ CANDIDATES_MAX = 120
 
 def without_fencing(patch: pytest.MonkeyPatch) -> None:
     """An old leader's transactions are as good as the new one's."""
-    patch.setattr(transactions, "_check_fence", lambda *args: None)
+    patch.setattr(fencing, "_check_fence", lambda *args: None)
     patch.setattr(PartitionHost, "_own_state", lambda self: self.state())
 
 

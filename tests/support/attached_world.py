@@ -25,7 +25,7 @@ from sqlalchemy import Engine, event
 from keeplast.attach.held.metadata_view import AttachTerms
 from keeplast.attach.held.publication import Publisher, claim
 from keeplast.attach.rules.swap import Swap, merged_epochs
-from keeplast.attach.upkeep.collection import repair
+from keeplast.attach.upkeep.replaced_segments import repair
 from keeplast.cluster.check import LOCAL_STORAGE, METADATA_MANAGER
 from keeplast.cluster.layouts.layout import (
     AuxiliaryFile,
@@ -426,7 +426,7 @@ class AttachedWorld:
 
     def live_through(self, steps: Steps | None = None, grace_ms: int = 1000) -> Publisher:
         """Claim, repair, compact into one, collect, and give back, as one process."""
-        from keeplast.attach.upkeep.collection import collect
+        from keeplast.attach.upkeep.replaced_segments import collect
 
         publisher = self.claim(steps=steps)
         repair(publisher)
@@ -459,7 +459,7 @@ class AttachedWorld:
 
     def settle(self, grace_ms: int = 1000) -> None:
         """Let a new process do what is left, and look that nothing is left over."""
-        from keeplast.attach.upkeep.collection import collect
+        from keeplast.attach.upkeep.replaced_segments import collect
 
         publisher = self.claim()
         repair(publisher)

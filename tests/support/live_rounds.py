@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from keeplast.attach.held.metadata_view import AttachTerms
 from keeplast.attach.held.publication import Publisher, claim
 from keeplast.attach.rounds.round import RoundWish, clean_attached
-from keeplast.attach.upkeep.collection import CollectedSources, collect
+from keeplast.attach.upkeep.replaced_segments import CollectedSources, collect
 from keeplast.clock import Clock, SystemClock
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.layouts.local_storage import LocalStorage

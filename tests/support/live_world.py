@@ -27,8 +27,8 @@ from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds
 from keeplast.attach.held.outputs import filter_name, work_name
 from keeplast.attach.held.publication import Publisher, claim
 from keeplast.attach.rounds.round import RoundWish, clean_attached, clean_to
-from keeplast.attach.upkeep.collection import collect, repair
 from keeplast.attach.upkeep.orphans import collect_gone
+from keeplast.attach.upkeep.replaced_segments import collect, repair
 from keeplast.cluster.late_copies import COPY_MS
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keeplast.cluster.layouts.aiven import LOG, AivenLayout
-from keeplast.cluster.layouts.aiven_keys import KeyRing
+from keeplast.cluster.layouts.aiven_encryption import KeyRing
 from keeplast.cluster.layouts.aiven_log import AivenLogWriter
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.tier.objects.new_object import NewObject

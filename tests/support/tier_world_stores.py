@@ -28,8 +28,8 @@ from keeplast.format.checksum import crc32c
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.database import StoreTime
+from keeplast.tier.metadata.fencing import Transactions
 from keeplast.tier.metadata.metadata_store import MetadataStore
-from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.objects.object_store import (
     FILTER,
     ObjectWriter,

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from keeplast.attach.proof.verification import AttachedVerifier, AttachedVerifySettings, ReadCluster
 from keeplast.attach.rounds.round import RoundWish, clean_attached
-from keeplast.attach.upkeep.collection import collect, repair
+from keeplast.attach.upkeep.replaced_segments import collect, repair
 from keeplast.cluster.live_cluster import OffsetRange
 from keeplast.cluster.topic_records import ConsumedRecord
 from keeplast.errors import CorruptError

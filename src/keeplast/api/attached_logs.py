@@ -30,7 +30,7 @@ from keeplast.attach.answers.shown_logs import (
 from keeplast.attach.held.metadata_view import fold_known
 from keeplast.attach.held.publication import Publisher
 from keeplast.attach.rounds.attached_files import ROOT
-from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT, WhyWait, check_grace, collect
+from keeplast.attach.upkeep.replaced_segments import GRACE_MS_DEFAULT, WhyWait, check_grace, collect
 from keeplast.clock import SystemClock
 from keeplast.cluster.broker_metrics import BrokerMetrics, metrics_urls
 from keeplast.cluster.client import ClusterClient

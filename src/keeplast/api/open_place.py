@@ -105,7 +105,7 @@ def _store(found: FoundPlace, config: Mapping[str, str], events: PlaceEvents) ->
 
 def _cluster(found: FoundPlace, config: Mapping[str, str], events: PlaceEvents) -> AskedPlace:
     from keeplast.api.attached_logs import AttachedLogs
-    from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT
+    from keeplast.attach.upkeep.replaced_segments import GRACE_MS_DEFAULT
     from keeplast.cluster.client_properties import read_client_properties
     from keeplast.service.attached_sight import LoopLimits
 

@@ -29,7 +29,7 @@ from keeplast.log.partition_log import PartitionFiles, SegmentFiles, Tail
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.hold import ReaderWait
 from keeplast.model.topic_config import TopicConfig
-from keeplast.survey.horizons import FoundHorizons, read_horizons
+from keeplast.survey.tombstone_horizons import FoundHorizons, read_horizons
 
 Progressed = Callable[[int], None]
 """Hears how many bytes of the log have been gone through since the last call."""

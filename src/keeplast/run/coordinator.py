@@ -39,11 +39,11 @@ from keeplast.run.target import (
 from keeplast.run.undoing import sweep_kept
 from keeplast.survey.bounds import Checkpoints, check_given
 from keeplast.survey.group_offsets import GroupOffsets
-from keeplast.survey.horizons import HorizonBook
 from keeplast.survey.receipt_book import clock_notes
 from keeplast.survey.report import CleanReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey
+from keeplast.survey.tombstone_horizons import HorizonBook
 
 
 class Coordinator:

@@ -68,12 +68,12 @@ from keeplast.run.target import (
 from keeplast.run.undoing import keep_sources
 from keeplast.survey.bounds import Checkpoints, check_lifts, lift_notes, load_checkpoints
 from keeplast.survey.group_offsets import ReaderOffsets
-from keeplast.survey.horizons import HorizonBook, examination_of
 from keeplast.survey.notes import Lift
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.rolling import roll_active, roll_at_target, roll_idle
 from keeplast.survey.survey import Survey, survey_partition
+from keeplast.survey.tombstone_horizons import HorizonBook, examination_of
 
 ATTEMPT_BYTES = 8
 

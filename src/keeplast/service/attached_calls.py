@@ -23,7 +23,7 @@ from keeplast.attach.rounds.round import (
     margin_of,
     plan_attached,
 )
-from keeplast.attach.upkeep.collection import repaired
+from keeplast.attach.upkeep.replaced_segments import repaired
 from keeplast.clock import Clock, SystemClock
 from keeplast.cluster.check import Severity, check_cluster, check_topic
 from keeplast.cluster.client import ClusterClient

@@ -19,7 +19,7 @@ from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds
 from keeplast.attach.held.ownership import Owner, OwnerObject
 from keeplast.attach.held.publication import Publisher, claim, is_free
 from keeplast.attach.rounds.attached_files import attached_path
-from keeplast.attach.upkeep.collection import repaired
+from keeplast.attach.upkeep.replaced_segments import repaired
 from keeplast.clock import Clock
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import LiveCluster

@@ -6,7 +6,7 @@ brokers roll and copy is not known. So what is overwritten now has no date, but 
 round that takes it.
 
 Dates of tombstones come from a topic's settings, what brokers know, and the decision log; no object
-is read. Their rule is :mod:`keeplast.attach.rules.removal`, and every date goes by it.
+is read. Their rule is :mod:`keeplast.attach.rules.tombstone_removal`, and every date goes by it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from keeplast.attach.answers.explain import RemoteLog
 from keeplast.attach.answers.look import AttachedLooks, AttachedOutlook
 from keeplast.attach.rounds.missing_aborts import MissingAbort
 from keeplast.attach.rounds.round import RoundWish, clean_to, margin_of
-from keeplast.attach.rules.removal import (
+from keeplast.attach.rules.tombstone_removal import (
     REMEMBERED_MS,
     PartitionRemoval,
     RemovalDates,

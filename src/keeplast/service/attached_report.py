@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from keeplast.attach.answers.shown_logs import told_from
-from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT
+from keeplast.attach.upkeep.replaced_segments import GRACE_MS_DEFAULT
 from keeplast.clock import Clock
 from keeplast.cluster.group_offsets import BrokerGroups
 from keeplast.cluster.layouts.layout import RemoteLayout

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds
 from keeplast.attach.rounds.attached_place import DaySum
-from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT, WhyWait
+from keeplast.attach.upkeep.replaced_segments import GRACE_MS_DEFAULT, WhyWait
 from keeplast.cluster.check import AttachFinding, Severity, check_cluster, check_faults, check_topic
 from keeplast.cluster.group_offsets import GroupCluster
 from keeplast.cluster.layouts.paced import PAUSE_MS_MAX, PaceLimits

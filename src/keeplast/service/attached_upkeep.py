@@ -14,9 +14,9 @@ from typing import Any
 from keeplast.attach.held.metadata_view import AttachTerms, KeptFolds
 from keeplast.attach.held.publication import Publisher, claim
 from keeplast.attach.held.words import Words, clear_outputs, sweep_outputs, words_of_live
-from keeplast.attach.upkeep.collection import WhyWait, collect, repair
 from keeplast.attach.upkeep.orphans import collect_gone, orphans_of_gone, unknown_of_live
 from keeplast.attach.upkeep.rebuild import is_compacted, rebuild
+from keeplast.attach.upkeep.replaced_segments import WhyWait, collect, repair
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.layouts.layout import FoundSegment, RemoteLayout
 from keeplast.cluster.live_cluster import TopicFacts

@@ -9,7 +9,7 @@ change. Kafka: ``LogCleanerManager.grabFilthiestCompactedLog``; cleaning.md 1.3 
 segment's filter knows the earliest delete horizon of its tombstones, and segments never change.
 Only one whose earliest horizon has passed, or that has markers or no filter, is asked batch by
 batch, once. What a round has left although its horizon had passed is no reason for another one; see
-:mod:`keeplast.survey.horizons`, whose rule this is.
+:mod:`keeplast.survey.tombstone_horizons`, whose rule this is.
 
 *The groups* that tombstones of a partition in object storage wait for are known from brokers. A
 store has no ``__consumer_offsets``, nor has a live cluster's remote tier, and the log there ends
@@ -60,8 +60,14 @@ from keeplast.model.hold import GroupReader, ReaderWait, WaitedGroup, in_force, 
 from keeplast.model.partition import INT64_MAX, SegmentSummary, TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.survey.bounds import Checkpoints
-from keeplast.survey.horizons import NOTHING, Examination, Expired, SegmentHorizons, read_horizons
 from keeplast.survey.request import PartitionRequest
+from keeplast.survey.tombstone_horizons import (
+    NOTHING,
+    Examination,
+    Expired,
+    SegmentHorizons,
+    read_horizons,
+)
 from keeplast.survey.wording import skip_words
 from keeplast.tier.objects.filters import HEAD_BYTES, SegmentBytes, decode_head
 from keeplast.tier.objects.object_store import ObjectStore

@@ -20,8 +20,8 @@ from keeplast.run.directory_place import DirectoryPlace
 from keeplast.run.events import ProgressOnly
 from keeplast.run.round import Rounds, RunnerFor
 from keeplast.run.round_state import PartitionRun
-from keeplast.survey.horizons import HorizonBook
 from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.tombstone_horizons import HorizonBook
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundRecipe
 from keeplast.tier.state.partition_state import PartitionState

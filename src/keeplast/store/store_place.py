@@ -56,11 +56,11 @@ from keeplast.run.round_state import (
     round_report,
 )
 from keeplast.store.look import RemoteHorizons, StoredReaders, as_copied, stored_checkpoints
-from keeplast.survey.horizons import Examination, examination_of
 from keeplast.survey.kept_heads import anchor_of
 from keeplast.survey.report import RoundReport, joined_reports
 from keeplast.survey.request import CleanRequest
 from keeplast.survey.survey import Survey, survey_partition
+from keeplast.survey.tombstone_horizons import Examination, examination_of
 from keeplast.tier.metadata.facts import Anchor
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.stored_logs import explained

@@ -75,7 +75,6 @@ from keeplast.survey.bounds import (
     uncleanable_lifts,
 )
 from keeplast.survey.group_offsets import GroupOffsets, ReaderOffsets, find_wait
-from keeplast.survey.horizons import Examination, ExpiredBook, find_expired
 from keeplast.survey.notes import (
     Lift,
     Note,
@@ -99,6 +98,7 @@ from keeplast.survey.rolling import (
     replay_producers,
 )
 from keeplast.survey.sample import SampleChoice, choose_sample
+from keeplast.survey.tombstone_horizons import Examination, ExpiredBook, find_expired
 
 KNOWN_NAMES = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, CLEANED_FOR, UNFINISHED_NOTE})
 NAMES_SHOWN_MAX = 10

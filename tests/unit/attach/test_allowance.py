@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.attach.rounds.attached_place import DAY_MS, Allowance, DaySum
-from keeplast.attach.upkeep.collection import collect, repair
+from keeplast.attach.upkeep.replaced_segments import collect, repair
 from keeplast.errors import StoppedError
 from tests.support.attached_world import CLUSTER_ID, AttachedWorld
 

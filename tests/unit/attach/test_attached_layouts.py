@@ -10,7 +10,7 @@ import pytest
 
 from keeplast.attach.rounds.round import RoundWish, plan_attached
 from keeplast.cluster.layouts.aiven import AivenLayout
-from keeplast.cluster.layouts.aiven_keys import KeyRing
+from keeplast.cluster.layouts.aiven_encryption import KeyRing
 from keeplast.cluster.layouts.aiven_manifest import SegmentManifest
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.rules.removal import CHECK_MS_DEFAULT, LOOKS
 from keeplast.attach.rules.sources import effective_log
+from keeplast.attach.rules.tombstone_removal import CHECK_MS_DEFAULT, LOOKS
 from keeplast.cluster.live_cluster import OffsetRange
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.topic_records import ConsumedRecord

@@ -13,7 +13,7 @@ import pytest
 from keeplast.attach.held.publication import Publisher
 from keeplast.attach.rounds.round import RoundWish, clean_attached
 from keeplast.attach.rules.swap import Swap
-from keeplast.attach.upkeep.collection import collect
+from keeplast.attach.upkeep.replaced_segments import collect
 from keeplast.clock import SystemClock
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.cluster.layouts.local_storage import SEGMENTS, LocalStorage

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.attach.held.metadata_view import KeptFolds
-from keeplast.attach.upkeep.collection import collect, repair
+from keeplast.attach.upkeep.replaced_segments import collect, repair
 from keeplast.cluster.live_cluster import MetadataValue, OffsetRange
 from keeplast.cluster.metadata_log import encode_checkpoint
 from keeplast.errors import RefusedError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from keeplast.attach.upkeep.collection import CollectedSources, collect
+from keeplast.attach.upkeep.replaced_segments import CollectedSources, collect
 from tests.support.attached_world import AttachedWorld
 
 GRACE_MS, KEEP_MS = 1000, 60_000

@@ -11,7 +11,7 @@ import pytest
 from keeplast.attach.held.outputs import BEGUN, SWEPT, work_name
 from keeplast.attach.held.words import KEPT_MS
 from keeplast.attach.rounds.round import RoundWish, clean_attached
-from keeplast.attach.upkeep.collection import collect
+from keeplast.attach.upkeep.replaced_segments import collect
 from keeplast.cleaner.reasons import NothingBelow, SourcesEnd, SourcesLimit
 from keeplast.clock import SystemClock
 from keeplast.errors import CorruptError, FencedError

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.rules import removal, sources
-from keeplast.attach.rules.removal import RemovalTerms, expires_below
+from keeplast.attach.rules import sources, tombstone_removal
+from keeplast.attach.rules.tombstone_removal import RemovalTerms, expires_below
 from keeplast.format.record import Record
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState
 from keeplast.log.append import NewRecord
@@ -30,7 +30,7 @@ from tests.support.attached_tier import AttachedTier, updated
 from tests.support.log_builder import START_MS, LogBuilder
 from tests.unit.attach import test_attached_rounds
 from tests.unit.attach.test_attached_rounds import MERGING, TOPIC, World
-from tests.unit.attach.test_removal import decision
+from tests.unit.attach.test_tombstone_removal import decision
 
 RETENTION_MS = 1_000
 GONE = replace(MERGING, delete_retention_ms=RETENTION_MS)
@@ -106,7 +106,7 @@ def test_a_copy_that_is_finished_late_brings_no_deleted_key_back(
 def test_without_the_look_for_what_brokers_have_begun_a_late_copy_brings_a_deleted_key_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removal, "exposed_from", lambda cache, now_ms: INT64_MAX)
+    monkeypatch.setattr(tombstone_removal, "exposed_from", lambda cache, now_ms: INT64_MAX)
     history = History(tmp_path, monkeypatch, VALUES - 1)
     history.go_through_rounds()
     assert (0, None) == (history.tombstones(), history.value())

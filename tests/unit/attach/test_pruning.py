@@ -12,8 +12,8 @@ import pytest
 from keeplast.attach.held.publication import Publisher
 from keeplast.attach.proof.published_swaps import check_swaps
 from keeplast.attach.rounds.attached_place import DAY_MS, Allowance, DaySum
-from keeplast.attach.upkeep import collection
-from keeplast.attach.upkeep.collection import DECISIONS_KEPT_MS, collect, prune, repair
+from keeplast.attach.upkeep import replaced_segments
+from keeplast.attach.upkeep.replaced_segments import DECISIONS_KEPT_MS, collect, prune, repair
 from keeplast.errors import FencedError
 from keeplast.inspect.verified_log import Findings
 from keeplast.tier.state.attached import DecisionState
@@ -103,7 +103,7 @@ def test_the_log_is_bounded_and_goes_on_as_before(
     world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     days = 6
-    monkeypatch.setattr(collection, "DECISIONS_KEPT_MS", days * DAY_MS)
+    monkeypatch.setattr(replaced_segments, "DECISIONS_KEPT_MS", days * DAY_MS)
     counts = []
     for _ in range(3 * days):
         world.upload(world.cluster.log.end, world.cluster.log.end + 9)

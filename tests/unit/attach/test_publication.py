@@ -13,7 +13,7 @@ import pytest
 from keeplast.attach.held.publication import Publisher, claim
 from keeplast.attach.rounds.attached_place import SWAP_EPOCHS_MAX, SWAP_SEGMENTS_MAX
 from keeplast.attach.rules.swap import Swap, announcement, batch_of, updates
-from keeplast.attach.upkeep.collection import GRACE_MS_MIN, check_grace, collect, repair
+from keeplast.attach.upkeep.replaced_segments import GRACE_MS_MIN, check_grace, collect, repair
 from keeplast.cluster.late_copies import COPY_MS
 from keeplast.cluster.live_cluster import (
     BATCH_BYTES_NEEDED,

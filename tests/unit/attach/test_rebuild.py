@@ -12,8 +12,8 @@ import pytest
 
 from keeplast.attach.held.publication import Publisher
 from keeplast.attach.rules.swap import batch_of
-from keeplast.attach.upkeep.collection import collect, repair
 from keeplast.attach.upkeep.rebuild import Rebuilt, is_compacted, rebuild
+from keeplast.attach.upkeep.replaced_segments import collect, repair
 from keeplast.errors import (
     CompactionError,
     ConflictError,

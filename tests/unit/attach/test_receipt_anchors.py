@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.attach.held.publication import Publisher
-from keeplast.attach.upkeep.collection import collect
+from keeplast.attach.upkeep.replaced_segments import collect
 from keeplast.errors import ConflictError, StoppedError
 from keeplast.log.files import LocalFiles
 from keeplast.run.receipt import append_receipt

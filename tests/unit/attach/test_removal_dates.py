@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from keeplast.attach.answers.explain import RemoteLog, explain_attached
 from keeplast.attach.rounds.round import RoundWish, clean_to
-from keeplast.attach.rules.removal import (
+from keeplast.attach.rules.tombstone_removal import (
     REMEMBERED_MS,
     RemovalDates,
     RemovalPace,
@@ -39,7 +39,14 @@ from tests.support.attached_world import CLUSTER_ID, PARTITION
 from tests.support.log_builder import LogBuilder
 from tests.support.verified_world import VerifiedWorld
 from tests.unit.attach.test_attached_rounds import MERGING, TOPIC
-from tests.unit.attach.test_removal import NOW_MS, SOURCES, TERMS, cache_of, decision, segment
+from tests.unit.attach.test_tombstone_removal import (
+    NOW_MS,
+    SOURCES,
+    TERMS,
+    cache_of,
+    decision,
+    segment,
+)
 
 PACE = RemovalPace(grace_ms=300, pass_ms=40)
 OURS = mark_of(1)

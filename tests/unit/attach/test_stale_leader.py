@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.attach.upkeep.collection import repair
+from keeplast.attach.upkeep.replaced_segments import repair
 from keeplast.cluster.live_cluster import (
     METADATA_TOPIC,
     MetadataEnd,

@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from keeplast.attach.rules.removal import CHECK_MS_DEFAULT, LOOKS
-from keeplast.attach.upkeep.collection import GRACE_MS_DEFAULT
+from keeplast.attach.rules.tombstone_removal import CHECK_MS_DEFAULT, LOOKS
+from keeplast.attach.upkeep.replaced_segments import GRACE_MS_DEFAULT
 from keeplast.cleaner.eligibility import CleanableRange
 from keeplast.cleaner.section import LogFigures
 from keeplast.cli.main import app

@@ -17,7 +17,7 @@ from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.tier.metadata.transactions import Transactions
+from keeplast.tier.metadata.fencing import Transactions
 from keeplast.tier.objects.stores import ObstoreObjects
 from tests.support import called
 from tests.support.log_builder import LogBuilder, text

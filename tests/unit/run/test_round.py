@@ -17,7 +17,7 @@ from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from keeplast.run.round import Rounds
 from keeplast.run.round_state import PartitionRun, Round
-from keeplast.survey.horizons import HorizonBook
+from keeplast.survey.tombstone_horizons import HorizonBook
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import clean_request, one, write_partition
 

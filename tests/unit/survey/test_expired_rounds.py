@@ -20,15 +20,15 @@ from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.log.partition_log import list_partition
 from keeplast.model.topic_config import Strategy
 from keeplast.run.undo import undo_newest
-from keeplast.survey.horizons import (
+from keeplast.survey.report import RoundReport
+from keeplast.survey.request import CleanRequest
+from keeplast.survey.tombstone_horizons import (
     HOP_BYTES,
     Examination,
     Expired,
     HorizonBook,
     read_horizons,
 )
-from keeplast.survey.report import RoundReport
-from keeplast.survey.request import CleanRequest
 from tests.support.manual_clock import ManualClock
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import (

@@ -157,7 +157,7 @@ def test_the_loop_of_a_host_that_is_ahead_removes_nothing_and_says_why(
     world: StoreWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, ahead = world.objects(0), ManualClock(START_MS)
-    monkeypatch.setattr("keeplast.tier.metadata.transactions.time_of", lambda *_: SharedTime(ahead))
+    monkeypatch.setattr("keeplast.tier.metadata.fencing.time_of", lambda *_: SharedTime(ahead))
     world.clock.advance(365 * DAY_MS)
     report, told, _ = world.run(expired=True)
     assert before == world.objects(0)

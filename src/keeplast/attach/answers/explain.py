@@ -19,7 +19,6 @@ from keeplast.attach.rounds.attached_files import AttachedFiles, AttachedRecipe
 from keeplast.attach.rounds.attached_place import NOBODY, AttachedPlace, AttachedState
 from keeplast.attach.rounds.missing_aborts import measure_sources
 from keeplast.attach.rounds.round import RoundWish, read_lineage, sources_of
-from keeplast.attach.rules.removal import RemovalDates
 from keeplast.attach.rules.sources import (
     EffectiveLog,
     Sources,
@@ -29,6 +28,7 @@ from keeplast.attach.rules.sources import (
     summary_of,
     synthetic_lineage,
 )
+from keeplast.attach.rules.tombstone_removal import RemovalDates
 from keeplast.cleaner.reasons import (
     Decision,
     DueReason,

@@ -22,7 +22,6 @@ from keeplast.attach.held.metadata_view import (
 )
 from keeplast.attach.held.outputs import filter_name, sweep_filters
 from keeplast.attach.held.ownership import OwnerObject
-from keeplast.attach.rules.removal import require_settled
 from keeplast.attach.rules.sources import overlaid_from
 from keeplast.attach.rules.swap import (
     Batch,
@@ -34,6 +33,7 @@ from keeplast.attach.rules.swap import (
     standing_of,
     updates,
 )
+from keeplast.attach.rules.tombstone_removal import require_settled
 from keeplast.cluster.late_copies import late_copies, without
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import LiveCluster, OffsetRange, encode_batch

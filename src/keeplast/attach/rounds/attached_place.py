@@ -6,7 +6,7 @@ eligibility, winners and transactions are those of a local round. What differs:
 
 * a survey takes from announcements what it would read of the segments;
 * **tombstones and markers go only below an offset that was looked for**: what they delete may be
-  read from elsewhere (:mod:`keeplast.attach.rules.removal`); without such an offset all stay;
+  read from elsewhere (:mod:`keeplast.attach.rules.tombstone_removal`); without one all stay;
 * after that they wait for consumer groups by what **brokers** report: no file here has it;
 * the last batch of every output stays, so that its bytes show its end too (attach.md C7);
 * a wave becomes live by swaps: the partition's holder announces, decides and publishes each:

@@ -6,7 +6,7 @@
     round     the engine's, on the segments as a directory             attached_place
     publish   swap after swap, each after a look of its own            Publisher.decide_and_publish
 
-The holder has repaired the partition before: :mod:`keeplast.attach.upkeep.collection`.
+The holder has repaired the partition before: :mod:`keeplast.attach.upkeep.replaced_segments`.
 
 Only the cluster knows why an object of a remote tier is not there. The rule: **damage is what
 brokers still serve and the remote tier has not**. A process that slept in its round may wake after
@@ -33,7 +33,6 @@ from keeplast.attach.rounds.attached_place import (
     AttachedState,
 )
 from keeplast.attach.rounds.missing_aborts import AbortSearch, measure_sources
-from keeplast.attach.rules.removal import expires_below, removal_terms
 from keeplast.attach.rules.sources import (
     MARGIN_SEGMENTS,
     Sources,
@@ -42,6 +41,7 @@ from keeplast.attach.rules.sources import (
     newest_whole,
     overlaid_from,
 )
+from keeplast.attach.rules.tombstone_removal import expires_below, removal_terms
 from keeplast.cleaner.plan import plan_groups
 from keeplast.cleaner.reasons import NothingBelow, SourcesEnd, SourcesLimit
 from keeplast.clock import Clock

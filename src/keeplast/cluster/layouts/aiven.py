@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from keeplast.cluster.layouts.aiven_keys import KeyRing
+from keeplast.cluster.layouts.aiven_encryption import KeyRing
 from keeplast.cluster.layouts.aiven_log import (
     AivenLogWriter,
     AivenSegmentReader,

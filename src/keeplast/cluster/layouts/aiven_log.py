@@ -12,7 +12,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from keeplast.cluster.layouts.aiven_keys import IV_BYTES, TAG_BYTES, ChunkSealer, SegmentCipher
+from keeplast.cluster.layouts.aiven_encryption import (
+    IV_BYTES,
+    TAG_BYTES,
+    ChunkSealer,
+    SegmentCipher,
+)
 from keeplast.cluster.layouts.aiven_manifest import (
     INDEX_MEMBERS,
     SEAL_BYTES,

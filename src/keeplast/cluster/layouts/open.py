@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from keeplast.cluster.layouts.aiven import AivenLayout
-from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
+from keeplast.cluster.layouts.aiven_encryption import KeyPair, KeyRing
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.layouts.local_storage import SEGMENTS, LocalStorage
 from keeplast.errors import InvalidError, RefusedError, UnavailableError

@@ -26,6 +26,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.database import StoreClock, StoreTime
 from keeplast.tier.metadata.facts import Anchor, note_round, remove_lease
+from keeplast.tier.metadata.fencing import Transactions
 from keeplast.tier.metadata.rows import (
     NO_PART,
     change_routes,
@@ -44,7 +45,6 @@ from keeplast.tier.metadata.rows import (
     write_vectors,
 )
 from keeplast.tier.metadata.schema import json_text
-from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.metadata.undo_rows import (
     drop_below,
     drop_kept,

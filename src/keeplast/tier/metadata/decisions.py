@@ -62,9 +62,9 @@ from keeplast.tier.metadata.decision_rows import (
     take_rows,
 )
 from keeplast.tier.metadata.facts import Anchor, Facts, FoldRows
+from keeplast.tier.metadata.fencing import Transactions
 from keeplast.tier.metadata.hold_rows import HoldRows
 from keeplast.tier.metadata.rows import raise_fact
-from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.objects.filters import KEY_BYTES, KEY_FACT, FilterKey
 from keeplast.tier.state.attached import (
     Attached,

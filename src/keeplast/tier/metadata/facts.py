@@ -30,8 +30,8 @@ from keeplast.clock import Clock
 from keeplast.errors import CommitUnknownError, ConflictError, InvariantError, UnavailableError
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.fencing import Transactions
 from keeplast.tier.metadata.rows import raise_fact
-from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.state.holder import Lease, key_of
 from keeplast.tier.state.kept_rounds import (
     DAY_MS,

@@ -28,9 +28,9 @@ from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.database import StoreClock
 from keeplast.tier.metadata.decision_rows import find_row, insert_row
+from keeplast.tier.metadata.fencing import Transactions
 from keeplast.tier.metadata.rows import NO_PART, find_partition, load_state, raise_version
 from keeplast.tier.metadata.schema import hold_of, partition_of, read_row
-from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.state.attached import Attached, AttachedName, MetadataPoint
 from keeplast.tier.state.partition_state import PartitionState
 

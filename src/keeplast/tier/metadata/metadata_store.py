@@ -25,6 +25,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.commits import Commits, Removals
 from keeplast.tier.metadata.facts import Facts, Leases, read_round_days, write_lease
+from keeplast.tier.metadata.fencing import Transactions
 from keeplast.tier.metadata.hold_rows import HoldRows
 from keeplast.tier.metadata.rows import (
     NO_PART,
@@ -48,7 +49,6 @@ from keeplast.tier.metadata.schema import (
     segment_of,
     visits_of,
 )
-from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.metadata.undo_rows import UndoRows, read_kept, shorten_kept
 from keeplast.tier.state import partition_state
 from keeplast.tier.state.continuity import Visits

@@ -24,6 +24,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.database import StoreClock
 from keeplast.tier.metadata.facts import ERASURES
+from keeplast.tier.metadata.fencing import Transactions
 from keeplast.tier.metadata.rows import (
     change_routes,
     check_unchanged,
@@ -40,7 +41,6 @@ from keeplast.tier.metadata.schema import (
     routes_text,
     segment_of,
 )
-from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.state import partition_state
 from keeplast.tier.state.kept_rounds import (
     Keeping,

@@ -23,7 +23,7 @@ from keeplast.cluster.layouts.aiven import (
     decode_custom_metadata,
     encode_custom_metadata,
 )
-from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
+from keeplast.cluster.layouts.aiven_encryption import KeyPair, KeyRing
 from keeplast.cluster.layouts.aiven_manifest import (
     MANIFEST_BYTES_MAX,
     check_log_size,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keeplast.cluster.layouts.aiven_keys import KeyRing
+from keeplast.cluster.layouts.aiven_encryption import KeyRing
 from keeplast.cluster.layouts.aiven_log import AivenLogWriter, AivenSegmentReader
 from keeplast.cluster.layouts.aiven_manifest import decode_written
 from keeplast.errors import CorruptError, UnavailableError

@@ -16,7 +16,7 @@ from keeplast.cluster.layouts.aiven import (
     decode_custom_metadata,
     encode_custom_metadata,
 )
-from keeplast.cluster.layouts.aiven_keys import KeyRing, SegmentCipher
+from keeplast.cluster.layouts.aiven_encryption import KeyRing, SegmentCipher
 from keeplast.cluster.layouts.aiven_log import AivenLogWriter, pack_indexes
 from keeplast.cluster.layouts.aiven_manifest import (
     ChunkIndex,

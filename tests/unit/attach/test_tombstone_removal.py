@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from keeplast.attach.rules import removal
-from keeplast.attach.rules.removal import (
+from keeplast.attach.rules import tombstone_removal
+from keeplast.attach.rules.sources import Sources, source_of
+from keeplast.attach.rules.swap import Swap
+from keeplast.attach.rules.tombstone_removal import (
     LOOKS,
     REMEMBERED_MS,
     RemovalTerms,
@@ -18,8 +20,6 @@ from keeplast.attach.rules.removal import (
     removal_terms,
     require_settled,
 )
-from keeplast.attach.rules.sources import Sources, source_of
-from keeplast.attach.rules.swap import Swap
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.late_copies import COPY_MS
 from keeplast.cluster.metadata_cache import PartitionCache
@@ -149,7 +149,7 @@ def test_terms_are_told_by_local_retention_and_by_how_often_brokers_look() -> No
     found = removal_terms(TOPIC, LOCAL, [often, slow])
     assert RemovalTerms(1_000, 500 + LOOKS * 900) == found
     unknown = removal_terms(TOPIC, LOCAL, [often, {}])
-    assert RemovalTerms(1_000, 500 + LOOKS * removal.CHECK_MS_DEFAULT) == unknown
+    assert RemovalTerms(1_000, 500 + LOOKS * tombstone_removal.CHECK_MS_DEFAULT) == unknown
     as_total = {"local.retention.ms": "-2", "retention.ms": "70"}
     assert RemovalTerms(1_000, 70 + LOOKS * 7) == removal_terms(TOPIC, as_total, [often])
 

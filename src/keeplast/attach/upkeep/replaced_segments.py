@@ -7,7 +7,7 @@ then. Readers of old decisions need no more than that:
 
 * present outputs show what is clean;
 * a day's caps look back for a day, and tombstones wait for no more than is kept
-  (:mod:`keeplast.attach.rules.removal`);
+  (:mod:`keeplast.attach.rules.tombstone_removal`);
 * ``keeplast repair --accept-metadata`` can publish again what a metadata topic lost that was put
   back to an earlier time. That time must not be longer ago than :data:`DECISIONS_KEPT_MS`.
 
@@ -36,8 +36,8 @@ from keeplast.attach.held.metadata_view import MetadataView
 from keeplast.attach.held.outputs import filter_names, remove_filters
 from keeplast.attach.held.publication import Publisher
 from keeplast.attach.held.stored_segment import check_stored
-from keeplast.attach.rules.removal import REMEMBERED_MS
 from keeplast.attach.rules.swap import announcement, batch_of, covered, standing_of
+from keeplast.attach.rules.tombstone_removal import REMEMBERED_MS
 from keeplast.cluster.late_copies import closable_holes
 from keeplast.errors import CompactionError, ConflictError, CorruptError, InvalidError
 from keeplast.format.identifier import encode_id

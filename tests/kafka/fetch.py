@@ -6,14 +6,30 @@ repository is not made for two.
 
 from __future__ import annotations
 
-from tests.kafka.broker import VERSIONS, broker_libs
+import shutil
+import tempfile
+from pathlib import Path
+
+from tests.kafka.broker import VERSIONS, Broker, broker_libs, class_archive
 from tests.kafka.oracle.driver import Oracle
 
 
 def main() -> None:
-    """Fetch the jars of each broker, and those of the referee, which is compiled and started."""
+    """Fetch the jars of each broker, and those of the referee, which is compiled and started.
+
+    A broker that ends leaves an archive of its classes; a Java that makes none goes on without.
+    """
     for version in VERSIONS:
         broker_libs(version)
+        if not class_archive(version).exists():
+            with tempfile.TemporaryDirectory() as root:
+                made = Path(root) / "made.jsa"
+                with Broker(
+                    version, Path(root), options=(f"-XX:ArchiveClassesAtExit={made}",)
+                ) as broker:
+                    broker.stop()
+                if made.exists():
+                    shutil.move(made, class_archive(version))
     with Oracle():
         pass
 

@@ -45,16 +45,6 @@ def broken(report: VerificationReport) -> list[str]:
     return [check.name for check in report.checks if check.verdict is Verdict.BROKEN]
 
 
-def bring_back(offset: int, base: int, index: int) -> Damage:
-    """Put a batch of the log before cleaning into a place of the log after it."""
-
-    def damage(after: DamagedLog, before: DamagedLog) -> None:
-        from_base, from_index = before.find(offset)
-        after.put(base, index, before.segments[from_base][from_index])
-
-    return damage
-
-
 def swap(after: DamagedLog, before: DamagedLog) -> None:
     batches = after.segments[0]
     batches[-1], batches[-2] = batches[-2], batches[-1]

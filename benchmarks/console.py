@@ -33,7 +33,10 @@ from benchmarks.start import LOG, SETTINGS, write_partitions
 PARTITIONS, BROWSERS = 10_000, 10
 SECONDS, REFRESH_SECONDS = 30, 5.0
 SMALL = replace(LOG, name="console", log_bytes=8 << 10, segment_bytes=4 << 10)
-PATHS = ("/", "/?page=150", "/?q=bench-77&sort=size", "/log/bench/77", "/work", "/overview.json")
+PATHS = (
+    "/", "/partitions?page=150", "/?q=bench-77&sort=size", "/topic/bench?sort=due", "/log/bench/77",
+    "/work", "/time", "/overview.json",
+)  # fmt: skip
 TURNS = 20
 ANSWER_SECONDS_MAX = 60
 

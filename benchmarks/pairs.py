@@ -75,8 +75,13 @@ class Comparison:
         found = self.doubt()
         if found is not None:
             return found
-        is_reached = min(pairs.ratio for pairs in judged or self._clocks()) >= goal
-        return Verdict.REACHED if is_reached else Verdict.MISSED
+        ratio = min(pairs.ratio for pairs in judged) if judged else self.least_ratio
+        return Verdict.REACHED if ratio >= goal else Verdict.MISSED
+
+    @property
+    def least_ratio(self) -> float:
+        """Return the ratio that a goal is held against: by the clock or by processor time."""
+        return min(pairs.ratio for pairs in self._clocks())
 
     def _clocks(self) -> tuple[Pairs, ...]:
         return (self.by_clock,) if self.by_work is None else (self.by_clock, self.by_work)

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.contestants import MIB, Measure
 from benchmarks.figure import Bar, Panel, draw
 from benchmarks.machine import describe
-from benchmarks.pairs import Comparison, compare, least
+from benchmarks.pairs import PAIRS_MIN, Comparison, compare, least
 from benchmarks.workload import Workload
 from keeplast.format.compression import Codec
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
@@ -179,6 +179,40 @@ def line(result: Result) -> str:
         _goals(result, one_core, others[0][1]),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def plain(result: Result) -> str:
+    """Return one line for people: how many times as fast as Kafka, and what is to be reached.
+
+    Where goals are judged by two clocks the ratio is the lower one. What a goal has come to stands
+    in the table; here are the reasons to doubt a ratio, where there are any.
+    """
+    row = result.row
+    found = (
+        ("", result.comparison, row.goal),
+        (" on all cores", result.by_clock(result.all_cores), row.goal_of_all_cores),
+        (" on Spark", result.by_clock(result.spark), None),
+    )
+    said = [_times_as_fast(name, one, goal) for name, one, goal in found if one is not None]
+    speeds = [
+        f"{name} {max(one.mib_per_second for one in side):.0f} MB/s"
+        for name, side in zip(SIDES, (result.kafka, result.keeplast, result.all_cores,
+                                      result.spark), strict=True)
+        if side
+    ]  # fmt: skip
+    return f"{row.workload.name}: {'; '.join(said or speeds)}"
+
+
+def _times_as_fast(where: str, found: Comparison, goal: float | None) -> str:
+    beside = "" if where else " as fast as Kafka's cleaner thread"
+    text = f"{found.least_ratio:.1f} times{beside}{where}"
+    reasons = [] if goal is None else [f"goal {goal:g}"]
+    pairs = len(found.by_clock.ours)
+    if found.doubt() is not None:
+        reasons.append(
+            f"{pairs} of {PAIRS_MIN} pairs" if pairs < PAIRS_MIN else "on a busy machine"
+        )
+    return f"{text} ({'; '.join(reasons)})" if reasons else text
 
 
 def _side(measures: Sequence[Measure], beside_kafka: Comparison | None = None) -> str:

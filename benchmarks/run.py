@@ -29,7 +29,7 @@ from benchmarks.contestants import (
 from benchmarks.machine import is_same, machine
 from benchmarks.options import positive
 from benchmarks.pairs import PAIRS_MIN
-from benchmarks.report import SIDES, VERSION, Result, Row, chart, line, results_of, stored, table
+from benchmarks.report import SIDES, VERSION, Result, Row, chart, plain, results_of, stored, table
 from benchmarks.workload import Workload, WrittenLog, write_log
 from keeplast.format.compression import Codec
 from tests.kafka.oracle.driver import KAFKA_VERSION, LIKE_A_BROKER, Oracle
@@ -210,11 +210,10 @@ def main() -> None:
             left, pairs=arguments.pairs, sides=arguments.sides, scratch=Path(scratch)
         ):
             results[result.row] = result
-            print(line(result), flush=True)
+            print(plain(result), flush=True)
             in_order = [results[row] for row in rows if row in results]
             _store(document(in_order, conditions), out)
-    print()
-    print(out.with_suffix(".md").read_text())
+    print(f"the table: {out.with_suffix('.md')}")
 
 
 def _store(found: dict[str, Any], out: Path) -> None:

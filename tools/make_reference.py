@@ -1,7 +1,7 @@
 """Writes the pages of ``docs/reference`` that the code decides; ``--check`` only compares.
 
 A module of ``tools/reference`` makes each page or group of pages: settings, commands, exit codes,
-metrics, places, JSON, compatibility, troubleshooting.
+glossary, metrics, places, JSON, compatibility, troubleshooting.
 
 The rule that a reader must not break: there are no other sources. A page that differs from the
 code, or a page of a command that is gone, fails the check.
@@ -25,6 +25,7 @@ def pages() -> dict[str, str]:
     from tools.reference import (
         command_pages,
         compatibility_page,
+        glossary_page,
         json_page,
         limit_page,
         metric_page,
@@ -38,6 +39,7 @@ def pages() -> dict[str, str]:
         "metrics.md": metric_page.page(),
         "compatibility.md": compatibility_page.page(),
         "json.md": json_page.page(),
+        "glossary.md": glossary_page.page(),
         "limits.md": limit_page.page(),
         "places.md": place_page.page(),
         "troubleshooting.md": troubleshooting_page(NOTICE),

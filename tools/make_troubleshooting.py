@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast import errors
-from keeplast.cli.frame.lazy import ENTRY_PARTS, read_entries
+from keeplast.service.catalogue import AREAS, ENTRY_PARTS, read_entries
 from tools.check_prose import wording
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "keeplast"
@@ -34,17 +34,6 @@ DOCS = SOURCE.parents[1] / "docs"
 CODE = re.compile(r"(?:^|\[)(K[1-9]\d{2})\]?$")
 HOLE = "…"
 WORDING_CHARS_MAX = 300
-AREAS = {
-    "K1": "usage and settings",
-    "K2": "directories and logs",
-    "K3": "object storage and stores",
-    "K4": "live clusters",
-    "K5": "Spark and the machine",
-    "K6": "holds, erasure, undo and proofs",
-    "K7": "console and service",
-    "K8": "why a log is not cleaned",
-    "K9": "defects",
-}
 HEAD = """# Troubleshooting by message
 
 {notice}

@@ -87,8 +87,7 @@ def install() -> None:
 
 def _digest() -> str:
     digest = hashlib.sha256()
-    columns = Path(__file__).parent / "columns"
-    for source in sorted(columns.glob("*.py")):
+    for source in sorted((Path(__file__).parent / "columns").glob("*.py")):
         digest.update(source.name.encode())
         digest.update(source.read_bytes())
     digest.update(importlib.metadata.version("numba").encode())
@@ -142,8 +141,15 @@ def compiling() -> None:
 
 
 def is_kept(name: str) -> bool:
-    """Return whether the folder has machine code of the kernel ``name``, for any processor."""
-    return _is_whole(_stem(name))
+    """Return whether the folder has machine code of the kernel ``name``, for any processor.
+
+    That is index and machine code; the index is written before the code.
+    """
+    try:
+        sizes = {path.suffix: path.stat().st_size for path in cache_folder().glob(_stem(name))}
+    except OSError:  # just removed by another process
+        return False
+    return bool(sizes.get(INDEX_ENDING) and sizes.get(CODE_ENDING))
 
 
 @contextlib.contextmanager
@@ -151,17 +157,12 @@ def reserved(name: str, processor: str = "") -> Iterator[None]:
     """Keep other processes from making the kernel ``name`` for ``processor`` meanwhile.
 
     They would compile the same, as executors that start together do. A process that has waited
-    long, or cannot lock anything, goes on next to them: it costs time and nothing else. One that
-    has been compiled is only loaded, and leaves the folder as it is.
+    long, or cannot lock anything, goes on next to them: it costs time and nothing else.
 
     What a process that was killed, or a host that lost power, left of the kernel is removed. Files
     of a kernel become visible whole, and those of two processors have different names: what may be
     loaded is what one process has compiled for this one.
     """
-    stem = _stem(name, processor)
-    if _is_whole(stem):
-        yield
-        return
     try:
         file = (cache_folder() / f"{name}{LOCK_ENDING}").open("ab")
     except OSError:
@@ -169,7 +170,7 @@ def reserved(name: str, processor: str = "") -> Iterator[None]:
         return
     with file:
         if _is_locked(file):
-            _remove_remains(stem)
+            _remove_remains(_stem(name, processor))
         yield
 
 
@@ -177,15 +178,6 @@ def _stem(name: str, processor: str = "") -> str:
     """Return how the files of a kernel begin, as a pattern; numba names them, and we the middle."""
     module, function = name.split(".")[-2:]
     return f"{glob.escape(f'{module}.{function}')}-*{glob.escape(processor)}.*"
-
-
-def _is_whole(stem: str) -> bool:
-    """Return whether index and machine code are there; the index is written before the code."""
-    try:
-        sizes = {path.suffix: path.stat().st_size for path in cache_folder().glob(stem)}
-    except OSError:  # just removed by another process
-        return False
-    return bool(sizes.get(INDEX_ENDING) and sizes.get(CODE_ENDING))
 
 
 def _remove_remains(stem: str) -> None:

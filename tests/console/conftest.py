@@ -26,7 +26,7 @@ from keeplast.service.receipts import FILE_NAME
 from keeplast.service.snapshot import Snapshot
 from keeplast.service.status import State
 from tests.support.browser import Browser, opened
-from tests.support.console_site import TOKENS, FixedSource, directory_view, searches_in
+from tests.support.console_site import TOKENS, FixedSource, directory_view, searches_in, with_past
 from tests.support.daemon_world import Told
 from tests.support.manual_clock import ManualClock
 from tools.demo_console import DAMAGED
@@ -39,6 +39,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--fuzz-seed", help="which requests are made up (those of 1 unless told)")
     parser.addoption("--fuzz-seconds", help="how long requests are made up (20 unless told)")
+
+
+PARTITIONS = "/partitions?rows=roomy"
+"""Where all is shown of each partition, one a row."""
 
 
 def now() -> int:
@@ -133,4 +137,5 @@ def served(seen: ConsoleView, demo: Path) -> Iterator[Served]:
     """A loop's console of the demo."""
     with serving(seen, searches=searches_in(demo, now_ms=seen.now_ms)) as found:
         found.source.shelf = ReceiptShelf(LocalFiles(), demo / FILE_NAME)
+        with_past(found.source, demo)
         yield found

@@ -1,6 +1,7 @@
 """Requests that are made up, by seed, to a running console: none of them is answered with 500.
 
-They are bytes on the wire, rightly and wrongly formed, to every route there is. ``--fuzz-seconds``
+They are bytes on the wire, rightly and wrongly formed, to every route there is. Between them the
+owner of a token logs in, searches and acts, and is never held up. ``--fuzz-seconds``
 says for how long; a failure shows the request, which is the test's case from then on.
 """
 
@@ -12,6 +13,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -25,12 +27,13 @@ from tests.support.waiting import SECONDS_MAX, wait_until
 
 pytestmark = pytest.mark.console
 SECONDS, SEED = 20.0, "1"
-REQUESTS_MIN = 500
+REQUESTS_MIN, OWNER_EVERY = 500, 50
 ANSWER_SECONDS = 2.0
 """What is no whole request is waited for by the console; its answer, if any, is of no interest."""
 METHODS = ("GET", "GET", "GET", "HEAD", "POST", "POST", "PUT", "OPTIONS", "get", "")
 PATHS = (
-    "/", "/overview.json", "/work", "/work.json", "/receipts.jsonl", "/metrics", "/healthz",
+    "/", "/overview.json", "/work", "/work.json", "/time", "/time.json",
+    "/receipts.jsonl", "/metrics", "/healthz",
     "/enter", "/leave", "/do/clean", "/do/pause", "/do/resume", "/do/retry", "/do/other",
     "/static/console.css", "/static/x", "/log/orders/0", "/log/orders/0.json",
     "/log/orders/0/settings.json", "/log/orders/9", "/log/sessions/0", "/log/customers/0",
@@ -127,10 +130,36 @@ def answered(port: int, data: bytes) -> bytes:
             return b""
 
 
-def ask_on(served: Served, port: int, seconds: float, seed: str) -> int:
-    """Send requests until the time is over; returns how many of them were answered."""
+def owner_does(served: Served) -> None:
+    """Do all that the owner of a token does; whatever strangers send meanwhile, all succeeds."""
+    headers = {"Origin": served.address.rstrip("/")}
+    with httpx.Client(base_url=served.address, headers=headers, timeout=SECONDS_MAX) as client:
+        assert 303 == client.post("/enter", data={"token": ACTOR}).status_code, "login"
+        page = client.get("/keys")
+        form = re.search(r'name="form" value="([^"]+)"', page.text)
+        assert form is not None, "session"
+        which = {"form": form[1], "topic": "orders", "partition": "0"}
+        asked = client.post("/keys", data=which | {"key": "key-00041"}, follow_redirects=True)
+        assert 200 == asked.status_code, "search"
+        assert 303 == client.post("/do/retry", data=which).status_code, "action"
+        assert {200} == {client.get(path).status_code for path in ("/healthz", "/metrics")}
+
+
+def ask_on(served: Served, port: int, seconds: float, seed: str, strangers: ExitStack) -> int:
+    """Send requests until the time is over; returns how many of them were answered.
+
+    Meanwhile silent connections, and readers that read nothing, become more and more.
+    """
     fuzzer, until, sent, found = Fuzzer(seed, port), time.monotonic() + seconds, 0, 0
     while time.monotonic() < until or sent < REQUESTS_MIN:
+        if sent % OWNER_EVERY == 0:
+            for begun in (
+                b"GET /keys HT",
+                f"GET /receipts.jsonl HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode(),
+            ):
+                silent = strangers.enter_context(socket.create_connection(("127.0.0.1", port)))
+                silent.sendall(begun)
+            owner_does(served)
         data = fuzzer.request()
         sent += 1
         first = answered(port, data)
@@ -156,7 +185,8 @@ def test_made_up_requests_make_no_route_fail(
     with serving(seen, searches=searches_in(demo, now_ms=seen.now_ms)) as served:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         port = int(served.address.rstrip("/").rpartition(":")[2])
-        found = ask_on(served, port, seconds, seed)
+        with ExitStack() as strangers:
+            found = ask_on(served, port, seconds, seed, strangers)
         assert found > REQUESTS_MIN // 4
         wait_until(lambda: 200 == httpx.get(served.url("/"), timeout=SECONDS_MAX).status_code)
     assert [] == [each.getMessage() for each in told.records if each.name == "uvicorn.error"]

@@ -22,7 +22,7 @@ from keeplast.service.console.server import StreamLimits
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.status import State
 from keeplast.survey.report import RoundReport
-from tests.console.conftest import Served, now, printed, serving
+from tests.console.conftest import PARTITIONS, Served, now, printed, serving
 from tests.support.browser import Browser, cells
 from tests.support.waiting import wait_for_line
 from tools.demo_console import SETTINGS
@@ -40,17 +40,23 @@ def row_of(browser: Browser, partition: str) -> str:
 def test_progress_arrives_without_a_reload(browser: Browser, served: Served) -> None:
     live = served.live
     browser.open(served.url("/work"))
-    browser.script("window.isTheSame = true")
+    browser.script(
+        "window.isTheSame = true; window.spoken = 0; new MutationObserver(() => window.spoken++)"
+        ".observe(document.getElementById('spoken'), {childList: true})"
+    )
     live.chosen((Choice(ORDERS, "overdue"), Choice(TopicPartition("orders", 1), "dirty")))
     live.planned(1 << 20, RoundWork(ORDERS, 1 << 18))
     browser.wait(lambda: "cleaning orders-0 0 %, orders-1" in browser.text("#live"))
     browser.wait(lambda: "orders-0, because: overdue" in browser.text("main"))
+    browser.wait(lambda: 1 == browser.script("return window.spoken"))
     live.progressed(1 << 19, ORDERS)
     browser.wait(lambda: "cleaning orders-0 50 %" in browser.text("#live"))
     browser.wait(
         lambda: 0.5 == browser.script("return document.querySelector('progress').position")
     )
     browser.wait(lambda: "50 % of both passes, pass 2 of 2: rewriting" in browser.text("main"))
+    # Who hears the page hears it once a minute, and nothing else speaks.
+    assert (1, []) == (browser.script("return window.spoken"), browser.all("[aria-live] #live"))
     browser.open(served.url("/log/orders/0"))
     assert "Running now, because: overdue." in browser.text("main")
     browser.script("window.isTheSame = true")
@@ -62,7 +68,7 @@ def test_progress_arrives_without_a_reload(browser: Browser, served: Served) -> 
 
 def test_the_row_of_a_log_in_work_says_so_while_it_lasts(browser: Browser, served: Served) -> None:
     live = served.live
-    browser.open(served.url("/"))
+    browser.open(served.url(PARTITIONS))
     names = [row[0] for row in cells(browser, "main")]
     assert row_of(browser, "orders-0").startswith("overdue")
     browser.script("window.isTheSame = true")
@@ -89,7 +95,7 @@ def test_ages_count_on_without_a_look(browser: Browser, served: Served) -> None:
 
 
 def test_a_new_view_is_shown_and_the_focus_stays(browser: Browser, served: Served) -> None:
-    browser.open(served.url("/"))
+    browser.open(served.url(PARTITIONS))
     assert row_of(browser, "orders-0").startswith("overdue")
     browser.script(
         "window.isTheSame = true;"
@@ -99,9 +105,29 @@ def test_a_new_view_is_shown_and_the_focus_stays(browser: Browser, served: Serve
     browser.wait(lambda: "as clean as can be" in row_of(browser, "orders-0"))
     assert browser.script("return window.isTheSame")
     assert "orders-0" == browser.focused
+    # Also next to a field that somebody types in, or has typed in and left.
+    browser.one("input[name=q]").send_keys("half a na")
+    with_another_reason(served, "dirty again")
+    browser.wait(lambda: "dirty again" in row_of(browser, "orders-0"))
+    browser.script("document.activeElement.blur()")
+    with_another_reason(served, "and clean")
+    browser.wait(lambda: "and clean" in row_of(browser, "orders-0"))
+    typed = browser.script("return document.querySelector('input[name=q]').value")
+    assert ("half a na", True) == (typed, browser.script("return window.isTheSame"))
 
 
-def with_another_reason(served: Served, reason: str) -> None:
+def test_what_came_while_a_connection_was_lost_is_shown(browser: Browser, served: Served) -> None:
+    browser.open(served.url(PARTITIONS))
+    browser.wait(footer_says(browser, "Changes appear by themselves."))
+    # A loop that was started again counts from its beginning, and a sleeping host hears nothing.
+    with_another_reason(served, "as clean as can be", serials=0)
+    browser.script("window.isTheSame = true; heardAt = 0; endSilence()")
+    browser.wait(lambda: "as clean as can be" in row_of(browser, "orders-0"))
+    browser.wait(footer_says(browser, "Changes appear by themselves."))
+    assert browser.script("return window.isTheSame")
+
+
+def with_another_reason(served: Served, reason: str, *, serials: int = 1) -> None:
     """Have a next view say something else of a log."""
     found = served.source.found
     assert found.status is not None
@@ -112,7 +138,7 @@ def with_another_reason(served: Served, reason: str) -> None:
         for each in found.status.partitions
     )
     served.source.found = replace(
-        found, serial=found.serial + 1, status=replace(found.status, partitions=partitions)
+        found, serial=found.serial + serials, status=replace(found.status, partitions=partitions)
     )
 
 
@@ -126,7 +152,7 @@ def test_without_a_stream_a_page_reloads_and_says_so(
     monkeypatch.setattr(rendering, "RELOAD_SECONDS", 1)
     monkeypatch.setattr(console_app, "StreamLimits", lambda: StreamLimits(count=0))
     with serving(seen) as served:
-        browser.open(served.url("/"))
+        browser.open(served.url(PARTITIONS))
         browser.script("window.isTheSame = true")
         browser.wait(footer_says(browser, "This page reloads every 1 s."))
         with_another_reason(served, "as clean as can be")
@@ -159,7 +185,7 @@ def test_a_tab_that_nobody_sees_holds_no_connection(
             return answer.status_code == 200
 
     with serving(seen) as served:
-        browser.open(served.url("/"))
+        browser.open(served.url(PARTITIONS))
         browser.wait(footer_says(browser, "Changes appear by themselves."))
         assert not is_free(served)
         show(browser, is_hidden=True)
@@ -191,8 +217,17 @@ def test_without_script_everything_can_be_reached(
     browser.run_script(allowed=False)
     browser.open(served.url("/"))
     assert browser.text("#live")
-    browser.one("input[name=q]").send_keys("customers\n")
+    # What reloads by itself has no box: what is typed would be lost.
+    browser.click("main noscript a")
+    browser.one("form[action='/'] input").send_keys("customers\n")
     browser.wait(lambda: "q=customers" in browser.address)
+    assert ["customers"] == [row[0] for row in cells(browser, "main")]
+    browser.click("p.counts a.s-not-due")
+    browser.wait(lambda: "q=customers+state%3Anot-due" in browser.address)
+    browser.click("thead .c-size a")
+    browser.wait(lambda: browser.address.endswith("&sort=size"))
+    browser.click("tbody th a")
+    browser.wait(lambda: "/topic/customers?q=customers" in browser.address)
     assert ["customers-0"] == [row[0] for row in cells(browser, "main")]
     browser.click("tbody th a")
     browser.wait(lambda: browser.address.endswith("/log/customers/0"))
@@ -244,6 +279,7 @@ def test_a_real_loop_is_watched_until_its_logs_are_clean(browser: Browser, loop:
     browser.open(loop.link)
     browser.wait(lambda: not browser.address.endswith("enter") and bool(browser.all("#live")))
     base = browser.address
+    browser.open(base + PARTITIONS.removeprefix("/"))
     browser.script("window.isTheSame = true")
     browser.wait(lambda: "idle" == browser.text("#live"))
     names = [f"orders-{n}" for n in range(3)]
@@ -258,7 +294,7 @@ def test_a_real_loop_is_watched_until_its_logs_are_clean(browser: Browser, loop:
     browser.wait(lambda: 3 == len(cells(browser, "section[aria-labelledby=h-rounds]")))
     found = printed("status", loop.root, "--tombstones", "skip", "--topic", "customers")
     (partition,) = found["partitions"]
-    browser.wait(lambda: browser.text("p > .state").startswith(partition["state"]))
+    browser.wait(lambda: browser.text("h1 + p .state").startswith(partition["state"]))
     browser.open(f"{base}work")
     browser.wait(lambda: "clean now" in browser.text("section[aria-labelledby=h-receipts]"))
     assert re.search(r"Look number [1-9]", browser.text("section[aria-labelledby=h-now]"))

@@ -80,13 +80,26 @@ def log(browser: Browser, served: Served) -> None:
 
 def work(browser: Browser, served: Served) -> None:
     browser.open(served.url("/work"))
-    down_to(browser, served, "section[aria-labelledby=h-growth]")
+    down_to(browser, served, "section[aria-labelledby=h-trouble]")
+
+
+def time(browser: Browser, served: Served) -> None:
+    browser.open(served.url("/time"))
+    down_to(browser, served, "details")
+
+
+def narrow_time(browser: Browser, served: Served) -> None:
+    browser.emulate(dark=True)
+    browser.emulate_width(NARROW)
+    browser.open(served.url("/time"))
+    down_to(browser, served, "details", NARROW)
 
 
 PICTURES = {
     "console-overview": (overview, WIDTH), "console-overview-dark": (dark, WIDTH),
     "console-overview-narrow": (narrow, NARROW), "console-log": (log, WIDTH),
-    "console-work": (work, WIDTH),
+    "console-work": (work, WIDTH), "console-time": (time, WIDTH),
+    "console-time-narrow": (narrow_time, NARROW),
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import keeplast
@@ -194,7 +195,7 @@ def test_a_bucket_is_read_as_a_dataframe_and_exported(tmp_path: Path, bucket: Bu
     here = run("export", source, "--to", tmp_path / "here", *flags)
     there = run("export", bucket.url("data"), "--to", tmp_path / "there", *flags, *bucket.flags)
     assert json.loads(here.stdout)["partitions"] == json.loads(there.stdout)["partitions"]
-    session = start_session("local[1]", 1)
+    session = SparkSession(start_session("local[1]", 1))
     try:
         keeplast.register(session)
         options = {f"object.{name}": value for name, value in bucket.s3.options.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -33,6 +34,9 @@ from tests.support.versioned_history import write_history
 from tests.support.versioned_log import BY_HEADER, BY_TIMESTAMP
 
 pytestmark = pytest.mark.spark
+
+OBJECTS_OF_MODULES = 50_000
+"""A process that has imported nothing of ours has a tenth of them."""
 
 
 class CountingEvents(NoEvents):
@@ -178,3 +182,26 @@ def test_ranked_by_version_both_runners_leave_the_same_bytes(
             assert files.waves() >= waves_min
     assert log.closed_files() == copy.closed_files()
     assert state == open_log(log.directory).state(topic)
+
+
+def test_a_worker_is_born_with_what_a_task_imports_and_a_task_imports_nothing_more(
+    spark_runner: SparkRunner, directory: Path
+) -> None:
+    def look(_: int, progressed: object) -> tuple[int, int, frozenset[str]]:
+        return os.getpid(), gc.get_freeze_count(), frozenset(sys.modules)
+
+    def noted() -> dict[int, frozenset[str]]:
+        found = list(spark_runner.each(look, range(8), lambda _: None))
+        assert min(frozen for _, frozen, _ in found) > OBJECTS_OF_MODULES
+        return {process: names for process, _, names in found}
+
+    before = noted()
+    coordinator = Coordinator(spark_runner, SystemClock(), LocalFiles(), NoEvents())
+    assert last_round(coordinator.clean(clean_request(directory))).error is None
+    after = noted()
+    ours = {
+        process: {name for name in names - before[process] if name.startswith("keeplast")}
+        for process, names in after.items()
+        if process in before
+    }
+    assert {frozenset(names) for names in ours.values()} == {frozenset()}

@@ -90,7 +90,6 @@ class OneCut:
 
     slots = 2
     shares_memory = False
-    is_cold = False
 
     def __init__(self, runner: SparkRunner) -> None:
         self._runner = runner

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
 
 from keeplast.attach.held.outputs import work_name
 from keeplast.attach.held.stored_segment import check_stored
@@ -177,7 +177,7 @@ def test_tasks_that_meet_begin_anew_when_one_is_lost(
     fault = Fault(Stage.JOINT, moment, act, scratch)
     cleaned(LocalRunner(cores=1), expected)
     # An executor that an earlier test has killed may not be back, and one task meets nobody.
-    context = SparkSession.active().sparkContext
+    context = SparkContext.getOrCreate()
     wait_until(lambda: slots_at_once(context) >= int(SETTINGS["spark.cores.max"]))
     inject(monkeypatch, fault)
     cleaned(Reshaped(runner, BUCKET), directory)
@@ -492,9 +492,8 @@ def test_attempts_that_overlap_leave_the_files_of_one(
         world = attached_world(tmp_path / f"attached{number}")
         attached.append((shape, Fault(stage, moment, act, scratch), world))
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    session = SparkSession.getActiveSession()
-    if session is not None:
-        session.stop()
+    if SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()
     with session_settings({**SETTINGS, **SPECULATION}), SparkRunner(cluster.master) as runner:
         for shape, fault, directory in cases:
             with monkeypatch.context() as patch:

@@ -61,10 +61,6 @@ class Reshaped:
     def shares_memory(self) -> bool:
         return self._runner.shares_memory
 
-    @property
-    def is_cold(self) -> bool:
-        return self._runner.is_cold
-
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
         reshaped = [
             replace(task, shape=self._choice) if task.plan.key_capacity is None else task

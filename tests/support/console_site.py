@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from keeplast.service.console.server import ConsoleApp, StreamLimits
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.directory_loop import directory_finder, directory_scanner
 from keeplast.service.gauges import GaugeObserver
+from keeplast.service.history import ALL, History, round_entries
+from keeplast.service.history_file import PlaceHistory
 from keeplast.service.live import Control, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptShelf
 from keeplast.service.receipts import FILE_NAME
@@ -48,7 +50,12 @@ class FixedSource:
     live: LiveProgress | None = None
     control: Control | None = None
     gauges: GaugeObserver = field(default_factory=GaugeObserver)
+    history: PlaceHistory = field(init=False)
     asked: int = 0
+
+    def __post_init__(self) -> None:
+        """Have no history."""
+        self.history = PlaceHistory(LocalFiles(), self.shelf, ManualClock(NOW_MS))
 
     def view(self) -> ConsoleView:
         """Return it, and count."""
@@ -73,6 +80,19 @@ class FixedSource:
         self.found = replace(self.found, status=status)
 
 
+def with_segments(each: PartitionStatus, count: int) -> PartitionStatus:
+    """Return a log's status as one of ``count`` segments of 500 offsets: half clean, one active."""
+    log = each.log
+    assert log is not None
+    one = log.segments[0]
+    figures = replace(
+        log.figures, first_dirty=count // 2 * 500,
+        cleanable=replace(log.figures.cleanable, bound=(count - 1) * 500),
+    )  # fmt: skip
+    segments = tuple(replace(one, base_offset=500 * number) for number in range(count))
+    return replace(each, log=replace(log, segments=segments, log_end=500 * count, figures=figures))
+
+
 def directory_view(
     root: Path, sources: SettingSources = USUAL_SOURCES, now_ms: int = NOW_MS
 ) -> ConsoleView:
@@ -84,6 +104,27 @@ def directory_view(
         str(root), now_ms, look.joined(files, shelf.refresh()), settings=look.settings,
         receipts=shelf.lines(),
     )  # fmt: skip
+
+
+def with_past(source: FixedSource, root: Path, topic: str = "orders") -> None:
+    """Give a source a history of 29 days up to its view, of all and of a topic.
+
+    Two of the last ten days were not measured. Each third day had a round, each sixth one
+    that made logs larger.
+    """
+    now_ms, history = source.found.now_ms, History()
+    for ago in range(29 * 6, -1, -1):
+        at_ms = now_ms - ago * 14_400_000
+        share = 0.1 + 0.3 * ago / 174 + 0.02 * (ago % 9)
+        figures = ((600 - ago) << 20, share, 900.0 * max(ago - 120, 0), 0, 0, 0, 0)
+        looks = [] if 48 <= ago < 60 else [(each, at_ms, figures) for each in (ALL, topic)]
+        history.add(looks, now_ms)
+        if ago % 18 == 9:
+            freed = -ago << 19 if ago % 36 == 9 else ago << 20
+            history.add(round_entries(topic, at_ms, freed, 60.0 + ago), now_ms)
+    (root / f"{FILE_NAME}.history").write_bytes(history.encode())
+    shelf = ReceiptShelf(LocalFiles(), root / FILE_NAME)
+    source.history = PlaceHistory(LocalFiles(), shelf, ManualClock(now_ms))
 
 
 def searches_in(
@@ -121,7 +162,7 @@ class Site:
         method: str,
         path: str,
         *,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
         data: Mapping[str, str] | None = None,
         content: bytes | None = None,
     ) -> httpx.Response:

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
-from keeplast.log.files import LocalFiles, ReadHandle
+import pytest
+
+from keeplast.log.files import LocalFiles, LocalReadHandle, ReadHandle
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Return the bytes that are read of this host's files from now on, by the ending of the name.
+
+    Files stay what they are, for code that asks whether one is on a disk.
+    """
+    read: Counter[str] = Counter()
+    pread = LocalReadHandle.pread_into
+
+    def counted(handle: LocalReadHandle, buffer: memoryview, position: int) -> int:
+        count = pread(handle, buffer, position)
+        read[handle._path.suffix] += count
+        return count
+
+    monkeypatch.setattr(LocalReadHandle, "pread_into", counted)
+    return read
 
 
 class CountingFiles(LocalFiles):

@@ -91,10 +91,6 @@ class _LateRunner:
     def shares_memory(self) -> bool:
         return self._inner.shares_memory
 
-    @property
-    def is_cold(self) -> bool:
-        return self._inner.is_cold
-
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
         for result in self._inner.run(tasks, progressed):
             self._write_late(tasks[0], result)

@@ -26,7 +26,6 @@ class JointRunner:
 
     slots = TASKS
     shares_memory = False
-    is_cold = False
 
     def __init__(self, inner: Runner) -> None:
         """Begin without a round."""

@@ -9,6 +9,7 @@ first.
 from __future__ import annotations
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import keeplast
@@ -17,7 +18,7 @@ from keeplast.pipeline.runner import SparkRunner, start_session
 CORES = 2
 
 
-def _go_on(session: SparkSession) -> None:
+def _go_on(session: SparkSession | SparkContext) -> None:
     """Let a session be that others use."""
 
 
@@ -51,6 +52,7 @@ class SharedSpark:
 
     def _shared(self) -> SparkSession:
         if self._session is None:
-            self._session = start_session(f"local[{CORES}]", CORES)
+            self._session = SparkSession(start_session(f"local[{CORES}]", CORES))
             self._patch.setattr(SparkSession, "stop", _go_on)
+            self._patch.setattr(SparkContext, "stop", _go_on)
         return self._session

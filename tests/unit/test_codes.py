@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cli.frame.lazy import read_entries
 from keeplast.errors import CompactionError, CorruptError, RefusedError, code_of, error_text
+from keeplast.service.catalogue import read_entries
 from tests.support.called import run
 from tools.make_troubleshooting import CODE, CODED, SOURCE, find_codes, find_sites, trees
 

@@ -212,11 +212,12 @@ class AttachedLogs(AskedPlace):
     def status(self, scope: PartitionChoice, terms: StatusTerms) -> PlaceStatus:
         """Look at what brokers serve and, where they are named, at decisions and storage."""
         self.refuse_status_terms(terms)
+        client = self.connect()
+        facts = client.read_facts(scope.topics)
         looks_there = self.storage or self.storage_options or terms.open_runner is not None
+        # After the cluster: where that is gone too, it is what is said.
         layout = self.layout() if looks_there else None
         with decision_log_at(self.store, SystemClock(), only_looks=True) as log:
-            client = self.connect()
-            facts = client.read_facts(scope.topics)
             folded = self.folded(client, facts, log)
             if scope.topics or scope.partitions or terms.open_runner is not None:
                 choose_attached(facts, scope.partitions)

@@ -73,7 +73,7 @@ from keeplast.service.place_settings import (
     directory_settings,
 )
 from keeplast.service.read_place import ReadPlace, ReadTerms, directory_read
-from keeplast.service.receipts import receipts_file
+from keeplast.service.receipts import FILE_NAME, receipts_file
 from keeplast.service.snapshot import look_at_directory
 from keeplast.service.status import (
     PlaceStatus,
@@ -288,7 +288,8 @@ class DirectoryLogs(AskedPlace):
             return DirectoryWork(coordinator, clock, files, settings, narrator=narrator)
 
         yield OpenLoop(
-            name=str(root), start=start, view=lambda asked: self.view(scope, asked),
+            name=str(root), receipt=work.receipt or root / FILE_NAME, start=start,
+            view=lambda asked: self.view(scope, asked),
             assumed=_assumed(first, work, expires=True),
         )  # fmt: skip
 

@@ -287,7 +287,8 @@ class StoredLogs(AskedPlace):
                 self.events.warned(warning)
 
             yield OpenLoop(
-                name=self.address, start=partial(store_work, opened, settings, host, files),
+                name=self.address, receipt=work.receipt,
+                start=partial(store_work, opened, settings, host, files),
                 view=lambda asked: self._view(scope, asked, self.data_dir or terms.host_dir),
                 assumed=self._assumed(opened, chosen, work, is_forced=False, expires=True),
             )  # fmt: skip

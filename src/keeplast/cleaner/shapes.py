@@ -48,9 +48,6 @@ JOB_SECONDS = 0.08
 TASK_SECONDS = 0.06
 """What Spark takes to start a job, and a task of a Python worker that runs already."""
 
-COLD_STAGES_SECONDS = 1.0
-"""Spark's first stages of a session cost it that much more than its first single task."""
-
 COLLECT_SECONDS_A_BYTE = 8e-9
 SEND_SECONDS_A_BYTE = 6e-9
 """From a task to the driver by way of two Java processes, and from it to all tasks."""
@@ -76,9 +73,6 @@ EXCHANGE_SECONDS_A_ROW = 110e-9
 
 JOINT_OFFSETS_MAX = 1 << 26
 """A task that meets others notes a byte an offset; more would not fit what most have."""
-
-COLD_JOINT_SECONDS = 0.2
-"""Several workers that start at once cost the first job of a session that much more than one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,20 +132,17 @@ def rewrite_seconds(size_bytes: float, records: float, written_bytes: float) -> 
     )
 
 
-def predict_seconds(
-    shape: Shape, counts: WorkCounts, *, tasks: int, buckets: int = 1, is_cold: bool = False
-) -> float:
+def predict_seconds(shape: Shape, counts: WorkCounts, *, tasks: int, buckets: int = 1) -> float:
     """Return what a round takes by the clock on Spark when so many of its tasks run at once.
 
-    ``is_cold`` where the session has not run a job yet. What starts Spark and its workers is left
-    out: it is the same for every shape.
+    What starts Spark and its workers is left out: it is the same for every shape.
     """
     seconds = counts.seconds
     if shape is Shape.PARTITION:
         return JOB_SECONDS + TASK_SECONDS + seconds.whole
     if counts.is_joint and min(tasks, counts.groups) > 1:
-        return _joint_seconds(counts, min(tasks, counts.groups), is_cold=is_cold)
-    staged = 2 * JOB_SECONDS + (COLD_STAGES_SECONDS if is_cold else 0.0)
+        return _joint_seconds(counts, min(tasks, counts.groups))
+    staged = 2 * JOB_SECONDS
     at_once = min(tasks, counts.dirty_segments)
     indexing = _longest(counts.dirty_segments, tasks, counts.largest_part)
     rewriting = _longest(counts.groups, tasks, counts.largest_part)
@@ -173,9 +164,9 @@ def predict_seconds(
     return staged + travels * indexing + answers + looked_up * rewriting + starts
 
 
-def _joint_seconds(counts: WorkCounts, tasks: int, *, is_cold: bool) -> float:
+def _joint_seconds(counts: WorkCounts, tasks: int) -> float:
     """Return what tasks that meet take, a run of groups each; whatever the shape."""
-    starts = JOB_SECONDS + TASK_SECONDS + JOINT_SECONDS + (COLD_JOINT_SECONDS if is_cold else 0.0)
+    starts = JOB_SECONDS + TASK_SECONDS + JOINT_SECONDS
     exchange = _distinct_sent(counts, tasks) * EXCHANGE_SECONDS_A_ROW / tasks
     return starts + counts.seconds.whole * _longest(counts.groups, tasks, 0.0) + exchange
 
@@ -315,12 +306,10 @@ class Ground:
 
     ``slots`` tasks run at once. ``task_memory_bytes`` is what one of them may hold on top of its
     windows and buffers; None where all share one memory, so that nothing is gained by buckets.
-    ``is_cold`` where they are to be processes that have not started yet.
     """
 
     slots: int
     task_memory_bytes: int | None
-    is_cold: bool = False
 
     def has_room_for(self, workload: Workload) -> bool:
         """Say whether one task can hold the key map; False also when that is not known."""
@@ -402,7 +391,7 @@ def _quickest(workload: Workload, ground: Ground, tasks: int, buckets: int) -> S
     # Tasks that meet send nothing, but a round that they give up goes through its stages.
     can_be_sent = counts.map_bytes <= SENT_MAP_BYTES_MAX
     seconds = {
-        shape: predict_seconds(shape, counts, tasks=tasks, buckets=buckets, is_cold=ground.is_cold)
+        shape: predict_seconds(shape, counts, tasks=tasks, buckets=buckets)
         for shape in Shape
         if can_be_sent or shape is not Shape.BROADCAST
     }

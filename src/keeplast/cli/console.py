@@ -56,7 +56,9 @@ def console(
     )
     with (
         view.watcher,
-        console_served(view.watcher, view, address, entrance, clock, limits=limits) as server,
+        console_served(
+            view.watcher, view, address, entrance, clock, limits=limits, place=found.shown
+        ) as server,
     ):
         say_console(server, entrance)
         try:

@@ -172,7 +172,7 @@ def holds_table(holds: Sequence[Hold], now_ms: int) -> Table | str:
     """Return a row each, or that there is none."""
     from keeplast.cli.show.tables import new_table
     from keeplast.clock import time_text
-    from keeplast.model.text import printable, relative_text
+    from keeplast.model.text import precise_relative_text, printable
 
     if not holds:
         return "no holds"
@@ -184,6 +184,6 @@ def holds_table(holds: Sequence[Hold], now_ms: int) -> Table | str:
             f"{each.offset:,}",
             f"{each.limit:,}",
             time_text(each.until_ms)[:19],
-            relative_text(each.until_ms, now_ms) if each.is_in_force(now_ms) else "over",
+            precise_relative_text(each.until_ms, now_ms) if each.is_in_force(now_ms) else "over",
         )
     return table

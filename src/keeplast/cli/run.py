@@ -47,13 +47,16 @@ def run(
     from keeplast.cli.show.output import print_result, say
     from keeplast.cli.show.run import RunLines, run_document, run_sentences, run_table
     from keeplast.clock import SystemClock
+    from keeplast.log.files import LocalFiles
     from keeplast.model.topic_config import Keyless
     from keeplast.run.events import NoEvents, StopSwitch
     from keeplast.service.daemon import Daemon
     from keeplast.service.gauges import GaugeObserver
+    from keeplast.service.history_file import PlaceHistory
     from keeplast.service.live import Control, Teller
     from keeplast.service.place_loop import LoopTerms, ViewTerms
-    from keeplast.service.snapshot import Observer
+    from keeplast.service.receipt_shelf import ReceiptShelf
+    from keeplast.service.snapshot import Observer, Observers
 
     found, place = where.open()
     console_at, clock = console.check(found), SystemClock()
@@ -67,8 +70,7 @@ def run(
         is_watched=console_at is not None, untold=tuple if brokers is None else brokers.problems,
     )  # fmt: skip
     control = Control(clock)
-    gauges = GaugeObserver(control)
-    observer: Observer = gauges
+    gauges, files = GaugeObserver(control), LocalFiles()
     with ExitStack() as stack:
         opened = stack.enter_context(place.loop(scope, terms, work))
         served_at: str | None = None
@@ -81,19 +83,19 @@ def run(
             served_at = exporter.address
         lines = stack.enter_context(RunLines(clock, found.kind))
         teller: Teller = lines
+        kept = PlaceHistory(files, ReceiptShelf(files, opened.receipt), clock, lines.warned)
+        observers: tuple[Observer, ...] = (gauges, stack.enter_context(kept))
         if console_at is not None:
-            from keeplast.log.files import LocalFiles
-            from keeplast.service.console.view import LoopFeed, Observers
+            from keeplast.service.console.view import LoopFeed
             from keeplast.service.live import LiveProgress
 
             teller = live = LiveProgress(lines, clock, control)
             view = opened.view(
                 ViewTerms(clock=clock, receipt=work.receipt, brokers=brokers, endures=True)
             )
-            beside = None if view.shows_itself else stack.enter_context(view.watcher)
-            shelf = view.watcher.shelf
-            feed = LoopFeed(live, control, gauges, LocalFiles(), shelf, store=beside)
-            observer = Observers((gauges, feed))
+            watcher = stack.enter_context(view.watcher)
+            feed = LoopFeed(live, control, gauges, files, clock, watcher, kept)
+            observers += (feed,)
             server = stack.enter_context(
                 console_served(
                     feed,
@@ -102,6 +104,7 @@ def run(
                     console.entrance,
                     clock,
                     limits=search_limits(found),
+                    place=found.shown,
                     allows_actions=console.allow_actions,
                 )
             )
@@ -111,7 +114,7 @@ def run(
         if served_at is not None:
             say(f"metrics at {served_at}")
         daemon = Daemon(
-            working, clock, narrator=teller, observer=observer, order=loop.selection,
+            working, clock, narrator=teller, observer=Observers(observers), order=loop.selection,
             is_once=loop.once, control=control,
         )  # fmt: skip
         with StopSignals(daemon.stop, ends_at_second=opened.ends_at_second) as signals:

@@ -75,6 +75,8 @@ ABORTED = 1
 UNNEEDED = 2
 """``STATE``: a control batch whose transaction has no data left."""
 
+KEEP_WHOLE = -1
+"""``VERDICT``: it stays as it is; like one with DELETE it gets no rows."""
 DELETE = 0
 DELETE_EMPTY = 1
 RETAIN_EMPTY = 2

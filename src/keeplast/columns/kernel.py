@@ -22,18 +22,25 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, Self
+from functools import cache
+from typing import Any, NoReturn
 
+import numpy as np
+from llvmlite.binding import ObjectFileRef
 from numba import config, njit, types
+from numba._dynfunc import make_function
 from numba.core import event
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler import CompilerBase, DefaultPassBuilder, compile_result
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import register_pass
 from numba.core.registry import cpu_target
 from numba.core.typed_passes import NativeLowering
+from numba.np.numpy_support import from_dtype, map_layout
 
 from keeplast import kernel_cache
 
@@ -105,8 +112,7 @@ def part(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def _wide(argument: Any) -> Any:
-    plain = types.unliteral(argument)
-    return types.int64 if plain in _NARROW else plain
+    return types.int64 if types.unliteral(argument) in _NARROW else types.unliteral(argument)
 
 
 OK = 0
@@ -163,22 +169,31 @@ def outline(function: Callable[..., Any]) -> Any:
     return part(function, **_OPTIONS)
 
 
-class KernelLocator:
-    """Shows numba where a kernel is kept: in the cache folder, wherever its source lies.
+@cache
+def processor() -> str:
+    """Return the name of the processor that kernels are compiled for, with its features."""
+    triple, name, features = cpu_target.target_context.codegen().magic_tuple()
+    return f"{name}-{zlib.crc32(f'{triple} {features}'.encode()):08x}"
 
-    Numba's own locators put a digest of the source's path between, so that machine code would be
-    lost with every move of the package. The folder is named by the content of all sources, so
-    neither their path nor their age has to say anything more.
+
+class KernelFiles(CompileResultCacheImpl):
+    """What numba asks of how a kernel is kept: in the cache folder, wherever its source lies.
+
+    The folder is named by the content of all sources, so neither their path nor their age has to
+    say anything more. Numba's own names have a digest of the source's path, so machine code would
+    be lost with every move of the package. They have no processor: numba keeps one list for all,
+    and two that add to it at once would give two processors one file of machine code.
     """
 
-    def __init__(self, function: Callable[..., Any], source: str) -> None:
-        self._py_file = source
-        self._line = function.__code__.co_firstlineno
-
-    @classmethod
-    def from_function(cls, function: Callable[..., Any], source: str) -> Self:
-        """Return the locator of ``function``, as numba asks for it."""
-        return cls(function, source)
+    def __init__(self, function: Callable[..., Any]) -> None:
+        """Name the files of ``function``; numba would ask a setting of the whole process."""
+        self._lineno = function.__code__.co_firstlineno
+        self._py_file = function.__code__.co_filename
+        self._locator = self
+        self._filename_base = (
+            f"{function.__module__.rpartition('.')[2]}.{function.__name__}-{self._lineno}-"
+            f"{processor()}.{sys.implementation.cache_tag}"
+        )
 
     def ensure_cache_path(self) -> None:
         """Do nothing: the folder was made when it was chosen."""
@@ -191,19 +206,37 @@ class KernelLocator:
         """Return what changes with the source and not with the folder: nothing does."""
         return ""
 
-    def get_disambiguator(self) -> str:
-        """Return what distinguishes functions of one name, and processors.
+    def reduce(self, compiled: Any) -> Any:
+        """Return what is kept: machine code, and what Python needs to call it.
 
-        Numba keeps one list for all processors, and two that add to it at once would give two
-        processors one file of machine code.
+        Numba keeps LLVM's code too, for other functions to link; no kernel calls a kernel. To parse
+        that and to list what is in it took four fifths of the time in which a kernel was loaded.
         """
-        return f"{self._line}-{processor()}"
+        (_, _, (code, _)), told, own, signature, *_, others = compiled._reduce()
+        return code, told.llvm_cpython_wrapper_name, signature, own, others
+
+    def rebuild(self, context: Any, kept: Any) -> Any:
+        """Return what a dispatcher calls: machine code linked as it was kept."""
+        code, name, signature, own, others = kept
+        engine = (codegen := context.codegen())._engine
+        engine._ee.add_object_file(ObjectFileRef.from_data(code))
+        engine.finalize_object()
+        for each in (own, *others):
+            codegen.set_env(each.env_name, each)
+        called = make_function(
+            sys.modules[__name__], name, "", engine.get_function_address(name), own, ()
+        )
+        return compile_result(signature=signature, entry_point=called, objectmode=False)
 
 
-def processor() -> str:
-    """Return the name of the processor that kernels are compiled for, with its features."""
-    triple, name, features = cpu_target.target_context.codegen().magic_tuple()
-    return f"{name}-{zlib.crc32(f'{triple} {features}'.encode()):08x}"
+class _KernelCache(FunctionCache):
+    """Numba's cache of one function, with names of ours."""
+
+    _impl_class = KernelFiles
+
+    def _index_key(self, signature: Any, _: Any) -> str:
+        """Return what the names of the folder and the file do not say."""
+        return str(signature)
 
 
 class _Kernel(event.Listener):
@@ -216,9 +249,9 @@ class _Kernel(event.Listener):
         self.name = name
         self.dispatcher = dispatcher
         self._signature = signature
-        self._is_ready = False
         # What numba asks, with the arguments, at a call for whose types it has no machine code.
         dispatcher._compile_for_args = self._begun
+        dispatcher.typeof_pyval = self._type_of
 
     def _begun(self, *_: Any) -> Any:
         """Return what the first call runs: the dispatcher once more, which knows the types now.
@@ -228,42 +261,51 @@ class _Kernel(event.Listener):
         self.ready()
         return self.dispatcher
 
+    def _type_of(self, argument: Any) -> Any:
+        """Return the type of an argument, asked once for each kind of array.
+
+        Numba would ask whether it is masked, and so import ``numpy.ma``: a tenth of the time of a
+        round of 96 MiB, once a process.
+        """
+        if type(argument) is np.ndarray and argument.dtype.isbuiltin == 1:
+            number, layout = from_dtype(argument.dtype), map_layout(argument)
+            return types.Array(number, argument.ndim, layout, readonly=not argument.flags.writeable)
+        return type(self.dispatcher).typeof_pyval(self.dispatcher, argument)
+
     def ready(self) -> None:
         """Load or compile it, unless it is ready."""
         with global_compiler_lock:
-            if not self._is_ready:
-                with (
-                    kernel_cache.reserved(self.name, processor()),
-                    event.install_listener(COMPILES, self),
-                    _without_collector(),
-                ):
+            if not self.dispatcher.signatures:
+                with event.install_listener(COMPILES, self), _without_collector():
                     self._make()
                 self.dispatcher.disable_compile()
-                self._is_ready = True
 
     def _make(self) -> None:
-        try:
-            if not self._take():
-                self.dispatcher.compile(self._signature)
-        except OSError:
-            # It is there, and is compiled again by the next process: the cache cannot be written.
-            if not self.dispatcher.signatures:
-                raise
+        if self._take():
+            return
+        with kernel_cache.reserved(self.name, processor()):
+            try:
+                if not self._take():
+                    self.dispatcher.compile(self._signature)
+            except OSError:
+                # It is there, and the next process compiles it: the cache cannot be written.
+                if not self.dispatcher.signatures:
+                    raise
 
     def _take(self) -> bool:
-        """Load the machine code that the cache has; say whether it has any.
+        """Load the machine code that the cache has; say whether it has any that is whole.
 
         Numba does the same in :meth:`compile`, but first imports and registers everything that code
         can be made of. That takes a quarter of a second, and a process that has code needs nothing
-        of it.
+        of it. Nor is a kernel registered that only Python calls.
         """
         dispatcher = self.dispatcher
-        found = dispatcher._cache._load_overload(self._signature, dispatcher.targetctx)
-        if found is None:
-            return False
-        dispatcher.targetctx.insert_user_function(found.entry_point, found.fndesc, [found.library])
-        dispatcher.add_overload(found)
-        return True
+        # A host that lost power may have kept the name of a file, and nothing else.
+        with contextlib.suppress(EOFError):
+            found = dispatcher._cache._load_overload(self._signature, dispatcher.targetctx)
+            if found is not None:
+                dispatcher.add_overload(found)
+        return bool(dispatcher.signatures)
 
     def on_start(self, event: Any) -> None:
         """Hear that something is compiled: this kernel, or a part of it."""
@@ -290,17 +332,11 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
     """Declare a kernel with its exact argument types; its first call makes it ready."""
 
     def declare(function: Callable[..., Any]) -> Any:
-        # A setting of the whole process, but only read here, when the cache of a function is made.
-        before = config.CACHE_LOCATOR_CLASSES  # type: ignore[attr-defined]
-        if config.CACHE_DIR:  # type: ignore[attr-defined]
-            locator = f"{__name__}.{KernelLocator.__name__}"
-            config.CACHE_LOCATOR_CLASSES = locator  # type: ignore[attr-defined]
-        try:
-            dispatcher = njit(cache=True, **_OPTIONS, **_KERNEL)(function)
-        finally:
-            config.CACHE_LOCATOR_CLASSES = before  # type: ignore[attr-defined]
-        name = f"{function.__module__}.{function.__name__}"
-        _KERNELS.append(_Kernel(name, dispatcher, signature))
+        dispatcher = njit(**_OPTIONS, **_KERNEL)(function)
+        dispatcher._cache = _KernelCache(function)
+        _KERNELS.append(
+            _Kernel(f"{function.__module__}.{function.__name__}", dispatcher, signature)
+        )
         return dispatcher
 
     return declare

@@ -188,18 +188,18 @@ def parse_rows(
 ):  # fmt: skip
     """Fill rows from the batches ``[first, last)``, rows starting at ``first_row``.
 
-    Batches with VERDICT ``DELETE`` get no rows. ``standings`` receives what the ``notes`` of a
-    ledger that starts at offset ``first_noted`` say. ``hashes`` (rows, 2) receives the identity of
-    the keys without a note, for their records to be looked up. Returns (next batch, end of the
-    rows, rows with a hash, code). Code ``TOO_MANY`` means that the row arrays are full before the
-    next batch, any other code describes the batch ``next batch``.
+    Batches with VERDICT ``DELETE`` or ``KEEP_WHOLE`` get no rows. ``standings`` receives what the
+    ``notes`` of a ledger that starts at offset ``first_noted`` say. ``hashes`` (rows, 2) receives
+    the identity of the keys without a note, for their records to be looked up. Returns (next
+    batch, end of the rows, rows with a hash, code). Code ``TOO_MANY`` means that the row arrays are
+    full before the next batch, any other code describes the batch ``next batch``.
     """
     n = first_row
     hashed = 0
     for i in range(first, last):
         table[i, t.FIRST_ROW] = n
         table[i, t.ROWS] = 0
-        if table[i, t.VERDICT] == t.DELETE:
+        if table[i, t.VERDICT] <= t.DELETE:
             continue
         count = table[i, t.COUNT]
         if count == 0:

@@ -14,6 +14,11 @@ that go. For a plain data batch the ledger alone says so. When each of its recor
 nothing else about the round matters, unless the batch must stay as an empty header. Such a batch is
 counted and gets no row; every other one is left to the rules, in the table.
 
+*Settling* does it for compressed batches, and for both ways. The first pass has decompressed and
+parsed a dirty batch. It notes the size of its records where their standings alone can decide: all
+have a key and a value, and their offsets have no gaps. When all of them are superseded, or none is,
+the second pass need not decompress the batch. It goes, or stays as it is.
+
 The rule that follows: what is left out here is what :func:`keeplast.columns.verdicts.judge_rows`
 would drop with the reason SUPERSEDED, and it is checked as strictly, its CRC included.
 """
@@ -28,9 +33,9 @@ from keeplast.columns import verdicts
 from keeplast.columns.batches import HAS_GAPS, describe_batch, has_right_crc
 from keeplast.columns.kernel import OK, TOO_MANY, inline, kernel, outline
 from keeplast.columns.machine import load_be32, load_be64, read_varint, read_varlong
-from keeplast.columns.rows import HAS_KEY, parse_record, siphash128
+from keeplast.columns.rows import HAS_KEY, HAS_VALUE, parse_record, siphash128
 from keeplast.columns.verdicts import DISORDER
-from keeplast.columns.winners import LOSES
+from keeplast.columns.winners import LOSES, WINS
 
 NOT_PLAIN = t.CODEC_MASK | t.CONTROL | t.TRANSACTIONAL
 
@@ -241,3 +246,56 @@ def skim_batches(
         counters[verdicts.REASON_RECORDS + verdicts.SUPERSEDED] += records
         counters[verdicts.REASON_BYTES + verdicts.SUPERSEDED] += payload_dropped
     return n, position, marks, largest, code
+
+
+def note_batches(
+    table: NDArray[np.int64], position: int, offsets: NDArray[np.int64], flags: NDArray[np.uint8]
+) -> NDArray[np.int32]:
+    """Return position and size of records of the parsed batches that standings alone can decide.
+
+    These are compressed ones among the batches of ``table``, of a window at ``position``. Offsets
+    ascend, or there are no standings.
+    """
+    table = table[table[:, t.ROWS] > 0]
+    starts, codecs = table[:, t.FIRST_ROW], table[:, t.ATTRIBUTES] & NOT_PLAIN
+    ends = starts + table[:, t.ROWS]
+    flags = np.bitwise_and.reduceat(flags[: ends.max(initial=0)], starts)
+    is_noted = (
+        (table[:, t.MAGIC] == 2)
+        & (codecs > 0)
+        & (codecs <= t.CODEC_MASK)
+        & (flags & (HAS_KEY | HAS_VALUE) == HAS_KEY | HAS_VALUE)
+        & (table[:, t.ROWS] == table[:, t.LAST_OFFSET] - table[:, t.BASE_OFFSET] + 1)
+        & (offsets[starts] == table[:, t.BASE_OFFSET])
+        & (offsets[ends - 1] == table[:, t.LAST_OFFSET])
+    )
+    sizes = table[:, t.PAYLOAD_END] - table[:, t.PAYLOAD_START]
+    noted: NDArray[np.int64] = np.stack([table[:, t.POSITION] + position, sizes], 1)[is_noted]
+    return noted.astype(np.int32)
+
+
+@kernel("void(int64[:, ::1], int64, int64, int32[:, ::1], int64, int64, uint8[::1], int64[::1])")
+def settle_batches(table, batches, position, noted, map_latest, first_noted, notes, counters):
+    """Set VERDICT of judged batches that need not be decompressed: KEEP_WHOLE or DELETE.
+
+    ``noted`` has what :func:`note_batches` noted of the segment, by ascending position; ``notes``
+    are those of a ledger from ``first_noted`` on.
+    """
+    for i in range(batches):
+        at = position + table[i, t.POSITION]
+        n = np.searchsorted(noted[:, 0], at)
+        first = table[i, t.BASE_OFFSET] - first_noted
+        last = table[i, t.LAST_OFFSET] - first_noted
+        if n == noted.shape[0] or noted[n, 0] != at or first < 0 or last >= notes.shape[0]:
+            continue
+        while first < last and notes[first] == notes[first + 1]:
+            first += 1
+        wins = notes[first] == WINS
+        loses = notes[first] == LOSES and table[i, t.VERDICT] == t.DELETE_EMPTY
+        if first < last or table[i, t.LAST_OFFSET] > map_latest or not (wins or loses):
+            continue
+        table[i, t.VERDICT] = t.KEEP_WHOLE if wins else t.DELETE
+        counters[verdicts.MESSAGES_READ] += table[i, t.COUNT]
+        counters[verdicts.MESSAGES_WRITTEN] += table[i, t.COUNT] if wins else 0
+        counters[verdicts.REASON_RECORDS + verdicts.SUPERSEDED] += 0 if wins else table[i, t.COUNT]
+        counters[verdicts.REASON_BYTES + verdicts.SUPERSEDED] += 0 if wins else noted[n, 1]

@@ -359,14 +359,14 @@ def _snappy(data, at, end, out, to):
 def unpack_small(window, table, first, last, scratch, at):
     """Decompress the small lz4 and snappy batches of ``[first, last)`` to ``scratch[at:]``.
 
-    PAYLOAD_* say where; other batches, and those with VERDICT ``DELETE``, stay as they are. Returns
-    (next batch, end in scratch, code): FULL when there may be no room for the next batch, REFUSED
-    when it must be decompressed elsewhere.
+    PAYLOAD_* say where; other batches, and those whose VERDICT gives no rows, stay as they are.
+    Returns (next batch, end in scratch, code): FULL when there may be no room for the next batch,
+    REFUSED when it must be decompressed elsewhere.
     """
     for i in range(first, last):
         if table[i, t.PAYLOAD_IN] >= 0 or table[i, t.SIZE] > SMALL_BYTES_MAX:
             continue
-        if table[i, t.MAGIC] != 2 or table[i, t.VERDICT] == t.DELETE:
+        if table[i, t.MAGIC] != 2 or table[i, t.VERDICT] <= t.DELETE:
             continue
         codec = table[i, t.ATTRIBUTES] & t.CODEC_MASK
         start = table[i, t.POSITION] + t.HEADER_BYTES

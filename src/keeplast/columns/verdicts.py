@@ -340,6 +340,10 @@ def judge_rows(
             counters[DROPPED] += 1
             changed += 1
             continue
+        if verdict == t.KEEP_WHOLE:
+            table[i, t.ACTION] = t.ACTION_COPY
+            counters[PASSED_THROUGH] += 1
+            continue
         magic = table[i, t.MAGIC]
         is_control = table[i, t.ATTRIBUTES] & t.CONTROL != 0
         horizon = horizon_of(table, i)

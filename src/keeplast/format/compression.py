@@ -39,8 +39,6 @@ _ZSTD_LEVEL = 3
 _ZSTD_BOUND_BYTES_MAX = 4 << 20
 _ZSTD_ROOM_BYTES = 1 << 20
 _ROOM_GROWTH = 8
-_SMALL_BYTES_MAX = 2048
-_READ_BYTES_MAX = 64 << 10
 _WINDOW_BYTES_MAX = 16 << 20
 
 
@@ -95,23 +93,6 @@ class ZstdReader:
         except zstandard.ZstdError:
             return None
         return filled
-
-    def read(self, data: memoryview) -> bytes | None:
-        """Return what one frame holds, or None when :func:`decompress` must have a look at it.
-
-        None for anything but a single frame that is right and declares no size, for more than 64
-        KiB, and for what may grow beyond 4 MiB. What 2 KiB can grow to is bearable.
-        """
-        if len(data) > _READ_BYTES_MAX or not frames.is_plain(data):
-            return None
-        if len(data) > _SMALL_BYTES_MAX and not _is_bounded(data):
-            return None
-        stream = self._decompressor.decompressobj()
-        try:
-            content: bytes = stream.decompress(data)
-        except zstandard.ZstdError:
-            return None
-        return content if stream.eof and not stream.unused_data else None
 
 
 def compress_sized(data: Buffer) -> bytes:
@@ -311,14 +292,6 @@ def _fill_from_lz4(
 def _trim(room: memoryview, filled: int) -> Buffer:
     """Return what is filled; a small result must not hold on to the room of a whole block."""
     return room[:filled] if filled * 2 > len(room) else bytes(room[:filled])
-
-
-def _is_bounded(data: memoryview) -> bool:
-    """Say whether blocks give 4 MiB at most; False too where they are not blocks."""
-    try:
-        return frames.output_bound(data) <= _ZSTD_BOUND_BYTES_MAX
-    except CorruptError:
-        return False
 
 
 def _compress_zstd(data: Buffer) -> bytes:

@@ -420,18 +420,6 @@ _BLOCK_HEADER_BYTES = 3
 _BLOCK_BYTES_MAX = 128 * 1024
 _RLE, _COMPRESSED = 1, 2
 _SINGLE_SEGMENT = 0x20
-_PLAIN_MASK = 0xEB
-_PLAIN_WINDOW_MAX = 13 << 3 | 7
-
-
-def is_plain(data: memoryview) -> bool:
-    """Say whether a frame declares nothing but a window of less than 16 MiB, as Kafka's do."""
-    return (
-        len(data) > _PREFIX_BYTES
-        and _WORD.unpack_from(data)[0] == _ZSTD_MAGIC
-        and data[4] & _PLAIN_MASK == 0
-        and data[5] <= _PLAIN_WINDOW_MAX
-    )
 
 
 def raw_frame(content: bytes) -> bytes:

@@ -26,6 +26,7 @@ as it is. Names that are no segment file's are ignored, as brokers ignore them. 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -163,18 +164,25 @@ LOOK_SECONDS = 0.05
 
 
 def sound_tail(
-    listing: PartitionFiles, high_watermark: int | None, files: FileSystem, clock: Clock
+    listing: PartitionFiles,
+    high_watermark: int | None,
+    files: FileSystem,
+    clock: Clock,
+    find: Callable[[PartitionFiles, FileSystem], Tail] = find_tail,
 ) -> Tail:
-    """Return where a log ends that may be written meanwhile; errors as :func:`require_log_end`."""
+    """Return where a log ends that may be written meanwhile; errors as :func:`require_log_end`.
+
+    ``find`` looks for the end.
+    """
     for _ in range(LOOKS_MAX - 1):
-        tail = find_tail(listing, files)
+        tail = find(listing, files)
         try:
             require_log_end(listing, tail, high_watermark, files)
         except CorruptError:
             clock.sleep(LOOK_SECONDS)
         else:
             return tail
-    tail = find_tail(listing, files)
+    tail = find(listing, files)
     require_log_end(listing, tail, high_watermark, files)
     return tail
 

@@ -12,9 +12,10 @@ recovery uses. Answers to Kafka's ``LogLoader`` without its truncation; formats.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +41,16 @@ from keeplast.format.filename import (
     segment_file,
 )
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.files import FileSystem, ReadHandle, reading
-from keeplast.log.indexes import IndexBuilder, filled_entries, read_index, read_index_start
+from keeplast.log.files import FileSystem, LocalReadHandle, reading
+from keeplast.log.indexes import (
+    IndexBuilder,
+    filled_entries,
+    read_index,
+    read_index_start,
+)
 from keeplast.log.lock import is_locked
 from keeplast.log.paths import child_path, is_object_path, url_of
-from keeplast.log.windows import WindowBuffers, read_from, read_windows
+from keeplast.log.windows import Window, WindowBuffers, read_from, read_windows
 from keeplast.model.partition import INT32_MAX, SegmentSummary
 
 INDEX_BYTES_MAX = 1 << 30
@@ -275,10 +281,34 @@ def load_entries(
         if kind == INDEX:
             entries = entries[entries[:, 1] < valid_bytes]
     size_bytes = segment.size_bytes if valid_bytes is None else valid_bytes
-    problem = codec.find_problem(entries, size_bytes)
+    return _sound(entries, codec, size_bytes, path)
+
+
+def _sound(
+    entries: NDArray[np.int64], codec: ModuleType, log_bytes: int, path: Path
+) -> NDArray[np.int64]:
+    """Return the entries; CorruptError when they cannot be of a log of that size."""
+    problem = codec.find_problem(entries, log_bytes)
     if problem is not None:
         raise CorruptError(f"wrong index: {problem}", path=str(path), code="K219")
     return entries
+
+
+def sample_entries(segment: SegmentFiles, most: int, files: FileSystem) -> NDArray[np.int64]:
+    """Return ``most`` entries of a closed segment's offset index, evenly, with the last.
+
+    All where they are few, and where they are not on a disk, so that each one is a request. Shape
+    and errors as for :func:`load_entries`.
+    """
+    path, size = segment.path(INDEX), offset_index.ENTRY_BYTES
+    with reading(files, path) as handle:
+        count, rest = divmod(handle.size_bytes, size)
+        if rest or count <= most * size or not isinstance(handle, LocalReadHandle):
+            return load_entries(segment, INDEX, files)
+        data = memoryview(bytearray(most * size))
+        for i, number in enumerate(np.linspace(0, count - 1, most, dtype=np.int64).tolist()):
+            handle.pread_into(data[i * size : (i + 1) * size], number * size)
+    return _sound(offset_index.decode(data), offset_index, segment.size_bytes, path)
 
 
 def rebuild_indexes(
@@ -409,8 +439,22 @@ class Tail:
     problem: str | None = None
 
 
-def find_tail(partition: PartitionFiles, files: FileSystem) -> Tail:
-    """Read the active segment from its last usable index entry to its end."""
+Heard = Callable[[SegmentFiles, Window], None]
+"""Hears of every window of a segment that was read, in log order."""
+
+
+def unheard(segment: SegmentFiles, window: Window) -> None:
+    """Hear of a window, and do nothing."""
+
+
+def find_tail(
+    partition: PartitionFiles, files: FileSystem, *, heard: Heard = unheard, at: int | None = None
+) -> Tail:
+    """Read the active segment from its last usable index entry to its end.
+
+    Where that is not trimmed, from its start; with ``at``, an offset that is known to be there,
+    from the entry below it. ``heard`` hears of what is read.
+    """
     active = partition.active
     if not active.size_bytes:
         return Tail(active.base_offset, 0)
@@ -420,45 +464,47 @@ def find_tail(partition: PartitionFiles, files: FileSystem) -> Tail:
             read_index_start(active.path(INDEX), INDEX, active.size_bytes, files)
         )
         # One that is not trimmed is of a broker that runs, or has crashed: the batches show it.
+        if at is not None and offset_index.find_problem(entries, active.size_bytes) is not None:
+            entries = filled_entries(entries)
+            entries = entries[entries[:, 0] <= at - active.base_offset]
         if len(entries) and offset_index.find_problem(entries, active.size_bytes) is None:
             start = int(entries[-1, 1])
     except (CorruptError, FileNotFoundError):
         start = 0
-    tail = _scan_tail(active, files, start)
+    tail = scan_tail(active, files, start, active.base_offset, heard)
     if start and tail.torn_at == start:
         # The index pointed into the middle of a batch: only the batches can show it.
-        tail = _scan_tail(active, files, 0)
+        tail = scan_tail(active, files, 0, active.base_offset, heard)
     return tail
 
 
-def _scan_tail(active: SegmentFiles, files: FileSystem, start: int) -> Tail:
-    log_end, valid = active.base_offset, start
-    torn: str | None = None
+def scan_tail(
+    active: SegmentFiles, files: FileSystem, start: int, log_end: int, heard: Heard
+) -> Tail:
+    """Read the active segment from ``start``, where batches below ``log_end`` end, to its end."""
+    valid, stop = start, active.size_bytes
+    torn: CorruptError | None = None
     buffers = WindowBuffers()
     with reading(files, active.log_path) as handle:
-        try:
-            for window in read_windows(
-                handle, active.log_path, buffers, start=start, end=active.size_bytes
-            ):
-                log_end = int(window.table[window.batches - 1, t.LAST_OFFSET]) + 1
-                valid = window.position + window.length
-        except CorruptError as error:
-            torn = error.problem
-            log_end, valid = _before(handle, active, start, error.position or 0, log_end)
+        windows = read_windows(handle, active.log_path, buffers, start=start, end=stop)
+        while True:
+            try:
+                window = next(windows, None)
+            except CorruptError as error:
+                if torn is not None:
+                    raise
+                # What is sound of its window is read again.
+                torn, stop = error, error.position or 0
+                windows = read_windows(handle, active.log_path, buffers, start=valid, end=stop)
+                continue
+            if window is None:
+                break
+            log_end = int(window.table[window.batches - 1, t.LAST_OFFSET]) + 1
+            valid = window.position + window.length
+            heard(active, window)
     if torn is None:
         return Tail(log_end, valid)
-    return Tail(log_end, valid, valid, torn)
-
-
-def _before(
-    handle: ReadHandle, active: SegmentFiles, start: int, position: int, log_end: int
-) -> tuple[int, int]:
-    """Return log end and valid bytes for the sound batches of ``[start, position)``."""
-    valid = start
-    for window in read_windows(handle, active.log_path, WindowBuffers(), start=start, end=position):
-        log_end = int(window.table[window.batches - 1, t.LAST_OFFSET]) + 1
-        valid = window.position + window.length
-    return log_end, valid
+    return Tail(log_end, valid, valid, torn.problem)
 
 
 def find_offset_from(

@@ -15,7 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
-from keeplast.columns.batches import CRC_IN_KERNEL_BYTES_MAX, find_bad_crc, scan_batches
+from keeplast.columns.batches import (
+    CRC_IN_KERNEL_BYTES_MAX,
+    HAS_HIDDEN,
+    find_bad_crc,
+    scan_batches,
+)
 from keeplast.columns.kernel import BAD_CRC, OK, PROBLEMS
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import crc32c
@@ -24,6 +29,10 @@ from keeplast.log.files import ReadHandle
 WINDOW_BYTES_DEFAULT = 1 << 20
 """A window, its table and what is made of them stay in the cache next to the core."""
 WINDOW_BYTES_MIN = 64 << 10
+FEW_BATCHES = 128
+"""A window with fewer, none of them compressed, is followed by one of up to twice the size: where
+tables are small, larger windows cost fewer calls and waits for the interpreter.
+"""
 TABLE_ROWS = 16384
 """A window has so many batches at most, so that tables stay small against the data."""
 
@@ -110,16 +119,19 @@ def read_windows(
         )
         if batches and checks_crc:
             _check_crcs(window)
+        # Who is given a window may use the buffers.
+        bad = None if code == OK else _bad_batch(path, position, buffers.data, consumed, code)
         if consumed:
             yield window
-        if code != OK:
-            raise _bad_batch(path, position, buffers.data, consumed, code)
+        if bad is not None:
+            raise bad
         position += consumed
         if batches == TABLE_ROWS:
             want = consumed + (consumed >> 3)  # no more than what the table can describe
             continue
         if consumed:
-            want = min(buffers.window_bytes, 2 * max(want, WINDOW_BYTES_MIN))
+            is_larger = batches < FEW_BATCHES and not marks & HAS_HIDDEN
+            want = min(buffers.window_bytes << is_larger, 2 * max(want, WINDOW_BYTES_MIN))
             continue
         want = _size_of_next(path, position, buffers.data, length, stop)
 

@@ -550,7 +550,8 @@ def _require_same_logs(jobs: Sequence[_Job], files: FileSystem, carrier: Carrier
         require_uncleaned(job.task.split, files, SystemClock())
         if carrier is None or job.task.carried is None:
             continue
-        why = carrier.still_not(job.partition, view, job.state.topic, end, job.state.resume_offset)
+        base = carrier.last.partitions[job.partition]
+        why = carrier.why_not(base, view, job.state.topic, end, job.state.resume_offset)
         if why is not None:
             raise ConflictError(
                 f"the log changed while its state was continued; export it again. path={view.path} "

@@ -508,12 +508,6 @@ class Carrier:
         found = parts_in(place, self.last.files)
         return CarriedOver(found, base.resume_offset, view.log_start) if found else None
 
-    def still_not(
-        self, partition: TopicPartition, view: LogView, topic: TopicConfig, end: int, resume: int
-    ) -> str | None:
-        """Return why the rows that were carried over cannot be by now, None where they can."""
-        return self.why_not(self.last.partitions[partition], view, topic, end, resume)
-
     def why_not(
         self, base: BasePartition, view: LogView, topic: TopicConfig, end: int, resume: int
     ) -> str | None:

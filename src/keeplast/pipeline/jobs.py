@@ -137,23 +137,20 @@ class Jobs:
         if not waves.are_any:
             run_jointly(self._context, rounds, self._slots, self._worker, self._told)
         by_number = {each.task.number: each for each in rounds}
-        sent = {task.number: task for task in tasks}
-        known = self._context.broadcast(sent)
         try:
             while any(not each.round.is_done for each in rounds):
-                self._do_units(by_number, known)
-                self._do_filters(by_number, known)
-                self._do_buckets(by_number, known)
+                known = self._context.broadcast({n: each.task for n, each in by_number.items()})
+                try:
+                    self._do_units(by_number, known)
+                    self._do_filters(by_number, known)
+                    self._do_buckets(by_number, known)
+                finally:
+                    known.unpersist()
                 for each in rounds:
                     each.advance(self._context)
-                told = {number: each.task for number, each in by_number.items()}
-                if any(told[number] is not task for number, task in sent.items()):
-                    known.unpersist()
-                    sent, known = told, self._context.broadcast(told)
                 if waves.are_done:
                     yield from waves.results()
         finally:
-            known.unpersist()
             for each in rounds:
                 each.forget()
         for each in rounds:

@@ -50,6 +50,7 @@ from keeplast.read.points import first_offset_from, require_here, require_later
 from keeplast.read.record_source import read_records
 from keeplast.read.state_end import require_state_at, require_time_told
 from keeplast.rewrite.workspace import Workspace
+from keeplast.survey.rolling import FollowedLog
 from keeplast.tier.objects.log_directory import LogDirectoryRecipe
 
 TOGETHER_BYTES_MAX = 16 << 20
@@ -79,8 +80,17 @@ class LogPart:
 class Logs:
     """The partitions that the options of a query choose, looked at as they are now."""
 
-    def __init__(self, options: SourceOptions, *, waits: bool = False) -> None:
-        """List the data directory; InvalidError when nothing is to read and no caller ``waits``."""
+    def __init__(
+        self,
+        options: SourceOptions,
+        *,
+        waits: bool = False,
+        followed: dict[Path, FollowedLog] | None = None,
+    ) -> None:
+        """List the data directory; InvalidError when nothing is to read and no caller ``waits``.
+
+        ``followed`` is what a reader that comes again knows of its logs.
+        """
         self._options = options
         self.recipe: FilesRecipe = options.recipe()
         self.files: FileSystem = self.recipe.open()
@@ -88,6 +98,10 @@ class Logs:
         self.directory: DataDirectory = open_data_directories(options.paths, self.files)
         self._checkpoints: dict[Path, ReaderCheckpoints] = {}
         chosen = options.chosen(self.directory, waits=waits)
+        self._followed = followed
+        if followed is not None:
+            for path in followed.keys() - {each.path for each in chosen}:
+                del followed[path]
         self.notes: tuple[str, ...] = ()
         """What is to be said of it: which of several replicas is read."""
         self.entries: Sequence[PartitionEntry] = self._furthest(chosen)
@@ -99,12 +113,13 @@ class Logs:
 
     def look(self, entry: PartitionEntry) -> LogView:
         """Return what readers may see of a partition."""
-        root = entry.path.parent
+        root, followed = entry.path.parent, self._followed
         if root not in self._checkpoints:
             self._checkpoints[root] = load_reader_checkpoints(self.files, root)
         return look_at_log(
             entry.partition, entry.path, self._checkpoints[root], self.files, self._clock,
             accepts_loss=not self._options.fails_on_loss,
+            followed=None if followed is None else followed.setdefault(entry.path, FollowedLog()),
         )  # fmt: skip
 
     def _furthest(self, chosen: Sequence[PartitionEntry]) -> list[PartitionEntry]:
@@ -174,19 +189,22 @@ class Logs:
         """Yield what tasks read of records: as large as allowed, and as many as asked for."""
         options = self._options
 
-        def cut(size_bytes: int) -> Iterator[Split]:
-            for view, wanted in ranges:
-                yield from plan_splits(
+        def cut(view: LogView, wanted: Wanted, size_bytes: int) -> list[Split]:
+            return list(
+                plan_splits(
                     view, wanted, self.files, split_bytes=size_bytes,
                     must_be_whole=options.fails_on_loss, hides_aborted=options.is_committed,
-                )  # fmt: skip
+                )
+            )  # fmt: skip
 
-        split_bytes = options.split_bytes
-        if options.tasks_min > 1:
-            total = sum(split.size_bytes for split in cut(split_bytes))
-            split_bytes = max(1, min(split_bytes, total // options.tasks_min))
-        for split in cut(split_bytes):
-            yield LogPart(split, files=self.recipe_for(split.partition))
+        found = [cut(*each, options.split_bytes) for each in ranges]
+        share = sum(split.size_bytes for its in found for split in its) // options.tasks_min
+        for (view, wanted), its in zip(ranges, found, strict=True):
+            is_above = any(split.size_bytes > share for split in its)
+            if is_above and share < options.split_bytes:
+                its = cut(view, wanted, max(1, share))
+            for split in its:
+                yield LogPart(split, files=self.recipe_for(split.partition))
 
     def range_of(self, view: LogView) -> tuple[int, int]:
         """Return the offsets [first, end) that the options ask for, within what there is.
@@ -246,14 +264,14 @@ def share_out(parts: Iterable[LogPart], *, tasks_min: int, split_bytes: int) -> 
     tasks are asked for.
     """
     parts = list(parts)
+    least = min(PART_BYTES_MIN, split_bytes)
+    sizes = [max(part.split.size_bytes, least) for part in parts]
     together = min(TOGETHER_BYTES_MAX, split_bytes)
     if tasks_min > 1:
-        total = sum(part.split.size_bytes for part in parts)
-        together = max(1, min(together, total // tasks_min))
+        together = min(together, sum(sizes) // tasks_min)
     task: list[LogPart] = []
     taken = 0
-    for part in parts:
-        size = max(part.split.size_bytes, min(PART_BYTES_MIN, together))
+    for part, size in zip(parts, sizes, strict=True):
         if task and taken + size > together:
             yield tuple(task)
             task, taken = [], 0

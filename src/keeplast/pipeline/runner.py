@@ -22,12 +22,19 @@ from typing import TextIO, TypeVar
 
 import pyspark
 from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.format.filename import parse_segment_file
-from keeplast.pipeline.driven_round import DRIVER_GONE, TaskNews, describe_job, job_failed
+from keeplast.pipeline import stages
+from keeplast.pipeline.driven_round import (
+    DRIVER_GONE,
+    SparkJob,
+    TaskNews,
+    describe_job,
+    job_failed,
+)
 from keeplast.pipeline.jobs import Jobs, show_states
 from keeplast.pipeline.stages import ATTEMPT_MARK, read_token
 from keeplast.pipeline.submission import is_submitted
@@ -46,10 +53,20 @@ _GIVEN_UP = "stopped SparkContext"
 """What Spark says where its masters answered nothing in the end, or took no application."""
 
 
-def start_session(master: str | None, cores: int | None) -> SparkSession:
-    """Return a session; RefusedError without Java, UnavailableError when Spark does not start.
+LOG_OPTION = f"-Dlog4j2.configurationFile={LOG_CONFIGURATION}"
+LOCAL_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a Java process of ours that moves a few packed arrays: half of what it takes is compiling.
 
-    ``cores`` applies to ``local`` masters only. Without either, spark-submit's own options count.
+Not where its user has chosen options: two collectors are one too many.
+"""
+OPTIONS_OF_USERS = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
+
+
+def start_session(master: str | None, cores: int | None) -> SparkContext:
+    """Return the context of a session, without SQL, which takes as long to load as all else.
+
+    RefusedError without Java, UnavailableError when Spark does not start. ``cores`` applies to
+    ``local`` masters only. Without either, spark-submit's own options count.
     """
     _require_java()
     if master is not None and master.startswith(_STANDALONE):
@@ -63,26 +80,25 @@ def start_session(master: str | None, cores: int | None) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = (
-        SparkSession.Builder()
-        .appName("keeplast")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.driver.maxResultSize", "0")
-        .config("spark.scheduler.mode", "FAIR")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG_CONFIGURATION}")
-    )
+    is_plain = is_local and not any(os.environ.get(name) for name in OPTIONS_OF_USERS)
+    settings = {
+        "spark.app.name": "keeplast",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.maxResultSize": "0",
+        "spark.scheduler.mode": "FAIR",
+        "spark.driver.extraJavaOptions": f"{LOG_OPTION} {LOCAL_OPTIONS if is_plain else ''}",
+    }
     if not keeps_submitted:
-        builder = builder.master(chosen)
+        settings["spark.master"] = chosen
     if is_local:
-        builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config(
-            "spark.driver.host", "127.0.0.1"
-        )
+        settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
+        settings["spark.python.daemon.module"] = stages.__name__
     with tempfile.TemporaryFile("w+") as output:
         try:
             with _output_to(output):
-                return builder.getOrCreate()
+                return SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
         except (PySparkException, Py4JError, OSError, RuntimeError) as error:
             output.seek(0)
             raise UnavailableError(
@@ -165,8 +181,7 @@ class SparkRunner:
             raise InvalidError(f"at least one core is needed. cores={cores}", code="K104")
         self._master = master
         self._cores = cores
-        self._spark: SparkSession | None = None
-        self._has_run = False
+        self._spark: SparkContext | None = None
         self._probed: set[Path] = set()
         self._written: dict[str, PartitionTask] = {}
 
@@ -175,7 +190,7 @@ class SparkRunner:
         """Return how many tasks one host may run at once, as far as the driver knows."""
         if self._cores is not None:
             return self._cores
-        return max(1, int(self._session.sparkContext.defaultParallelism))
+        return max(1, int(self._context.defaultParallelism))
 
     @property
     def shares_memory(self) -> bool:
@@ -183,18 +198,17 @@ class SparkRunner:
         return False
 
     @property
-    def is_cold(self) -> bool:
-        """Say whether this runner has run no job in its session."""
-        return not self._has_run
-
-    @property
-    def _session(self) -> SparkSession:
+    def _context(self) -> SparkContext:
         if self._spark is None:
             self._spark = start_session(self._master, self._cores)
+            # Workers start, import and read kernels while the driver looks at logs. What comes of
+            # it is not asked for: a worker that cannot start fails the first job, and says why.
+            ready = self._spark.parallelize(range(self.slots), self.slots).map(stages.get_ready)
+            SparkJob(ready.collect)
         return self._spark
 
     def __enter__(self) -> SparkRunner:
-        _ = self._session
+        _ = self._context
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -205,7 +219,7 @@ class SparkRunner:
         """
         if self._spark is None:
             return
-        is_local = str(self._spark.sparkContext.master).startswith("local")
+        is_local = str(self._spark.master).startswith("local")
         # A driver process that has died cannot be stopped, and says so in many ways.
         with contextlib.suppress(*DRIVER_GONE):
             self._spark.stop()
@@ -231,10 +245,9 @@ class SparkRunner:
         for task in tasks:
             if task.writes:
                 self._written[task.attempt] = task
-        context = self._session.sparkContext
+        context = self._context
         try:
             yield from Jobs(context, tasks, self.slots, progressed).all(tasks)
-            self._has_run = True
         except DRIVER_GONE as error:
             raise job_failed(error) from error
 
@@ -253,7 +266,7 @@ class SparkRunner:
         """
         if not items:
             return
-        context = self._session.sparkContext
+        context = self._context
         told = self._listen(roots, progressed)
         add = told.add
 
@@ -278,17 +291,17 @@ class SparkRunner:
         if not parts:
             return
         told = self._listen(roots, progressed)
-        yield from show_states(self._session.sparkContext, parts, show, told)
+        yield from show_states(self._context, parts, show, told)
 
     def _listen(self, roots: Iterable[Path], progressed: Progressed) -> TaskNews:
         """Return what reports the jobs of a call, whose executors see ``roots``."""
         for root in roots:
             self._probe(root)
-        return TaskNews(self._session.sparkContext, progressed)
+        return TaskNews(self._context, progressed)
 
     def _probe(self, root: Path) -> None:
         """Make sure that executors see ``root`` as the driver does."""
-        is_here = str(self._session.sparkContext.master).startswith("local")
+        is_here = str(self._context.master).startswith("local")
         if root in self._probed or is_here:
             self._probed.add(root)
             return
@@ -296,7 +309,7 @@ class SparkRunner:
         file = root / f"{PROBE}-{token[:8]}"
         file.write_text(token)
         try:
-            context = self._session.sparkContext
+            context = self._context
             count = max(1, context.defaultParallelism) * PROBES_PER_SLOT
             name = str(file)
             probes = context.parallelize(range(count), count).map(lambda _: read_token(name))

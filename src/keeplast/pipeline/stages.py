@@ -6,6 +6,8 @@ from the driver's, because its bytes would too.
 
 from __future__ import annotations
 
+import gc
+import importlib
 import importlib.metadata
 import zlib
 from collections import deque
@@ -18,8 +20,11 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 from pyspark import TaskContext
+from pyspark.daemon import manager
 
+from keeplast import kernel_cache
 from keeplast.clock import SystemClock
+from keeplast.columns import kernel
 from keeplast.columns.winners import KeyMap
 from keeplast.errors import CompactionError, RefusedError, invariant
 from keeplast.log.files import FileSystem
@@ -221,9 +226,26 @@ def _require_map(key_map: KeyMap | None) -> KeyMap:
     return cast(KeyMap, key_map)
 
 
+def get_ready(_: int = 0) -> None:
+    """Read the kernels that are compiled.
+
+    What is there by then is never searched for garbage: a worker does so after every task, and
+    takes as long for that as for a small one.
+    """
+    for name in filter(kernel_cache.is_kept, kernel.names()):
+        kernel.make_ready(name)
+    gc.freeze()
+
+
 def read_token(path: str) -> str | None:
     """Return the content of a probe file as this host sees it, None when it does not."""
     try:
         return Path(path).read_text()
     except OSError:
         return None
+
+
+if __name__ == "__main__":
+    # As the daemon of a local session: its workers are copies of a process that has all of this.
+    importlib.import_module("keeplast.pipeline.stages").get_ready()
+    manager()

@@ -33,6 +33,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -60,6 +61,7 @@ from keeplast.pipeline.log_parts import (
 from keeplast.pipeline.query_options import is_number, parse_offsets
 from keeplast.pipeline.source_options import SourceOptions
 from keeplast.read.log_view import LogView, Wanted, last_epoch
+from keeplast.survey.rolling import FollowedLog
 
 LINEAGE = "@"
 _ID, _EPOCH = "topicId", "epoch"
@@ -171,13 +173,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._known = known
         self._was_looked_at = False
+        self._followed: dict[Path, FollowedLog] = {}
         self._names = tuple(names)
         self._target: Offsets | None = None
         self._served: TopicPartition | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint begins."""
-        logs = Logs(self._options, waits=True)
+        logs = Logs(self._options, waits=True, followed=self._followed)
         self._require_whole(logs)
         where = self._options.where()
         self._options.starting.require_chosen("startingOffsets", logs.entries, where)
@@ -234,7 +237,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what each task of a batch reads."""
         known, then = read_position(start), read_position(end)
         begin, ends = known.offsets, then.offsets
-        logs = Logs(self._options, waits=not begin)
+        logs = Logs(self._options, waits=not begin, followed=self._followed)
         entries = {entry.partition: entry for entry in logs.entries}
         ranges: list[tuple[LogView, Wanted]] = []
         for partition in sorted(ends):
@@ -270,7 +273,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._was_looked_at = True
 
     def _look(self, *, waits: bool = True) -> tuple[Logs, list[LogView]]:
-        logs = Logs(self._options, waits=waits)
+        logs = Logs(self._options, waits=waits, followed=self._followed)
         return logs, [logs.look(entry) for entry in logs.entries]
 
     def _document(

@@ -18,6 +18,8 @@ them out. That may only leave out what cannot match: a range is never narrower t
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,18 +31,30 @@ from keeplast.clock import Clock
 from keeplast.columns import arrow_columns as a
 from keeplast.columns import batches as t
 from keeplast.errors import CorruptError
-from keeplast.format.filename import INDEX, LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT, TIME_INDEX
+from keeplast.format import offset_index
+from keeplast.format.filename import (
+    INDEX,
+    LOG_START_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    TIME_INDEX,
+    Kind,
+)
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.data_directory import read_topic_id
 from keeplast.log.files import FileSystem, reading
-from keeplast.log.log_end import require_replicated, sound_tail
-from keeplast.log.partition_log import SegmentFiles, SegmentIndexes, Tail, load_entries
+from keeplast.log.log_end import require_replicated
+from keeplast.log.partition_log import (
+    SegmentFiles,
+    Tail,
+    load_entries,
+    sample_entries,
+)
 from keeplast.log.readers import settled_partition
 from keeplast.log.truncation import read_leader_epochs
 from keeplast.log.windows import WindowBuffers, read_from
 from keeplast.model.partition import INT64_MAX, TopicPartition
 from keeplast.survey.notes import TornTail
-from keeplast.survey.rolling import find_undecided, replay_producers
+from keeplast.survey.rolling import FollowedLog
 from keeplast.survey.survey import torn_tail
 from keeplast.survey.wording import note_words
 
@@ -50,12 +64,11 @@ TRIES_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class SeenSegment:
-    """A segment: offsets [base, end), the bytes that can be read, and its indexes."""
+    """A segment: offsets [base, end), and the bytes that can be read."""
 
     files: SegmentFiles
     end_offset: int
     valid_bytes: int
-    indexes: SegmentIndexes
     is_active: bool
 
     @property
@@ -135,19 +148,21 @@ def look_at_log(
     clock: Clock,
     *,
     accepts_loss: bool = False,
+    followed: FollowedLog | None = None,
 ) -> LogView:
-    """Return what readers may see of a partition now.
+    """Return what readers may see of a partition now; ``followed`` has what a reader knows of it.
 
     Raises CorruptError and RefusedError as the survey of a round does, and where the log does not
     end where its files do (:mod:`keeplast.log.log_end`). UnavailableError when the directory does
     not hold still. With ``accepts_loss`` a log that ends below its high watermark is read, too.
     """
+    followed = followed or FollowedLog()
     for _ in range(TRIES_MAX - 1):
         try:
-            return _look(partition, path, checkpoints, files, clock, accepts_loss)
+            return _look(partition, path, checkpoints, files, clock, accepts_loss, followed)
         except FileNotFoundError:
             continue
-    return _look(partition, path, checkpoints, files, clock, accepts_loss)
+    return _look(partition, path, checkpoints, files, clock, accepts_loss, followed)
 
 
 def _look(
@@ -157,6 +172,7 @@ def _look(
     files: FileSystem,
     clock: Clock,
     accepts_loss: bool,
+    followed: FollowedLog,
 ) -> LogView:
     # Before the segments are listed: those of a topic that is made again meanwhile then count as a
     # change, and never as the old topic's.
@@ -164,23 +180,16 @@ def _look(
     known_start = checkpoints.log_start.get(partition, 0)
     listing = settled_partition(path, files, clock, if_empty=known_start)
     watermark = checkpoints.high_watermark.get(partition)
-    tail = sound_tail(listing, None if accepts_loss else watermark, files, clock)
     log_start = max(known_start, listing.segments[0].base_offset)
+    tail, open_from = followed.find_end(
+        listing, watermark, log_start, files, clock, accepts_loss=accepts_loss
+    )
     log_end = max(tail.log_end, log_start)
     segments = tuple(
-        see_segment(segment, end, segment.size_bytes, files, is_active=False)
-        for segment, end in zip(
-            listing.segments[:-1], (s.base_offset for s in listing.segments[1:]), strict=True
-        )
+        SeenSegment(segment, following.base_offset, segment.size_bytes, is_active=False)
+        for segment, following in itertools.pairwise(listing.segments)
     )
-    active = see_segment(listing.active, tail.log_end, tail.valid_bytes, files, is_active=True)
-    indexes = {segment.base_offset: segment.indexes for segment in segments}
-    buffers = WindowBuffers()
-    producers = replay_producers(listing, tail, log_start, indexes, files, buffers)
-    open_from = find_undecided(
-        producers, log_end if watermark is None else watermark, listing, tail, log_start, indexes,
-        files, buffers,
-    )  # fmt: skip
+    active = SeenSegment(listing.active, tail.log_end, tail.valid_bytes, is_active=True)
     return LogView(
         partition,
         path,
@@ -211,29 +220,28 @@ def was_made_anew(topic_id: bytes | None, path: Path, files: FileSystem) -> bool
     return topic_id is not None and now is not None and now != topic_id
 
 
-def see_segment(
-    segment: SegmentFiles, end_offset: int, valid_bytes: int, files: FileSystem, *, is_active: bool
-) -> SeenSegment:
-    """Return a segment with such indexes as can be used; a missing one costs time only."""
-    indexes = _indexes(segment, valid_bytes, files, is_active=is_active)
-    return SeenSegment(segment, end_offset, valid_bytes, indexes, is_active)
-
-
 _NOTHING = np.empty((0, 2), np.int64)
+ENTRIES_MAX = 64
+PLACES_MIN = 4
+"""So many entries of its offset index say where a segment is cut, if each part has so many of them.
+
+All entries of a log of 1 TiB are 2 GiB, and 4 in memory: no more than a segment's are ever there.
+"""
 
 
-def _indexes(
-    segment: SegmentFiles, valid_bytes: int, files: FileSystem, *, is_active: bool
-) -> SegmentIndexes:
-    """Return the indexes if they are good for finding a place, else empty ones."""
-    valid = valid_bytes if is_active else None
+def _entries(segment: SeenSegment, kind: Kind, files: FileSystem) -> NDArray[np.int64]:
+    """Return the entries of an index if they are good for finding a place, else none.
+
+    Those of the time index only next to an offset index that is good.
+    """
+    valid = segment.valid_bytes if segment.is_active else None
+    found = _NOTHING
     try:
-        offsets, times = (
-            load_entries(segment, kind, files, valid_bytes=valid) for kind in (INDEX, TIME_INDEX)
-        )
+        for each in dict.fromkeys((INDEX, kind)):
+            found = load_entries(segment.files, each, files, valid_bytes=valid)
     except (CorruptError, FileNotFoundError):
-        return SegmentIndexes(_NOTHING, _NOTHING, True)
-    return SegmentIndexes(offsets, times, False)
+        return _NOTHING
+    return found
 
 
 TAIL_BYTES_MAX = 1 << 20
@@ -359,27 +367,51 @@ def _pieces(
     end = min(wanted.end_offset, segment.end_offset)
     if first >= end:
         return
-    start, stop = byte_range(segment, first, end)
-    entries = segment.indexes.offsets
-    for offset, position in entries[(entries[:, 1] > start) & (entries[:, 1] < stop)].tolist():
-        if position - start < split_bytes or offset + base < first:
-            continue
-        # The batch at the position ends with the entry's offset, so the next one begins a piece.
-        cut = offset + base + 1
-        if cut >= end:
-            break
-        yield _Piece(first, cut, position - start)
-        first, start = cut, position
+    start, stop = byte_range(segment, first, end, files)
+    if stop - start > split_bytes:
+        places, gap = _places(segment, split_bytes, files)
+        while True:
+            # The batch at a position ends with the entry's offset, so the next one begins a piece.
+            at = max(
+                np.searchsorted(places[:, 1], start + split_bytes - gap // 2),
+                np.searchsorted(places[:, 0], first - base),
+            )
+            if at >= len(places) or places[at, 1] >= stop or places[at, 0] + base + 1 >= end:
+                break
+            cut, position = (places[at] + (base + 1, 0)).tolist()
+            yield _Piece(first, cut, position - start)
+            first, start = cut, position
     yield _Piece(first, end, stop - start)
 
 
-def byte_range(segment: SeenSegment, first_offset: int, end_offset: int) -> tuple[int, int]:
+def _places(
+    segment: SeenSegment, split_bytes: int, files: FileSystem
+) -> tuple[NDArray[np.int64], int]:
+    """Return entries of a segment's offset index, and the bytes between two of them.
+
+    All entries, and 0 bytes, unless a few are near enough to each other for parts of such a size.
+    """
+    if not segment.is_active:
+        with contextlib.suppress(CorruptError, FileNotFoundError):
+            found = sample_entries(segment.files, ENTRIES_MAX, files)
+            gaps = np.diff(found[:, 1], prepend=0, append=segment.valid_bytes)
+            if gaps.max() <= split_bytes // PLACES_MIN:
+                return found, int(gaps.max())
+    return _entries(segment, INDEX, files), 0
+
+
+def byte_range(
+    segment: SeenSegment, first_offset: int, end_offset: int, files: FileSystem
+) -> tuple[int, int]:
     """Return [start, end) of the bytes that hold all batches with offsets in [first, end).
 
     Both are where a batch begins, or the end of what can be read.
     """
-    base, entries = segment.base_offset, segment.indexes.offsets
-    start = segment.indexes.position_before(max(0, first_offset - base))
+    base = segment.base_offset
+    if first_offset <= base and end_offset >= segment.end_offset:
+        return 0, segment.valid_bytes
+    entries = _entries(segment, INDEX, files)
+    start = offset_index.find_position(entries, max(0, first_offset - base))
     # The batch of this entry ends at or above the last wanted offset; the entry after it is the
     # next place known to begin a batch.
     after = int(np.searchsorted(entries[:, 0], end_offset - 1 - base, side="left")) + 1
@@ -389,7 +421,9 @@ def byte_range(segment: SeenSegment, first_offset: int, end_offset: int) -> tupl
 
 def _offset_of_time(segment: SeenSegment, first_ms: int, files: FileSystem) -> int:
     """Return the offset below which every record of the segment is older than ``first_ms``."""
-    times = segment.indexes.times
+    if first_ms <= ALL.first_ms:
+        return segment.base_offset
+    times = _entries(segment, TIME_INDEX, files)
     older = int(np.searchsorted(times[:, 0], first_ms, side="left"))
     if not older:
         return segment.base_offset
@@ -405,7 +439,7 @@ def _has_later(segment: SeenSegment, first: int, first_ms: int, files: FileSyste
 
     Of one that was replaced or cannot be read it is not known: its reader will see.
     """
-    start, stop = byte_range(segment, first, segment.end_offset)
+    start, stop = byte_range(segment, first, segment.end_offset, files)
     if stop - start > TAIL_BYTES_MAX:
         return True
     path = segment.files.log_path

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,6 @@ from keeplast.read.log_view import (
     Split,
     Wanted,
     byte_range,
-    see_segment,
     was_made_anew,
 )
 from keeplast.read.transactions import AbortedData
@@ -241,15 +241,16 @@ def read_wanted(
     tries = 0
     while at < end:
         try:
-            for listed, is_active in _list(split, files, clock, at):
-                with reading(files, listed.log_path) as handle:
-                    segment = _seen(listed, split, handle, files, is_active=is_active)
-                    for window in _windows(segment, at, end, handle, buffers, checks_crc):
+            for listed, next_base in _list(split, files, clock, at):
+                path = listed.log_path
+                with reading(files, path) as handle:
+                    place = _place(listed, next_base, split, at, handle, files)
+                    for window in _windows(path, place, at, end, handle, buffers, checks_crc):
                         last = int(window.table[: window.batches, t.LAST_OFFSET].max())
                         hidden = None if aborted is None else aborted.among(window)
                         if hidden is not None:
-                            _require_there(listed, files, is_active=is_active)
-                        yield segment.base_offset, window, split.wanted.between(at, end), hidden
+                            _require_there(listed, files, is_active=next_base is None)
+                        yield listed.base_offset, window, split.wanted.between(at, end), hidden
                         at = max(at, last + 1)
                         tries = 0
             return
@@ -264,15 +265,19 @@ def read_wanted(
 
 def _list(
     split: Split, files: FileSystem, clock: Clock, at: int
-) -> Iterator[tuple[SegmentFiles, bool]]:
-    """Yield the segments that may hold offsets of the split from ``at`` on, as they are now."""
+) -> Iterator[tuple[SegmentFiles, int | None]]:
+    """Yield the segments that may hold offsets of the split from ``at`` on, as they are now.
+
+    With each comes where the next one begins, None of the active one.
+    """
     listing = settled_partition(split.path, files, clock)
     if split.must_be_whole:
         _require_start(split, listing, files, at)
-    following = [*(each.base_offset for each in listing.segments[1:]), INT64_MAX]
+    following = [*(each.base_offset for each in listing.segments[1:]), None]
     for segment, next_base in zip(listing.segments, following, strict=True):
-        if next_base > at and segment.base_offset < split.wanted.end_offset:
-            yield segment, segment is listing.active
+        is_above = next_base is None or next_base > at
+        if is_above and segment.base_offset < split.wanted.end_offset:
+            yield segment, next_base
 
 
 def _require_start(split: Split, listing: PartitionFiles, files: FileSystem, at: int) -> None:
@@ -299,26 +304,36 @@ def _explain_loss(split: Split, found: str) -> ConflictError:
     )
 
 
-def _seen(
-    listed: SegmentFiles, split: Split, handle: ReadHandle, files: FileSystem, *, is_active: bool
-) -> SeenSegment:
-    """Return an open segment with its indexes; FileNotFoundError when it is another one by now."""
+def _place(
+    listed: SegmentFiles,
+    next_base: int | None,
+    split: Split,
+    at: int,
+    handle: ReadHandle,
+    files: FileSystem,
+) -> tuple[int, int, int]:
+    """Return which bytes of an open segment to read from offset ``at`` on, and how many it has.
+
+    FileNotFoundError when it is another one by now.
+    """
     end = split.wanted.end_offset
-    if is_active:
+    if next_base is None:
         active = PartitionFiles(split.path, (listed,), (), (), ())
-        tail = find_tail(active, files)
+        tail = find_tail(active, files, at=at)
         if tail.log_end < end:
             require_log_end(active, tail, None, files)
         if split.must_be_whole and tail.log_end < end:
             raise _explain_loss(split, f"log_end={tail.log_end}")
-        return see_segment(listed, end, tail.valid_bytes, files, is_active=True)
-    segment = see_segment(listed, end, handle.size_bytes, files, is_active=False)
-    # Both stats must say what the listing said: then neither the open file nor the indexes, which
-    # were read in between, are those of a segment that took this one's name.
+        segment = SeenSegment(listed, tail.log_end, tail.valid_bytes, is_active=True)
+        return *byte_range(segment, at, end, files), tail.valid_bytes
+    segment = SeenSegment(listed, next_base, handle.size_bytes, is_active=False)
+    place = *byte_range(segment, at, end, files), handle.size_bytes
+    # Both stats must say what the listing said: then neither the open file nor the index, which
+    # was read in between, is that of a segment that took this one's name.
     _require_there(listed, files, is_active=False)
     if handle.size_bytes != listed.size_bytes:
         raise FileNotFoundError(f"{listed.log_path} was replaced")
-    return segment
+    return place
 
 
 def _require_there(listed: SegmentFiles, files: FileSystem, *, is_active: bool) -> None:
@@ -333,7 +348,8 @@ def _require_there(listed: SegmentFiles, files: FileSystem, *, is_active: bool) 
 
 
 def _windows(
-    segment: SeenSegment,
+    path: Path,
+    place: tuple[int, int, int],
     at: int,
     end: int,
     handle: ReadHandle,
@@ -342,10 +358,11 @@ def _windows(
 ) -> Iterator[Window]:
     """Yield the windows of one segment that hold offsets of [at, end).
 
-    An index says from which byte to which; that they hold all of them is for the offsets to say.
+    ``place`` is from which byte to which an index says, and how many bytes there are; that they
+    hold all of them is for the offsets to say.
     """
-    path, whole = segment.files.log_path, (0, segment.valid_bytes)
-    start, stop = byte_range(segment, at, end)
+    start, stop, size_bytes = place
+    whole = (0, size_bytes)
     done, reached = start, -1
     try:
         for window in read_windows(

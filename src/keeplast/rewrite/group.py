@@ -7,8 +7,7 @@ for: differences.md (k). Kafka: ``Cleaner.cleanInto``; cleaning.md 3.3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +18,10 @@ from keeplast.columns import batches as t
 from keeplast.columns import rebuild, verdicts
 from keeplast.columns.batches import CRC_IN_KERNEL_BYTES_MAX, HAS_EVENTS, HAS_GAPS, HAS_HIDDEN
 from keeplast.columns.kernel import OK, PROBLEMS
-from keeplast.columns.shortcuts import skim_batches
-from keeplast.errors import CorruptError
+from keeplast.columns.shortcuts import settle_batches, skim_batches
 from keeplast.format.batch import BatchHeader, encode_empty_batch
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import LOG, segment_file
-from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import ReadHandle, reading
 from keeplast.log.paths import child_path
 from keeplast.log.windows import Window, read_windows
@@ -36,11 +33,9 @@ from keeplast.model.partition import (
     RELATIVE_OFFSET_MAX,
     SegmentSummary,
 )
-from keeplast.rewrite.output import GroupOutput, PassContext
-from keeplast.rewrite.skipping import ContentsBuilder
-from keeplast.rewrite.task import StagedGroup
+from keeplast.rewrite.output import GroupOutput, Outputs, PassContext
 from keeplast.rewrite.transactions import follow_window
-from keeplast.rewrite.workspace import CODECS, Slice, Workspace
+from keeplast.rewrite.workspace import CODECS, Slice
 
 
 class EntryNeededError(Exception):
@@ -49,10 +44,8 @@ class EntryNeededError(Exception):
 
 def rewrite_group(
     context: PassContext, group: GroupPlan, transactions: TransactionState
-) -> tuple[tuple[StagedGroup, ...], int, tuple[ContentsBuilder, ...]]:
-    """Write one group; returns what was staged and the bytes copied without being looked into.
-
-    Where the task has filters, the contents of each output come with them.
+) -> Outputs:
+    """Write one group; returns what was staged.
 
     One output, or several where the offsets do not fit one; the sources go with the first.
 
@@ -71,41 +64,6 @@ def rewrite_group(
         raise
 
 
-class Output(Protocol):
-    """Where what remains of the sources goes, in the order of the log."""
-
-    base_offset: int
-    aborted: list[AbortedTransaction]
-    copied_bytes: int
-
-    @property
-    def is_unchanged(self) -> bool:
-        """Say whether batches that stay as they are need only be counted."""
-        ...
-
-    def start(self, handle: ReadHandle) -> object:
-        """Write what was only counted until now, from the source at hand."""
-        ...
-
-    def note(self, window: Window, part: Slice, workspace: Workspace) -> None:
-        """Note the rows of a slice that stay; ``workspace`` has which."""
-        ...
-
-    def count(self, batches: NDArray[np.int64]) -> None:
-        """Take batches that lie where they lay; (n, 3): size, last offset, greatest timestamp."""
-        ...
-
-    def write(
-        self, handle: ReadHandle, pieces: Sequence[memoryview], batches: NDArray[np.int64]
-    ) -> None:
-        """Append ``pieces``, which are used again afterwards: the bytes of ``batches``."""
-        ...
-
-    def split(self, handle: ReadHandle, base_offset: int) -> None:
-        """Complete the output, and begin the next one."""
-        ...
-
-
 class SourceReader:
     """Reads sources of one group, in the order of the log."""
 
@@ -114,7 +72,7 @@ class SourceReader:
         context: PassContext,
         group: GroupPlan,
         transactions: TransactionState,
-        output: Output,
+        output: GroupOutput,
     ) -> None:
         """Begin; ``transactions`` is the state at the entry of the first source to be read."""
         self._c = context
@@ -122,29 +80,34 @@ class SourceReader:
         self._transactions = transactions
         self._out = output
 
-    def read(self, number: int, source: SegmentSummary) -> None:
-        """Copy what remains of source ``number`` of the group, window by window."""
+    def read(
+        self, number: int, source: SegmentSummary, start: int = 0, end: int | None = None
+    ) -> None:
+        """Copy what remains of source ``number`` of the group, window by window.
+
+        Where only the bytes ``[start, end)`` are asked for, the output is begun in any case.
+        """
         c = self._c
+        end = source.size_bytes if end is None else end
         path = child_path(c.task.path, segment_file(source.base_offset, LOG))
         old_kept_from = c.plan.old_tombstones_kept_from(source.mtime_ms)
         crc = 0
         is_last = number + 1 == len(self._group.sources)
         kept_end = self._next_base() if c.plan.keeps_group_ends and is_last else c.plan.bound
         self._finder = c.standings.of_segment(source.base_offset)
+        # The filter of an output wants to see the keys of all that stays.
+        noted = c.cache.notes_of(source.base_offset)[: 0 if c.task.filters else None]
 
-        def skim(
-            data: NDArray[np.uint8], length: int, table: NDArray[np.int64]
-        ) -> tuple[int, int, int, int, int]:
-            found: tuple[int, int, int, int, int] = skim_batches(
+        def skim(data: NDArray[np.uint8], length: int, table: NDArray[np.int64]) -> Any:
+            return skim_batches(
                 data, length, table, c.end_offset - 1, kept_end, c.plan.last_records,
                 c.ledger.first_offset, c.ledger.standings, c.counters, CRC_IN_KERNEL_BYTES_MAX,
             )  # fmt: skip
-            return found
 
         reached = source.base_offset
         with reading(c.files, path) as handle:
             for window in read_windows(
-                handle, path, c.workspace.buffers, end=source.size_bytes, scan=skim
+                handle, path, c.workspace.buffers, start=start, end=end, scan=skim
             ):  # fmt: skip
                 if window.marks & HAS_GAPS:
                     self._out.start(handle)
@@ -158,6 +121,11 @@ class SourceReader:
                     c.plan.passed_to, c.plan.expires_below, kept_end, c.plan.last_records,
                     c.counters,
                 )  # fmt: skip
+                if len(noted):
+                    settle_batches(
+                        window.table, window.batches, window.position, noted, c.end_offset - 1,
+                        c.ledger.first_offset, c.ledger.standings, c.counters,
+                    )  # fmt: skip
                 for part in c.workspace.slices(
                     window, source.base_offset, c.task.hash_key, c.cache, keeps=False,
                     ledger=c.ledger,
@@ -167,11 +135,11 @@ class SourceReader:
                     reached = int(window.table[window.batches - 1, t.LAST_OFFSET]) + 1
                 if c.source_crcs is not None:
                     crc = crc32c(window.data.data[: window.length], crc)
+                self._out.check_ahead(c.files, c.workspace)
                 c.progressed(window.length)
             if c.source_crcs is not None:
                 c.source_crcs[source.base_offset] = crc
-            is_only = len(self._group.sources) == 1
-            if not is_only:
+            if len(self._group.sources) > 1 or end - start < source.size_bytes:
                 self._out.start(handle)
             if is_last and c.plan.closing_epochs and reached < kept_end:
                 self._close(handle, reached, kept_end)
@@ -336,15 +304,11 @@ class SourceReader:
             int(batches[:, 1].min()) < self._out.base_offset
             or int(batches[:, 1].max()) >= self._c.plan.bound
         ):
-            raise self._outside(window)
-
-    def _outside(self, window: Window) -> CorruptError:
-        """Return the error for a batch that belongs to another segment than the one it lies in."""
-        offsets = window.table[: window.batches, t.LAST_OFFSET]
-        strays = np.flatnonzero((offsets < self._out.base_offset) | (offsets >= self._c.plan.bound))
-        # Only the messages inside an old compressed set can stray where no batch does.
-        batch = int(strays[0]) if len(strays) else 0
-        return window.corrupt(
-            batch, "an offset lies outside its segment",
-            f"[{self._out.base_offset}, {self._c.plan.bound})", int(offsets[batch]),
-        )  # fmt: skip
+            offsets = window.table[: window.batches, t.LAST_OFFSET]
+            is_below = offsets < self._out.base_offset
+            # Only the messages inside an old compressed set can stray where no batch does: then 0.
+            batch = int(np.argmax(is_below | (offsets >= self._c.plan.bound)))
+            raise window.corrupt(
+                batch, "an offset lies outside its segment",
+                f"[{self._out.base_offset}, {self._c.plan.bound})", int(offsets[batch]),
+            )  # fmt: skip

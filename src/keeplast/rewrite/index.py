@@ -45,6 +45,7 @@ from keeplast.rewrite.task import (
     FilterSpec,
     IndexStats,
     PartitionTask,
+    Progressed,
     Skips,
     first_pass_start,
 )
@@ -148,9 +149,6 @@ class KeyStream:
             "record does not fit its batch", path=str(path), position=position,
             expected="a key", found="something else", code="K217",
         )  # fmt: skip
-
-
-Progressed = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ cleaning.md 3.3.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -18,24 +19,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan
+from keeplast.columns import batches as t
 from keeplast.columns import verdicts
 from keeplast.columns.winners import NO_LEDGER, ReasonLedger
-from keeplast.errors import UnavailableError, invariant
+from keeplast.errors import CorruptError, UnavailableError, invariant
 from keeplast.format import offset_index, time_index, txn_index
+from keeplast.format.checksum import crc32c
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, LocalWriteHandle, ReadHandle, WriteHandle, reading
 from keeplast.log.indexes import IndexBuilder
 from keeplast.log.paths import child_path
-from keeplast.log.windows import Window
+from keeplast.log.windows import Window, read_windows
+from keeplast.model.partition import RELATIVE_OFFSET_MAX
 from keeplast.rewrite.ranking import Ranking
 from keeplast.rewrite.skipping import ContentsBuilder
 from keeplast.rewrite.standings import Standings
-from keeplast.rewrite.task import PartitionTask, StagedFile, StagedGroup
+from keeplast.rewrite.task import PartitionTask, Progressed, StagedFile, StagedGroup
 from keeplast.rewrite.transactions import AskMarkers
 from keeplast.rewrite.workspace import DecompressedCache, Slice, Workspace
-
-Progressed = Callable[[int], None]
 
 _INDEX_KINDS: tuple[Kind, ...] = (INDEX, TIME_INDEX, TXN_INDEX)
 
@@ -91,6 +93,93 @@ def staged_name(base_offset: int, kind: Kind, attempt: str) -> str:
     return f"{segment_file(base_offset, kind)}.{attempt}.deleted"
 
 
+class GroupCheck:
+    """A staged output while it is read again: from its beginning to its end, in as many steps."""
+
+    def __init__(self, task: PartitionTask, base_offset: int) -> None:
+        """Begin; the log file at ``base_offset`` need not be complete."""
+        self._task = task
+        self._base = base_offset
+        self._builder = IndexBuilder(base_offset, task.plan.topic.index_interval_bytes)
+        self._batches = self._crc = self._end_offset = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Return how much of the log file has been read."""
+        return self._builder.size_bytes
+
+    def read(
+        self, path: Path, end: int, files: FileSystem, workspace: Workspace, *, leaves: int = 0
+    ) -> None:
+        """Read on to byte ``end`` of the log file at ``path``, where a batch ends.
+
+        Less than ``leaves`` bytes may stay unread. Raises CorruptError as :meth:`finish` does.
+        """
+        plan, base = self._task.plan, self._base
+        with reading(files, path) as handle:
+            for window in read_windows(
+                handle, path, workspace.buffers, start=self.size_bytes, end=end
+            ):
+                rows = np.ascontiguousarray(
+                    window.table[: window.batches, [t.SIZE, t.LAST_OFFSET, t.MAX_TIMESTAMP]]
+                )
+                lowest, highest = int(rows[:, 1].min()), int(rows[:, 1].max())
+                if lowest < base or highest >= plan.bound or highest - base > RELATIVE_OFFSET_MAX:
+                    raise CorruptError(
+                        "an offset lies outside the group", path=str(path),
+                        position=window.position, expected=f"[{base}, {plan.bound})",
+                        found=f"{lowest} to {highest}", code="K215",
+                    )  # fmt: skip
+                self._builder.add(rows)
+                self._batches += window.batches
+                self._end_offset = int(rows[-1, 1]) + 1
+                if self._task.takes_crcs:
+                    self._crc = crc32c(window.data.data[: window.length], self._crc)
+                if end - self.size_bytes < leaves:
+                    break
+
+    def finish(self, staged: StagedGroup, files: FileSystem, workspace: Workspace) -> int | None:
+        """Raise InvariantError or CorruptError unless the staged files are what was reported.
+
+        Returns the CRC-32C of the log file as read again, where the task asks for it.
+        """
+        if not staged.files:
+            return None
+        paths = {file.kind: child_path(self._task.target, file.name) for file in staged.files}
+        for file in staged.files:
+            found = files.stat(paths[file.kind]).size_bytes
+            what = f"staged size differs. name={file.name} found={found}"
+            invariant(found == file.size_bytes, what)
+        path = paths[LOG]
+        self.read(path, staged.size_bytes, files, workspace)
+        invariant(self._batches == staged.batches, f"staged batches differ. path={path}")
+        # A swap counts on it for what a start-up removes.
+        invariant(self._end_offset == staged.end_offset, f"staged end differs. path={path}")
+        offsets, times = self._builder.finish()
+        made = {
+            paths[INDEX]: offset_index.encode(offsets),
+            paths[TIME_INDEX]: time_index.encode(times),
+        }
+        for path, expected in made.items():
+            found_bytes = files.read_bytes(path, len(expected))
+            invariant(found_bytes == expected, f"staged index differs. path={path}")
+        return self._crc if self._task.takes_crcs else None
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What a group became, each output with the check that is under way.
+
+    ``contents`` are what filters are to know of each output, where the task has filters.
+    ``copied_bytes`` were copied without being looked into.
+    """
+
+    staged: Sequence[StagedGroup]
+    checks: Sequence[GroupCheck]
+    contents: Sequence[ContentsBuilder]
+    copied_bytes: int
+
+
 class GroupOutput:
     """What one group becomes: an output, or several where its offsets do not fit one."""
 
@@ -103,6 +192,8 @@ class GroupOutput:
         self.copied_bytes = 0
         self._made: list[Path] = []
         self._staged: list[StagedGroup] = []
+        self._checks: list[GroupCheck] = []
+        self._checking = threading.Lock()
         self._contents: list[ContentsBuilder] = []
         self._begin_output(group.base_offset)
 
@@ -113,6 +204,7 @@ class GroupOutput:
         self._unchanged_bytes = 0
         self._batches = self._end_offset = 0
         task = self._c.task
+        self._checks.append(GroupCheck(task, base_offset))
         if task.filters is not None and task.writes:
             self._contents.append(ContentsBuilder(task.filters, task.memory_bytes))
 
@@ -121,23 +213,31 @@ class GroupOutput:
         """Say whether nothing was written, as nothing of the first source has changed."""
         return self._handle is None and self.number == 0
 
-    @property
-    def readable(self) -> tuple[Path, int] | None:
-        """Return the log file and how much of it can be read already, whole batches; None: nothing.
+    def check_ahead(self, files: FileSystem, workspace: Workspace) -> None:
+        """Read again what was written, a window at a time, while it is in the processor's caches.
 
-        What lies in a store can be read when it is complete.
+        Unless another thread does. ``workspace`` loses its window. What lies in a store can be read
+        when it is complete.
         """
         if not isinstance(self._handle, LocalWriteHandle):
-            return None
-        return self._made[-1], self._indexes.size_bytes
+            return
+        window_bytes, path, check = workspace.buffers.window_bytes, self._made[-1], self._checks[-1]
+        # What was written is whole batches before it is added to the indexes.
+        end = self._indexes.size_bytes
+        is_due = end - check.size_bytes >= window_bytes and self._c.task.files.is_on_disk(path)
+        if is_due and self._checking.acquire(blocking=False):
+            try:
+                check.read(path, end, files, workspace, leaves=window_bytes)
+            finally:
+                self._checking.release()
 
-    def start(self, handle: ReadHandle) -> WriteHandle:
-        """Return the staged log; created with what was unchanged so far of the source."""
+    def start(self, handle: ReadHandle) -> None:
+        """Create the staged log with what was unchanged so far of the source, if there is none."""
         if self._handle is not None:
-            return self._handle
+            return
         if not self._c.task.writes:
             self._handle = _Discard()
-            return self._handle
+            return
         path = child_path(
             self._c.task.target, staged_name(self.base_offset, LOG, self._c.task.attempt)
         )
@@ -146,7 +246,6 @@ class GroupOutput:
         if self._unchanged_bytes:
             self._handle.copy_from(handle, 0, self._unchanged_bytes)
             self.copied_bytes += self._unchanged_bytes
-        return self._handle
 
     def note(self, window: Window, part: Slice, workspace: Workspace) -> None:
         """Note for the filter what stays of a slice, where there is to be one."""
@@ -201,10 +300,10 @@ class GroupOutput:
         ):
             raise IndexFullError(self.number)
 
-    def finish(self) -> tuple[tuple[StagedGroup, ...], int, tuple[ContentsBuilder, ...]]:
-        """Complete the last output; returns what was staged, the bytes copied, and the contents."""
+    def finish(self) -> Outputs:
+        """Complete the last output; returns all of them."""
         self._finish_output()
-        return tuple(self._staged), self.copied_bytes, tuple(self._contents)
+        return Outputs(self._staged, self._checks, self._contents, self.copied_bytes)
 
     def _finish_output(self) -> None:
         """Write the indexes, set times, make everything durable."""

@@ -28,7 +28,7 @@ from keeplast.log.files import FileSystem, reading
 from keeplast.log.paths import child_path
 from keeplast.log.windows import Window, read_windows
 from keeplast.model.topic_config import Strategy, TopicConfig
-from keeplast.rewrite.task import PartitionTask, pass_start
+from keeplast.rewrite.task import PartitionTask, Progressed, pass_start
 from keeplast.rewrite.transactions import AskMarkers, follow_window
 from keeplast.rewrite.workspace import DecompressedCache, Slice, Workspace
 
@@ -126,7 +126,6 @@ def ranking_of(topic: TopicConfig) -> Ranking:
     )
 
 
-Progressed = Callable[[int], None]
 RaiseKnown = Callable[[NDArray[np.uint64], NDArray[np.int64]], None]
 
 

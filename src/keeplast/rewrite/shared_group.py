@@ -1,10 +1,14 @@
-"""One group rewritten by several threads, a source each; what they give is appended in log order.
+"""One group rewritten by several threads, a part each; what they give is appended in log order.
 
-The first source that is not done has the *turn* and writes to the output, as a pass in order would.
+A part is a source of the group, or a piece of one. Pieces begin where the source's offset index
+says that a batch does. That is not believed: the piece before must end there with its last batch,
+and the first one begins at 0. A group whose index says anything else cannot be shared.
+
+The first part that is not done has the *turn* and writes to the output, as a pass in order would.
 The others hold what they would write, within a bound, and wait for their turn beyond it. So the
-earliest source never waits, and parts must be begun in the order of the sources. The output and its
-indexes belong to the source that has the turn. A thread that ends a part reads again what is
-written by then, for the check of the whole.
+earliest part never waits, and parts must be begun in their order. The output and its indexes belong
+to the part that has the turn. A thread that ends a part reads again what is written by then, for
+the check of the whole.
 
 Only what needs no state at its entry is shared. A thread that meets a transaction, or anything else
 that is not plain, gives up. The last thread then does the whole group again, in order. The group is
@@ -15,25 +19,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.columns.winners import ReasonLedger
+from keeplast.columns.winners import LOSES, ReasonLedger
 from keeplast.errors import CompactionError, CorruptError
+from keeplast.format import offset_index
+from keeplast.format.filename import INDEX, segment_file
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.files import ReadHandle
+from keeplast.log.files import FileSystem, ReadHandle
+from keeplast.log.indexes import read_index
+from keeplast.log.paths import child_path
 from keeplast.log.windows import Window
-from keeplast.model.partition import RELATIVE_OFFSET_MAX
+from keeplast.model.partition import RELATIVE_OFFSET_MAX, SegmentSummary
 from keeplast.rewrite.group import EntryNeededError, SourceReader
 from keeplast.rewrite.output import GroupOutput, IndexFullError, PassContext
 from keeplast.rewrite.stage_work import Tools, pass_context, rewrite, rewritten_by
 from keeplast.rewrite.standings import Standings
 from keeplast.rewrite.task import NO_PAYLOADS, PartitionTask, second_pass_start
 from keeplast.rewrite.units import RewriteUnit, Rewritten
-from keeplast.rewrite.wave import GroupCheck, SecondPass, discard
+from keeplast.rewrite.wave import SecondPass, discard
 from keeplast.rewrite.workspace import Slice, Workspace
 
 
@@ -47,47 +55,77 @@ _ANEW = (_GivenUpError, EntryNeededError, IndexFullError, CorruptError)
 _EXPECTED = (*_ANEW, CompactionError, OSError, MemoryError)
 
 
+PART_BYTES = 16 << 20
+"""A source is cut into pieces of about so many bytes; smaller ones gained nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """One source of a group: the ``number``-th of ``unit``."""
+    """The ``number``-th part of ``parts``: the bytes ``[start, end)`` of a source of ``unit``."""
 
     unit: RewriteUnit
     number: int
+    parts: int
+    source: int
+    start: int
+    end: int
 
     @property
     def cost_bytes(self) -> int:
-        """Return the bytes of the one source that it reads."""
-        return self.unit.group.sources[self.number].size_bytes
+        """Return the bytes that it reads."""
+        return self.end - self.start
 
 
-def parts_of(unit: RewriteUnit, task: PartitionTask) -> Sequence[GroupPart]:
-    """Return the parts of a group in the order in which they must begin; none: do it whole."""
-    sources = unit.group.sources
-    later = [s.base_offset for s in task.plan.segments if s.base_offset > sources[-1].base_offset]
-    reach = min(later, default=task.plan.bound) - 1 - unit.group.base_offset
-    if len(sources) == 1 or task.filters is not None or reach > RELATIVE_OFFSET_MAX:
+def parts_of(
+    unit: RewriteUnit, task: PartitionTask, ledger: ReasonLedger, files: FileSystem, *, cuts: bool
+) -> Sequence[GroupPart]:
+    """Return the parts of a group in the order in which they must begin; none: do it whole.
+
+    Sources are taken whole without ``cuts``, and so is a single one that may stay as it is.
+    """
+    plan, sources = task.plan, unit.group.sources
+    later = [s.base_offset for s in plan.segments if s.base_offset > sources[-1].base_offset]
+    end = min(later, default=plan.bound)
+    if task.filters is not None or end - 1 - unit.group.base_offset > RELATIVE_OFFSET_MAX:
         return ()
-    return [GroupPart(unit, number) for number in range(len(sources))]
+    changes = len(sources) > 1 or LOSES in ledger.part(unit.group.base_offset, end).standings
+    # A checksum of a whole source, and what closes a group, belong to one reader of its end.
+    cuts = cuts and changes and not (task.takes_crcs or plan.closing_epochs)
+    pieces = [
+        (number, start, stop)
+        for number, source in enumerate(sources)
+        for start, stop in pairwise(
+            [0, *(_edges(source, task, files) if cuts else ()), source.size_bytes]
+        )
+    ]
+    if len(pieces) == 1:
+        return ()
+    return [GroupPart(unit, number, len(pieces), *piece) for number, piece in enumerate(pieces)]
 
 
-@dataclass(slots=True)
-class _Held:
-    """What a part has for the output and may not write yet."""
-
-    number: int
-    rows: list[tuple[NDArray[np.uint8], NDArray[np.int64]]] = field(default_factory=list)
-    size: int = 0
-    copied_bytes: int = 0
+def _edges(source: SegmentSummary, task: PartitionTask, files: FileSystem) -> Sequence[int]:
+    """Return where pieces of a source begin after the first one, if its index is right."""
+    path = child_path(task.path, segment_file(source.base_offset, INDEX))
+    try:
+        entries = offset_index.decode(read_index(path, INDEX, source.size_bytes, files))
+    except (CompactionError, OSError):
+        return ()
+    positions = np.append(entries[:, 1], source.size_bytes)
+    wanted = np.arange(PART_BYTES, source.size_bytes - PART_BYTES // 2, PART_BYTES)
+    found = np.unique(positions[np.searchsorted(positions, wanted)])
+    edges: list[int] = found[(found > 0) & (found < source.size_bytes)].tolist()
+    return edges
 
 
 class SharedGroup:
-    """A group under way; its parts are the sources, by number."""
+    """A group under way; its parts are done in any order."""
 
     def __init__(
-        self, unit: RewriteUnit, tools: Tools, standings: Standings, ledger: ReasonLedger,
+        self, part: GroupPart, tools: Tools, standings: Standings, ledger: ReasonLedger,
         bytes_max: int,
     ) -> None:  # fmt: skip
-        """Begin; all parts together hold ``bytes_max`` at most."""
+        """Begin with any part of it; all parts together hold ``bytes_max`` at most."""
+        unit = part.unit
         self._unit = replace(unit, entry=None)
         self._whole = unit
         self._standings = standings
@@ -96,19 +134,17 @@ class SharedGroup:
         self.output = GroupOutput(self._context, unit.group)
         self._bytes_max = bytes_max
         self._changed = threading.Condition()
-        self._turn = 0
+        self.turn = 0
         self._held_bytes = 0
-        self._ended: dict[int, _Held] = {}
-        self._left = len(unit.group.sources)
+        self._free: list[NDArray[np.uint8]] = []
+        self._ended: dict[int, PartOutput] = {}
+        self._left = part.parts
         self._failure: BaseException | None = None
         self._counters = np.zeros_like(self._context.counters)
         self._payloads = NO_PAYLOADS
-        self._check = GroupCheck(tools.task, unit.group.base_offset)
-        self._checking = threading.Lock()
-        self._readable: tuple[Path, int] | None = None
 
-    def do(self, number: int, tools: Tools) -> Rewritten | None:
-        """Do one source; the last to end returns what the group became, the others None.
+    def do(self, part: GroupPart, tools: Tools) -> Rewritten | None:
+        """Do one part; the last to end returns what the group became, the others None.
 
         Raises, from the last one, what a rewrite in order would have raised.
         """
@@ -116,15 +152,14 @@ class SharedGroup:
         tools.workspace.take_payloads()
         try:
             if self._failure is None:
-                self._read(number, context)
-                self._check_ahead(tools)
+                self._read(part, context)
         except _EXPECTED as error:
             self._fail(error)
         except BaseException as error:
             self._fail(error)
             raise
         with self._changed:
-            # Those of the context are the output's, and so of the source that has the turn.
+            # Those of the context are the output's, and so of the part that has the turn.
             self._counters += context.counters
             if self._context.source_crcs is not None:
                 self._context.source_crcs.update(context.source_crcs or {})
@@ -139,43 +174,26 @@ class SharedGroup:
             self._failure = self._failure or error
             self._changed.notify_all()
 
-    def _read(self, number: int, context: PassContext) -> None:
-        part = _PartOutput(self, number)
-        output = self.output if number == 0 else part
-        start = second_pass_start(context.plan)
-        reader = SourceReader(context, self._unit.group, start, output)
-        reader.read(number, self._unit.group.sources[number])
+    def _read(self, part: GroupPart, context: PassContext) -> None:
+        own = PartOutput(self, part)
+        output = self.output if part.number == 0 else own
+        entry = second_pass_start(context.plan)
+        reader = SourceReader(context, self._unit.group, entry, output)
+        reader.read(part.source, self._unit.group.sources[part.source], part.start, part.end)
         with self._changed:
-            if self._turn != number:
-                self._ended[number] = part.held
+            if self.turn != part.number:
+                self._ended[part.number] = own
                 return
-        held: _Held | None = part.held
+        held: PartOutput | None = own
         while held is not None:
             self.append(held)
             with self._changed:
-                self._readable = self.output.readable
-                self._turn = held.number + 1
-                held = self._ended.pop(self._turn, None)
+                self.turn = held.part.number + 1
+                held = self._ended.pop(self.turn, None)
                 self._changed.notify_all()
 
-    def _check_ahead(self, tools: Tools) -> None:
-        """Read again what is written so far, unless another thread does.
-
-        At the end there is nothing else to do for all threads but one.
-        """
-        if self._checking.acquire(blocking=False):
-            try:
-                if self._readable is None:
-                    return
-                path, end = self._readable
-                # A store has nothing of what is written before it is whole.
-                if self._context.task.files.is_on_disk(path):
-                    self._check.read(path, end, tools.files, tools.workspace)
-            finally:
-                self._checking.release()
-
-    def may_write(self, number: int, size: int) -> bool:
-        """Return True when a part has the turn, False when it may hold ``size`` bytes instead.
+    def room(self, number: int, size: int) -> NDArray[np.uint8] | None:
+        """Return None when a part has the turn, else an array for ``size`` bytes that it may hold.
 
         Waits while neither is so; _GivenUpError when there is nothing to wait for.
         """
@@ -183,22 +201,29 @@ class SharedGroup:
             while True:
                 if self._failure is not None:
                     raise _GivenUpError
-                if self._turn == number:
-                    return True
+                if self.turn == number:
+                    return None
+                # New memory costs more than what is copied to it.
+                if self._free and len(self._free[-1]) >= size:
+                    return self._free.pop()
                 if self._held_bytes + size <= self._bytes_max:
                     self._held_bytes += size
-                    return False
-                self._changed.wait()
+                    return np.empty(size, np.uint8)
+                if not self._free:
+                    self._changed.wait()
+                self._held_bytes -= sum(map(len, self._free))
+                self._free.clear()
 
-    def append(self, held: _Held) -> None:
+    def append(self, held: PartOutput) -> None:
         """Write what a part has held; its turn has come."""
-        self.output.number = held.number
-        for data, batches in held.rows:
-            self.output.append([data.data], batches)
+        self.output.number = held.part.source
+        for data, size, batches in held.rows:
+            self.output.append([data.data[:size]], batches)
         self.output.copied_bytes += held.copied_bytes
         with self._changed:
-            self._held_bytes -= held.size
-        held.rows, held.size, held.copied_bytes = [], 0, 0
+            self._free += (data for data, _, _ in held.rows)
+            self._changed.notify_all()
+        held.rows, held.copied_bytes = [], 0
 
     def _finish(self, tools: Tools) -> Rewritten:
         """Complete and check the output, or do the group in order after all."""
@@ -209,9 +234,9 @@ class SharedGroup:
         second = SecondPass(context, second_pass_start(task.plan), [group])
         try:
             if self._failure is None:
-                outputs, second.copied_bytes, contents = self.output.finish()
-                second.staged.extend(outputs)
-                second.check((outputs, contents), self._check)
+                outputs = self.output.finish()
+                second.staged.extend(outputs.staged)
+                second.check(outputs)
                 return rewritten_by(second, self._unit, self._payloads)
         except BaseException:
             self.output.discard()
@@ -223,56 +248,55 @@ class SharedGroup:
         return rewrite(self._whole, tools, self._standings, self._ledger)
 
 
-class _PartOutput:
-    """What a source after the first one gives: written when it is its turn, held until then."""
+class PartOutput(GroupOutput):
+    """What a part after the first one gives: written when it is its turn, held until then.
+
+    It has nothing of an output but what a reader of sources asks for.
+    """
 
     is_unchanged = False
 
-    def __init__(self, group: SharedGroup, number: int) -> None:
-        self._group = group
-        self.held = _Held(number)
+    def __init__(self, group: SharedGroup, part: GroupPart) -> None:
+        """Hold nothing yet; ``copied_bytes`` are those that the output has not counted."""
+        self.part = part
+        self.rows: list[tuple[NDArray[np.uint8], int, NDArray[np.int64]]] = []
+        self.copied_bytes = 0
         self.base_offset = group.output.base_offset
         self.aborted: list[AbortedTransaction] = []
+        self._shared = group
         self._has_turn = False
 
-    @property
-    def copied_bytes(self) -> int:
-        """Return the bytes that were copied and are not yet counted by the output."""
-        return self.held.copied_bytes
-
-    @copied_bytes.setter
-    def copied_bytes(self, size: int) -> None:
-        self.held.copied_bytes = size
-
     def start(self, handle: ReadHandle) -> None:
-        """Do nothing: the first source has."""
+        """Do nothing: the first part has."""
 
     def note(self, window: Window, part: Slice, workspace: Workspace) -> None:
         """Do nothing: there are no filters."""
 
     def count(self, batches: NDArray[np.int64]) -> None:
-        """Refuse: only the first source may stay where it lies."""
+        """Refuse: only the first part may stay where it lies."""
         raise _GivenUpError
 
     def split(self, handle: ReadHandle, base_offset: int) -> None:
         """Refuse: parts after this one know of one output only."""
         raise _GivenUpError
 
+    def check_ahead(self, files: FileSystem, workspace: Workspace) -> None:
+        """Read again some of what is written; only the first part knows what is, before it ends."""
+        if self._shared.turn > 0:
+            self._shared.output.check_ahead(files, workspace)
+
     def write(
         self, handle: ReadHandle, pieces: Sequence[memoryview], batches: NDArray[np.int64]
     ) -> None:
         """Append, or hold a copy until that may be."""
         size = sum(len(piece) for piece in pieces)
-        if not self._has_turn and self._group.may_write(self.held.number, size):
-            self._group.append(self.held)
-            self._has_turn = True
-        if self._has_turn:
-            self._group.output.append(pieces, batches)
+        data = None if self._has_turn else self._shared.room(self.part.number, size)
+        if data is None:
+            if not self._has_turn:
+                self._shared.append(self)
+                self._has_turn = True
+            self._shared.output.append(pieces, batches)
             return
-        data = np.empty(size, np.uint8)
-        at = 0
-        for piece in pieces:
-            data[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
-            at += len(piece)
-        self.held.rows.append((data, batches.copy()))
-        self.held.size += size
+        parts = [np.frombuffer(piece, np.uint8) for piece in pieces]
+        np.concatenate([data[:0], *parts], out=data[:size])
+        self.rows.append((data, size, batches.copy()))

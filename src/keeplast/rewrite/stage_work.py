@@ -41,6 +41,7 @@ from keeplast.rewrite.task import (
     IndexStats,
     PartitionTask,
     Payloads,
+    Progressed,
     StagedGroup,
     second_pass_start,
 )
@@ -67,7 +68,6 @@ from keeplast.rewrite.units import (
 from keeplast.rewrite.wave import SecondPass, discard, peak_rss_bytes
 from keeplast.rewrite.workspace import DecompressedCache, Workspace
 
-Progressed = Callable[[int], None]
 Emit = Callable[[KeyChunk], None]
 
 

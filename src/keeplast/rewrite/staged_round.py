@@ -156,26 +156,27 @@ class StagedRound:
     def units(self) -> Iterator[Unit]:
         """Yield the units of the stage, made one by one: each may hold a state of its own."""
         number = self.task.number
-        if self.stage is Stage.MARK:
-            yield MarkUnit(number, self.task.cost_bytes // 8)
-        elif self.stage in (Stage.SCAN, Stage.SCAN_CLEAN):
-            for extent in self._extents:
-                if extent not in self._events:
-                    yield ScanUnit(number, extent)
-        elif self.stage is Stage.INDEX:
-            yield from self._ask_units() if self._is_bucket else self.index_units()
-        elif self.stage is Stage.FILTER:
-            bases = self.filtered_bases
-            for first in range(0, len(bases), FILTERS_OF_A_UNIT):
-                yield FilterUnit(number, bases[first : first + FILTERS_OF_A_UNIT])
-        elif self.stage is Stage.ASK:
-            yield from self._ask_units()
-        elif self.stage is Stage.RAISE:
-            yield from self._raise_units()
-        elif self.stage is Stage.RESOLVE:
-            yield from self._resolve_units()
-        elif self.stage is Stage.REWRITE:
-            yield from self._rewrite_units()
+        match self.stage:
+            case Stage.MARK:
+                yield MarkUnit(number, self.task.cost_bytes // 8)
+            case Stage.SCAN | Stage.SCAN_CLEAN:
+                for extent in self._extents:
+                    if extent not in self._events:
+                        yield ScanUnit(number, extent)
+            case Stage.INDEX:
+                yield from self._ask_units() if self._is_bucket else self.index_units()
+            case Stage.FILTER:
+                bases = self.filtered_bases
+                for first in range(0, len(bases), FILTERS_OF_A_UNIT):
+                    yield FilterUnit(number, bases[first : first + FILTERS_OF_A_UNIT])
+            case Stage.ASK:
+                yield from self._ask_units()
+            case Stage.RAISE:
+                yield from self._raise_units()
+            case Stage.RESOLVE:
+                yield from self._resolve_units()
+            case Stage.REWRITE:
+                yield from self._rewrite_units()
 
     def take(self, result: UnitResult) -> None:
         """Take what one unit of the stage gave."""
@@ -457,12 +458,14 @@ class StagedRound:
 
 def place_of(unit: Unit) -> tuple[int, int]:
     """Return where in the log a unit works, for failures to be ordered by."""
-    if isinstance(unit, MarkUnit):
-        return (0, 0)
-    if isinstance(unit, ResolveUnit):
-        return (0, unit.bucket)
-    if isinstance(unit, RewriteUnit):
-        return (unit.group.base_offset, 0)
-    if isinstance(unit, FilterUnit):
-        return (unit.bases[0], 0)
-    return (unit.extent.base_offset, unit.extent.start)
+    match unit:
+        case MarkUnit():
+            return (0, 0)
+        case ResolveUnit():
+            return (0, unit.bucket)
+        case RewriteUnit():
+            return (unit.group.base_offset, 0)
+        case FilterUnit():
+            return (unit.bases[0], 0)
+        case _:
+            return (unit.extent.base_offset, unit.extent.start)

@@ -12,9 +12,10 @@ nothing. It may run a task on any host and more than once. Only the result that 
 and it yields exactly one for every task, in any order.
 
 *Decompression counts* say how often the records of compressed batches were decompressed, and how
-often that was saved. Every pass needs the records of a batch. What the first one has decompressed
-is kept for those that follow while there is room
-(:class:`keeplast.rewrite.workspace.DecompressedCache`); these numbers say whether there was.
+often that was saved. What the first pass has decompressed is kept for those that follow while there
+is room, and while keeping is measured to gain
+(:class:`keeplast.rewrite.workspace.DecompressedCache`). Batches whose records are not needed again
+count once (:func:`keeplast.columns.shortcuts.settle_batches`).
 
 *Filters*: how a round on the tier uses them, what they say, and what they let it leave out. A task
 carries the first. A round in stages gathers the second from wherever filters were asked. The third
@@ -327,11 +328,6 @@ class Runner(Protocol):
     @property
     def shares_memory(self) -> bool:
         """Say whether all tasks share one memory, so that a key map is made once for all."""
-        ...
-
-    @property
-    def is_cold(self) -> bool:
-        """Say whether workers are processes that have done nothing yet: then stages cost more."""
         ...
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:

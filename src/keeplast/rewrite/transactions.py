@@ -80,7 +80,7 @@ def _visit(window: Window, workspace: Workspace, visit: Callable[[int, int], int
     for last in [*hidden, window.batches]:
         is_hidden = last < window.batches
         if is_hidden:
-            workspace.uncover_control(window, last)
+            workspace.decompress_at(window, last, 0)
         end = last + 1 if is_hidden else last
         bad = visit(first, end)
         if bad is not None:

@@ -21,9 +21,8 @@ from __future__ import annotations
 import contextlib
 import resource
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -31,21 +30,13 @@ import numpy as np
 from keeplast.cleaner.plan import GroupPlan, plan_groups
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.clock import Clock
-from keeplast.columns import batches as t
 from keeplast.columns import verdicts
-from keeplast.errors import CompactionError, CorruptError, UnavailableError, invariant
-from keeplast.format import offset_index, time_index
-from keeplast.format.checksum import crc32c
-from keeplast.format.filename import INDEX, LOG, TIME_INDEX
-from keeplast.log.files import FileSystem, reading
-from keeplast.log.indexes import IndexBuilder
-from keeplast.log.paths import child_path
+from keeplast.errors import CompactionError, UnavailableError
+from keeplast.log.files import FileSystem
 from keeplast.log.throttle import ThrottledFiles
-from keeplast.log.windows import read_windows
-from keeplast.model.partition import RELATIVE_OFFSET_MAX
 from keeplast.rewrite.group import rewrite_group
 from keeplast.rewrite.index import Indexed, index_partition
-from keeplast.rewrite.output import IndexFullError, PassContext
+from keeplast.rewrite.output import IndexFullError, Outputs, PassContext
 from keeplast.rewrite.ranking import ranking_of
 from keeplast.rewrite.skipping import ContentsBuilder, write_filter
 from keeplast.rewrite.standings import MapStandings
@@ -54,6 +45,7 @@ from keeplast.rewrite.task import (
     Carry,
     IndexStats,
     PartitionTask,
+    Progressed,
     StagedGroup,
     TaskResult,
     second_pass_start,
@@ -62,70 +54,6 @@ from keeplast.rewrite.transactions import MarkedPlan
 from keeplast.rewrite.workspace import DecompressedCache, Workspace
 from keeplast.tier.objects.filters import SegmentBytes
 from keeplast.tier.objects.round_files import filter_file, new_segment_id
-
-
-class GroupCheck:
-    """A staged output while it is read again: from its beginning to its end, in as many steps."""
-
-    def __init__(self, task: PartitionTask, base_offset: int) -> None:
-        """Begin; the log file at ``base_offset`` need not be complete."""
-        self._task = task
-        self._base = base_offset
-        self._builder = IndexBuilder(base_offset, task.plan.topic.index_interval_bytes)
-        self._batches = self._crc = self._end_offset = 0
-
-    def read(self, path: Path, end: int, files: FileSystem, workspace: Workspace) -> None:
-        """Read on to byte ``end`` of the log file at ``path``, where a batch ends.
-
-        Raises CorruptError as :meth:`finish` does.
-        """
-        plan, base = self._task.plan, self._base
-        with reading(files, path) as handle:
-            for window in read_windows(
-                handle, path, workspace.buffers, start=self._builder.size_bytes, end=end
-            ):
-                rows = np.ascontiguousarray(
-                    window.table[: window.batches, [t.SIZE, t.LAST_OFFSET, t.MAX_TIMESTAMP]]
-                )
-                lowest, highest = int(rows[:, 1].min()), int(rows[:, 1].max())
-                if lowest < base or highest >= plan.bound or highest - base > RELATIVE_OFFSET_MAX:
-                    raise CorruptError(
-                        "an offset lies outside the group", path=str(path),
-                        position=window.position, expected=f"[{base}, {plan.bound})",
-                        found=f"{lowest} to {highest}", code="K215",
-                    )  # fmt: skip
-                self._builder.add(rows)
-                self._batches += window.batches
-                self._end_offset = int(rows[-1, 1]) + 1
-                if self._task.takes_crcs:
-                    self._crc = crc32c(window.data.data[: window.length], self._crc)
-
-    def finish(self, staged: StagedGroup, files: FileSystem, workspace: Workspace) -> int | None:
-        """Raise InvariantError or CorruptError unless the staged files are what was reported.
-
-        Returns the CRC-32C of the log file as read again, where the task asks for it.
-        """
-        if not staged.files:
-            return None
-        paths = {file.kind: child_path(self._task.target, file.name) for file in staged.files}
-        for file in staged.files:
-            found = files.stat(paths[file.kind]).size_bytes
-            what = f"staged size differs. name={file.name} found={found}"
-            invariant(found == file.size_bytes, what)
-        path = paths[LOG]
-        self.read(path, staged.size_bytes, files, workspace)
-        invariant(self._batches == staged.batches, f"staged batches differ. path={path}")
-        # A swap counts on it for what a start-up removes.
-        invariant(self._end_offset == staged.end_offset, f"staged end differs. path={path}")
-        offsets, times = self._builder.finish()
-        made = {
-            paths[INDEX]: offset_index.encode(offsets),
-            paths[TIME_INDEX]: time_index.encode(times),
-        }
-        for path, expected in made.items():
-            found_bytes = files.read_bytes(path, len(expected))
-            invariant(found_bytes == expected, f"staged index differs. path={path}")
-        return self._crc if self._task.takes_crcs else None
 
 
 @runtime_checkable
@@ -142,10 +70,6 @@ def complete_outputs(files: FileSystem, outputs: Sequence[StagedGroup]) -> None:
     below = files.inner if isinstance(files, ThrottledFiles) else files
     if isinstance(below, CompletesOutputs):
         below.complete(outputs)
-
-
-Outputs = tuple[Sequence[StagedGroup], Sequence[ContentsBuilder]]
-"""What a group became, and what filters are to know of each output where the task has filters."""
 
 
 @dataclass(slots=True)
@@ -168,7 +92,7 @@ class SecondPass:
         c, group = self.context, self.pending[0]
         entry = self.transactions.copy(), c.counters.copy()
         try:
-            outputs, copied_bytes, contents = rewrite_group(c, group, self.transactions)
+            outputs = rewrite_group(c, group, self.transactions)
         except IndexFullError as full:
             self.transactions, c.counters[:] = entry
             self.pending[0:1] = [
@@ -176,28 +100,27 @@ class SecondPass:
                 GroupPlan(group.sources[full.sources :]),
             ]
             return None
-        self.staged.extend(outputs)
-        self.copied_bytes += copied_bytes
-        return outputs, contents
+        self.staged.extend(outputs.staged)
+        return outputs
 
-    def check(self, rewritten: Outputs, begun: GroupCheck | None = None) -> None:
-        """Complete and read again what was staged of the next group, which is done then.
+    def check(self, outputs: Outputs) -> None:
+        """Complete what was staged of the next group and read the rest of it again; it is done.
 
-        Filters are written next to it. ``begun`` has read a part of its one output. InvariantError
-        or CorruptError when it is not what was reported.
+        Filters are written next to it. InvariantError or CorruptError when it is not what was
+        reported.
         """
-        c, (outputs, contents) = self.context, rewritten
+        c = self.context
+        self.copied_bytes += outputs.copied_bytes
         if c.task.writes:
-            complete_outputs(c.files, outputs)
-        for output in outputs:
-            check = GroupCheck(c.task, output.base_offset) if begun is None else begun
+            complete_outputs(c.files, outputs.staged)
+        for output, check in zip(outputs.staged, outputs.checks, strict=True):
             crc = check.finish(output, c.files, c.workspace)
             if crc is not None:
                 self.output_crcs[output.base_offset] = crc
-        for output, builder in zip(outputs, contents, strict=False):
+        for output, builder in zip(outputs.staged, outputs.contents, strict=False):
             self._write_filter(output, builder)
         if c.task.writes:
-            self.left_alone += not any(output.files for output in outputs)
+            self.left_alone += not any(output.files for output in outputs.staged)
         self.done.append(self.pending.pop(0))
 
     def _write_filter(self, output: StagedGroup, builder: ContentsBuilder) -> None:
@@ -229,9 +152,6 @@ def discard(task: PartitionTask, staged: list[StagedGroup], files: FileSystem) -
                 path = task.target / file.name
                 if files.exists(path):
                     files.unlink(path)
-
-
-Progressed = Callable[[int], None]
 
 
 def run_wave(

@@ -4,23 +4,27 @@
 payloads, rows, output. What is left keeps decompressed batches from the first pass to the second.
 An array grows only for a single batch that does not fit, and stays grown.
 
-A cache has what the first pass has decompressed and the second one will want again, as far as there
-is room. Nothing depends on what is found there: a pass that does not find a payload decompresses
-it.
+A cache has what the first pass has decompressed and the second one will want again. It takes memory
+while there is room and while keeping is measured to save time. It also has notes of batches that
+the second pass need not decompress. Nothing depends on what is found there: a pass that finds
+neither decompresses the batch. So what remains never depends on memory or on a clock.
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns import batches as t
-from keeplast.columns import ranks, rows, unpack, winners
+from keeplast.columns import ranks, rows, shortcuts, unpack, winners
 from keeplast.columns.batches import HAS_HIDDEN
 from keeplast.columns.kernel import OK, PROBLEMS, TOO_MANY
 from keeplast.columns.winners import NO_LEDGER, ReasonLedger
@@ -37,20 +41,64 @@ from keeplast.format.compression import (
 from keeplast.log.windows import WINDOW_BYTES_DEFAULT, Window, WindowBuffers
 from keeplast.rewrite.task import Payloads
 
+CHUNK_BYTES = 4 << 20
+"""So much is touched to find out that memory costs too much: a few ms at the worst."""
+COPIES = 1.25
+"""A payload is copied once more when it is taken, without page faults."""
+
+NOTES_SHARE = 8
+"""What is noted of batches has this part of the room to itself."""
+
+_NO_NOTES = np.empty((0, 2), np.int32)
+_NO_CHUNK = np.empty(0, np.uint8)
+_IDLE: list[NDArray[np.uint8]] = []
+_LOCK = threading.Lock()
+
+
+def _new_chunk(size: int) -> NDArray[np.uint8]:
+    """Return memory that has not been touched; huge pages cost a fifth of small ones to touch."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # where the system has none
+        memory.madvise(getattr(mmap, "MADV_HUGEPAGE", mmap.MADV_NORMAL))
+    return np.frombuffer(memory, np.uint8)
+
 
 class DecompressedCache:
     """Payloads of compressed batches, kept from the first pass for the second, up to a limit.
 
-    The threads that share a round share it.
+    With them lie notes of batches that may need none. The threads that share a round share it.
+
+    Payloads lie in *chunks*, which a process touches once and gives from round to round. Memory
+    that was never touched can cost more than a payload is worth. So one more chunk is taken only
+    while the last one gained. To fill it, page faults included, took less time by ``clock`` than to
+    decompress what is in it.
     """
 
-    __slots__ = ("_bytes_max", "_bytes_used", "_lock", "_payloads")
+    __slots__ = (
+        "_bytes_max",
+        "_chunks",
+        "_filled",
+        "_notes",
+        "_payloads",
+        "_saved",
+        "_spent",
+        "clock",
+    )
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, clock: Callable[[], float] = time.thread_time) -> None:
         self._bytes_max = bytes_max
-        self._bytes_used = 0
+        self.clock = clock
         self._payloads: dict[tuple[int, int], NDArray[np.uint8]] = {}
-        self._lock = threading.Lock()
+        self._notes: dict[int, list[NDArray[np.int32]]] = {}
+        self._chunks = [_NO_CHUNK]
+        self._filled = 0
+        self._saved = self._spent = 0.0
+        """Seconds of the last chunk: of decompressing what is in it, and of filling it."""
+        self.give_up(0)
+
+    def __del__(self) -> None:
+        """Leave the chunks to the caches to come."""
+        _IDLE.extend(each for each in self._chunks if len(each) == CHUNK_BYTES)
 
     @property
     def is_empty(self) -> bool:
@@ -60,22 +108,65 @@ class DecompressedCache:
     def give_up(self, size: int) -> None:
         """Leave ``size`` bytes of this room to something else, for the rest of the task."""
         self._bytes_max -= size
+        with _LOCK:
+            if self._bytes_max > 0:
+                del _IDLE[self._bytes_max // CHUNK_BYTES :]
 
-    def keep(self, base_offset: int, position: int, payload: NDArray[np.uint8]) -> None:
-        """Remember the payload of the batch at ``position`` of a segment, if there is room."""
-        with self._lock:
-            if self._bytes_used + payload.nbytes <= self._bytes_max:
-                self._payloads[base_offset, position] = payload
-                self._bytes_used += payload.nbytes
+    @property
+    def left(self) -> int:
+        """Return how many bytes are still to be had."""
+        return self._bytes_max - sum(map(len, self._chunks))
 
-    def keep_copy(
-        self, base_offset: int, position: int, data: NDArray[np.uint8], start: int, end: int
-    ) -> bool:
-        """Remember a copy of ``data[start:end]``, made only when there is room; say whether."""
-        has_room = self._bytes_used + end - start <= self._bytes_max
-        if has_room:
-            self.keep(base_offset, position, data[start:end].copy())
-        return has_room
+    def keep(
+        self, base_offset: int, rows: NDArray[np.int64], data: NDArray[np.uint8], pace: float
+    ) -> None:
+        """Keep copies of payloads of a segment, as far as there is room.
+
+        ``rows`` (n, 3) has their positions in the segment, and where they begin and end in
+        ``data``. To decompress them took ``pace`` seconds a byte.
+        """
+        for position, start, end in rows.tolist():
+            began = self.clock()
+            room = self._room(end - start)
+            if room is None:
+                break
+            room[:] = data[start:end]
+            with _LOCK:
+                self._payloads[base_offset, position] = room
+                self._saved += pace * (end - start)
+                self._spent += self.clock() - began
+
+    def _room(self, size: int) -> NDArray[np.uint8] | None:
+        """Return memory for one payload, None when there is none or it would cost too much."""
+        with _LOCK:
+            if self._filled + size > len(self._chunks[-1]):
+                rest = self.left - self._bytes_max // NOTES_SHARE
+                is_idle = _IDLE and size <= CHUNK_BYTES <= rest
+                if size > rest or (not is_idle and COPIES * self._spent > self._saved):
+                    return None
+                fresh = max(size, min(rest, CHUNK_BYTES))
+                self._chunks.append(_IDLE.pop() if is_idle else _new_chunk(fresh))
+                self._filled, self._saved, self._spent = 0, 0.0, 0.0
+            self._filled += size
+            return self._chunks[-1][self._filled - size : self._filled]
+
+    def note(self, base_offset: int, notes: NDArray[np.int32]) -> None:
+        """Keep what :func:`shortcuts.note_batches` noted of a segment, if there is room."""
+        with _LOCK:
+            if len(notes) and notes.nbytes <= self.left:
+                self._bytes_max -= notes.nbytes
+                self._notes.setdefault(base_offset, []).append(notes)
+
+    def notes_of(self, base_offset: int) -> NDArray[np.int32]:
+        """Return all that was noted of a segment, by ascending position."""
+        notes = np.concatenate([_NO_NOTES, *self._notes.get(base_offset, ())])
+        return notes[np.argsort(notes[:, 0], kind="stable")]
+
+    def first_kept(self, base_offset: int, positions: Sequence[int]) -> int:
+        """Return the index of the first of ``positions`` whose payload is kept, or their number."""
+        kept = self._payloads
+        found = (n for n, at in enumerate(positions) if (base_offset, at) in kept)
+        return next(found, len(positions))
 
     def take_row(
         self, base_offset: int, positions: Sequence[int], bytes_max: int
@@ -86,7 +177,7 @@ class DecompressedCache:
         """
         row: list[NDArray[np.uint8]] = []
         size = 0
-        with self._lock:
+        with _LOCK:
             for position in positions:
                 payload = self._payloads.get((base_offset, position))
                 if payload is None or size + payload.nbytes > bytes_max:
@@ -94,20 +185,8 @@ class DecompressedCache:
                 size += payload.nbytes
                 row.append(payload)
                 del self._payloads[base_offset, position]
-            self._bytes_used -= size
         return row
 
-    def take(self, base_offset: int, position: int) -> NDArray[np.uint8] | None:
-        """Return a remembered payload and forget it."""
-        with self._lock:
-            payload = self._payloads.pop((base_offset, position), None)
-            if payload is not None:
-                self._bytes_used -= payload.nbytes
-        return payload
-
-
-NOT_HERE = (-1, -1)
-"""Stands for a span that the conversion kernel has written to the table itself."""
 
 CODECS = tuple(Codec)
 """By number: looking a codec up in the enumeration costs more than decoding a small batch."""
@@ -129,9 +208,6 @@ NEARLY_FULL = 8
 
 ARRAYS_PER_WINDOW = 18
 """All other arrays take about so many windows; the rest of the memory is the cache's."""
-
-ROW_BATCHES_MIN = 2
-"""So many zstd batches are decompressed by one call, with marks between them."""
 
 LEDGER_SHARE = 4
 """The ledger of the first pass may take this part of what the cache has."""
@@ -279,6 +355,11 @@ class Workspace:
             if code not in (OK, TOO_MANY):
                 expected = f"{int(table[stop, t.COUNT])} records that fill the batch"
                 raise window.corrupt(stop, PROBLEMS[code], expected, "something else")
+            if keeps and has_hidden and cache.left > 0:
+                noted = shortcuts.note_batches(
+                    table[first:stop], window.position, self.offsets, self.flags
+                )
+                cache.note(base_offset, noted)
             yield Slice(first, stop, count, held, hashed)
             first = stop
 
@@ -300,71 +381,56 @@ class Workspace:
         self, window: Window, first: int, base_offset: int, cache: DecompressedCache, *, keeps: bool
     ) -> int:
         """Put hidden payloads from batch ``first`` on into scratch; return where it was full."""
-        table = window.table
-        rest = table[first : window.batches]
+        table, last = window.table, window.batches
+        rest = table[first:last]
         # What an earlier, shorter slice uncovered and did not parse is no longer in scratch.
         rest[rest[:, t.PAYLOAD_IN] == 1, t.PAYLOAD_IN] = -1
-        at = 0
-        hidden = np.flatnonzero((rest[:, t.PAYLOAD_IN] < 0) & (rest[:, t.VERDICT] != t.DELETE))
+        hidden = np.flatnonzero((rest[:, t.PAYLOAD_IN] < 0) & (rest[:, t.VERDICT] > t.DELETE))
         hidden += first
-        reused = [] if keeps else self._place_row(window, hidden, base_offset, cache)
-        count = len(reused) or self._unpack_row(window, hidden)
+        if not (keeps or cache.is_empty):
+            positions = (table[hidden, t.POSITION] + window.position).tolist()
+            row = cache.take_row(base_offset, positions, len(self.scratch))
+            if row:
+                self._place_row(table, hidden[: len(row)], row)
+                return int(hidden[len(row)]) if len(row) < len(hidden) else last
+            kept_at = cache.first_kept(base_offset, positions)
+            if kept_at < len(hidden):
+                hidden, last = hidden[:kept_at], int(hidden[kept_at])
+        began = cache.clock()
+        count = self._unpack_row(window, hidden)
         if count:
-            if keeps:
-                self._keep_row(window, hidden[:count], base_offset, cache)
-            self._tally(table[hidden[:count]], reused)
-            return int(hidden[count]) if count < len(hidden) else window.batches
-        is_small = _is_small(table[hidden])
-        others = hidden[~is_small] if is_small.any() else hidden
-        unpacked = first if len(others) < len(hidden) else window.batches
-        facts = table[others][:, [t.POSITION, t.SIZE, t.ATTRIBUTES, t.MAGIC]].tolist()
-        spans: list[tuple[int, int]] = []
-        full_at = window.batches
-        view = window.data.data
-        for i, (start, size, attributes, magic) in zip(others.tolist(), facts, strict=True):
+            full_at = int(hidden[count]) if count < len(hidden) else last
+        else:
+            full_at = self._unpack_each(window, first, last, hidden)
+        done = table[hidden[hidden < full_at]]
+        done = done[done[:, t.MAGIC] == 2]
+        size = int((done[:, t.PAYLOAD_END] - done[:, t.PAYLOAD_START]).sum())
+        self._payloads += Payloads(len(done), size)
+        if keeps and size:
+            pace = (cache.clock() - began) / size
+            rows = done[done[:, t.SIZE] > unpack.SMALL_BYTES_MAX]
+            rows[:, t.POSITION] += window.position
+            rows = rows[:, [t.POSITION, t.PAYLOAD_START, t.PAYLOAD_END]]
+            cache.keep(base_offset, rows, self.scratch, pace)
+        return full_at
+
+    def _unpack_each(self, window: Window, first: int, last: int, hidden: NDArray[np.int64]) -> int:
+        """Put ``hidden`` batches of ``[first, last)`` into scratch; return where it was full."""
+        at = 0
+        is_small = _is_small(window.table[hidden])
+        unpacked = first if is_small.any() else last
+        for i in hidden[~is_small].tolist():
             if unpacked < i:
                 unpacked, at = self._unpack(window, unpacked, i, at)
                 if unpacked < i:
-                    full_at = unpacked
-                    break
-            if magic < 2:
-                end = self._convert(window, i, at, base_offset, cache, keeps=keeps)
-                if end is None:
-                    full_at = i
-                    break
-                at = end
-                spans.append(NOT_HERE)
-                continue
-            position = window.position + start
-            is_kept = size > unpack.SMALL_BYTES_MAX
-            payload = None if keeps or not is_kept else cache.take(base_offset, position)
-            if payload is None:
-                data = view[start + t.HEADER_BYTES : start + size]
-                codec = CODECS[attributes & t.CODEC_MASK]
-                end = self._decompress_at(window, i, codec, data, at)
-            else:
-                end = self._place(payload, at)
+                    return unpacked
+            is_old = window.table[i, t.MAGIC] < 2
+            end = self._convert(window, i, at) if is_old else self.decompress_at(window, i, at)
             if end is None:
-                if payload is not None:
-                    cache.keep(base_offset, position, payload)
-                full_at = i
+                last = i
                 break
-            if payload is not None:
-                reused.append(end - at)
-            if keeps and is_kept:
-                cache.keep_copy(base_offset, position, self.scratch, at, end)
-            spans.append((at, end))
             at = end
-        if unpacked < full_at:
-            full_at, at = self._unpack(window, unpacked, full_at, at)
-        done = others[: len(spans)]
-        done = done[table[done, t.MAGIC] == 2]
-        table[done, t.PAYLOAD_IN] = 1
-        found = np.array([span for span in spans if span is not NOT_HERE], np.int64).reshape(-1, 2)
-        table[done, t.PAYLOAD_START] = found[:, 0]
-        table[done, t.PAYLOAD_END] = found[:, 1]
-        self._tally(table[hidden[hidden < full_at]], reused)
-        return full_at
+        return self._unpack(window, unpacked, last, at)[0] if unpacked < last else last
 
     def _unpack_row(self, window: Window, hidden: NDArray[np.int64]) -> int:
         """Decompress the first of the ``hidden`` batches to scratch with one call.
@@ -373,7 +439,7 @@ class Workspace:
         """
         facts = window.table[hidden][:, [t.POSITION, t.SIZE, t.ATTRIBUTES, t.MAGIC]]
         codecs = facts[:, 2] & t.CODEC_MASK
-        if len(facts) < ROW_BATCHES_MIN or np.any((codecs != Codec.ZSTD) | (facts[:, 3] != 2)):
+        if np.any((codecs != Codec.ZSTD) | (facts[:, 3] != 2)):
             return 0
         view, mark = window.data.data, self._mark_frame
         frames: list[memoryview | bytes] = []
@@ -385,109 +451,58 @@ class Workspace:
         return int(unpack.find_payloads(window.table, hidden, self.scratch, filled, *self._marks))
 
     def _place_row(
-        self, window: Window, hidden: NDArray[np.int64], base_offset: int, cache: DecompressedCache
-    ) -> list[int]:
-        """Put the first of the ``hidden`` batches into scratch from ``cache``; returns their sizes.
-
-        None of what is old or small, nor of what comes after the first that is not kept.
-        """
-        table = window.table
-        if cache.is_empty:
-            return []
-        is_other = (table[hidden, t.MAGIC] != 2) | (table[hidden, t.SIZE] <= unpack.SMALL_BYTES_MAX)
-        others = np.flatnonzero(is_other)
-        chosen = hidden[: int(others[0])] if len(others) else hidden
-        positions = (table[chosen, t.POSITION] + window.position).tolist()
-        row = cache.take_row(base_offset, positions, len(self.scratch))
-        sizes = [len(payload) for payload in row]
-        if row:
-            ends = np.cumsum(sizes)
-            np.concatenate(row, out=self.scratch[: int(ends[-1])])
-            chosen = chosen[: len(row)]
-            table[chosen, t.PAYLOAD_IN] = 1
-            table[chosen, t.PAYLOAD_START] = ends - sizes
-            table[chosen, t.PAYLOAD_END] = ends
-        return sizes
-
-    def _keep_row(
-        self, window: Window, done: NDArray[np.int64], base_offset: int, cache: DecompressedCache
+        self, table: NDArray[np.int64], chosen: NDArray[np.int64], row: list[NDArray[np.uint8]]
     ) -> None:
-        """Keep the payloads of batches that are large enough, as far as there is room."""
-        rows = window.table[done][:, [t.POSITION, t.SIZE, t.PAYLOAD_START, t.PAYLOAD_END]]
-        rows = rows[rows[:, 1] > unpack.SMALL_BYTES_MAX]
-        for position, _, start, end in rows.tolist():
-            if not cache.keep_copy(
-                base_offset, window.position + position, self.scratch, start, end
-            ):
-                break
-
-    def _tally(self, uncovered: NDArray[np.int64], reused: list[int]) -> None:
-        """Count batches whose records are in scratch now; ``reused`` are the sizes of some."""
-        rows = uncovered[uncovered[:, t.MAGIC] == 2]
-        size = int((rows[:, t.PAYLOAD_END] - rows[:, t.PAYLOAD_START]).sum())
-        self._payloads += Payloads(
-            len(rows) - len(reused), size - sum(reused), len(reused), sum(reused)
-        )
+        """Put payloads that were kept into scratch: those of the ``chosen`` batches."""
+        sizes = [len(payload) for payload in row]
+        ends = np.cumsum(sizes)
+        np.concatenate(row, out=self.scratch[: int(ends[-1])])
+        table[chosen, t.PAYLOAD_IN] = 1
+        table[chosen, t.PAYLOAD_START] = ends - sizes
+        table[chosen, t.PAYLOAD_END] = ends
+        self._payloads += Payloads(0, 0, len(row), sum(sizes))
 
     def _unpack(self, window: Window, first: int, last: int, at: int) -> tuple[int, int]:
         """Decompress the small batches of ``[first, last)`` to scratch.
 
         Returns ``last``, or the batch before which scratch was full, and the end in scratch.
         """
-        table = window.table
         while first < last:
-            first, at, code = unpack.unpack_small(window.data, table, first, last, self.scratch, at)
+            first, at, code = unpack.unpack_small(
+                window.data, window.table, first, last, self.scratch, at
+            )
             if code == OK:
                 break
             if code == unpack.FULL and at > 0:
                 return first, at
-            start, end = int(table[first, t.POSITION]), int(table[first, t.SIZE])
-            data = window.data.data[start + t.HEADER_BYTES : start + end]
-            codec = CODECS[int(table[first, t.ATTRIBUTES]) & t.CODEC_MASK]
-            filled = self._decompress_at(window, first, codec, data, at)
+            filled = self.decompress_at(window, first, at)
             if filled is None:
                 return first, at
-            table[first, t.PAYLOAD_IN] = 1
-            table[first, t.PAYLOAD_START], table[first, t.PAYLOAD_END] = at, filled
             first, at = first + 1, filled
         return last, at
 
-    def _decompress_at(
-        self, window: Window, i: int, codec: Codec, data: memoryview, at: int
-    ) -> int | None:
+    def decompress_at(self, window: Window, i: int, at: int) -> int | None:
         """Decompress a batch to scratch; returns where it ends, None when scratch is full."""
-        if codec is Codec.ZSTD:
-            content = self._zstd_reader.read(data)
-            if content is not None:
-                return self._place(content, at)
+        row = window.table[i]
+        start, size, attributes = row[[t.POSITION, t.SIZE, t.ATTRIBUTES]].tolist()
+        data = window.data.data[start + t.HEADER_BYTES : start + size]
+        codec = CODECS[attributes & t.CODEC_MASK]
         try:
             filled = decompress_into(codec, data, self.scratch.data[at:])
-            if filled is not None:
-                return at + filled
-            if at > 0 and len(self.scratch) - at < len(self.scratch) // NEARLY_FULL:
-                return None  # it would most likely be decompressed in vain
-            return self._place(np.frombuffer(decompress(codec, data), np.uint8), at)
+            if filled is None:
+                if at > 0 and len(self.scratch) - at < len(self.scratch) // NEARLY_FULL:
+                    return None  # it would most likely be decompressed in vain
+                payload = decompress(codec, data)
+                filled = len(payload)
+                if not self._has_room(at, filled):
+                    return None
+                self.scratch.data[at : at + filled] = payload
         except CorruptError as error:
             raise window.corrupt(i, error.problem, error.expected, error.found) from error
+        row[[t.PAYLOAD_IN, t.PAYLOAD_START, t.PAYLOAD_END]] = 1, at, at + filled
+        return at + filled
 
-    def _place(self, payload: NDArray[np.uint8] | bytes, at: int) -> int | None:
-        end = at + len(payload)
-        if not self._has_room(at, len(payload)):
-            return None
-        # There are many small ones: an assignment of numpy's costs several times a view's.
-        self.scratch.data[at:end] = payload.data if isinstance(payload, np.ndarray) else payload
-        return end
-
-    def _convert(
-        self,
-        window: Window,
-        i: int,
-        at: int,
-        base_offset: int,
-        cache: DecompressedCache,
-        *,
-        keeps: bool,
-    ) -> int | None:
+    def _convert(self, window: Window, i: int, at: int) -> int | None:
         """Convert an old message or set to records; None when scratch is full."""
         table = window.table
         if int(table[i, t.ATTRIBUTES]) & t.CODEC_MASK == 0:
@@ -496,31 +511,20 @@ class Workspace:
                 return None
             end, code = unpack.convert_message(window.data, table, i, self.scratch, at)
         else:
-            position = window.position + int(table[i, t.POSITION])
-            inner = None if keeps else cache.take(base_offset, position)
-            is_reused = inner is not None
-            if inner is None:
-                inner = self._decompress_set(window, i)
-            room = len(inner) + unpack.MESSAGE_GROWTH_MAX * (len(inner) // 26 + 1)
-            if not self._has_room(at, room):
-                cache.keep(base_offset, position, inner)
-                return None
-            if keeps:
-                cache.keep(base_offset, position, inner)
+            inner = self._decompress_set(window, i)
             size = len(inner)
-            self._payloads += Payloads(0, 0, 1, size) if is_reused else Payloads(1, size)
-            end, code = unpack.convert_set(table, i, inner, len(inner), self.scratch, at)
+            if not self._has_room(at, size + unpack.MESSAGE_GROWTH_MAX * (size // 26 + 1)):
+                return None
+            self._payloads += Payloads(1, size)
+            end, code = unpack.convert_set(table, i, inner, size, self.scratch, at)
         if code != OK:
             raise window.corrupt(i, PROBLEMS[code], "messages that fill their set", "others")
         return int(end)
 
     def _has_room(self, at: int, size: int) -> bool:
-        if at + size <= len(self.scratch):
-            return True
-        if at == 0:
+        if at == 0 and size > len(self.scratch):
             self.scratch = np.empty(size + (size >> 3), np.uint8)
-            return True
-        return False
+        return at + size <= len(self.scratch)
 
     def _decompress_set(self, window: Window, i: int) -> NDArray[np.uint8]:
         """Return the inner messages of a compressed wrapper of magic 0 or 1."""
@@ -543,22 +547,12 @@ class Workspace:
             raise window.corrupt(i, error.problem, error.expected, error.found) from error
         return np.frombuffer(bytearray(raw), np.uint8)
 
-    def uncover_control(self, window: Window, i: int) -> None:
-        """Make the record of one compressed control batch readable, at the start of scratch."""
-        row = window.table[i]
-        start = int(row[t.POSITION])
-        data = window.data.data[start + t.HEADER_BYTES : start + int(row[t.SIZE])]
-        end = self._decompress_at(window, i, CODECS[int(row[t.ATTRIBUTES]) & t.CODEC_MASK], data, 0)
-        row[t.PAYLOAD_IN] = 1
-        row[t.PAYLOAD_START] = 0
-        row[t.PAYLOAD_END] = end
-
 
 def _is_small(hidden: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Say of each of the ``hidden`` batches whether a kernel decompresses it."""
     codecs = hidden[:, t.ATTRIBUTES] & t.CODEC_MASK
-    is_small: NDArray[np.bool_] = hidden[:, t.SIZE] <= unpack.SMALL_BYTES_MAX
-    is_small &= (hidden[:, t.MAGIC] == 2) & ((codecs == unpack.LZ4) | (codecs == unpack.SNAPPY))
+    is_small: NDArray[np.bool_] = (codecs == unpack.LZ4) | (codecs == unpack.SNAPPY)
+    is_small &= (hidden[:, t.MAGIC] == 2) & (hidden[:, t.SIZE] <= unpack.SMALL_BYTES_MAX)
     return is_small
 
 

@@ -166,11 +166,11 @@ class Coordinator:
             stack.enter_context(self._target(request))
             rounds = self._rounds(request, place)
             runs = [PartitionRun(partition) for partition in request.partitions]
-            roots = {target_of(run.request, request).parent for run in runs}
             # A call that was stopped before it began tries nothing either.
-            unready = {}
-            if not self._is_stopping:
-                unready = unready_roots(self._files, sorted(roots), self._clock.now_ms())
+            tried = {
+                target_of(run.request, request).parent for run in runs if not self._is_stopping
+            }
+            unready = unready_roots(self._files, sorted(tried), self._clock.now_ms())
             behind = (
                 ()
                 if request.receipt is None

@@ -126,8 +126,7 @@ class DirectoryPlace:
 
     def now_ms(self) -> int:
         """Return the time that the call is at."""
-        given = self._request.now_ms
-        return self._clock.now_ms() if given is None else given
+        return self._clock.now_ms() if self._request.now_ms is None else self._request.now_ms
 
     # Survey.
 

@@ -66,6 +66,7 @@ NAMES_TAKEN = (
     LOCK,
     "keeplast-set-aside",
     "keeplast-failing",
+    "keeplast-receipts.history",
     HOLDS_NAME,
     REQUESTS_NAME,
     "keeplast.toml",
@@ -264,11 +265,7 @@ def cut(
     rounds: Sequence[Round], request: CleanRequest, runner: Runner, files: FileSystem, clock: Clock
 ) -> None:
     """Decide for every round of a call how its work is cut, and what memory a task of it has."""
-    ground = Ground(
-        runner.slots,
-        None if runner.shares_memory else request.task_memory_bytes,
-        is_cold=runner.is_cold,
-    )
+    ground = Ground(runner.slots, None if runner.shares_memory else request.task_memory_bytes)
     bounds = [Workload.at_most(round_.plan) for round_ in rounds]
     share = share_of(bounds, ground.slots)
     workloads = [

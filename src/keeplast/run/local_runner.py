@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from keeplast.clock import Clock, SystemClock
 from keeplast.columns.winners import new_ledger
@@ -165,18 +165,6 @@ HELD_SHARE = 4
 """What parts of a group hold for its output may take this part of what is for decompressed data."""
 
 
-class LocalJob(Protocol):
-    """What is left to do of a task."""
-
-    def next(self) -> Work | None:
-        """Return a call that may run now, None while there is none."""
-        ...
-
-    def result(self) -> TaskResult:
-        """Return what the task gave, or raise what it raised."""
-        ...
-
-
 class WaveJob:
     """A wave: one call."""
 
@@ -186,15 +174,13 @@ class WaveJob:
         self._task = task
         self._bench = bench
         self._progressed = progressed
-        self._is_started = False
+        self._left: Work | None = self._work
         self._result: TaskResult | None = None
 
     def next(self) -> Work | None:
         """Return the wave the first time, None from then on."""
-        if self._is_started:
-            return None
-        self._is_started = True
-        return self._work
+        left, self._left = self._left, None
+        return left
 
     def _work(self) -> None:
         task, bench, progressed = self._task, self._bench, self._progressed
@@ -238,7 +224,9 @@ class StagedJob:
         self._ledger_bytes_max = memory // LEDGER_SHARE
         self._begin_map()
         groups = self._round.groups
-        shares = len(groups) < GROUPS_ENOUGH * slots and any(len(g.sources) > 1 for g in groups)
+        is_cut = any(len(group.sources) > 1 for group in groups)
+        # To share what a thread could do alone costs a copy of half of what is written.
+        shares = len(groups) < (GROUPS_ENOUGH * slots if is_cut else slots)
         self._held_bytes_max = memory // HELD_SHARE if shares else 0
         memory -= self._held_bytes_max
         self._cache = DecompressedCache(memory - self._shared.key_map.ledger.standings.nbytes)
@@ -252,13 +240,13 @@ class StagedJob:
     def next(self) -> Work | None:
         """Return the wave the first time, None from then on."""
         self._settle()
-        piece: Unit | GroupPart | None = self._parts.popleft() if self._parts else self._ahead
+        piece: Unit | GroupPart | None = self._take_part() or self._ahead
         if piece is None:
             return None
         if piece is self._ahead:
             self._ahead = next(self._units, None)
-            if isinstance(piece, RewriteUnit) and self._shares_groups:
-                piece, *rest = parts_of(piece, self._round.task) or (piece,)
+            if isinstance(piece, RewriteUnit):
+                piece, *rest = self._cut(piece) or (piece,)
                 self._parts.extend(rest)
         self._running += 1
         self.bytes_left -= piece.cost_bytes
@@ -269,9 +257,20 @@ class StagedJob:
         self._settle()
         return self._round.result()
 
-    @property
-    def _shares_groups(self) -> bool:
-        return self._held_bytes_max > 0 and not self._round.has_events
+    def _take_part(self) -> GroupPart | None:
+        with self._lock:
+            return self._parts.popleft() if self._parts else None
+
+    def _cut(self, unit: RewriteUnit) -> Sequence[GroupPart]:
+        """Return the parts that several threads do of a group, none where one does it."""
+        if not self._held_bytes_max or self._round.has_events:
+            return ()
+        task = self._round.task
+        files = self._bench.files_of(task, self._progressed)
+        # The rows of a bucket's answers come in the order of a segment.
+        cuts = task.shape.shape is not Shape.BUCKET and task.files.is_on_disk(task.path)
+        ledger = self._shared.key_map.ledger
+        return parts_of(unit, task, ledger, files, cuts=cuts)
 
     def _settle(self) -> None:
         """Take what has come back, and go on to the next stage when the present one is through."""
@@ -310,6 +309,10 @@ class StagedJob:
         try:
             with self._bench.apart(self._threads):
                 result = self._execute(piece)
+            # To be handed the next part takes a thread longer than to take it.
+            while result is None and (part := self._take_part()) is not None:
+                piece = part
+                result = self._execute(piece)
         except MarkersNeededError:
             result = Unmarked()
         except (CompactionError, OSError, MemoryError) as error:
@@ -327,32 +330,38 @@ class StagedJob:
             self._bench.workspace_of(task),
         )
         tools = Tools(task, files, workspace, self._cache, self._progressed)
-        if isinstance(unit, GroupPart):
-            return self._group_of(unit.unit, tools).do(unit.number, tools)
-        if isinstance(unit, MarkUnit):
-            return mark(tools)
-        if isinstance(unit, ScanUnit):
-            return scan(unit, tools)
-        if isinstance(unit, IndexUnit):
-            return index(unit, tools, self._shared, self._shared.key_map.forget_notes)
-        if isinstance(unit, FilterUnit):
-            return consult(unit, tools, self._round.dirty_hashes)
-        if isinstance(unit, RaiseUnit):
-            return raise_clean(unit, tools, self._shared.raise_known)
-        if isinstance(unit, AskUnit):
-            return ask_to_chunks(unit, tools)
-        return rewrite(unit, tools, self._standings, self._shared.key_map.ledger)
+        match unit:
+            case GroupPart():
+                return self._group_of(unit, tools).do(unit, tools)
+            case MarkUnit():
+                return mark(tools)
+            case ScanUnit():
+                return scan(unit, tools)
+            case IndexUnit():
+                return index(unit, tools, self._shared, self._shared.key_map.forget_notes)
+            case FilterUnit():
+                return consult(unit, tools, self._round.dirty_hashes)
+            case RaiseUnit():
+                return raise_clean(unit, tools, self._shared.raise_known)
+            case AskUnit():
+                return ask_to_chunks(unit, tools)
+            case RewriteUnit():
+                return rewrite(unit, tools, self._standings, self._shared.key_map.ledger)
 
-    def _group_of(self, unit: RewriteUnit, tools: Tools) -> SharedGroup:
+    def _group_of(self, part: GroupPart, tools: Tools) -> SharedGroup:
         """Return the group whose parts several threads do; begun when the first of them comes."""
+        base = part.unit.group.base_offset
         with self._lock:
-            group = self._groups.get(unit.group.base_offset)
+            group = self._groups.get(base)
             if group is None:
                 ledger = self._shared.key_map.ledger
-                group = SharedGroup(unit, tools, self._standings, ledger, self._held_bytes_max)
-                self._groups[unit.group.base_offset] = group
+                group = SharedGroup(part, tools, self._standings, ledger, self._held_bytes_max)
+                self._groups[base] = group
             return group
 
+
+LocalJob = WaveJob | StagedJob
+"""What is left to do of a task."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -388,11 +397,6 @@ class LocalRunner:
     def shares_memory(self) -> bool:
         """Return True: a key map is made once for all threads."""
         return True
-
-    @property
-    def is_cold(self) -> bool:
-        """Return False: threads are there at once."""
-        return False
 
     def __enter__(self) -> LocalRunner:
         self._pool = ThreadPoolExecutor(self._slots, "keeplast")

@@ -178,7 +178,9 @@ class Rounds:
                         )
                         known = len(done)
                         again += self._sort(ended, left, done)
-                        unsettled_bytes += sum(map(_unsettled_bytes, done[known:]))
+                        unsettled_bytes += sum(
+                            max(each.bytes_to_read(), SETTLED_BYTES_MIN) for each in done[known:]
+                        )
                         if unsettled_bytes >= SETTLED_BYTES_MAX:
                             self._settle(done)
                             unsettled_bytes = 0
@@ -244,7 +246,3 @@ class Rounds:
         if report is not None:
             run.rounds.append(report)
             self.events.finished(run.request.partition, report)
-
-
-def _unsettled_bytes(round_: Round) -> int:
-    return max(round_.bytes_to_read(), SETTLED_BYTES_MIN)

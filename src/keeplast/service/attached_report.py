@@ -22,6 +22,7 @@ from keeplast.cluster.metadata_cache import PartitionCache, name_of
 from keeplast.cluster.metadata_log import FoldedMetadata
 from keeplast.config.settings import Settings
 from keeplast.errors import error_text
+from keeplast.model.hold import in_force
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.task import Runner
 from keeplast.service.attached_outlook import PartitionOutlook, find_outlooks, find_tombstones
@@ -90,7 +91,10 @@ def cluster_status(
     ranges = {topic.name: client.read_ranges(topic) for topic in facts.topics}
     groups = BrokerGroups(client)
     known = () if log is None else log.partitions(facts.cluster_id)
-    attached = {each.name.partition: each for each in known}
+    attached = {
+        each.name.partition: replace(each, holds=in_force(each.holds, clock.now_ms()))
+        for each in known
+    }
     waits = waits_of(groups, facts, settings, clock)
     chosen = [
         (topic, number)

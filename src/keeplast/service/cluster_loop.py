@@ -83,7 +83,8 @@ class LookedCluster:
         )  # fmt: skip
 
     def _look(self, client: ClusterClient, terms: ViewTerms) -> Looked:
-        facts = client.read_facts(self.scope.topics)
+        # As of its begin: what ends meanwhile, the look may have missed.
+        now_ms, facts = terms.clock.now_ms(), client.read_facts(self.scope.topics)
         folded = _folded(client, facts)
         settings = self.wanted(facts.topics)
         with self.decided() as log:
@@ -91,7 +92,7 @@ class LookedCluster:
                 client, facts, folded, log, None, settings, terms.clock, self.where,
                 numbers=self.scope.partitions,
             )  # fmt: skip
-        return Looked(attached=found, settings=settings, now_ms=terms.clock.now_ms())
+        return Looked(attached=found, settings=settings, now_ms=now_ms)
 
     def _finder(self, layout: RemoteLayout, terms: ViewTerms) -> KeyFinder:
         """Return what finds keys in the chosen topics, as ``explain`` does.
@@ -181,7 +182,7 @@ def attached_loop(
         )  # fmt: skip
 
     return OpenLoop(
-        name=settings.address, start=start, ends_at_second=True,
+        name=settings.address, receipt=settings.receipt, start=start, ends_at_second=True,
         view=lambda terms: looked(lambda: here).view(terms),
     )  # fmt: skip
 

@@ -39,10 +39,11 @@ def directory_view(
 
     shelf = terms.shelf(files, root / FILE_NAME)
     return PlaceView(
-        watcher=Watcher(str(root), look, terms.clock, files, shelf, endures=terms.endures),
+        watcher=Watcher(
+            str(root), look, terms.clock, files, shelf, endures=terms.endures, second=terms.endures
+        ),
         find=directory_finder(data_dir, files, scope, sources, terms.brokers),
         scan=directory_scanner(data_dir, files, scope),
-        shows_itself=True,
     )
 
 

@@ -217,13 +217,15 @@ class Progress:
 
     ``rounds`` are those of this turn whose bytes are counted apart, by partition; where they are
     not, as on Spark, ``is_mixed`` and only the sum counts.
-    ``taken`` are the partitions of this turn, those whose round has ended included.
+    ``taken`` are the partitions of this turn, those whose round has ended included. ``ended`` is
+    when the rounds ended that no look has seen since.
     ``idle_until_ms`` is when the next look is, None while there is work. ``serial`` grows whenever
     something ends or begins.
     """
 
     running: tuple[Choice, ...] = ()
     taken: tuple[TopicPartition, ...] = ()
+    ended: Mapping[TopicPartition, int] = field(default_factory=dict)
     since_ms: int = 0
     planned_bytes: int = 0
     read_bytes: int = 0
@@ -247,8 +249,8 @@ class Progress:
         return replace(found, read_bytes=self.read_bytes)
 
     def has_ended(self, partition: TopicPartition) -> bool:
-        """Say whether the round of a partition of this turn is over, so that a look is due."""
-        return partition in self.taken and all(each.partition != partition for each in self.running)
+        """Say whether a round of a partition is over that no look has seen."""
+        return partition in self.ended and all(each.partition != partition for each in self.running)
 
 
 class LiveProgress:
@@ -265,8 +267,8 @@ class LiveProgress:
     def _begin(self, running: tuple[Choice, ...], idle_until_ms: int | None) -> None:
         with self._lock:
             self.progress = Progress(
-                running, tuple(each.partition for each in running), self._clock.now_ms(),
-                idle_until_ms=idle_until_ms, serial=self.progress.serial + 1,
+                running, tuple(each.partition for each in running), self.progress.ended,
+                self._clock.now_ms(), idle_until_ms=idle_until_ms, serial=self.progress.serial + 1,
             )  # fmt: skip
 
     # What a run reports.
@@ -294,8 +296,19 @@ class LiveProgress:
         """Hear of the end of a round."""
         with self._lock:
             left = tuple(each for each in self.progress.running if each.partition != partition)
-            self.progress = replace(self.progress, running=left, serial=self.progress.serial + 1)
+            ended = {**self.progress.ended, partition: self._clock.now_ms()}
+            self.progress = replace(
+                self.progress, running=left, ended=ended, serial=self.progress.serial + 1
+            )
         self._told.finished(partition, report)
+
+    def looked(self, at_ms: int) -> None:
+        """Hear that what is shown is of a look at ``at_ms``: rounds that ended before are in it."""
+        with self._lock:
+            self.progress = replace(
+                self.progress,
+                ended={each: ms for each, ms in self.progress.ended.items() if ms > at_ms},
+            )
 
     def warned(self, message: str) -> None:
         """Pass it on."""

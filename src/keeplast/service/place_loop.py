@@ -61,14 +61,12 @@ class ViewTerms:
 class PlaceView:
     """What a console shows of a place: its looks, and who reads its logs when a page asks.
 
-    ``watcher`` has not looked yet. ``find`` and ``scan`` are None where no segment can be read. A
-    loop ``shows_itself`` where its own look has all that ``watcher`` would see.
+    ``watcher`` has not looked yet. ``find`` and ``scan`` are None where no segment can be read.
     """
 
     watcher: Watcher
     find: KeyFinder | None
     scan: HeaderScanner | None
-    shows_itself: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +103,13 @@ class OpenLoop:
     """A place that can be looked after, and is open meanwhile.
 
     ``name`` is how lines and metrics name it, ``assumed`` the defaults that it rests on because no
-    source gives them. ``view`` is what a console next to it shows. ``start`` gives the work to a
-    runner, a narrator and a receiver of events. A second signal ends work that ``ends_at_second``
-    as a crash would.
+    source gives them. ``receipt`` is the file that its rounds append to, None for none. ``view`` is
+    what a console next to it shows. ``start`` gives the work to a runner, a narrator and a receiver
+    of events. A second signal ends work that ``ends_at_second`` as a crash would.
     """
 
     name: str
+    receipt: Path | None
     start: Callable[[Runner, TierNarrator, Events], Work]
     view: Callable[[ViewTerms], PlaceView]
     assumed: Mapping[str, str] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from keeplast.errors import CompactionError
 from keeplast.log.files import FileSystem, reading
-from keeplast.model.partition import TopicPartition
+from keeplast.model.partition import INT64_MAX, TopicPartition, delete_horizon
 from keeplast.model.text import format_counted
 from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME
 from keeplast.service.status import LastRound, last_round_of
@@ -57,6 +57,8 @@ class ReceiptLine:
     not 0. ``partition`` None is of an action that is about no partition; ``words`` say what a line
     is about that is no round. ``told`` is which round it is of, or the verdict that it is;
     ``verdict`` what ``verify`` said of the round and when, empty where none was noted.
+    ``tombstones`` is how many the round left, of a directory alone: elsewhere a round need not read
+    all. ``horizon_ms`` is what it gave those that had no delete horizon, None for never.
     """
 
     kind: str
@@ -70,6 +72,8 @@ class ReceiptLine:
     words: str = ""
     told: RoundName | VerdictReceipt | None = None
     verdict: str = ""
+    tombstones: int | None = None
+    horizon_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -256,6 +260,8 @@ def receipt_line(entry: Entry) -> ReceiptLine:
             words=f"{entry.words}, of rounds before these", told=entry,
         )  # fmt: skip
     reasons = entry.document["round"].get("reasons") or {}
+    config = entry.document.get("config") or {}
+    horizon_ms = delete_horizon(entry.now_ms, int(config.get("delete.retention.ms", INT64_MAX)))
     return ReceiptLine(
         "round",
         entry.now_ms,
@@ -270,4 +276,6 @@ def receipt_line(entry: Entry) -> ReceiptLine:
         ),
         entry.has_ended,
         told=(entry.partition, entry.name),
+        tombstones=entry.document["round"]["stats"].get("tombstones_written"),
+        horizon_ms=horizon_ms if horizon_ms >= 0 else None,
     )

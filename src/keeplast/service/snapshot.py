@@ -249,3 +249,15 @@ class Observer(Protocol):
     def published(self, snapshot: Snapshot) -> None:
         """Take what is known after a look, and again after the rounds that it led to."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Observers:
+    """Hands each snapshot to several, in this order."""
+
+    receivers: tuple[Observer, ...]
+
+    def published(self, snapshot: Snapshot) -> None:
+        """Hand it on."""
+        for each in self.receivers:
+            each.published(snapshot)

@@ -18,9 +18,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keeplast.cleaner.eligibility import CleanableRange
+from keeplast.cleaner.eligibility import CleanableRange, find_hold
 from keeplast.cleaner.erasure import BasisKind, ErasureBasis, Pace, find_turn_ms
-from keeplast.cleaner.reasons import Decision, DueReason, NothingBelow
+from keeplast.cleaner.reasons import Decision, DueReason, HoldLimit, NothingBelow
 from keeplast.cleaner.section import LogFigures
 from keeplast.clock import SystemClock
 from keeplast.config.definitions import BY_KEY
@@ -125,6 +125,7 @@ class PartitionStatus:
     ``stored`` and ``attached`` are None where it was not, and ``figures`` where it is not known
     what a round would take. After ``deadline_ms`` the log is overdue; None where it never is, or
     was not looked at.
+    A loop has failed ``failures`` times in a row at it, and tries again at ``retry_at_ms``.
     """
 
     partition: TopicPartition
@@ -142,6 +143,8 @@ class PartitionStatus:
     outlook: PartitionOutlook | None = None
     looked: LogFigures | None = None
     code: str | None = None
+    failures: int = 0
+    retry_at_ms: int | None = None
 
     @property
     def figures(self) -> LogFigures | None:
@@ -154,6 +157,28 @@ class PartitionStatus:
         if self.log is not None:
             return self.log.deadline_ms
         return None if self.looked is None else self.looked.overdue_from_ms
+
+    @property
+    def is_overdue(self) -> bool:
+        """Say whether ``max.compaction.lag.ms`` has ended, whatever keeps a round from it."""
+        return (
+            self.deadline_ms is not None
+            and self.figures is not None
+            and self.figures.compaction_delay_ms > 0
+            and self.state not in (State.CLEAN, State.NOT_COMPACTED, State.NOT_ATTACHED)
+        )
+
+    @property
+    def hold(self) -> HoldLimit | None:
+        """Return the lowest hold of one that is overdue and has no round, None without one."""
+        found = self.log or self.stored or (self.attached.attached if self.attached else None)
+        limit = self.decision.limit if isinstance(self.decision, NothingBelow) else None
+        is_kept = (
+            self.is_overdue
+            and self.state in (State.HELD_BACK, State.NOT_DUE)
+            and isinstance(limit, HoldLimit | None)
+        )
+        return find_hold(found.holds) if is_kept and found else None
 
     @property
     def cleanable(self) -> CleanableRange | None:
@@ -228,6 +253,7 @@ class PlaceStatus(ABC):
             "now_ms": self.now_ms,
             **self.own_head(),
             "states": {state.value: counts[state] for state in State},
+            "overdue": sum(each.is_overdue for each in self.partitions),
         }
 
     @abstractmethod
@@ -402,7 +428,8 @@ def _urgency(status: PartitionStatus) -> tuple[int, int, float, TopicPartition]:
     figures = status.figures
     delay = 0 if figures is None else figures.compaction_delay_ms
     ratio = 0.0 if figures is None else figures.cleanable.ratio
-    return URGENCY[status.state], -delay, -ratio, status.partition
+    urgency = URGENCY[State.OVERDUE] if status.is_overdue else URGENCY[State.NOT_COMPACTED]
+    return min(URGENCY[status.state], urgency), -delay, -ratio, status.partition
 
 
 def _report_decided(report: PartitionReport) -> PartitionStatus:

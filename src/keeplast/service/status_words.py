@@ -5,9 +5,10 @@ Plain text for terminals and pages alike; who shows it escapes it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
-from keeplast.cleaner.reasons import BoundNote, DueReason
+from keeplast.cleaner.reasons import BoundNote, DueReason, HoldLimit
 from keeplast.clock import utc_text
 from keeplast.inspect.stages import StageCounts, Stages
 from keeplast.inspect.status import ErasedBy, LogStatus
@@ -35,6 +36,20 @@ def state_words(state: str) -> str:
     return _SHOWN.get(state, str(state))
 
 
+def shown_state(each: PartitionStatus) -> str:
+    """Return the state of a partition as it is shown; one that is late says so in any state."""
+    found = state_words(each.state)
+    return f"{found}, overdue" if each.is_overdue and each.state is not State.OVERDUE else found
+
+
+def release_words(hold: HoldLimit, place: str) -> str:
+    """Say which hold keeps rounds from what is overdue, and what ends it."""
+    command = f"keeplast hold release {shlex.quote(place)} {shlex.quote(hold.name)}"
+    return (
+        f"it is overdue, and the hold {hold.name} keeps rounds from it; to end the hold: {command}"
+    )
+
+
 def skipped_words(error_class: str | None) -> str:
     """Say that a log is skipped and what for; None where the class of the error is not known."""
     if error_class is None:
@@ -55,6 +70,9 @@ def status_summary(status: PlaceStatus, address: str) -> str:
     cleanable = sum(each.cleanable.cleanable_bytes for each in known)
     rest = sum(each.uncleanable_bytes for each in known)
     states = f" ({', '.join(counts)})" if counts else ""
+    late = sum(each.is_overdue for each in status.partitions)
+    if late > len(status.in_state(State.OVERDUE)):
+        states += f", {format_count(late)} overdue in sum"
     return (
         f"{address}: {format_counted(len(status.partitions), 'partition')}{states}; "
         f"{format_bytes(clean)} clean, {format_bytes(cleanable)} cleanable, "

@@ -112,11 +112,6 @@ class StoreOutlook:
     error: Exception | None = None
     code: str | None = None
 
-    @property
-    def deadline_ms(self) -> int | None:
-        """Return when a round is due at the latest, None when that is not known."""
-        return None if self.figures is None else self.figures.overdue_from_ms
-
 
 class StoreOutlooks:
     """Outlooks of one store, look after look; what objects say of segments is kept between them."""

@@ -63,7 +63,7 @@ def store_view(
     local_places(local)
 
     def look() -> Looked:
-        places = local_places(local)
+        places, now_ms = local_places(local), terms.clock.now_ms()
         with opened(terms.brokers) as store:
             found = [each for each in store.partitions() if scope.includes(each)]
             given_up = [each for each in store.forgotten() if scope.includes(each)]
@@ -74,7 +74,7 @@ def store_view(
             return Looked(
                 tiers=tiers, given_up=tuple(given_up), round_days=days,
                 outlooks=outlooks.find(store, found, pace, places),
-                settings=settings, now_ms=terms.clock.now_ms(),
+                settings=settings, now_ms=now_ms,
             )  # fmt: skip
 
     return PlaceView(

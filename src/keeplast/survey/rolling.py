@@ -6,19 +6,25 @@ A segment with a torn tail stays: where it ends is recovery's business. Answers 
 A log's producers are followed from the newest snapshot to its end, with what they aborted. Only
 records above the snapshot are read for them, and headers alone. Answers to ``ProducerStateManager``
 and the recovery of ``LogSegment``.
+
+A reader that looks at a log again reads what has come since, once. The rule: **what was read before
+counts as long as the log still has it**. The last batch lies where it lay, with the same header.
+That has its offset, its leader epoch and its CRC: logs that have such a batch in common have all
+below it in common (KIP-101). A log that was cut and written again is read as for the first time.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from keeplast.cleaner.eligibility import IdleRoll, find_idle_roll
 from keeplast.cleaner.plan import AbortedBySegment
+from keeplast.clock import Clock
 from keeplast.columns import batches as t
 from keeplast.errors import CorruptError
 from keeplast.format import offset_index, producer_snapshot, time_index, txn_index
@@ -28,6 +34,7 @@ from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.active_segment import ProducerState, write_like
 from keeplast.log.append import LogAppender
 from keeplast.log.files import FileSystem, reading
+from keeplast.log.log_end import sound_tail
 from keeplast.log.partition_log import (
     SNAPSHOT_BYTES_MAX,
     PartitionFiles,
@@ -39,11 +46,12 @@ from keeplast.log.partition_log import (
     load_aborted,
     read_first_timestamp,
     rebuild_indexes,
+    scan_tail,
 )
 from keeplast.log.paths import child_path
 from keeplast.log.transactions import aborted_by_segment
-from keeplast.log.windows import Window, WindowBuffers, read_from
-from keeplast.model.partition import NO_PRODUCER_ID
+from keeplast.log.windows import Window, WindowBuffers, read_from, read_windows
+from keeplast.model.partition import INT64_MAX, NO_PRODUCER_ID
 from keeplast.model.topic_config import TopicConfig
 from keeplast.survey.notes import RollNote, RollStage
 
@@ -191,6 +199,113 @@ def _fold_window(state: ProducerState, window: Window, start: int) -> None:
             raise window.corrupt(i, error.problem, error.expected, error.found).placed(
                 code=error.code
             ) from error
+
+
+NEVER = INT64_MAX + 1
+
+
+@dataclass(slots=True)
+class FollowedLog:
+    """What is known of a log: its producers, and its last batch. Not shared between threads.
+
+    ``position`` in ``segment`` is after that batch, ``header`` at ``header_at`` is how it begins.
+    The producers are known from offset ``first`` on, but for transactions that ended below
+    ``bound``.
+    """
+
+    producers: ProducerState = field(default_factory=ProducerState)
+    first: int = 0
+    bound: int = 0
+    segment: SegmentFiles | None = None
+    position: int = 0
+    log_end: int = 0
+    header_at: int = 0
+    header: bytes = b""
+
+    def find_end(
+        self,
+        listing: PartitionFiles,
+        high_watermark: int | None,
+        log_start: int,
+        files: FileSystem,
+        clock: Clock,
+        *,
+        accepts_loss: bool,
+    ) -> tuple[Tail, int | None]:
+        """Return where the log ends, and the first offset of what is undecided there, if any.
+
+        That is as :func:`find_undecided` says. Errors as for
+        :func:`keeplast.log.log_end.sound_tail`, and CorruptError for damage in what is read.
+        """
+        replicated, buffers = None if accepts_loss else high_watermark, WindowBuffers()
+        if self._goes_on(listing, high_watermark, files):
+            tail = sound_tail(listing, replicated, files, clock, self._follow)
+        else:
+            self.bound = NEVER  # until the producers are those of the last batch
+            tail = sound_tail(listing, replicated, files, clock, self._begin)
+            self.producers, self.first = _newest_snapshot(listing, tail.log_end, log_start, files)
+            _fold(self.producers, listing, tail, self.first, {}, files, buffers)
+        self.bound = tail.log_end if high_watermark is None else high_watermark
+        if self.first <= self.bound:
+            return tail, self.producers.first_undecided(self.bound)
+        return tail, find_undecided(
+            self.producers, self.bound, listing, tail, log_start, {}, files, buffers
+        )
+
+    def _goes_on(
+        self, listing: PartitionFiles, high_watermark: int | None, files: FileSystem
+    ) -> bool:
+        """Say whether the log has what was read of it, and goes on after it.
+
+        A later active segment begins with a snapshot, so that it is begun with. Not where that says
+        nothing of what is not replicated yet.
+        """
+        at, bound = self.segment, INT64_MAX if high_watermark is None else high_watermark
+        is_later = at is not None and listing.active.base_offset != at.base_offset
+        if at is None or bound < self.bound or (is_later and listing.active.base_offset <= bound):
+            return False
+        for now in listing.segments:
+            if (now.base_offset, now.inode) == (at.base_offset, at.inode):
+                if now == at and now.size_bytes == self.position:
+                    return True  # nothing was written
+                found = bytearray(len(self.header))
+                with reading(files, now.log_path) as handle:
+                    handle.pread_into(memoryview(found), self.header_at)
+                return now.size_bytes >= self.position and found == self.header
+        return False
+
+    def _begin(self, listing: PartitionFiles, files: FileSystem) -> Tail:
+        self.segment = None
+        return find_tail(listing, files, heard=self._note)
+
+    def _follow(self, listing: PartitionFiles, files: FileSystem) -> Tail:
+        """Read what has come, also of segments that were closed since."""
+        for segment in listing.segments:
+            if self.segment is None or segment.base_offset < self.segment.base_offset:
+                continue
+            is_same = segment.base_offset == self.segment.base_offset
+            start = self.position if is_same else 0
+            if segment is listing.active:
+                log_end = self.log_end if is_same else segment.base_offset
+                return scan_tail(segment, files, start, log_end, self._take)
+            with reading(files, segment.log_path) as handle:
+                for window in read_windows(
+                    handle, segment.log_path, WindowBuffers(), start=start, end=segment.size_bytes
+                ):
+                    self._take(segment, window)
+        return find_tail(listing, files)
+
+    def _take(self, segment: SegmentFiles, window: Window) -> None:
+        _fold_window(self.producers, window, 0)
+        self._note(segment, window)
+
+    def _note(self, segment: SegmentFiles, window: Window) -> None:
+        last = window.table[window.batches - 1]
+        at = int(last[t.POSITION])
+        self.segment, self.position = segment, window.position + window.length
+        self.log_end = int(last[t.LAST_OFFSET]) + 1
+        self.header_at = window.position + at
+        self.header = window.data[at : at + min(int(last[t.SIZE]), t.HEADER_BYTES)].tobytes()
 
 
 def roll_active(files: FileSystem, path: Path, topic: TopicConfig) -> None:

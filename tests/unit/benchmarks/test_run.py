@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from benchmarks.contestants import Measure
 from benchmarks.machine import machine
-from benchmarks.report import Result, Row, line, results_of, table
+from benchmarks.report import Result, Row, line, plain, results_of, table
 from benchmarks.run import document, is_settled, known, main, marks, measure_row
 from benchmarks.workload import Workload, WrittenLog, write_log
 from keeplast.format.compression import Codec
@@ -84,8 +85,20 @@ def test_a_line_says_what_may_be_said() -> None:
         "· **150 %** | 6.0x, not judged: the pairs differ by more than a third |"
     )
     assert line(result([12.0], [2.0])).endswith("| 6.0x, not judged: fewer than 5 pairs |")
-    assert line(result([], [2.0])).startswith("| a log | - | 50 MB/s, 2.00 (2.00) s |")
-    assert line(result([], [2.0])).endswith("| - | 6.0x |")
+    side = "50 MB/s, 2.00 (2.00) s"
+    assert f"| a log | - | {side} | {side} | {side} | - | 6.0x |" == line(result([], [2.0]))
+
+
+def test_people_are_shown_how_many_times_as_fast_and_no_verdict() -> None:
+    assert [
+        "a log: 6.0 times as fast as Kafka's cleaner thread (goal 6); 6.0 times on all cores; "
+        "6.0 times on Spark",
+        "a log: 6.0 times as fast as Kafka's cleaner thread (goal 6; on a busy machine); "
+        "6.0 times on all cores (on a busy machine); 6.0 times on Spark (on a busy machine)",
+        "a log: 6.0 times as fast as Kafka's cleaner thread (goal 6; 1 of 5 pairs); "
+        "6.0 times on all cores (1 of 5 pairs); 6.0 times on Spark (1 of 5 pairs)",
+        "a log: keeplast 50 MB/s; all_cores 50 MB/s; spark 50 MB/s",
+    ] == [plain(each) for each in (SETTLED, DOUBTFUL, result([12.0], [2.0]), result([], [2.0]))]
 
 
 def test_the_table_follows_from_what_is_stored() -> None:
@@ -155,4 +168,4 @@ def test_a_run_goes_on_with_the_doubtful_rows(
     assert [first, second, *others] == [one.row for one in results_of(json.loads(out.read_text()))]
     main()
     assert [second] == measured
-    assert "not judged" not in capsys.readouterr().out
+    assert not {"missed", "judged"} & set(re.findall(r"\w+", capsys.readouterr().out))

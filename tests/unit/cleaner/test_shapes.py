@@ -178,14 +178,6 @@ def test_what_a_codec_takes_is_worth_sharing_out_sooner() -> None:
     assert [Shape.BROADCAST] == shapes([zstd], Ground(2, GIB))
 
 
-def test_a_session_that_nobody_has_used_yet_cuts_less() -> None:
-    log = one_partition(1, records_per_key=1000)
-    log = in_stages(replace(log, seconds=StageSeconds(2.0, 2.0)))
-    warm = Ground(2, GIB)
-    assert [Shape.BROADCAST] == shapes([log], warm)
-    assert [Shape.PARTITION] == shapes([log], replace(warm, is_cold=True))
-
-
 def test_memory_cuts_whatever_the_time_says() -> None:
     assert [Shape.BUCKET] == shapes([one_partition(100)], Ground(2, GIB))
 

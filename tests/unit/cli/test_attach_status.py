@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from keeplast.api.attached_logs import AttachedLogs
 from keeplast.attach.rules.tombstone_removal import CHECK_MS_DEFAULT, LOOKS
 from keeplast.attach.upkeep.replaced_segments import GRACE_MS_DEFAULT
 from keeplast.cleaner.eligibility import CleanableRange
@@ -22,8 +23,10 @@ from keeplast.cleaner.section import LogFigures
 from keeplast.cli.main import app
 from keeplast.cli.show.attach import cluster_parts
 from keeplast.cli.show.status import DETAILS_MAX
+from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.layouts.open import open_layout
 from keeplast.cluster.live_cluster import OffsetRange, Right, missing
+from keeplast.errors import UnavailableError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import LogRegion, TopicPartition
 from keeplast.service.attached_outlook import OldValues, PartitionOutlook, RegionSegment
@@ -412,3 +415,14 @@ def test_status_tells_of_an_index_that_lacks_an_abort_where_the_storage_is_named
         assert [] == found["missing_aborts"]
     finally:
         made.close()
+
+
+def test_of_a_cluster_that_is_gone_with_its_storage_the_cluster_is_named(
+    world: VerifiedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(logs: AttachedLogs) -> ClusterClient:
+        raise UnavailableError(f"no broker answers. {logs.where}", code="K400")
+
+    monkeypatch.setattr(AttachedLogs, "connect", lost)
+    told = call(world, "status", "--storage", "local:/nowhere", expected=5)
+    assert (True, False) == ("no broker answers" in told, "K304" in told), told

@@ -22,6 +22,7 @@ import keeplast.cli.run
 from keeplast.api.attached_logs import AttachedLogs
 from keeplast.cli.main import app
 from keeplast.service.console.server import ConsoleServer
+from keeplast.service.history import ALL, read_history
 from tests.support.attached_loop import LoopWorld
 from tests.support.waiting import wait_until
 
@@ -104,6 +105,11 @@ def try_again(receipt: Path, topic: str) -> Visit:
     return visit
 
 
+def kept_topics(receipt: Path) -> set[str]:
+    """Return of which topics there is a history next to a file of receipts."""
+    return set(read_history(Path(f"{receipt}.history").read_bytes(), receipt).topics)
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A host's data directory."""
@@ -130,7 +136,7 @@ def test_tier_run_shows_itself_and_the_hosts_log_and_hears_what_is_asked(
     def visit(client: httpx.Client) -> None:
         try_again(receipt, "orders")(client)
         assert "On this host, to the same scale" in client.get("/log/orders/0").text
-        assert 2 == client.get("/").text.count('<svg class="strip"')
+        assert 2 == client.get("/partitions?rows=roomy").text.count('<svg class="strip"')
 
     code = visited(
         monkeypatch, keeplast.cli.run, signal.SIGTERM, visit, "run", store,
@@ -138,6 +144,7 @@ def test_tier_run_shows_itself_and_the_hosts_log_and_hears_what_is_asked(
         "--receipt", receipt,
     )  # fmt: skip
     assert 143 == code
+    assert {ALL, "orders"} == kept_topics(receipt)
 
 
 @pytest.fixture
@@ -161,6 +168,7 @@ def test_attach_run_shows_itself_and_hears_what_is_asked(
         "--runner", "local", "--cores", 1, "--console", 0, "--allow-actions", "--receipt", receipt,
     )  # fmt: skip
     assert 143 == code
+    assert {ALL, "a"} == kept_topics(receipt)
 
 
 def looks(topic: str) -> Visit:

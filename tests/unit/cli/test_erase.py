@@ -116,7 +116,8 @@ def standings(run: Run) -> dict[int, str]:
 @pytest.fixture
 def certified(keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path) -> Path:
     """A certificate that anna is gone from ``data``."""
-    erase(keeplast, data, operator, "--now")
+    done = erase(keeplast, data, operator, "--now")
+    assert "this call removed every record of line 1" in " ".join(done.out.split())
     out = tmp_path / "gone.json"
     certify(keeplast, data, operator, out)
     return out

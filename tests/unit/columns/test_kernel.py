@@ -220,11 +220,6 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix != ".lock"}
 
 
-def the_one(files: dict[str, bytes], ending: str) -> str:
-    (name,) = (name for name in files if name.endswith(ending))
-    return name
-
-
 @pytest.mark.parametrize("lost", ["code", "code is empty", "index is empty"])
 def test_what_a_process_that_was_killed_has_left_is_made_anew(
     lost: str, declared: Any, tmp_path: Path
@@ -232,8 +227,8 @@ def test_what_a_process_that_was_killed_has_left_is_made_anew(
     """The index is written first; a host without power can keep a file's name and nothing else."""
     assert 8 == declared(5)
     whole = files_of(tmp_path)
-    index = the_one(whole, kernel_cache.INDEX_ENDING)
-    code = the_one(whole, kernel_cache.CODE_ENDING)
+    endings = (kernel_cache.INDEX_ENDING, kernel_cache.CODE_ENDING)
+    (index,), (code,) = ([name for name in whole if name.endswith(each)] for each in endings)
     (tmp_path / f"{code}{kernel_cache.PARTIAL}0123456789abcdef").write_bytes(whole[code][:100])
     (tmp_path / (index if lost.startswith("index") else code)).write_bytes(b"")
     if lost == "code":

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from keeplast.config.log_source import KafkaLogSource
 from keeplast.errors import InvalidError
+from keeplast.format import offset_index
+from keeplast.format.filename import INDEX
 from keeplast.log.append import NewRecord
 from keeplast.model.partition import NO_TIMESTAMP
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.data_source import SCHEMA
+from tests.support.counting_files import count_reads
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import NOW_MS
 
@@ -101,3 +106,31 @@ def test_a_table_is_read_with_the_options_that_it_was_made_with(data: Path) -> N
         o for p in own.partitions() for b in own.read(p) for o in b.column("offset").to_pylist()
     ]
     assert KafkaLogSource({"path": str(data)}).schema() == SCHEMA
+
+
+def test_a_plan_reads_a_few_entries_of_an_index_and_cuts_as_if_it_had_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments, entries, offsets = 3, 1 << 16, 1 << 20
+    rows = np.arange(1, entries)[:, None]
+    index = offset_index.encode(rows * (offsets // entries, (1 << 30) // entries) + (15, 0))
+    log = LogBuilder(tmp_path / "t-0", TopicConfig())
+    for number in range(segments):
+        log.roll((number + 1) * offsets)
+        log.path(number * offsets, INDEX).write_bytes(index)
+        with log.path(number * offsets).open("wb") as file:
+            file.truncate(1 << 30)
+    log.append(NewRecord(b"k", b"v", NOW_MS))
+    log.close()
+    read = count_reads(monkeypatch)
+    parts = KafkaLogSource({"path": str(tmp_path)}).reader(SCHEMA).partitions()
+    assert read[".index"] <= segments * 64 * offset_index.ENTRY_BYTES
+    assert ".timeindex" not in read
+    wanted = [part.split.wanted for task in parts for part in task.value]
+    assert segments * 8 <= len(wanted) <= segments * 8 + 1
+    assert 0 == wanted[0].first_offset
+    assert segments * offsets + 1 == wanted[-1].end_offset
+    assert all(a.end_offset == b.first_offset for a, b in itertools.pairwise(wanted))
+    # Finer parts need more of them, and get them.
+    fine = KafkaLogSource({"path": str(tmp_path), "maxPartitionBytes": "1m"}).reader(SCHEMA)
+    assert segments * 1024 <= sum(len(task.value) for task in fine.partitions())

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from keeplast.cleaner.shapes import Ground
 from keeplast.log.files import LocalRecipe
-from keeplast.log.partition_log import SegmentFiles, SegmentIndexes
+from keeplast.log.partition_log import SegmentFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import Shape, Strategy, TopicConfig
 from keeplast.pipeline.export_tasks import ExportedState, choose_cuts, parts_of_state
@@ -24,11 +23,8 @@ RECORDS = 1 << 16
 def state(segments: int, strategy: Strategy = Strategy.OFFSET) -> ExportedState:
     """Return a partition of so many segments."""
     path = Path("/data/t-0")
-    nothing = SegmentIndexes(np.empty((0, 2), np.int64), np.empty((0, 2), np.int64), True)
     seen = tuple(
-        SeenSegment(
-            SegmentFiles(path, i * RECORDS, SEGMENT, 0), (i + 1) * RECORDS, SEGMENT, nothing, False
-        )
+        SeenSegment(SegmentFiles(path, i * RECORDS, SEGMENT, 0), (i + 1) * RECORDS, SEGMENT, False)
         for i in range(segments)
     )
     end = segments * RECORDS

@@ -50,6 +50,10 @@ def test_as_many_tasks_as_are_asked_for_are_not_put_together_again() -> None:
     assert [[MIB, MIB]] * 4 == shared([MIB] * 8, tasks_min=4)
 
 
+def test_a_wish_for_tasks_takes_no_more_of_them_than_many_small_logs_have_without_it() -> None:
+    assert shared([1000] * 10_000) == shared([1000] * 10_000, tasks_min=64)
+
+
 def test_nothing_is_put_together_beyond_what_one_task_may_read() -> None:
     sizes = [3 * MIB, 3 * MIB, MIB, 4 * MIB]
     assert [sizes[:1], sizes[1:3], sizes[3:]] == shared(sizes, split_bytes=5 * MIB)

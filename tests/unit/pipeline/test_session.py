@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 
 import pyspark
 import pytest
 from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
-from pyspark.sql import SparkSession
 
 from keeplast.errors import UnavailableError
 from keeplast.pipeline import runner
+
+MODULES_MAX = 125
+"""Of keeplast; each worker of Spark imports them, if not as a copy of one that has.
+"""
 
 CALL = """An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.
 : org.apache.spark.SparkException: Could not parse Master URL: 'local[2'
@@ -41,11 +47,11 @@ Exception in thread "main" java.lang.OutOfMemoryError: no room
 def test_a_failed_start_is_one_line_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, error: Exception, printed: str, expected: str
 ) -> None:
-    def fail(builder: SparkSession.Builder) -> SparkSession:
+    def fail(conf: SparkConf) -> SparkContext:
         os.write(1, printed.encode())
         raise error
 
-    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", fail)
+    monkeypatch.setattr(SparkContext, "getOrCreate", fail)
     monkeypatch.setattr(runner, "_require_java", lambda: None)
     with pytest.raises(UnavailableError) as raised:
         runner.start_session("local[1]", None)
@@ -56,7 +62,7 @@ def test_a_master_that_is_down_is_named_before_spark_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runner, "_require_java", lambda: None)
-    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda builder: pytest.fail("started"))
+    monkeypatch.setattr(SparkContext, "getOrCreate", lambda conf: pytest.fail("started"))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         master = f"spark://127.0.0.1:{free.getsockname()[1]}"
@@ -68,9 +74,18 @@ def test_a_master_that_is_down_is_named_before_spark_starts(
 def test_of_several_masters_one_that_answers_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     started = object()
     monkeypatch.setattr(runner, "_require_java", lambda: None)
-    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda builder: started)
+    monkeypatch.setattr(SparkContext, "getOrCreate", lambda conf: started)
     with socket.create_server(("127.0.0.1", 0)) as up, socket.socket() as down:
         down.bind(("127.0.0.1", 0))
         ports = down.getsockname()[1], up.getsockname()[1]
         master = "spark://" + ",".join(f"127.0.0.1:{port}" for port in ports)
         assert started is runner.start_session(master, None)
+
+
+def test_a_task_imports_what_rounds_need_and_nothing_of_tables_pages_or_databases() -> None:
+    code = "import keeplast.pipeline.stages, sys; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = found.stdout.split()
+    assert len([name for name in names if name.startswith("keeplast")]) <= MODULES_MAX
+    others = {"pandas", "pyarrow", "typer", "rich", "sqlalchemy", "httpx", "obstore"}
+    assert not others & set(names)

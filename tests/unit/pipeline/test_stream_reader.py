@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,23 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from keeplast.columns.batches import HEADER_BYTES
 from keeplast.errors import InvalidError
+from keeplast.format import offset_index
+from keeplast.format.batch import encode_batch
 from keeplast.format.checkpoint import encode_offsets
+from keeplast.format.filename import INDEX
+from keeplast.format.record import Record
 from keeplast.log.append import NewRecord
+from keeplast.log.files import LocalFiles
+from keeplast.log.partition_log import list_partition, rebuild_indexes
+from keeplast.log.windows import WindowBuffers
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.source_options import read_options
 from keeplast.pipeline.stream_reader import LogStreamReader
-from tests.support.log_builder import LogBuilder
+from tests.support.counting_files import count_reads
+from tests.support.log_builder import LogBuilder, Producer
 from tests.support.partition_maker import NOW_MS
 
 PARTITION = TopicPartition("t", 0)
@@ -77,6 +87,77 @@ def test_what_is_written_after_the_end_was_taken_is_the_next_batchs(log: LogBuil
     append(log, 2)
     assert [0, 1, 2] == read(reader, at(0), end)
     assert [3, 4] == read(reader, end, latest(reader, end))
+
+
+def test_what_was_read_is_not_read_again_and_of_no_news_nothing(
+    log: LogBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by a look, of which a trigger has several; whatever ends a batch, and how."""
+    append(log, 2000)
+    active = list_partition(log.directory, LocalFiles()).active
+    interval = log.topic.index_interval_bytes
+    indexes = rebuild_indexes(active, LocalFiles(), interval, WindowBuffers())
+    index = offset_index.encode(indexes.offsets)
+    log.path(0, INDEX).write_bytes(index + bytes(1 << 20))  # as a broker has it that is running
+    reader = reader_of(log, startingOffsets="earliest")
+    end = latest(reader, reader.initialOffset())
+    reader.partitions(at(0), end)
+    read_bytes = count_reads(monkeypatch)
+    assert end == latest(reader, end) == reader.reportLatestOffset()
+    assert [] == reader.partitions(end, end)
+    assert 0 == read_bytes[".log"]
+    before = log.path(0).stat().st_size
+    append(log, 3)
+    after = latest(reader, end)
+    parts = reader.partitions(end, after)
+    assert at(2006) == after == reader.reportLatestOffset()
+    new = log.path(0).stat().st_size - before
+    assert new <= read_bytes[".log"] <= new + HEADER_BYTES
+    read_bytes.clear()
+    rows = [each for part in parts for batch in reader.read(part) for each in batch["offset"]]
+    assert [2003, 2004, 2005] == [each.as_py() for each in rows]
+    # Twice: to where the log is sound, and its records; both from the batch before.
+    assert read_bytes[".log"] <= 2 * (new + 2 * interval)
+
+
+def test_a_log_that_was_cut_and_written_again_is_not_taken_for_one_that_went_on(
+    log: LogBuilder,
+) -> None:
+    reader = reader_of(log, failOnDataLoss="false")
+    begun = log.path(0).stat().st_size
+    log.producer(7).send(1, 2)
+    assert at(3) == latest(reader, at(0))  # a transaction is open, and was never there
+    records = [Record(3 + i, NOW_MS, b"k", b"v", ()) for i in range(9)]
+    with log.path(0).open("r+b") as file:
+        file.truncate(begun)
+        file.seek(begun)
+        file.write(encode_batch(records, leader_epoch=1))
+    assert at(12) == latest(reader, at(3))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_reader_that_follows_a_log_sees_what_one_sees_that_comes_new(
+    log: LogBuilder, seed: int
+) -> None:
+    dice, reader = random.Random(seed), reader_of(log)
+    checkpoint, replicated = log.directory.parent / "replication-offset-checkpoint", 0
+    senders: dict[int, Producer] = {}
+    for _ in range(60):
+        match dice.randrange(7):
+            case 0 | 1:
+                append(log, dice.randrange(1, 4))
+            case 2 | 3:
+                number = dice.randrange(3)
+                senders.setdefault(number, log.producer(number)).send(1, 2)
+            case 4 if senders:
+                _, sender = senders.popitem()
+                dice.choice((sender.commit, sender.abort))()
+            case 5:
+                log.roll()
+            case _:
+                replicated = dice.randint(replicated, log.log_end)
+                checkpoint.write_bytes(encode_offsets({PARTITION: replicated}))
+        assert latest(reader_of(log), at(0)) == latest(reader, at(0))
 
 
 def test_available_now_ends_where_it_began(log: LogBuilder) -> None:

@@ -12,7 +12,6 @@ from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec, compress
 from keeplast.format.record import Record
 from keeplast.log.windows import Window
-from keeplast.rewrite import workspace as workspace_module
 from keeplast.rewrite.workspace import DecompressedCache, Workspace
 from tests.support.kernel_window import HASH_KEY, rows_of, window_of
 
@@ -51,12 +50,6 @@ def payloads(w: Workspace, window: Window, cache: DecompressedCache, *, keeps: b
     return found
 
 
-def one_by_one(window: Window, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    with monkeypatch.context() as patched:
-        patched.setattr(workspace_module, "ROW_BATCHES_MIN", 1 << 30)
-        return payloads(Workspace(32 * MIB), window, DecompressedCache(0), keeps=False)
-
-
 @pytest.mark.parametrize("size", [80, 900, 40_000])
 @pytest.mark.parametrize("codecs", [(Codec.ZSTD,), (Codec.ZSTD, Codec.NONE), tuple(Codec)])
 def test_a_row_gives_what_its_batches_give(
@@ -65,8 +58,10 @@ def test_a_row_gives_what_its_batches_give(
     """Forty batches of 400 KB are more than scratch holds at a time."""
     batches = [batch(n, size=size, codec=codecs[n % len(codecs)]) for n in range(40)]
     data = b"".join(batches)
-    expected = one_by_one(window_of(data), monkeypatch)
     w = Workspace(32 * MIB)
+    with monkeypatch.context() as patched:
+        patched.setattr(Workspace, "_unpack_row", lambda *_: 0)
+        expected = payloads(w, window_of(data), DecompressedCache(0), keeps=False)
     for room in (0, 100_000, 1 << 30):
         cache = DecompressedCache(room)
         assert expected == payloads(w, window_of(data), cache, keeps=True)
@@ -86,18 +81,22 @@ def test_what_is_missing_from_a_payload_is_not_taken_from_the_next_one() -> None
     assert 0 == error.value.position
 
 
+@pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("at", [61, 66, 68, 90, 400, -1])
-def test_damage_is_told_of_the_batch_that_has_it(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = [bytearray(batch(n)) for n in range(5)]
-    batches[3][at] ^= 0x55
+def test_damage_is_told_of_the_batch_that_has_it(
+    at: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [bytearray(batch(n)) for n in range(count)]
+    batches[count // 2][at] ^= 0x55
     data = b"".join(batches)
 
-    def outcome(row_min: int) -> object:
-        monkeypatch.setattr(workspace_module, "ROW_BATCHES_MIN", row_min)
+    def outcome() -> object:
         window = window_of(data, checks_crc=False)
         try:
             return payloads(Workspace(32 * MIB), window, DecompressedCache(0), keeps=True)
         except CorruptError as error:
             return error.position, str(error)
 
-    assert outcome(1 << 30) == outcome(2)
+    in_a_row = outcome()
+    monkeypatch.setattr(Workspace, "_unpack_row", lambda *_: 0)
+    assert outcome() == in_a_row

@@ -246,7 +246,6 @@ class ChangedMeanwhile:
 
     slots = 1
     shares_memory = True
-    is_cold = False
 
     def run(self, tasks: list[PartitionTask], progressed: Progressed) -> list[TaskResult]:
         results = list(self._inner.run(tasks, progressed))

@@ -29,7 +29,6 @@ class Processes:
 
     slots = 2
     shares_memory = False
-    is_cold = False
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
         raise AssertionError("a plan runs nothing")

@@ -12,14 +12,22 @@ import pytest
 from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.clock import SystemClock
 from keeplast.errors import StoppedError, UnavailableError
+from keeplast.format import offset_index
 from keeplast.format.batch import encode_batch
 from keeplast.format.checksum import Buffer
 from keeplast.format.compression import Codec
+from keeplast.format.filename import INDEX, segment_file
 from keeplast.format.record import ControlType, Record
-from keeplast.log.files import FileSystem, LocalFiles, LocalWriteHandle, ReadHandle, WriteHandle
+from keeplast.log.files import (
+    FileSystem,
+    LocalFiles,
+    LocalReadHandle,
+    LocalWriteHandle,
+    ReadHandle,
+    WriteHandle,
+)
 from keeplast.model.topic_config import Shape, Strategy, TopicConfig
 from keeplast.rewrite import shared_group
-from keeplast.rewrite.shared_group import SharedGroup
 from keeplast.rewrite.stage_work import rewrite, rewritten_by
 from keeplast.rewrite.task import PartitionTask, Progressed, TaskResult
 from keeplast.run import local_runner
@@ -59,7 +67,6 @@ class OneThread:
 
     slots = 2
     shares_memory = True
-    is_cold = False
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
         bench = Workbench(self._files, SystemClock(), 1)
@@ -127,26 +134,53 @@ def by_one_task(directory: Path, topic: TopicConfig) -> dict[str, object]:
     return dict(tree(twin))
 
 
+WHOLE, PIECES = 1 << 30, 100
+"""Parts are the sources of a group, or go from one batch that an index names to the next."""
+
+
+@pytest.mark.parametrize(
+    ("part_bytes", "shift", "end"),
+    [(WHOLE, 0, "shared"), (PIECES, 0, "shared"), (PIECES, 1, "anew")],
+)
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 @pytest.mark.parametrize("strategy", [Strategy.OFFSET, Strategy.TIMESTAMP])
 @pytest.mark.parametrize("order", ORDERS)
 def test_parts_in_any_order_leave_the_bytes_of_one_task(
-    order: str, strategy: Strategy, codec: Codec, ends: list[str], tmp_path: Path
+    order: str,
+    strategy: Strategy,
+    codec: Codec,
+    part_bytes: int,
+    shift: int,
+    end: str,
+    ends: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    """An index whose positions are shifted lies."""
+    monkeypatch.setattr(shared_group, "PART_BYTES", part_bytes)
     topic = replace(COMPACT, strategy=strategy)
     directory = plain_log(tmp_path / "data", codec)
+    index = directory / segment_file(40, INDEX)
+    entries = offset_index.decode(index.read_bytes()).tolist()
+    index.write_bytes(offset_index.encode([(last, at + shift) for last, at in entries]))
     expected = by_one_task(directory, topic)
     report = clean(directory, OneThread(ORDERS[order]), topic)
     assert report.error is None
-    assert ["shared"] == ends
+    assert [end] == ends
     assert expected == tree(directory)
 
 
+@pytest.mark.parametrize("part_bytes", [WHOLE, PIECES])
 @pytest.mark.parametrize("share", [local_runner.HELD_SHARE, 1 << 20])
 def test_threads_leave_the_bytes_of_one_task(
-    share: int, ends: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    share: int,
+    part_bytes: int,
+    ends: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """A share of 1/2^20 is less than any output, so that all parts wait for their turns."""
+    monkeypatch.setattr(shared_group, "PART_BYTES", part_bytes)
     monkeypatch.setattr(local_runner, "HELD_SHARE", share)
     directory = plain_log(tmp_path / "data")
     expected = by_one_task(directory, COMPACT)
@@ -154,6 +188,19 @@ def test_threads_leave_the_bytes_of_one_task(
         report = clean(directory, Broadcast(threads), COMPACT)
     assert report.error is None
     assert ["shared"] == ends
+    assert expected == tree(directory)
+
+
+@pytest.mark.parametrize(("keys", "end"), [(b"abab", ["shared"]), (b"abcd", [])])
+def test_a_single_segment_is_cut_only_where_something_of_it_goes(
+    keys: bytes, end: list[str], ends: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(shared_group, "PART_BYTES", PIECES)
+    batches = b"".join(one(at, keys[at : at + 1], b"v" * 90) for at in range(4))
+    directory = write_partition(tmp_path / "data", {0: batches, 10: one(10, b"z")}, interval=64)
+    expected = by_one_task(directory, COMPACT)
+    assert clean(directory, OneThread(list), COMPACT).error is None
+    assert end == ends
     assert expected == tree(directory)
 
 
@@ -310,11 +357,10 @@ class Watched(LocalFiles):
         self._bad_write = bad_write
 
     def open_read(self, path: Path) -> ReadHandle:
-        handle = super().open_read(path)
-        if path.name.endswith(".deleted"):
-            self.read_bytes_of.setdefault(path.name, 0)
-            return Counting(handle, path.name, self.read_bytes_of)
-        return handle
+        if not path.name.endswith(".deleted"):
+            return super().open_read(path)
+        self.read_bytes_of.setdefault(path.name, 0)
+        return Counting(path, self.read_bytes_of)
 
     def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
         if ".log." in path.name and self._bad_write >= 0:
@@ -322,18 +368,15 @@ class Watched(LocalFiles):
         return super().open_write(path, append=append)
 
 
-class Counting:
+class Counting(LocalReadHandle):
     """A read handle that counts."""
 
-    def __init__(self, handle: ReadHandle, name: str, counts: dict[str, int]) -> None:
-        self._handle = handle
-        self._name = name
-        self._counts = counts
-        self.size_bytes = handle.size_bytes
-        self.close = handle.close
+    def __init__(self, path: Path, counts: dict[str, int]) -> None:
+        super().__init__(path)
+        self._name, self._counts = path.name, counts
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
-        count = self._handle.pread_into(buffer, position)
+        count = super().pread_into(buffer, position)
         self._counts[self._name] += count
         return count
 
@@ -376,17 +419,3 @@ def test_a_wrong_byte_in_what_threads_stage_is_never_committed(
     assert report.error is not None
     assert "CorruptError" == report.error.error_class
     assert before == tree(directory)
-
-
-def test_group_is_begun_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[int] = []
-    original = SharedGroup.__init__
-
-    def note(self: SharedGroup, unit: object, *args: object) -> None:
-        begun.append(1)
-        original(self, unit, *args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(SharedGroup, "__init__", note)
-    report = clean(plain_log(tmp_path / "data"), OneThread(list), COMPACT)
-    assert report.error is None
-    assert [1] == begun

@@ -74,7 +74,12 @@ def test_several_waves_leave_the_same_bytes_as_one(
     assert contents(at_once) == contents(in_waves)
     assert contents(at_once.parent) == contents(in_waves.parent)
     assert log_times(at_once) == log_times(in_waves)
-    assert expected == actual
+    # A later wave has no notes of the first pass, and decompresses what they would have decided.
+    assert expected.batches_decompressed <= actual.batches_decompressed
+    decompressed = {
+        name: getattr(expected, name) for name in ("batches_decompressed", "decompressed_bytes")
+    }
+    assert expected == replace(actual, **decompressed)
     assert one_wave.waves() == 1
     assert several.waves() > 1
 
@@ -127,7 +132,6 @@ class FailingRunner:
         self._inner = LocalRunner(cores=1, files=files)
         self._left = number
         self.slots, self.shares_memory = self._inner.slots, self._inner.shares_memory
-        self.is_cold = self._inner.is_cold
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
         for result in self._inner.run(tasks, progressed):

@@ -219,21 +219,24 @@ def console_served(
     clock: Clock,
     *,
     limits: SearchLimits,
+    place: str,
     allows_actions: bool = False,
 ) -> Iterator[ConsoleServer]:
     """Serve a console of ``source`` while it lasts; InvalidError when an option cannot be used.
 
-    ``view`` reads the logs of the place when a page asks, within ``limits``.
+    ``view`` reads the logs of the place when a page asks, within ``limits``. ``place`` is how
+    commands name it.
     """
     from keeplast.log.files import LocalFiles
-    from keeplast.service.console.gate import Entrance, is_address, random_tokens, read_tokens
+    from keeplast.service.console.addresses import find_address
+    from keeplast.service.console.gate import Entrance, random_tokens, read_tokens
     from keeplast.service.console.searches import KeySearches
     from keeplast.service.console.server import ConsoleServer
 
     host, port = address
     certificate = _certificate(options)
     for each in options.behind_proxy:
-        if not is_address(each):
+        if find_address(each) is None:
             raise InvalidError(
                 "a proxy is known by its address. Write the one that it connects from, no name "
                 f"and no network. --behind-proxy={each}",
@@ -247,6 +250,7 @@ def console_served(
         is_secure=certificate is not None,
         metrics_open=options.metrics_open,
         allows_actions=allows_actions,
+        place=place,
     )
     file = options.console_token_file
     tokens = (

@@ -45,7 +45,6 @@ from keeplast.errors import CompactionError
 USAGE_CODE = "K100"
 """Of a command line that Typer does not understand, in its own words."""
 ENTRY_WIDTH = 100
-ENTRY_PARTS = {"cause": "Cause", "safe": "What is safe", "do": "What to do"}
 
 
 class BadValue(typer.BadParameter):
@@ -67,18 +66,11 @@ def coded_usage() -> Iterator[None]:
         raise
 
 
-def read_entries() -> dict[str, dict[str, str]]:
-    """Return the catalogue of messages: title, cause, safe and do of each code."""
-    import tomllib
-    from importlib import resources
-
-    file = resources.files("keeplast") / "messages.toml"
-    return tomllib.loads(file.read_text("utf-8"))
-
-
 def entry_text(code: str) -> str:
     """Return what the catalogue says of a code; BadValue with the nearest where there is none."""
     import textwrap
+
+    from keeplast.service.catalogue import ENTRY_PARTS, read_entries
 
     entries = read_entries()
     if code not in entries:

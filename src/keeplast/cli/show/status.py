@@ -25,7 +25,13 @@ from keeplast.cli.show.tables import new_table
 from keeplast.inspect.status import ErasedBy, LogStatus
 from keeplast.model.text import format_bytes, format_count, printable, relative_text
 from keeplast.service.status import PartitionStatus, PlaceStatus, State
-from keeplast.service.status_words import detail_lines, state_words, status_summary
+from keeplast.service.status_words import (
+    detail_lines,
+    release_words,
+    shown_state,
+    state_words,
+    status_summary,
+)
 
 BAR_WIDTH, NARROW_BAR_WIDTH = 16, 8
 NAME, STATE, BAR = "partition", "=state", "=log"
@@ -84,7 +90,7 @@ def _cells(each: PartitionStatus, now_ms: int) -> dict[str, str]:
     """Return the text below each heading but the picture's."""
     cells = dict.fromkeys(HEADINGS, "") | {
         NAME: printable(str(each.partition)),
-        STATE: state_words(each.state),
+        STATE: shown_state(each),
         ERASED_BY: _erased_cell(each.erased_by, now_ms),
     }
     log = each.log
@@ -153,7 +159,7 @@ def render_status(
         if each.stored is not None and has_details and each is not shown[0]:
             parts.append("")
         if each.attached is None:
-            parts += _own_parts(each, now_ms, width, has_details=has_details)
+            parts += _own_parts(each, address, now_ms, width, has_details=has_details)
     if len(shown) == 1 and shown[0].log is not None:
         parts += ["", Text(_picture(shown[0].log, width))]
     return parts
@@ -175,10 +181,12 @@ def _table_parts(
 
 
 def _own_parts(
-    each: PartitionStatus, now_ms: int, width: int, *, has_details: bool
+    each: PartitionStatus, address: str, now_ms: int, width: int, *, has_details: bool
 ) -> Iterator[RenderableType]:
     """Yield why a partition is in its state and, with details, all that is known of it."""
     yield Text(printable(f"{each.partition}: {each.reason}"))
+    if each.hold is not None:
+        yield Text(printable(f"  {release_words(each.hold, address)}"))
     if not has_details:
         return
     if each.stored is None:

@@ -13,7 +13,7 @@ from keeplast.service.status import PartitionStatus
 from keeplast.service.status_words import (
     erased_sentence,
     hold_lines,
-    state_words,
+    shown_state,
     told_words,
 )
 from keeplast.store.status import TierStatus
@@ -29,10 +29,10 @@ def store_table(shown: Sequence[PartitionStatus]) -> Table:
     for each in shown:
         name, s = Text(printable(str(each.partition))), each.stored
         if s is None:
-            table.add_row(name, state_words(each.state), *[""] * 9)
+            table.add_row(name, shown_state(each), *[""] * 9)
             continue
         table.add_row(
-            name, state_words(each.state), Text(printable(s.owner)), str(s.leader_epoch),
+            name, shown_state(each), Text(printable(s.owner)), str(s.leader_epoch),
             f"{s.log_start}..{s.log_end}", str(s.first_dirty), str(len(s.segments)),
             format_bytes(s.remote_bytes),
             "" if s.local_bytes is None else format_bytes(s.local_bytes), f"{s.ratio:.3f}",

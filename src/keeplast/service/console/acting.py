@@ -19,7 +19,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from keeplast.errors import UnavailableError, error_text
 from keeplast.inspect.stages import LogHeaders
 from keeplast.service.console import pages
-from keeplast.service.console.gate import Brake, Entrance, Sessions, Visitor, VisitorRole
+from keeplast.service.console.addresses import way_back
+from keeplast.service.console.gate import (
+    Brake,
+    Entrance,
+    Sessions,
+    Visitor,
+    VisitorRole,
+)
 from keeplast.service.console.rendering import (
     Rendering,
     form_of,
@@ -69,15 +76,21 @@ class Acting:
 
     async def enter(self, request: Request) -> Response:
         """Exchange a token for a cookie."""
-        if request.method == "GET":
-            return HTMLResponse(self._rendering.bare("enter.html", is_wrong=False))
-        form = await form_of(request)
         visitor: Visitor = request.state.visitor
+        if request.method == "GET":
+            way = way_back(request.query_params.get("next", ""))
+            return HTMLResponse(
+                self._rendering.bare(
+                    "enter.html", is_wrong=False, has_ended=visitor.has_ended, way=way
+                )
+            )
+        form = await form_of(request)
+        way = way_back(form.get("next", ""))
         name = self._sessions.begin(form.get("token", "").strip(), visitor.session)
         if name is None:
-            page = self._rendering.bare("enter.html", is_wrong=True)
+            page = self._rendering.bare("enter.html", is_wrong=True, has_ended=False, way=way)
             return self._brake.refusal(visitor.address) or HTMLResponse(page, 403)
-        found = RedirectResponse("/", 303)
+        found = RedirectResponse(way, 303)
         found.set_cookie(
             self._entrance.cookie(is_secure=visitor.is_secure), name, path="/", httponly=True,
             samesite="strict", secure=visitor.is_secure,

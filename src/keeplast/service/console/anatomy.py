@@ -5,8 +5,9 @@ Texts are as they are; the template escapes them. What would need the log to be 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keeplast.clock import utc_text
 from keeplast.config.definition import DOUBLE_MAX, Definition, Value
@@ -16,11 +17,13 @@ from keeplast.config.settings import Settings
 from keeplast.inspect.status import ErasedBy
 from keeplast.model.hold import in_force
 from keeplast.model.partition import range_text
-from keeplast.model.text import format_bytes, format_counted, precise_relative_text
+from keeplast.model.text import format_bytes, format_count, format_counted, precise_relative_text
 from keeplast.service.attached_outlook import PartitionOutlook
 from keeplast.service.attached_status import AttachedStatus, holes_words
 from keeplast.service.console.pages import (
+    Paged,
     Row,
+    paged,
     queue_words,
     row_of,
     with_progress,
@@ -44,7 +47,7 @@ from keeplast.service.console.strip import (
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
-from keeplast.service.status import PartitionStatus
+from keeplast.service.status import PartitionStatus, State
 from keeplast.service.status_words import (
     detail_lines,
     erased_sentence,
@@ -52,10 +55,12 @@ from keeplast.service.status_words import (
     told_words,
 )
 from keeplast.store.status import TierStatus
-from keeplast.survey.wording import wait_words
+from keeplast.survey.wording import reason_code, wait_words
 
-SEGMENTS_MAX = 500
+SEGMENT_ROWS = 20
+"""So many segments are in one page of the table: it fits on a screen with its strip."""
 ROUNDS_MAX = 30
+EXPIRED_ROUNDS = "log.cleaner.expired.rounds"
 RATE_KEY = "log.cleaner.io.max.bytes.per.second"
 
 
@@ -64,13 +69,16 @@ class LogAnatomy:
     """All that is shown of one log.
 
     ``local`` is the second line of a tier's strip, which ``strip`` has the first of then;
-    ``hidden`` and ``brokers`` are further lines of an attached partition's.
+    ``hidden`` and ``brokers`` are further lines of an attached partition's. Where ``segments`` are
+    more than a page, ``near`` is the strip of that page. ``frame`` has its two ends in the strip of
+    all, in thousandths.
     """
 
     row: Row
     lines: tuple[str, ...]
-    segments: tuple[SegmentPart, ...]
-    segments_left: int
+    segments: Paged[SegmentPart]
+    near: tuple[StripPart, ...]
+    frame: tuple[StripMark, ...]
     strip: tuple[StripPart, ...]
     local: tuple[StripPart, ...]
     hidden: tuple[StripPart, ...]
@@ -81,6 +89,8 @@ class LogAnatomy:
     rounds_left: int
     settings: tuple[SettingRow, ...]
     problems: tuple[str, ...]
+    code: str | None
+    commands: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,37 +110,74 @@ def log_page(
     rounds: Sequence[ReceiptLine],
     now_ms: int,
     live: LiveProgress | None = None,
+    page: int = 1,
+    place: str = "",
 ) -> LogAnatomy:
-    """Return the page of one log at ``now_ms``, with what ``live`` heard of its round."""
+    """Return the page of one log at ``now_ms``, with what ``live`` heard of its round.
+
+    ``page`` is that of its segments, ``place`` how commands name what is shown.
+    """
     turn = queue_words(view, live).get(entry.partition, "")
     row = with_progress(row_of(view, entry, now_ms, turn), live, now_ms)
     settings, problems = _settings(view, entry)
-    parts, hidden = parts_of(entry), hidden_parts(entry)
+    outlook = entry.outlook
+    served = parts_of(entry)
+    every = tuple(
+        replace(each, number=number) for number, each in enumerate((*served, *hidden_parts(entry)))
+    )
+    parts, hidden = every[: len(served)], every[len(served) :]
+    segments = paged(every, page, SEGMENT_ROWS)
+    near = segments.items if segments.pages > 1 else ()
+    frame: tuple[StripMark, ...] = ()
+    if near and near[0].number < len(served):
+        last = min(near[-1].number, len(served) - 1)
+        frame = marks_of(parts, [("first", near[0].start), ("end", parts[last].end)])
     has_local = entry.stored is not None and entry.stored.local_bytes is not None
     local = in_tier(parts, is_local=True) if has_local else ()
-    lines = _lines(entry, now_ms)
+    lines = _lines(entry, now_ms, is_at_work=bool(row.badge))
+    if entry.log is not None:
+        lines.append(tombstone_words(view, entry, rounds, now_ms))
     # What a round would do is no question while one does it.
     saves = "" if row.badge else saving_words(entry, rounds)
-    every = (*parts, *hidden)
     return LogAnatomy(
-        row, (*([saves] if saves else ()), *lines), every[:SEGMENTS_MAX],
-        max(len(every) - SEGMENTS_MAX, 0),
+        row, (*([saves] if saves else ()), *lines), segments, by_segment(near), frame,
         in_tier(parts, is_local=False) if local else by_segment(parts), local,
         by_segment(hidden), twin_of(hidden) if hidden else "", brokers_line(entry.attached),
         marks_of(parts, offsets_of(entry)),
         tuple(reversed(rounds))[:ROUNDS_MAX], max(len(rounds) - ROUNDS_MAX, 0), settings,
-        problems,
+        problems, reason_code(entry.decision) if outlook is None else outlook.code,
+        commands_of(entry, place),
     )  # fmt: skip
 
 
-def _lines(entry: PartitionStatus, now_ms: int) -> list[str]:
-    """Return all that is known of a partition except its row, a line each."""
+def commands_of(entry: PartitionStatus, place: str) -> tuple[tuple[str, str], ...]:
+    """Return what to type about a partition of ``place``, each with what it is for."""
+    at, topic = shlex.quote(place), f"--topic {shlex.quote(entry.partition.topic)}"
+    one, hold = f"{topic} --partition {entry.partition.partition}", entry.hold
+    return (
+        *(() if hold is None else ((f"The end of the hold {hold.name}, which keeps rounds from it",
+                                    f"keeplast hold release {at} {shlex.quote(hold.name)}"),)),
+        ("All that is known of it", f"keeplast status {at} {one} --details"),
+        ("What a round would do", f"keeplast plan {at} {one}"),
+        ("A round, whatever its dirty ratio", f"keeplast clean {at} {one} --despite dirty-ratio"),
+        ("What becomes of a key's records", f"keeplast explain {at} KEY {topic}"),
+        ("Its settings, and who says them", f"keeplast config {at} {topic} --effective"),
+    )  # fmt: skip
+
+
+def _lines(entry: PartitionStatus, now_ms: int, *, is_at_work: bool) -> list[str]:
+    """Return all that is known of a partition except its row, a line each.
+
+    ``is_at_work`` says that a round is under way, or has ended since the look.
+    """
     if entry.stored is not None:
         return _tier_lines(entry.stored, entry.erased_by, now_ms)
     if entry.attached is None:
         return detail_lines(entry, now_ms, names_options=False)
     coming = [] if entry.outlook is None else _outlook_lines(entry.outlook)
-    return [*_attached_lines(entry.attached, now_ms), *coming]
+    is_told = entry.state in (State.ELIGIBLE, State.NOT_DUE, State.RETRYING)
+    is_ours = is_at_work or (entry.attached.attached is None and is_told)
+    return [*_attached_lines(entry.attached, now_ms, is_ours=is_ours), *coming]
 
 
 def saving_words(entry: PartitionStatus, rounds: Sequence[ReceiptLine]) -> str:
@@ -156,11 +203,47 @@ def saving_words(entry: PartitionStatus, rounds: Sequence[ReceiptLine]) -> str:
     )
 
 
+def tombstone_words(
+    view: ConsoleView, entry: PartitionStatus, rounds: Sequence[ReceiptLine], now_ms: int
+) -> str:
+    """Say how many tombstones the last round of a directory's log left, and when they may go.
+
+    By the receipts alone: each round gives one horizon to those that have none, and removes those
+    whose horizon has passed.
+    """
+    counted = [each for each in rounds if each.tombstones is not None and each.has_ended]
+    last = counted[-1] if counted else None
+    if last is None or any(each.kind == "undo" for each in rounds[rounds.index(last) :]):
+        return "tombstones: how many there are is not known; no receipt of the log as it is has it"
+    left = f"tombstones: the last round left {format_count(last.tombstones or 0)}"
+    left += f" below offset {last.end}"
+    horizons = sorted(
+        each.horizon_ms
+        for each in counted
+        if each.tombstones and each.horizon_ms is not None and each.horizon_ms > last.at_ms
+    )
+    if not last.tombstones or not horizons:
+        return left
+    dates = f"the oldest delete horizon is {_at(horizons[0], now_ms)}"
+    if horizons[-1] > horizons[0]:
+        dates += f", the newest {_at(horizons[-1], now_ms)}"
+    settings = settings_of(view, entry)
+    is_alone = (
+        settings is not None
+        and settings.effective(BY_KEY[EXPIRED_ROUNDS], entry.partition.topic).value
+    )
+    when = "a round of its own" if is_alone else "the next round for new data"
+    return f"{left}; {dates}; what has passed it goes with {when} ({EXPIRED_ROUNDS})"
+
+
 def _at(at_ms: int, now_ms: int) -> str:
     return f"{utc_text(at_ms)} ({precise_relative_text(at_ms, now_ms)})"
 
 
-def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
+_OURS = "keeplast compacts it here; the next look shows what the decision log has of that"
+
+
+def _attached_lines(entry: AttachedStatus, now_ms: int, *, is_ours: bool) -> list[str]:
     remote, attached = entry.remote, entry.attached
     lines = [
         f"topic id {remote.topic_id}; brokers have {range_text(remote.log.start, remote.log.end)}",
@@ -184,12 +267,12 @@ def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
                          f"{format_bytes(found.bytes)}")  # fmt: skip
     lines += holes_words(entry)
     if attached is None:
-        return [*lines, "nobody compacts it, as far as is known here: no decision log that "
-                        "was asked attached it"]  # fmt: skip
+        return [*lines, _OURS if is_ours else "nobody compacts it, as far as is known here: no "
+                "decision log that was asked attached it"]  # fmt: skip
     lines += hold_lines(in_force(attached.holds, now_ms), now_ms)
     lines += [] if entry.readers is None else [wait_words(entry.readers)]
     if not attached.epoch:
-        return [*lines, "nobody has compacted it yet, by this decision log"]
+        return [*lines, _OURS if is_ours else "nobody has compacted it yet, by this decision log"]
     held = attached.held_since_ms
     lines.append(
         f"epoch {attached.epoch}; held by nobody"

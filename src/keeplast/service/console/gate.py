@@ -31,11 +31,22 @@ from urllib.parse import urlsplit
 
 import anyio
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, making
+from keeplast.service.console.addresses import (
+    DOCUMENT_ENDINGS,
+    ENTER_PATH,
+    asked_way,
+    client_of,
+    enter_url,
+    find_address,
+    forwarded_by,
+    last_of,
+    wants_page,
+)
 
 TOKEN_LENGTH_MIN, TOKEN_LENGTH_MAX = 16, 512
 FILE_BYTES_MAX = 4096
@@ -227,13 +238,11 @@ RESERVED_MAX = 16
 """Of all answers under way those that only :data:`MEASURED_PATHS` may have."""
 HSTS_SECONDS = 24 * 3600
 """Browsers hold every port of the host to it: not longer than a mistake is bearable."""
-ENTER_PATH = "/enter"
 STATIC_PATH = "/static/"
 KEYS_PATHS = ("/keys", "/keys.json")
 MEASURED_PATHS = ("/metrics", "/healthz")
 STREAM_PATH = "/events"
 PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto")
-DOCUMENT_ENDINGS = (".json", ".jsonl")
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
     "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
@@ -253,7 +262,8 @@ class Entrance:
 
     ``host`` and ``port`` are those listened on. ``names`` are further names that browsers use, this
     host's own first. ``proxies`` are the addresses of peers that stand before it; where there are
-    any, no other peer is let in. ``is_secure`` says that it speaks TLS itself.
+    any, no other peer is let in. ``is_secure`` says that it speaks TLS itself. ``place`` is how
+    commands name what is shown, without a secret.
     """
 
     host: str
@@ -263,6 +273,7 @@ class Entrance:
     is_secure: bool = False
     metrics_open: bool = False
     allows_actions: bool = False
+    place: str = ""
 
     @property
     def is_closed(self) -> bool:
@@ -294,7 +305,7 @@ class Entrance:
         if port not in (None, self.port) and not self.proxies:
             return False
         ours = {each.casefold() for each in self.names} | {"localhost", self.host.casefold()}
-        return name.casefold() in ours or _address(name) is not None
+        return name.casefold() in ours or find_address(name) is not None
 
 
 def _split_host(host: str) -> tuple[str, int | None] | None:
@@ -307,18 +318,6 @@ def _split_host(host: str) -> tuple[str, int | None] | None:
         return None
 
 
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
-
-
-def is_address(text: str) -> bool:
-    """Say whether ``text`` is the address of one host, IPv4 or IPv6."""
-    return _address(text) is not None
-
-
 def form_bytes_max(path: str) -> int:
     """Return how long a form that is sent to ``path`` may be."""
     return KEY_FORM_BYTES_MAX if path in KEYS_PATHS else FORM_BYTES_MAX
@@ -326,7 +325,7 @@ def form_bytes_max(path: str) -> int:
 
 def is_loopback(host: str) -> bool:
     """Say whether only this host can reach an address; a name counts when it is ``localhost``."""
-    found = _address(host)
+    found = find_address(host)
     return host == "localhost" if found is None else found.is_loopback
 
 
@@ -341,7 +340,14 @@ class Visitor:
     is_secure: bool
     has_token: bool
     """The request carries a token that is right, which no form does."""
+    origin: str
+    """How the browser calls this console: scheme, name and port."""
     form_token: Callable[[], str] = field(repr=False)
+
+    @property
+    def has_ended(self) -> bool:
+        """Say whether the request names a session that is over."""
+        return self.session is not None and self.role is VisitorRole.NOBODY
 
 
 class Brake:
@@ -384,7 +390,7 @@ class Brake:
 
 def _neighbourhood(address: str) -> str:
     """Return what one attacker has: an address, of IPv6 the network of 64 bits."""
-    found = _address(address)
+    found = find_address(address)
     if isinstance(found, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((found, 64), strict=False))
     return address
@@ -405,10 +411,11 @@ class Gate:
 
     def __init__(
         self, app: ASGIApp, entrance: Entrance, sessions: Sessions, brake: Brake,
-        connections: Connections | None = None,
+        connections: Connections | None, page: Callable[[str, int], str],
     ) -> None:  # fmt: skip
-        """Take the application, and where connections are counted."""
+        """Take the application, where connections are counted, and the page of a refusal."""
         self._app = app
+        self._page = page
         self._entrance = entrance
         self._sessions = sessions
         self._brake = brake
@@ -453,6 +460,9 @@ class Gate:
             if refusal is None:
                 await self._app(scope, receive, fenced)
                 return
+            if refusal.status_code in (403, 421) and wants_page(scope):
+                words = bytes(refusal.body).decode()
+                refusal = HTMLResponse(self._page(words, refusal.status_code), refusal.status_code)
             await refusal(scope, receive, fenced)
 
     def _refusal(self, scope: Scope) -> Response | None:
@@ -472,9 +482,12 @@ class Gate:
         if entrance.proxies and peer not in entrance.proxies:
             return _text("come through the proxy", 403)
         host, is_secure = headers.get("host", ""), entrance.is_secure
+        said = forwarded_by(headers)
         if entrance.proxies:
-            host = headers.get("x-forwarded-host", host)
-            is_secure = headers.get("x-forwarded-proto", "").casefold() == "https"
+            host = last_of(headers, "x-forwarded-host") or said.get("host", host)
+            is_secure = (
+                last_of(headers, "x-forwarded-proto") or said.get("proto", "")
+            ).casefold() == "https"
         if len(headers.getlist("host")) != 1 or not entrance.knows(host):
             return _text(
                 "this console is not known by that name; use its address, or name it with "
@@ -485,16 +498,17 @@ class Gate:
         is_fenced, bearer = is_secure or bool(entrance.proxies), bearer_of(headers)
         session = self._session(headers, is_secure=is_fenced)
         role = self._sessions.role(session, headers)
-        address = _forwarded(headers, peer) if entrance.proxies else peer
+        address = client_of(headers, said, peer) if entrance.proxies else peer
+        origin = f"{'https' if is_secure else 'http'}://{host}"
         scope.setdefault("state", {})["visitor"] = Visitor(
             role, session, address, is_fenced,
-            bearer is not None and role is not VisitorRole.NOBODY,
+            bearer is not None and role is not VisitorRole.NOBODY, origin,
             lambda: self._sessions.form_token(session),
         )  # fmt: skip
         if bearer is not None and role is VisitorRole.NOBODY and not _is_for_all(scope["path"]):
             # Also where no token is needed: no route is a place to try them.
             return self._brake.refusal(address) or _token_needed()
-        refusal = self._unposted(scope, headers, f"{'https' if is_secure else 'http'}://{host}")
+        refusal = self._unposted(scope, headers, origin)
         return self._unwelcome(scope, headers, role) if refusal is None else refusal
 
     def _session(self, headers: Headers, *, is_secure: bool) -> str | None:
@@ -543,15 +557,11 @@ class Gate:
         # A topic has dots, too; what is no page ends as its document does.
         is_page = scope["method"] == "GET" and not path.endswith(DOCUMENT_ENDINGS)
         is_page = is_page and path != STREAM_PATH
+        # So is a form whose session has ended meanwhile: the way goes back to its page.
+        is_page = is_page or (scope["method"] == "POST" and wants_page(scope))
         if is_page and path not in MEASURED_PATHS:
-            return RedirectResponse(ENTER_PATH, 303)
+            return RedirectResponse(enter_url(asked_way(scope)), 303)
         return _token_needed()
-
-
-def _forwarded(headers: Headers, peer: str) -> str:
-    """Return the address that the proxy ``peer`` adds last, ``peer`` where it adds none."""
-    last = headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
-    return last if is_address(last) else peer
 
 
 def _is_for_all(path: str) -> bool:

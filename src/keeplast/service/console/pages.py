@@ -5,21 +5,20 @@ Texts are as they are; the templates escape them. A page is bounded.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Generic, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from keeplast.cleaner.selection import Choice
 from keeplast.inspect.status import LogStatus
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import format_bytes, format_count, precise_duration_text, without_folders
 from keeplast.service.attached_outlook import PartitionOutlook
+from keeplast.service.console.lines import ROUND_OVER, Line, topic_strip
 from keeplast.service.console.standing import (
-    entries,
     has_longest_lag,
+    last_days,
     least_ratio,
     reason_of,
     state_badge,
@@ -35,17 +34,14 @@ from keeplast.service.console.strip import (
 )
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.console.wording import (
-    CLEANING,
     NAMES_MAX,
     NO_TIME,
-    Need,
     ShownTime,
     brief,
     deadline,
     deadline_words,
     held_words,
     moment,
-    need_of,
     next_round_words,
     ordinal,
     remedy_of,
@@ -55,11 +51,10 @@ from keeplast.service.console.wording import (
 )
 from keeplast.service.live import LiveProgress
 from keeplast.service.status import PartitionStatus, State
-from keeplast.service.status_words import above_words, state_words
+from keeplast.service.status_words import above_words
 
 ROWS = 50
 """Partitions or receipts on one page."""
-ROUND_OVER = "round over"
 
 T = TypeVar("T")
 
@@ -77,7 +72,7 @@ class Row:
     ``badge`` stands for the state of a log that is being cleaned, or whose round has ended since
     the look; ``badge_why`` is how far it is, ``begun`` when it began. ``cleanable_of`` says what
     else is dirty where nothing can be cleaned. ``remedy`` is what to do, empty where nothing is
-    wrong. ``size_share`` is its size in per cent of the largest on the page.
+    wrong.
     """
 
     partition: TopicPartition
@@ -91,8 +86,6 @@ class Row:
     ratio: str = ""
     ratio_of: str = ""
     size: str = ""
-    size_bytes: int = 0
-    size_share: float = 0.0
     cleanable: str = ""
     cleanable_of: str = ""
     deadline: ShownTime = NO_TIME
@@ -110,7 +103,6 @@ class Row:
     begun: ShownTime = NO_TIME
     state_badge: str = ""
     remedy: str = ""
-    need: Need = Need.NONE
 
     @property
     def url(self) -> str:
@@ -124,23 +116,6 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """What the URL asks for; anything else in it is refused before."""
-
-    text: str = ""
-    state: str = ""
-    sort: str = ""
-    page: int = 1
-
-    def url(self, **changes: object) -> str:
-        """Return the query of this page with something else in it."""
-        asked = {"q": self.text, "state": self.state, "sort": self.sort, "page": self.page}
-        asked |= changes
-        left = {name: value for name, value in asked.items() if value not in ("", None, 1)}
-        return f"?{urlencode(left)}" if left else "?"
-
-
-@dataclass(frozen=True, slots=True)
 class Paged(Generic[T]):
     """One page of many: numbers begin at 1."""
 
@@ -150,11 +125,16 @@ class Paged(Generic[T]):
     total: int
 
 
-def paged(found: Sequence[T], page: int) -> Paged[T]:
+def paged(found: Sequence[T], page: int, rows: int = ROWS) -> Paged[T]:
     """Return one page; a number beyond the last one gives the last."""
-    pages = max(1, -(-len(found) // ROWS))
+    pages = max(1, -(-len(found) // rows))
     page = min(page, pages)
-    return Paged(tuple(found[(page - 1) * ROWS : page * ROWS]), page, pages, len(found))
+    return Paged(tuple(found[(page - 1) * rows : page * rows]), page, pages, len(found))
+
+
+def topic_url(topic: str) -> str:
+    """Return where a topic's page is."""
+    return f"/topic/{quote(topic, safe='')}"
 
 
 def log_url(partition: TopicPartition) -> str:
@@ -162,127 +142,41 @@ def log_url(partition: TopicPartition) -> str:
     return f"/log/{quote(partition.topic, safe='')}/{partition.partition}"
 
 
-def _ratio(each: PartitionStatus) -> float:
-    return 0.0 if each.cleanable is None else each.cleanable.ratio
-
-
-_SORTS: dict[str, Callable[[PartitionStatus], tuple[object, ...]]] = {
-    "name": lambda each: (each.partition,),
-    "size": lambda each: (-(each.size_bytes or 0), each.partition),
-    "ratio": lambda each: (-_ratio(each), each.partition),
-}
-SORTS = ("", *_SORTS)
-_NEEDS = {need: place for place, need in enumerate(Need)}
-
-
-def chosen(
-    view: ConsoleView, query: Query, live: LiveProgress | None = None
-) -> list[PartitionStatus]:
-    """Return the partitions that a query is about, in its order; all of them without one.
-
-    Their states are those that are shown, as ``live`` heard of them since the look.
-    """
-    wanted, at_work = query.text.casefold(), _at_work(live)
-    found = [
-        each
-        for each in entries(view)
-        if (not wanted or wanted in str(each.partition).casefold())
-        and (not query.state or query.state in shown_states(each, at_work))
-    ]
-    if query.sort:
-        found.sort(key=_SORTS[query.sort])
-    return found
-
-
-def by_need(
-    found: Sequence[PartitionStatus], live: LiveProgress | None = None
-) -> list[PartitionStatus]:
-    """Return partitions in the order of a page: what needs a person, what a round, the others."""
-    at_work = _at_work(live)
-
-    def rank(each: PartitionStatus) -> int:
-        return _NEEDS[need_of(each.state, is_at_work=each.partition in at_work)]
-
-    return sorted(found, key=rank)
-
-
-@dataclass(frozen=True, slots=True)
-class StateCount:
-    """How many partitions are in a state, and how many of these are being cleaned."""
-
-    state: str
-    count: int
-    in_work: int = 0
-
-    @property
-    def words(self) -> str:
-        """Return both in words."""
-        also = f", {format_count(self.in_work)} of them being cleaned" if self.in_work else ""
-        return f"{format_count(self.count)} {state_words(self.state)}{also}"
-
-
-def state_counts(view: ConsoleView, live: LiveProgress | None = None) -> list[StateCount]:
-    """Return how many partitions are in each state, in the order of need.
-
-    One that is being cleaned counts as that, and in the state that the round is for.
-    """
-    at_work = _at_work(live)
-    counts: Counter[str] = Counter()
-    in_work: Counter[str] = Counter()
-    for each in entries(view):
-        first, *others = shown_states(each, at_work)
-        counts.update((first, *others))
-        in_work.update(others)
-    working = (CLEANING, ROUND_OVER)
-
-    def rank(state: str) -> int:
-        return _NEEDS[need_of(state, is_at_work=state in working)]
-
-    return [StateCount(each, counts[each], in_work[each]) for each in sorted(counts, key=rank)]
-
-
-def shown_states(each: PartitionStatus, at_work: Mapping[TopicPartition, str]) -> tuple[str, ...]:
-    """Return the state of a partition in the words of its badge, without the per cent.
-
-    Of one that is being cleaned there follows the state that it is in until the round ends.
-    """
-    working, state = at_work.get(each.partition), each.state.value
-    if working is None:
-        return (state,)
-    return (working, state) if working == CLEANING else (working,)
-
-
-def _at_work(live: LiveProgress | None) -> dict[TopicPartition, str]:
-    """Return which partitions have a round under way, or one that has ended since the look."""
-    if live is None:
-        return {}
-    progress = live.progress
-    found = dict.fromkeys(progress.taken, ROUND_OVER)
-    return found | {each.partition: CLEANING for each in progress.running}
-
-
-def overview_rows(
-    view: ConsoleView,
-    found: Sequence[PartitionStatus],
-    now_ms: int,
-    live: LiveProgress | None = None,
+def partition_rows(
+    view: ConsoleView, found: Sequence[Line], now_ms: int, live: LiveProgress | None = None
 ) -> list[Row]:
-    """Return a row for each of a page's partitions, as ``live`` heard of them since the look.
+    """Return a row for each of a page's partitions, of a topic for its most urgent one.
 
-    ``now_ms`` is the page's clock, from which ages count.
+    They are as ``live`` heard of them since the look. ``now_ms`` is the page's clock, from which
+    ages count.
     """
-    places = queue_words(view, live)
-    rows = [
+    places, firsts = queue_words(view, live), [each.first for each in found]
+    return [
         with_progress(row_of(view, each, now_ms, places.get(each.partition, "")), live, now_ms)
-        for each in found
+        for each in firsts
     ]
-    largest = max((each.size_bytes for each in rows), default=0) or 1
-    return [replace(each, size_share=round(100 * each.size_bytes / largest, 2)) for each in rows]
 
 
-def groups_of(rows: Sequence[Row]) -> list[tuple[Need, list[Row]]]:
-    """Return rows that are in the order of need with the heading of each group of them."""
-    return [(need, list(its)) for need, its in groupby(rows, lambda each: each.need)]
+def topic_rows(
+    view: ConsoleView, found: Sequence[Line], now_ms: int, live: LiveProgress | None = None
+) -> list[Row]:
+    """Return a row for each of a page's topics: its most urgent partition with the topic's sums."""
+    first = partition_rows(view, found, now_ms, live)
+    return [_summed(each, row, now_ms) for each, row in zip(found, first, strict=True)]
+
+
+def _summed(line: Line, row: Row, now_ms: int) -> Row:
+    strip, twin = topic_strip(line)
+    undated = sum(each.erased_by is not None and each.erased_by.by_ms is None
+                  for each in line.parts)  # fmt: skip
+    words = f"no date for {format_count(undated)} of {format_count(len(line.parts))}"
+    return replace(
+        row, strip=strip, twin=twin, ratio="" if line.ratio is None else f"{line.ratio:.3f}",
+        size="" if line.size is None else format_bytes(line.size),
+        cleanable="" if line.dirty is None else format_bytes(line.dirty),
+        deadline=deadline(line.due, now_ms), last=moment(line.last, now_ms),
+        erased=ShownTime(words) if undated else moment(line.gone, now_ms), erased_why="",
+    )  # fmt: skip
 
 
 def queue_words(view: ConsoleView, live: LiveProgress | None) -> dict[TopicPartition, str]:
@@ -334,20 +228,15 @@ def with_progress(row: Row, live: LiveProgress | None, now_ms: int) -> Row:
             return replace(
                 row, badge=its["badge"], badge_why=its["words"], next_words="", last=last,
                 last_of=last_of, begun=moment(progress.since_ms, max(now_ms, progress.since_ms)),
-                reason=row.running_words or row.reason, need=_need(row, is_at_work=True),
+                reason=row.running_words or row.reason,
                 deadline_of=row.running_of or row.deadline_of,
             )  # fmt: skip
     if progress.has_ended(row.partition):
         why = "the next look tells its state"
         return replace(
             row, badge=ROUND_OVER, badge_why=why, next_words="",
-            need=_need(row, is_at_work=True),
         )  # fmt: skip
     return row
-
-
-def _need(row: Row, *, is_at_work: bool) -> Need:
-    return need_of(row.state, is_at_work=is_at_work)
 
 
 def row_of(view: ConsoleView, each: PartitionStatus, now_ms: int, turn: str = "") -> Row:
@@ -357,8 +246,8 @@ def row_of(view: ConsoleView, each: PartitionStatus, now_ms: int, turn: str = ""
     if each.log is None:
         what = "of what brokers serve" if each.stored is None else "of what is in object storage"
     return replace(
-        row, state_badge=state_badge(each), need=need_of(row.state),
-        remedy=remedy_of(view, each), size_bytes=each.size_bytes or 0,
+        row, state_badge=state_badge(each),
+        remedy=remedy_of(view, each),
         ratio_of="" if not row.ratio else f"{what}; limit {limit}" if limit else what,
     )  # fmt: skip
 
@@ -414,8 +303,7 @@ def _last(view: ConsoleView, each: PartitionStatus, now_ms: int) -> tuple[ShownT
             f"{format_bytes(last.bytes_read)} to {format_bytes(last.bytes_written)}, below offset "
             f"{last.end_offset}"
         )
-    days = [day for day in view.round_days if day.partition == each.partition]
-    day = max(days, key=lambda day: day.sums.last_ms, default=None)
+    day = last_days(view).get(each.partition)
     return (NO_TIME, "") if day is None else (moment(day.sums.last_ms, now_ms), f"on {day.host}")
 
 

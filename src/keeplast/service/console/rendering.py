@@ -12,9 +12,11 @@ and ends when the client has left. What fails has a status: busy, over its budge
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -22,9 +24,11 @@ import anyio
 import anyio.to_thread
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from keeplast.clock import Clock
 from keeplast.errors import (
@@ -43,10 +47,14 @@ from keeplast.model.text import (
     without_folders,
     without_secrets,
 )
+from keeplast.service.catalogue import help_entries, help_name
 from keeplast.service.console import pages, wording, work
+from keeplast.service.console.addresses import asked_way, enter_url
 from keeplast.service.console.gate import Entrance, Visitor, VisitorRole, form_bytes_max
+from keeplast.service.console.query import Query
 from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.console.wording import progress_document
+from keeplast.service.history import SPANS, Span
 from keeplast.service.status_words import seconds_text, state_words
 
 T = TypeVar("T")
@@ -112,21 +120,36 @@ async def form_of(request: Request) -> dict[str, str]:
     return dict(pairs)
 
 
-def query_of(request: Request) -> pages.Query:
-    """Return what the URL asks for; 400 for what it cannot ask for."""
+def query_of(request: Request, columns: Sequence[str]) -> Query:
+    """Return what the URL asks for; 400 for what it cannot ask for.
+
+    A list can be ordered by ``columns``. ``state`` is the field of that name.
+    """
     given = request.query_params
-    if len(given.multi_items()) > FIELDS_MAX or set(given) - {"q", "state", "sort", "page"}:
-        raise HTTPException(400, "no such filter; there are q, state, sort and page")
-    text, state, sort = given.get("q", ""), given.get("state", ""), given.get("sort", "")
-    if max(len(text), len(state)) > TEXT_LENGTH_MAX:
+    if len(given.multi_items()) > FIELDS_MAX or set(given) - {"q", "state", "sort", "rows", "page"}:
+        raise HTTPException(400, "no such filter; there are q, sort, rows and page")
+    text, sort = given.get("q", ""), given.get("sort", "")
+    rows = "roomy" if given.get("rows") else ""
+    if given.get("state"):
+        text = f"{text} state:{given['state'].replace(' ', '-')}".strip()
+    if len(text) > TEXT_LENGTH_MAX:
         raise HTTPException(400, "the filter is too long")
-    if sort not in pages.SORTS:
-        raise HTTPException(400, "no such order; there are name, size and ratio")
+    if sort.removeprefix("-") not in ("", *columns) or sort == "-":
+        raise HTTPException(400, f"no such order; there are {', '.join(columns)}")
     number = given.get("page", "1")
     is_number = number.isascii() and number.isdigit() and len(number) <= 7
     if not is_number or not 1 <= int(number) <= PAGE_MAX:
         raise HTTPException(400, "no such page; pages are counted from 1")
-    return pages.Query(text, state, sort, int(number))
+    return Query(text, sort, rows, int(number))
+
+
+def span_of(request: Request) -> tuple[Span, str]:
+    """Return which span of time the URL asks for, and which topic, empty for all; 400 if none."""
+    given = request.query_params
+    found = [each for each in SPANS if each.name == given.get("span", "30d")]
+    if len(given.multi_items()) > FIELDS_MAX or set(given) - {"span", "topic"} or not found:
+        raise HTTPException(400, "no such time; there are span (24h, 30d or 1y) and topic")
+    return found[0], given.get("topic", "")
 
 
 def partition_of(request: Request) -> TopicPartition:
@@ -151,6 +174,9 @@ def unknown(partition: TopicPartition) -> HTTPException:
 
 
 RELOAD_SECONDS = 10
+REFUSED = {
+    400: "This could not be done", 403: "This is not allowed", 404: "There is no such page",
+}  # fmt: skip
 _NAME_DOTS = re.compile(r"(?<=[a-z])\.(?=[a-z])")
 
 
@@ -174,6 +200,7 @@ class Rendering:
         self._has_scans = has_scans
         self._source = source
         self._entrance = entrance
+        self.place = entrance.place
         self._clock = clock
         self._turn: anyio.CapacityLimiter | None = None
         self._templates = _templates()
@@ -181,6 +208,12 @@ class Rendering:
     def bare(self, name: str, **values: Any) -> str:
         """Return a page that says nothing of the place."""
         return self._templates.get_template(name).render(**values)
+
+    def refused(self, words: str, status: int) -> str:
+        """Return the page that says why there is no other."""
+        return self.bare(
+            "refused.html", words=words.strip(), heading=REFUSED.get(status, REFUSED[400])
+        )
 
     def page_ms(self, view: ConsoleView) -> int:
         """Return the time of a page: ages count from it, not from when the place was looked at."""
@@ -194,7 +227,7 @@ class Rendering:
         allows_actions = control is not None and self._entrance.allows_actions
         return self._templates.get_template(name).render(
             view=view, host=self._entrance.own_name, live=progress_document(self._source),
-            visitor=visitor, path=request.url.path,
+            visitor=visitor, path=request.url.path, enter=enter_url(asked_way(request.scope)),
             can_act=allows_actions and visitor.role >= VisitorRole.ACTOR,
             allows_actions=allows_actions, has_search=self._has_search,
             has_scans=self._has_scans, may_read=visitor.role is not VisitorRole.NOBODY,
@@ -213,8 +246,18 @@ class Rendering:
         return await anyio.to_thread.run_sync(make, limiter=self._turn)
 
     async def html(self, make: Callable[[], str]) -> Response:
-        """Answer with a page."""
-        return HTMLResponse(await self.in_turn(make))
+        """Answer with a page; a script that has what it says is not sent it again."""
+
+        def tagged() -> Response:
+            text = make()
+            tag = tag_of(_AGES.sub("", text).encode())
+            text = text.replace(_NO_TAG, f'data-tag="{tag}"', 1)
+            looked = _LOOKED.search(text)
+            headers = {"x-looked-ms": "" if looked is None else looked[1]}
+            return Tagged(text, tag, media_type="text/html", headers=headers)
+
+        found: Response = await self.in_turn(tagged)
+        return found
 
     async def json_pieces(self, make: Callable[[], Iterator[str]]) -> Response:
         """Answer with a long document, piece by piece; other requests get in between.
@@ -237,6 +280,35 @@ class Rendering:
         return Response(await self.in_turn(make), media_type="application/json")
 
 
+_NO_TAG = 'data-tag=""'
+_LOOKED = re.compile(r' data-looked="(\d+)"')
+_AGES = re.compile(
+    r'^.*?(?=<main)| data-now="\d+" data-looked="\d+"|<p class="seen">.*?</p>|>[^<]*(?=</time>)',
+    re.DOTALL,
+)
+"""What of a page its script counts on itself: the head, when it was made and looked at, ages."""
+
+
+def tag_of(data: bytes) -> str:
+    """Return what differs where content does."""
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+class Tagged(Response):
+    """What a browser that has it is not sent again; ``headers`` are sent to it too."""
+
+    def __init__(self, content: str | bytes, tag: str, **more: Any) -> None:
+        super().__init__(content, **more)
+        self.headers["etag"] = f'"{tag}"'
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, or that it is as it was."""
+        if Headers(scope=scope).get("if-none-match") == self.headers["etag"]:
+            self.status_code, self.body = 304, b""
+            del self.headers["content-length"]
+        await super().__call__(scope, receive, send)
+
+
 def _templates() -> Environment:
     """Return the templates; every text in them is escaped, and shows no hidden character."""
     found = Environment(
@@ -245,9 +317,11 @@ def _templates() -> Environment:
         finalize=_shown,
     )  # fmt: skip
     found.filters |= {"bytes": format_bytes, "count": format_count, "span": seconds_text,
-                      "breakable": breakable, "path": unbroken_path}  # fmt: skip
+                      "breakable": breakable, "path": unbroken_path, "linked": linked,
+                      "cut": cut_name, "marked": marked, "help_name": help_name}  # fmt: skip
     found.globals |= {
-        "moment": wording.moment, "log_url": pages.log_url, "receipt_words": work.receipt_words,
+        "moment": wording.moment, "log_url": pages.log_url, "topic_url": pages.topic_url,
+        "receipt_words": work.receipt_words,
         "throughput": work.throughput, "state_words": state_words,
         "range_text": range_text, "slots_words": work.slots_words,
     }  # fmt: skip
@@ -264,6 +338,18 @@ def breakable(text: str) -> Markup:
     return Markup(".<wbr>").join(escape(each) for each in _NAME_DOTS.split(printable(text)))
 
 
+NAME_MAX, NAME_END = 20, 10
+
+
+def cut_name(text: str) -> Markup:
+    """Return a name that is cut in its middle where there is no room; a tip has all of it."""
+    whole = printable(text)
+    if len(whole) <= NAME_MAX:
+        return escape(whole)
+    begin, end = whole[:-NAME_END], whole[-NAME_END:]
+    return Markup('<span class="cut" title="{}"><span>{}</span>{}</span>').format(whole, begin, end)
+
+
 def unbroken_path(text: str) -> Markup:
     """Return where something is: a path, whose last two names are not broken, and what follows."""
     path, blank, more = printable(text).partition(" at byte ")
@@ -271,6 +357,47 @@ def unbroken_path(text: str) -> Markup:
     folder = "".join(f"{each}/" for each in names[:-2])
     last = "/".join(names[-2:])
     return Markup('{}<span class="n">{}</span>{}').format(folder, last, blank + more)
+
+
+_REFERENCE = re.compile(
+    r"(?<=\[)K\d{3}(?=\])|(?<![\w.-])[a-z]+(?:\.[a-z]+)+(?![\w-]|\.\w)"
+    r"|(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC \((in [^()]+|[^()]+ ago|(?:just )?now)\)"
+    r"|(?<=: )(keeplast [a-z].*)\Z"
+)
+_MARKUP = re.compile(r"`(.+?)`|\*\*(.+?)\*\*|\*(.+?)\*")
+
+
+def linked(text: str) -> Markup:
+    """Return a sentence whose codes and settings lead to their help, and whose ages count on.
+
+    A command that it ends with can be copied.
+    """
+    return Markup(_REFERENCE.sub(_reference, str(escape(printable(text)))))
+
+
+def _reference(found: re.Match[str]) -> str:
+    if found[1]:
+        try:
+            at = datetime.fromisoformat(f"{found[1]}+00:00")
+        except ValueError:
+            return found[0]
+        at_ms, iso = round(at.timestamp() * 1000), at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return f'{found[1]} UTC (<time datetime="{iso}" data-at="{at_ms}">{found[2]}</time>)'
+    if found[3]:
+        return f'<code class="command">{found[3]}</code>'
+    name = help_name(found[0])
+    return f'<a href="/help/{name}">{found[0]}</a>' if name in help_entries() else found[0]
+
+
+def marked(text: str) -> Markup:
+    """Return a text of the documents with its markup: code, bold, italic."""
+    parts = {1: "code", 2: "strong", 3: "em"}
+
+    def shown_as(found: re.Match[str]) -> str:
+        tag = parts[found.lastindex or 1]
+        return f"<{tag}>{found[found.lastindex or 1]}</{tag}>"
+
+    return Markup(_MARKUP.sub(shown_as, str(escape(printable(text)))))
 
 
 def _shown(value: object) -> object:

@@ -35,7 +35,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -45,6 +45,7 @@ from keeplast.errors import InvalidError, code_in
 from keeplast.log.files import FileSystem
 from keeplast.service.console import gate
 from keeplast.service.console.acting import Acting, Counting
+from keeplast.service.console.addresses import wants_page
 from keeplast.service.console.gate import (
     Brake,
     Connections,
@@ -55,7 +56,7 @@ from keeplast.service.console.gate import (
     is_loopback,
 )
 from keeplast.service.console.reading import Reading
-from keeplast.service.console.rendering import Rendering
+from keeplast.service.console.rendering import Rendering, Tagged, tag_of
 from keeplast.service.console.searches import KeySearches
 from keeplast.service.console.searching import Searching
 from keeplast.service.console.view import ViewSource
@@ -65,6 +66,8 @@ STREAMS_MAX = 32
 STREAM_SECONDS = 300.0
 """An event stream ends after so long; browsers open the next one by themselves."""
 STREAM_STEP_SECONDS = 1.0
+BEAT, END = "event: beat\ndata:\n\n", "event: end\ndata:\n\n"
+"""Heard by scripts: that nothing has changed, and that a next stream is to be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +112,11 @@ class EventStreams:
         while True:
             view = await anyio.to_thread.run_sync(self._source.view)
             text = json.dumps({"serial": view.serial, "live": progress_document(self._source)})
-            yield f"data: {text}\n\n" if text != last else ": \n\n"
+            yield f"data: {text}\n\n" if text != last else BEAT
             last = text
             left -= self._limits.step_seconds
             if left <= 0:
+                yield END
                 return
             await anyio.sleep(self._limits.step_seconds)
 
@@ -133,6 +137,7 @@ class _Stream(StreamingResponse):
 
 STATIC = {
     "console.css": "text/css; charset=utf-8",
+    "reloads.css": "text/css; charset=utf-8",
     "console.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
@@ -154,7 +159,7 @@ class ConsoleApp:
         """Take where views come from, and for whom they are; without ``searches`` none is done."""
         self._entrance = entrance
         self._sessions = Sessions(tokens, clock)
-        rendering = Rendering(
+        self._rendering = rendering = Rendering(
             source, entrance, clock, has_search=searches is not None,
             has_scans=searches is not None and searches.has_scans,
         )  # fmt: skip
@@ -182,10 +187,17 @@ class ConsoleApp:
         reading, acting = self._reading, self._acting
         routes = [
             Route("/", reading.overview),
+            Route("/partitions", reading.partitions),
+            Route("/topic/{topic}", reading.partitions),
             Route("/overview.json", reading.overview_json),
             Route("/log/{topic}/{partition:int}", reading.log),
             Route("/log/{topic}/{partition:int}.json", reading.log_json),
             Route("/log/{topic}/{partition:int}/settings.json", reading.settings_json),
+            Route("/time", reading.time),
+            Route("/time.json", reading.time_json),
+            Route("/find", reading.find),
+            Route("/help", reading.help),
+            Route("/help/{word}", reading.help),
             Route("/work", reading.work),
             Route("/work.json", reading.work_json),
             Route("/receipts.jsonl", reading.receipts),
@@ -197,11 +209,21 @@ class ConsoleApp:
             Route("/do/{deed}", acting.do, methods=["POST"]),
             Route("/static/{name}", _static),
         ]
-        handlers: dict[Any, Any] = {HTTPException: _refused}
+        handlers: dict[Any, Any] = {HTTPException: self._refused}
         made = Starlette(routes=[*routes, *self._on_demand], exception_handlers=handlers)
         # Its redirects would name the host as the proxy does.
         made.router.redirect_slashes = False
-        return Gate(made, self._entrance, self._sessions, self._brake, connections)
+        page = self._rendering.refused
+        return Gate(made, self._entrance, self._sessions, self._brake, connections, page)
+
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        """Answer with the reason, as a page to a browser; nothing of it is taken for markup."""
+        assert isinstance(error, HTTPException)
+        code = "" if code_in(error.detail) else " [K709]"
+        words, status = f"{error.detail}{code}\n", error.status_code
+        if wants_page(request.scope):
+            return HTMLResponse(self._rendering.refused(words, status), status, error.headers)
+        return PlainTextResponse(words, status, error.headers)
 
 
 async def _static(request: Request) -> Response:
@@ -210,14 +232,8 @@ async def _static(request: Request) -> Response:
         raise HTTPException(404, "no such file")
     found = importlib.resources.files("keeplast.service.console") / "static" / name
     data = await anyio.to_thread.run_sync(found.read_bytes)
-    return Response(data, media_type=STATIC[name], headers={"cache-control": "max-age=60"})
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    """Answer with the reason; nothing of it is taken for markup."""
-    assert isinstance(error, HTTPException)
-    code = "" if code_in(error.detail) else " [K709]"
-    return PlainTextResponse(f"{error.detail}{code}\n", error.status_code, error.headers)
+    headers = {"cache-control": "max-age=60"}
+    return Tagged(data, tag_of(data), media_type=STATIC[name], headers=headers)
 
 
 SOCKETS_MAX = 256

@@ -6,7 +6,7 @@ loop says it, an outlook, or the metadata alone. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,17 +24,20 @@ from keeplast.service.console.view import ConsoleView
 from keeplast.service.schedule import read_stored_mark
 from keeplast.service.snapshot import PartitionFacts
 from keeplast.service.status import PartitionStatus, PlaceStatus, State, most_urgent_first
-from keeplast.service.status_words import skipped_words, state_words
+from keeplast.service.status_words import shown_state, skipped_words
 from keeplast.service.store_facts import StoreStatus, stored_partition
 from keeplast.survey.wording import decision_words
+from keeplast.tier.state.kept_rounds import RoundDay
 
 _IDLE = (State.CLEAN, State.HELD_BACK, State.NOT_COMPACTED)
+_IN_TURN = (State.ELIGIBLE, State.NOT_DUE)
+_LOOKED = (State.OVERDUE, State.HELD_BACK, State.CLEAN, *_IN_TURN)
 _URGENT = (State.OVERDUE, State.SET_ASIDE)
 
 
 def entries(view: ConsoleView) -> tuple[PartitionStatus, ...]:
     """Return how all partitions stand, the most urgent first."""
-    return most_urgent_first(_standing(view))
+    return view.kept("entries", lambda: most_urgent_first(_standing(view)))
 
 
 def find_entry(view: ConsoleView, partition: TopicPartition) -> PartitionStatus | None:
@@ -46,7 +49,9 @@ def _standing(view: ConsoleView) -> Iterator[PartitionStatus]:
     facts = facts_by_partition(view)
     for each in _looked_at(view):
         told = facts.get(each.partition)
-        yield each if told is None else _told(each, told)
+        if told is not None and told.failures:
+            each = replace(each, failures=told.failures, retry_at_ms=told.retry_at_ms)
+        yield each if told is None or view.status is not None else _told(each, told)
 
 
 def _looked_at(view: ConsoleView) -> Iterable[PartitionStatus]:
@@ -57,8 +62,8 @@ def _looked_at(view: ConsoleView) -> Iterable[PartitionStatus]:
 
 
 def facts_by_partition(view: ConsoleView) -> dict[TopicPartition, PartitionFacts]:
-    """Return what the loop of a store or a cluster says of each partition, empty without one."""
-    if view.snapshot is None or view.status is not None:
+    """Return what the loop says of each partition, empty without one."""
+    if view.snapshot is None:
         return {}
     return {each.partition: each for each in view.snapshot.partitions}
 
@@ -72,6 +77,13 @@ def _told(each: PartitionStatus, facts: PartitionFacts) -> PartitionStatus:
     figures, reason = facts.figures or each.looked, facts.reason
     if each.state is State.HOLES:
         return replace(each, looked=figures)
+    seen, taken = each.looked, facts.figures
+    is_open = facts.state in _IN_TURN and each.state in _LOOKED
+    if is_open and seen is not None and taken is not None and seen.cleanable != taken.cleanable:
+        # One of the two is older. What is said of a log is of the look that has drawn it.
+        return each
+    if each.state is State.NOT_ATTACHED and facts.state in _IN_TURN:
+        reason = f"{reason}; what is drawn is of a look before that"
     if each.stored is not None and facts.state is State.ELSEWHERE:
         told = "" if each.state is State.SET_ASIDE else facts.reason
         reason = "; ".join(words for words in (each.reason, told) if words)
@@ -105,6 +117,17 @@ def reason_of(view: ConsoleView, each: PartitionStatus) -> str:
     return f"clean up to offset {found.cleaned_to}{more}{coming}"
 
 
+def last_days(view: ConsoleView) -> Mapping[TopicPartition, RoundDay]:
+    """Return the last day with rounds of each partition of a store, of any host."""
+    return view.kept(
+        "last days",
+        lambda: {
+            each.partition: each
+            for each in sorted(view.round_days, key=lambda each: each.sums.last_ms)
+        },
+    )
+
+
 def skipped_class(each: PartitionStatus) -> str | None:
     """Return the class of the error that a log is skipped for, None where it is not known."""
     if each.set_aside is not None:
@@ -119,7 +142,7 @@ def state_badge(each: PartitionStatus) -> str:
     """Return the state of a log as its badge says it, of one that is skipped with what for."""
     if each.state is State.SET_ASIDE:
         return skipped_words(skipped_class(each))
-    return state_words(each.state)
+    return shown_state(each)
 
 
 def cleaner_beside(view: ConsoleView) -> str:
@@ -149,15 +172,14 @@ def cleaner_beside(view: ConsoleView) -> str:
     return "No broker's cleaner works on these logs: nobody holds the lock of the directory."
 
 
-def headings_of(view: ConsoleView) -> tuple[str, str]:
-    """Return what the two columns of dates cover: a round's deadline, and the end of old values."""
-    if view.status is not None:
-        return (
-            "Old values in closed segments: round due by",
-            "Values overwritten until now: gone by",
-        )
-    where = "" if view.attached is not None else ", in object storage"
-    return "Round due by", f"Values overwritten until now{where}: gone by"
+def tips_of(view: ConsoleView) -> dict[str, str]:
+    """Say what the two columns of dates cover: a round's deadline, and the end of old values."""
+    where = "" if view.status is not None or view.attached is not None else ", in object storage"
+    closed = " for old values in closed segments" if view.status is not None else ""
+    return {
+        "due": f"Round due by: the deadline of a round{closed}",
+        "gone": f"Old values gone by: when all values overwritten until now{where} are gone",
+    }
 
 
 def dates_words(view: ConsoleView) -> str:

@@ -24,15 +24,15 @@ WIDTH = 1000
 PART_MIN = 4
 WIDENED_MAX = 50
 """So much of a strip goes to what would be narrower than can be seen."""
-PARTS_MAX = 200
-"""A strip of more segments is drawn by regions."""
+PARTS_MAX = 60
+"""A part of a strip of more segments is several neighbours of one region."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:
     """A segment and its region: offsets ``[start, end)``; times None where not looked at.
 
-    ``place`` says in which tier it is, of a store only.
+    ``place`` says in which tier it is, of a store only; ``number`` is its place in the table.
     """
 
     region: LogRegion
@@ -42,17 +42,22 @@ class SegmentPart:
     first_ms: int | None = None
     largest_ms: int | None = None
     place: str | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StripPart:
-    """A drawn part: from ``x``, ``width`` wide, in thousandths; ``words`` say all of it."""
+    """A drawn part: from ``x``, ``width`` wide, in thousandths; ``words`` say all of it.
+
+    It begins with the segment that has this ``number`` in the table.
+    """
 
     region: LogRegion
     x: float
     width: float
     words: str
     start: int
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,7 @@ def by_region(parts: Sequence[SegmentPart]) -> tuple[StripPart, ...]:
 
 
 def by_segment(parts: Sequence[SegmentPart]) -> tuple[StripPart, ...]:
-    """Return a strip of one part a segment; by regions and tiers when there are too many."""
+    """Return a strip of one part a segment; of neighbours in one part when there are too many."""
     return _drawn(_shown_groups(parts), _group_words)
 
 
@@ -217,10 +222,15 @@ Group = tuple[SegmentPart, ...]
 
 
 def _shown_groups(parts: Sequence[SegmentPart]) -> list[Group]:
-    """Return what is drawn as one part each."""
-    if len(parts) > PARTS_MAX:
-        return _grouped(parts, _region_and_place_of)
-    return [(each,) for each in parts]
+    """Return what is drawn as one part each: twice :data:`PARTS_MAX` at most.
+
+    Where regions and tiers change more often than that, those of one are drawn side by side.
+    """
+    most = -(-len(parts) // PARTS_MAX)
+    runs = [tuple(its) for _, its in groupby(parts, _region_and_place_of)]
+    if len(runs) > PARTS_MAX:
+        runs = _grouped(parts, _region_and_place_of)
+    return [run[at : at + most] for run in runs for at in range(0, len(run), most)]
 
 
 def _grouped(
@@ -236,11 +246,14 @@ def _bytes_of(group: Group) -> int:
 
 def _drawn(groups: Sequence[Group], words: Callable[[Group], str]) -> tuple[StripPart, ...]:
     return tuple(
-        StripPart(group[0].region, round(x, 1), round(width, 1), words(group), group[0].start)
+        StripPart(
+            group[0].region, round(x, 1), round(width, 1), words(group), group[0].start,
+            group[0].number,
+        )
         for group, (x, width) in zip(
             groups, _laid([_bytes_of(each) for each in groups]), strict=True
         )
-    )
+    )  # fmt: skip
 
 
 def _region_words(group: Group) -> str:

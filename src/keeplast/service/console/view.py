@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from keeplast.clock import Clock
 from keeplast.config.settings import Settings
@@ -19,6 +19,7 @@ from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import without_secrets
 from keeplast.service.gauges import GaugeObserver
+from keeplast.service.history_file import PlaceHistory
 from keeplast.service.live import Control, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine, ReceiptShelf
 from keeplast.service.snapshot import DirectoryLook, Snapshot
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from keeplast.store.status import TierStatus
     from keeplast.tier.state.kept_rounds import RoundDay
 
+T = TypeVar("T")
 PAUSE_SECONDS_MIN = 5.0
 IDLE_SHARE = 50
 """A look is followed by a pause of so many times what it took."""
@@ -68,6 +70,14 @@ class ConsoleView(PlaceFacts):
     unreadable_receipts: int = 0
     problem: str | None = None
     serial: int = 0
+    _kept: dict[str, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
+
+    def kept(self, name: str, make: Callable[[], T]) -> T:
+        """Return what pages have made of this view under a name; the first who asks makes it."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        found: T = self._kept[name]
+        return found
 
 
 class ViewSource(Protocol):
@@ -76,6 +86,11 @@ class ViewSource(Protocol):
     @property
     def shelf(self) -> ReceiptShelf:
         """Return the receipts."""
+        ...
+
+    @property
+    def history(self) -> PlaceHistory:
+        """Return what the place was like."""
         ...
 
     @property
@@ -125,18 +140,22 @@ class Watcher:
         shelf: ReceiptShelf,
         *,
         endures: bool = False,
+        second: bool = False,
     ) -> None:
         """Take how to look; ``look`` raises CompactionError or OSError when it cannot.
 
         ``endures`` is for a console next to a loop, which goes on whatever cannot be looked at. A
-        first look that fails is then shown on the pages, as a later one is.
+        first look that fails is then shown on the pages, as a later one is. One that is ``second``
+        makes none before it is asked: the loop's own comes first.
         """
+        self._is_second = second
         self._endures = endures
         self._place = place
         self._look = look
         self._clock = clock
         self._files = files
         self.shelf = shelf
+        self.history = PlaceHistory(files, shelf, clock)
         self.gauges = GaugeObserver()
         self._asked = threading.Event()
         self._ended = threading.Event()
@@ -147,7 +166,8 @@ class Watcher:
     def __enter__(self) -> Watcher:
         """Look once, with each error as an exception unless it endures; go on in a thread."""
         try:
-            self._refresh()
+            if not self._is_second:
+                self._refresh()
         except (CompactionError, OSError) as error:
             if not self._endures:
                 raise
@@ -206,7 +226,11 @@ class Watcher:
 
 
 class LoopFeed:
-    """What a running loop publishes; views are joined when a page asks, once a snapshot."""
+    """What a running loop publishes, and what ``watcher`` sees next to it; the newer look is shown.
+
+    Views are joined when a page asks, once a snapshot and once a look. The loop looks at a data
+    directory before each turn, so that ``watcher`` is asked only while a turn goes on for longer.
+    """
 
     def __init__(
         self,
@@ -214,48 +238,69 @@ class LoopFeed:
         control: Control,
         gauges: GaugeObserver,
         files: FileSystem,
-        shelf: ReceiptShelf,
-        *,
-        store: Watcher | None = None,
+        clock: Clock,
+        watcher: Watcher,
+        history: PlaceHistory,
     ) -> None:
-        """Take what else pages show; ``store`` reads a store's metadata while the loop runs."""
+        """Take what else pages show."""
+        self.history = history
         self.live: LiveProgress | None = live
         self.control: Control | None = control
         self.gauges = gauges
-        self.shelf = shelf
+        self.shelf = watcher.shelf
+        self._progress = live
         self._files = files
-        self._store = store
+        self._clock = clock
+        self._watcher = watcher
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
-        self._joined: tuple[Snapshot, ConsoleView] | None = None
-        self._serial = 0
+        self._own: tuple[Snapshot, ConsoleView] | None = None
+        self._shown: tuple[Snapshot, ConsoleView, ConsoleView] | None = None
 
     def published(self, snapshot: Snapshot) -> None:
         """Take a snapshot; never waits."""
         self._snapshot = snapshot
 
     def view(self) -> ConsoleView:
-        """Return what the last snapshot says."""
+        """Return what the last snapshot and the last look say."""
         with self._lock:
-            snapshot = self._snapshot
+            snapshot, shown = self._snapshot, self._shown
             if snapshot is None:
                 return ConsoleView("", 0, problem="the loop has not looked yet")
-            if self._store is not None:
-                found = self._store.view()
-                if self._joined is None or self._joined[0] is not snapshot:
-                    self.shelf.refresh()
-                    self._joined = (snapshot, found)
-                    self._serial += 1
-                return replace(
-                    found, snapshot=snapshot, serial=self._serial + found.serial,
-                    receipts=self.shelf.lines(),
+            found = self._watcher.view() if snapshot.look is None else self._newest(snapshot)
+            if shown is None or shown[0] is not snapshot or shown[1] is not found:
+                self.shelf.refresh()
+                made = replace(
+                    self._without_work(found), snapshot=snapshot, receipts=self.shelf.lines(),
+                    serial=1 if shown is None else shown[2].serial + 1,
                 )  # fmt: skip
-            if self._joined is None or self._joined[0] is not snapshot:
-                self._joined = (snapshot, self._join(snapshot))
-            return self._joined[1]
+                self._shown = shown = (snapshot, found, made)
+                self._progress.looked(found.now_ms)
+            return shown[2]
+
+    def _newest(self, snapshot: Snapshot) -> ConsoleView:
+        """Return the loop's own look at a directory, or one that was made since."""
+        if self._own is None or self._own[0] is not snapshot:
+            self._own = (snapshot, self._join(snapshot))
+        own = self._own[1]
+        if self._clock.now_ms() - own.now_ms < PAUSE_SECONDS_MIN * 1000:
+            return own
+        found = self._watcher.view()
+        return own if found.status is None or found.now_ms <= own.now_ms else found
+
+    def _without_work(self, found: ConsoleView) -> ConsoleView:
+        """Return a look without what it saw in the midst of a round: a swap is no fault then."""
+        if found.status is None or self._own is None or self._own[1].status is None:
+            return found
+        before = {each.partition: each for each in self._own[1].status.partitions}
+        running = {each.partition for each in self._progress.progress.running}
+        partitions = tuple(
+            before.get(each.partition, each) if each.error and each.partition in running else each
+            for each in found.status.partitions
+        )
+        return replace(found, status=replace(found.status, partitions=partitions))
 
     def _join(self, snapshot: Snapshot) -> ConsoleView:
-        self._serial += 1
         look, problem = snapshot.look, None
         try:
             self.shelf.refresh()
@@ -264,19 +309,6 @@ class LoopFeed:
             status, problem = None, without_secrets(error_text(error))
         return ConsoleView(
             str(snapshot.root), snapshot.looked_ms, status,
-            settings=None if look is None else look.settings, snapshot=snapshot,
-            receipts=self.shelf.lines(), unreadable_receipts=self.shelf.unreadable,
-            problem=problem, serial=self._serial,
+            settings=None if look is None else look.settings,
+            unreadable_receipts=self.shelf.unreadable, problem=problem,
         )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Observers:
-    """Hands each snapshot to several."""
-
-    receivers: tuple[GaugeObserver | LoopFeed, ...]
-
-    def published(self, snapshot: Snapshot) -> None:
-        """Hand it on."""
-        for each in self.receivers:
-            each.published(snapshot)

@@ -17,12 +17,22 @@ several rounds cannot be kept apart, none of them has one of its own.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from keeplast.cleaner.reasons import DirtyEnough, Overdue
+from keeplast.cleaner.reasons import (
+    DirtyEnough,
+    KeptLimit,
+    LagLimit,
+    Limit,
+    NothingBelow,
+    Overdue,
+    TransactionLimit,
+    WatermarkLimit,
+)
 from keeplast.cleaner.selection import Choice
 from keeplast.clock import time_text, utc_text
 from keeplast.errors import CorruptError
@@ -36,12 +46,12 @@ from keeplast.model.text import (
     precise_relative_text,
     printable,
 )
-from keeplast.service.console.standing import skipped_class
+from keeplast.service.console.standing import place_head, skipped_class
 from keeplast.service.console.strip import SegmentPart, region_bytes
 from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.live import Progress
 from keeplast.service.status import PartitionStatus, State
-from keeplast.service.status_words import DAMAGE
+from keeplast.service.status_words import DAMAGE, release_words
 
 
 def brief(reason: str) -> str:
@@ -81,13 +91,22 @@ _POSITION = re.compile(r" position=(\d+)")
 _REMEDIES = {
     "holes": "keeplast verify names what is missing; restore it from a backup of the remote "
     "tier, or let the log start move beyond it",
-    "unreadable": "look at the reason; nothing is known of the log",
+    "unreadable": "nothing is known of the log until it can be read; {again}",
     "interrupted": "keeplast clean, or the broker's start, ends the swap; keeplast run does at its "
     "next look",
-    "failing": "nothing, unless it goes on: it is tried again by itself",
-    "retrying": "nothing, unless it goes on: it is tried again by itself",
-    "refused": "the reason says what to set",
+    "failing": "nothing, unless it goes on; {again}",
+    "retrying": "nothing, unless it goes on; {again}",
+    "refused": "change the setting that is named; {again}",
+    "paused": "keeplast pause {place} --topic {topic} --resume lets its rounds go on",
     "owned elsewhere": "nothing: its owner cleans it",
+}
+_HELD: dict[type[Limit], str] = {
+    LagLimit: "it is overdue: let min.compaction.lag.ms be shorter than max.compaction.lag.ms, or "
+    "wait until the dates of its records have passed",
+    TransactionLimit: "it is overdue: end the transaction that is open, with "
+    "kafka-transactions.sh, and it is cleaned",
+    WatermarkLimit: "it is overdue: bring its replicas back, so that the high watermark moves",
+    KeptLimit: "it is overdue: clean the store too, which still has the aborted transaction",
 }
 _SKIPPED = State.SET_ASIDE.value
 _OF_DIRECTORY = (
@@ -110,7 +129,7 @@ _OF_CLUSTER = (
 _OF_DEFECT = (
     "report the reason: it is a defect of keeplast. It is tried again when somebody asks for it"
 )
-_WRONG = frozenset(_REMEDIES) - {"owned elsewhere"} | {_SKIPPED}
+_WRONG = frozenset(_REMEDIES) - {"owned elsewhere", "paused"} | {_SKIPPED}
 _DUE = frozenset(each.value for each in (State.OVERDUE, State.ELIGIBLE, State.EXPIRED))
 
 
@@ -139,15 +158,31 @@ def remedy_of(view: ConsoleView, each: PartitionStatus) -> str:
 
     A file that is damaged has its own remedy, and so has a defect of keeplast.
     """
-    if each.state is State.UNREADABLE and view.status is not None:
-        return _OF_UNREADABLE if isinstance(each.error, CorruptError) else _REMEDIES[each.state]
+    if isinstance(each.error, CorruptError) and each.state is State.UNREADABLE and view.status:
+        return _OF_UNREADABLE
+    place: str = place_head(view)["place"]
+    if each.hold is not None:
+        return release_words(each.hold, place)
+    if each.is_overdue and isinstance(each.decision, NothingBelow):
+        return _HELD.get(type(each.decision.limit), "")
     if each.state is not State.SET_ASIDE:
-        return _REMEDIES.get(each.state, "")
+        return _REMEDIES.get(each.state, "").format(
+            place=shlex.quote(place), topic=each.partition.topic, again=_next_try(view, each)
+        )
     if skipped_class(each) not in (None, *DAMAGE):
         return _OF_DEFECT
     if view.status is not None:
         return _OF_DIRECTORY
     return _OF_STORE if view.attached is None else _OF_CLUSTER
+
+
+def _next_try(view: ConsoleView, each: PartitionStatus) -> str:
+    """Say when keeplast comes back to what failed by itself."""
+    if view.snapshot is None:
+        return "this page looks again by itself, and keeplast run tries again"
+    at = moment(each.retry_at_ms, view.now_ms)
+    when = "at its next look" if not at.iso or at.at_ms <= view.now_ms else f"at {at.minute}"
+    return f"keeplast tries again {when}, {ordinal(max(each.failures, 1) + 1)} try"
 
 
 def held_words(log: LogStatus, parts: Sequence[SegmentPart]) -> str:

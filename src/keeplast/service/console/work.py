@@ -1,4 +1,4 @@
-"""What the work page shows, as plain values: what needs attention, receipts, growth. Pure.
+"""What the work page shows, as plain values: what needs attention, receipts. Pure.
 
 Texts are as they are; the template escapes them. A page is bounded.
 """
@@ -9,16 +9,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from keeplast.clock import time_text
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import format_bytes, format_count, format_counted
 from keeplast.service.console.anatomy import SettingRow, setting_rows
-from keeplast.service.console.pages import (
-    ROWS,
-    Query,
-    log_url,
-    state_counts,
-)
+from keeplast.service.console.lines import lines_of, state_counts
+from keeplast.service.console.pages import ROWS, log_url
+from keeplast.service.console.query import Query
 from keeplast.service.console.standing import (
     entries,
     facts_by_partition,
@@ -40,12 +36,9 @@ from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import AttachedTotals, PartitionFacts
 from keeplast.service.status import PartitionStatus, State
 from keeplast.service.status_words import seconds_text
-from keeplast.tier.state.kept_rounds import RoundSums
 
 QUEUE_MAX = 50
 DUE = (State.OVERDUE.value, State.ELIGIBLE.value, State.EXPIRED.value)
-DAYS = 30
-DAY_MS = 86_400_000
 BUDGET_KEYS = (
     "log.cleaner.io.max.bytes.per.second", "log.cleaner.dedupe.buffer.size",
     "log.cleaner.io.buffer.load.factor", "log.cleaner.backoff.ms", "log.cleaner.expired.rounds",
@@ -108,7 +101,7 @@ def troubles(view: ConsoleView) -> list[Trouble]:
     return [
         _trouble(view, each, facts.get(each.partition))
         for each in (*found, *alone)
-        if is_wrong(each.state)
+        if is_wrong(each.state) or (each.is_overdue and each.state is State.HELD_BACK)
     ]
 
 
@@ -148,8 +141,8 @@ def due_lines(view: ConsoleView) -> list[DueLine]:
 
 def others_words(view: ConsoleView) -> str:
     """Say how many partitions neither wait for a round nor for a person, by their states."""
-    found = [each.words for each in state_counts(view)
-             if each.state not in DUE and not is_wrong(each.state)]  # fmt: skip
+    found = [words for state, words in state_counts(lines_of(view))
+             if state not in DUE and not is_wrong(state)]  # fmt: skip
     return ", ".join(found)
 
 
@@ -211,11 +204,6 @@ def work_document(view: ConsoleView) -> dict[str, Any]:
         ],
         "caps": cap_lines(view),
         "budgets": [asdict(each) for each in budgets(view)],
-        "days": [
-            {"day_ms": each.at_ms, "rounds": each.rounds, "came_bytes": each.came_bytes,
-             "freed_bytes": each.freed_bytes, "hosts": each.hosts}
-            for each in growth_of(view).days
-        ],
         "receipts_held": len(view.receipts),
         "receipts": [receipt_document(each) for each in newest],
     }  # fmt: skip
@@ -250,108 +238,6 @@ def throughput(line: ReceiptLine) -> str:
     if found is None or found.seconds <= 0:
         return ""
     return f"{format_bytes(int(found.bytes_read / found.seconds))}/s"
-
-
-@dataclass(frozen=True, slots=True)
-class DayOfRounds:
-    """What the rounds of one day did, UTC: bytes that came since the rounds before, and went.
-
-    ``compared`` are the rounds that show what came, because one before them is known. ``hosts`` are
-    those that did them, of a store.
-    """
-
-    at_ms: int
-    rounds: int = 0
-    compared: int = 0
-    came_bytes: int = 0
-    freed_bytes: int = 0
-    hosts: tuple[str, ...] = ()
-
-    @property
-    def date(self) -> str:
-        """Return the day."""
-        return time_text(self.at_ms)[:10]
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """The last 30 days by the receipts, the newest day first; days without a round are left out.
-
-    ``size_bytes`` is what all logs have now that could be looked at.
-    """
-
-    days: tuple[DayOfRounds, ...]
-    size_bytes: int
-
-    @property
-    def words(self) -> str:
-        """Return all days in a sentence; what came is said where a round before it is known."""
-        rounds = sum(each.rounds for each in self.days)
-        freed = sum(each.freed_bytes for each in self.days)
-        came = sum(each.came_bytes for each in self.days)
-        sums = f"{format_counted(rounds, 'round')} freed {format_bytes(freed)} in sum"
-        now = f"all logs that could be read have {format_bytes(self.size_bytes)} now"
-        if not any(each.compared for each in self.days):
-            return (
-                f"{sums}; what was appended between rounds is known of a log from its second one "
-                f"on; {now}"
-            )
-        return (
-            f"{sums}, and between rounds {format_bytes(came)} {'was' if came == 1 else 'were'} "
-            f"appended; {now}"
-        )
-
-
-def growth_of(view: ConsoleView) -> Growth:
-    """Return what rounds of the last days did, as far as the receipts that are kept show it.
-
-    What came to a log is what a round read beyond what the one before it had left. Before the first
-    round that is known of a log nothing counts as come: its size at that time is not known.
-    """
-    first_ms = (view.now_ms // DAY_MS - DAYS + 1) * DAY_MS
-    if view.tiers or view.round_days:
-        return _growth_of_store(view, first_ms)
-    left: dict[TopicPartition, int] = {}
-    days: dict[int, DayOfRounds] = {}
-    for line in view.receipts:
-        found = line.round
-        if found is None or line.partition is None or not line.has_ended:
-            continue
-        before, left[line.partition] = left.get(line.partition), found.bytes_written
-        if not first_ms <= line.at_ms <= view.now_ms:
-            continue
-        at_ms = line.at_ms // DAY_MS * DAY_MS
-        day = days.get(at_ms, DayOfRounds(at_ms))
-        came = 0 if before is None else max(found.bytes_read - before, 0)
-        days[at_ms] = DayOfRounds(
-            at_ms, day.rounds + 1, day.compared + (before is not None), day.came_bytes + came,
-            day.freed_bytes + max(found.bytes_read - found.bytes_written, 0),
-        )  # fmt: skip
-    return Growth(tuple(days[at_ms] for at_ms in sorted(days, reverse=True)), _size_now(view))
-
-
-def _growth_of_store(view: ConsoleView, first_ms: int) -> Growth:
-    """Return the same of a store, whose metadata keep it of every host."""
-    sums: dict[int, RoundSums] = {}
-    hosts: dict[int, set[str]] = {}
-    for each in view.round_days:
-        if first_ms <= each.day_ms <= view.now_ms:
-            sums[each.day_ms] = sums.get(each.day_ms, RoundSums()) + each.sums
-            hosts.setdefault(each.day_ms, set()).add(each.host)
-    return Growth(
-        tuple(
-            DayOfRounds(
-                at_ms, found.rounds, found.rounds, found.came_bytes,
-                max(found.bytes_read - found.bytes_written, 0), tuple(sorted(hosts[at_ms])),
-            )
-            for at_ms, found in sorted(sums.items(), reverse=True)
-        ),
-        _size_now(view),
-    )  # fmt: skip
-
-
-def _size_now(view: ConsoleView) -> int:
-    return sum(each.size_bytes or 0 for each in entries(view))
 
 
 def cap_lines(view: ConsoleView) -> list[str]:

@@ -233,4 +233,5 @@ def carry_out(
     if act is None or not answer.there:
         return CarriedOut(answer, requests, None)
     done = act(answer)
-    return CarriedOut(find(), requests, done)
+    had = frozenset(each.key_hash for each in answer.there)
+    return CarriedOut(replace(find(), had_traces=had), requests, done)

@@ -198,7 +198,8 @@ class ErasureAnswer:
     lie elsewhere than their log. ``faults`` could not be searched; ``left_out`` were not, each with
     why. ``foreign`` are the paths of unknown name below the place with a key, or that were not
     searched; ``foreign_searched`` is how many others had none. ``unseen`` says what of searched
-    partitions cannot be searched from here.
+    partitions cannot be searched from here. ``had_traces`` are the hashes of the keys that were
+    found before this call cleaned.
     """
 
     now_ms: int
@@ -213,6 +214,7 @@ class ErasureAnswer:
     foreign_searched: int = 0
     warnings: tuple[str, ...] = ()
     unseen: tuple[tuple[TopicPartition, str], ...] = ()
+    had_traces: frozenset[str] = frozenset()
 
     @property
     def undecided(self) -> tuple[ErasedKey, ...]:
@@ -355,13 +357,16 @@ def answer_words(answer: ErasureAnswer) -> list[str]:
         f"{len(answer.keys)} key(s), {len(there)} with a trace, {len(answer.undecided)} whose "
         f"delete is not decided; searched: {len(answer.searches)} partition(s)"
     ]
-    absent = [each.line for each in answer.keys if each.line is not None and not each.places]
-    if absent:
-        more = f" and {len(absent) - LINES_SHOWN_MAX} more" if len(absent) > LINES_SHOWN_MAX else ""
-        lines.append(
-            f"no record was found of line {', '.join(map(str, absent[:LINES_SHOWN_MAX]))}{more}: "
-            "gone, or never here, or not spelled as the log has it"
-        )
+    absent = [each for each in answer.keys if each.line is not None and not each.places]
+    for was_there, words in (
+        (True, "this call removed every record of line {}"),
+        (False, "no record was found of line {}: gone, or never here, or not spelled as the log "
+                "has it"),
+    ):  # fmt: skip
+        its = [each.line for each in absent if (each.key_hash in answer.had_traces) is was_there]
+        if its:
+            more = f" and {len(its) - LINES_SHOWN_MAX} more" if len(its) > LINES_SHOWN_MAX else ""
+            lines.append(words.format(", ".join(map(str, its[:LINES_SHOWN_MAX])) + more))
     return [*lines, *unsearched_words(answer)]
 
 

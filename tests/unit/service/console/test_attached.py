@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 from keeplast.api.attached_logs import AttachedLogs
 from keeplast.attach.answers.shown_logs import AttachedHolds, HeldCluster
+from keeplast.cleaner.eligibility import CleanableRange
+from keeplast.cleaner.section import LogFigures
 from keeplast.cli.main import app
 from keeplast.clock import Clock, SystemClock
 from keeplast.cluster.layouts.layout import RemoteLayout
@@ -84,7 +86,8 @@ def compacted(world: AttachedWorld) -> None:
 def text_of(site: Site, path: str) -> str:
     answer = site.get(path)
     assert 200 == answer.status_code, answer.text
-    return " ".join(html.unescape(answer.text).split())
+    text = re.sub(r'<a href="/help/[^"]+">([^<]+)</a>', r"\1", answer.text)
+    return " ".join(html.unescape(text).split())
 
 
 def printed(world: AttachedWorld, *more: str) -> Any:
@@ -128,7 +131,7 @@ def test_what_comes_next_is_told_in_the_words_of_status(
     assert f"old values: {outlook['erased_by']['why']}" in log
     assert f"as of offset {outlook['told_from']} or later" in log
     assert f"tombstones and markers: {outlook['tombstone_dates']['why']}" in log
-    assert "no date; " in text_of(found, "/")
+    assert "no date; " in text_of(found, "/partitions")
 
 
 def region_sizes(found: Site) -> dict[str, int]:
@@ -142,7 +145,7 @@ def region_sizes(found: Site) -> dict[str, int]:
 def test_what_is_served_and_what_is_hidden_are_two_lines(world: AttachedWorld) -> None:
     compacted(world)
     found = site(world)
-    overview = text_of(found, "/")
+    overview = text_of(found, "/partitions?rows=roomy")
     assert 2 == overview.count('<svg class="strip"')
     for text in (overview, text_of(found, "/log/orders/0")):
         for name, size in region_sizes(found).items():
@@ -154,8 +157,9 @@ def test_what_is_served_and_what_is_hidden_are_two_lines(world: AttachedWorld) -
     assert "In the remote tier and not served" in log
     assert "served, compacted" in log
     assert "served, a broker's" in log
-    for offset in ("0", "20"):
-        assert f'<tr id="s{offset}">' in log
+    # A part of each strip leads to a row of its own, a replaced segment to another than the live.
+    for number in re.findall(r'<a href="#s(\d+)">', log):
+        assert 1 == log.count(f'<tr id="s{number}">')
     assert "clean to 20" in log
 
 
@@ -187,9 +191,9 @@ def test_without_a_decision_log_brokers_alone_are_shown(world: AttachedWorld) ->
     assert "not attached" in text_of(found, "/")
     page = text_of(found, "/log/orders/0")
     assert "no decision log that was asked attached it" in page
-    # Nobody types an option into a page.
+    # Options are for the command line: commands have them, and no sentence.
     assert " --" not in re.sub(
-        r"(?s)<!--.*?-->|<section aria-labelledby=\"h-settings\".*", "", page
+        r"(?s)<!--.*?-->|<section aria-labelledby=\"h-commands\".*", "", page
     )
     assert without_time(printed(world)) == without_time(found.document("/overview.json"))
 
@@ -261,6 +265,32 @@ def test_a_loop_says_why_a_partition_waits(world: AttachedWorld) -> None:
         text = text_of(found, path)
         assert "refused" in text
         assert "retention is set" in text
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_what_a_loop_knows_and_what_is_drawn_do_not_contradict(
+    world: AttachedWorld, is_asked: bool
+) -> None:
+    compacted(world)
+    with watcher(world, is_asked=is_asked) as looking:
+        view = looking.view()
+    assert view.attached is not None
+    (entry,) = view.attached.partitions
+    dirty = LogFigures(0, CleanableRange(30, 0, 500), 0, 0, None)
+    if is_asked:
+        entry = replace(entry, state=State.ELIGIBLE, reason="due: copied since", looked=dirty)
+    clean = replace(dirty, cleanable=CleanableRange(30, 500, 0))
+    reason = "nothing to clean: all that was copied is clean"
+    facts = PartitionFacts(entry.partition, Path("x"), State.NOT_DUE, reason, figures=clean)
+    view = replace(
+        view, snapshot=Snapshot(view.place, START_MS, START_MS, 1, 1, (facts,)),
+        attached=replace(view.attached, partitions=(entry,)),
+    )  # fmt: skip
+    log = text_of(Site(FixedSource(view)), "/log/orders/0")
+    # All is of one look; of one that the look does not know as attached, the page says so.
+    words = "is clean; what is drawn is of a look before that"
+    assert (is_asked, not is_asked) == ("due: copied since" in log, words in log)
+    assert "nobody compacts it" not in log
 
 
 def test_looking_changes_nothing(world: AttachedWorld) -> None:

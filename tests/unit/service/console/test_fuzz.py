@@ -13,7 +13,8 @@ from tests.support.console_site import ACTOR, ORIGIN, FixedSource, Site, searche
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r\n"), max_size=40)
 PIECES = st.sampled_from(
-    ["", "log", "orders", "0", "0.json", "settings.json", "work", "work.json", "overview.json",
+    ["", "topic", "partitions",
+     "log", "orders", "0", "0.json", "settings.json", "work", "work.json", "overview.json",
      "receipts.jsonl", "keys", "keys.json", "metrics", "healthz", "enter", "leave", "do", "clean",
      "static",
      "console.css", "..", ".", "%2f", "%00", "%", "٣", "9" * 30]
@@ -21,7 +22,8 @@ PIECES = st.sampled_from(
 PATHS = st.lists(st.one_of(PIECES, TEXT.map(lambda text: text.replace("\\", "/"))), max_size=5)
 FIELDS = st.dictionaries(
     st.one_of(
-        st.sampled_from(["q", "state", "sort", "page", "token", "form", "topic", "partition",
+        st.sampled_from(["q", "state", "sort", "rows", "page", "token", "form", "topic",
+                         "partition",
                          "key", "as", "values", "header"]),
         TEXT,
     ),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlencode
 
 import anyio
 import pytest
@@ -12,6 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from keeplast.service.console import gate
+from keeplast.service.console.addresses import enter_url
 from keeplast.service.console.gate import (
     HEADERS,
     Brake,
@@ -38,14 +41,18 @@ from tests.support.console_site import (
 )
 from tests.support.manual_clock import ManualClock
 
-PAGES = ["/", "/log/orders/0", "/work"]
+PAGES = ["/", "/partitions", "/topic/orders", "/log/orders/0", "/work", "/time"]
 DOCUMENTS = [
     "/overview.json", "/log/orders/0.json", "/log/orders/0/settings.json", "/work.json",
-    "/receipts.jsonl", "/events",
+    "/time.json", "/receipts.jsonl", "/events",
 ]  # fmt: skip
 MEASURED = ["/metrics", "/healthz"]
 ACTIONS = ["/do/clean", "/do/retry", "/do/pause", "/do/resume"]
 WHICH = {"topic": "orders", "partition": "0"}
+
+
+def refused(words: str, status: int) -> str:
+    return f"{status} {words}"
 
 
 @pytest.fixture
@@ -63,14 +70,41 @@ def test_on_loopback_everything_may_be_looked_at(site: Site, path: str) -> None:
     assert "cache-control" in answer.headers
 
 
-@pytest.mark.parametrize("path", PAGES)
+# A topic has dots, too.
+@pytest.mark.parametrize("path", [*PAGES, "/log/com.acme.orders/0", "/log/orders.json/0"])
 def test_from_elsewhere_a_page_asks_for_a_token(closed: Site, path: str) -> None:
     answer = closed.get(path)
-    assert (303, "/enter") == (answer.status_code, answer.headers["location"])
+    assert (303, enter_url(path)) == (answer.status_code, answer.headers["location"])
     assert "orders" not in answer.text
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *MEASURED, "/nothing.json"])
+@pytest.mark.parametrize(
+    ("wanted", "landed"),
+    [
+        ("/work?q=orders-0&page=2", "/work?q=orders-0&page=2"),
+        ("/log/a.b_c-d/0", "/log/a.b_c-d/0"),
+        *dict.fromkeys(
+            ("", "//evil.example", "/\\evil.example", "\\\\evil.example", "https:evil.example",
+             "https://evil.example", "/\t/evil.example", "/a\r\nset-cookie: x=y", "/\x00", "/ä",
+             "work", "@evil.example", "///evil.example", "/do/pause", "/leave", "/enter?next=/work",
+             "javascript:alert(1)", "/" + "a" * 1100, "/work#x", "/work\n"), "/"
+        ).items(),
+        ("/%2f%2fevil.example", "/%2f%2fevil.example"), ("/%5cevil.example", "/%5cevil.example"),
+        ("/?next=//evil.example", "/?next=//evil.example"),
+    ],
+)  # fmt: skip
+def test_a_login_lands_where_one_wanted_to_go_and_on_no_other_host(
+    closed: Site, wanted: str, landed: str
+) -> None:
+    page = closed.get(f"/enter?{urlencode({'next': wanted})}").text
+    assert f'name="next" value="{html.escape(landed)}"' in page
+    answer = closed.post("/enter", {"token": VIEWER, "next": wanted})
+    assert (303, landed) == (answer.status_code, answer.headers["location"])
+
+
+@pytest.mark.parametrize(
+    "path", [*DOCUMENTS, *MEASURED, "/nothing.json", "/log/com.acme.orders/0.json"]
+)
 def test_from_elsewhere_a_document_is_refused_without_a_token(closed: Site, path: str) -> None:
     answer = closed.get(path)
     assert 401 == answer.status_code
@@ -113,14 +147,64 @@ def test_a_session_ends_when_its_visitor_leaves_and_by_itself(closed: Site) -> N
     closed.cookies = kept
     assert 401 == closed.get("/work.json").status_code
     closed.enter(VIEWER)
+    form, before = {"form": closed.form_token()}, closed.get("/enter").text
     closed.clock.advance(13 * 3_600_000)
+    words, after = "Your session has ended", closed.get("/enter").text
+    assert (False, True) == (words in before, words in after)
+    # A button of a page that was open meanwhile leads back to that page.
+    asked = {"accept": "text/html", "referer": f"{closed.base}/log/orders/0?x=y"}
+    answers = (closed.post("/leave", form, **asked), closed.post("/leave", form))
+    assert [303, 401] == [each.status_code for each in answers]
+    assert enter_url("/log/orders/0?x=y") == answers[0].headers["location"]
     assert 401 == closed.get("/work.json").status_code
+
+
+def test_where_no_token_is_needed_a_session_that_has_ended_says_so(site: Site) -> None:
+    site.enter(ACTOR)
+    site.clock.advance(13 * 3_600_000)
+    page = site.get("/work?sort=size").text
+    link = '<a href="/enter?next=%2Fwork%3Fsort%3Dsize">log in again</a>'
+    assert (True, False) == (f"Your session has ended: {link}" in page, "Log out" in page)
+
+
+def test_what_there_is_not_and_what_is_not_allowed_are_pages_for_people(site: Site) -> None:
+    site.enter(VIEWER)
+    # What Chromium sends.
+    person = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for code, heading, method, path, origin in (
+        (404, "There is no such page", "GET", "/log/nobody/0", ORIGIN),
+        (404, "There is no such page", "GET", "/<b>", ORIGIN),
+        (403, "This is not allowed", "POST", "/leave", ORIGIN),
+        (403, "This is not allowed", "POST", "/", "null"),
+    ):
+        told, found = (
+            site.ask(method, path, headers={"origin": origin} | more, data={"form": "x"})
+            for more in ({}, person)
+        )
+        assert (code, code) == (found.status_code, told.status_code)
+        assert (True, False) == (f"<h1>{heading}</h1>" in found.text, "<b>" in found.text)
+        assert HEADERS.items() <= dict(found.headers).items()
+        assert told.headers["content-type"].startswith("text/plain")
+    assert site.get("/log/nobody/0.json", **person).headers["content-type"].startswith("text/plain")
+
+
+def test_a_paused_loop_is_resumed_from_the_page_that_says_so(
+    site: Site, source: FixedSource
+) -> None:
+    source.wishes.is_paused = True
+    command = 'curl -d "" -H "Authorization: Bearer TOKEN" http://127.0.0.1:9590/do/resume'
+    assert command in html.unescape(site.get("/").text)
+    site.enter(ACTOR)
+    assert 'action="/do/resume"' in site.get("/").text
 
 
 @pytest.mark.parametrize("path", MEASURED)
 def test_metrics_may_be_opened_alone(source: FixedSource, path: str) -> None:
     site = Site(source, replace(CLOSED, metrics_open=True), peer=STRANGER)
-    assert 200 == site.get(path).status_code
+    answer = site.get(path)
+    assert 200 == answer.status_code
+    # No stranger is shown where files lie.
+    assert str(Path(source.found.place).parent) not in answer.text
     assert 303 == site.get("/").status_code
 
 
@@ -246,7 +330,7 @@ def test_pages_leave_answers_for_what_is_measured(source: FixedSource) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await PlainTextResponse("done")(scope, receive, send)
 
-    made = Gate(app, OPEN, Sessions(TOKENS, ManualClock(0)), Brake(ManualClock(0)))
+    made = Gate(app, OPEN, Sessions(TOKENS, ManualClock(0)), Brake(ManualClock(0)), None, refused)
 
     def code(path: str, under_way: int) -> int:
         made._answers = under_way
@@ -285,45 +369,50 @@ def test_a_weaker_token_leaves_a_session_and_a_new_one_ends_it() -> None:
     assert VisitorRole.ACTOR == sessions.role(again, {})
 
 
-def test_over_tls_the_cookie_is_of_this_host_alone_and_browsers_stay_with_tls(closed: Site) -> None:
-    answer = closed.enter(VIEWER)
-    assert answer.headers["set-cookie"].startswith(f"__Host-keeplast-{PORT}=")
-    assert "strict-transport-security" in answer.headers
-    assert 200 == closed.get("/work.json").status_code
-
-
-def test_without_tls_no_browser_is_held_to_it(site: Site) -> None:
-    answer = site.enter(VIEWER)
-    assert answer.headers["set-cookie"].startswith(f"keeplast-{PORT}=")
-    assert "strict-transport-security" not in answer.headers
+@pytest.mark.parametrize(
+    ("entrance", "cookie"),
+    [
+        (OPEN, f"keeplast-{PORT}="), (CLOSED, f"__Host-keeplast-{PORT}="),
+        # The proxy speaks TLS, whether it says so or not.
+        (Entrance("127.0.0.1", PORT, proxies=(STRANGER[0],)), f"__Host-keeplast-{PORT}="),
+    ],
+)  # fmt: skip
+def test_over_tls_the_cookie_is_of_this_host_alone_and_browsers_stay_with_tls(
+    source: FixedSource, entrance: Entrance, cookie: str
+) -> None:
+    site, is_fenced = Site(source, entrance, peer=STRANGER), cookie.startswith("__Host-")
+    headers = site.enter(VIEWER).headers
+    assert headers["set-cookie"].startswith(cookie)
+    assert is_fenced is ("secure" in headers["set-cookie"].casefold())
+    assert is_fenced is ("strict-transport-security" in headers)
+    assert 200 == site.get("/work.json").status_code
 
 
 def test_receipts_name_the_browser_and_not_the_proxy(source: FixedSource) -> None:
     entrance = Entrance("127.0.0.1", PORT, proxies=(STRANGER[0],), allows_actions=True)
     site = Site(source, entrance, peer=STRANGER)
-    for given, named in (("198.51.100.9, 203.0.113.5", "203.0.113.5"), ("junk", STRANGER[0])):
-        answer = site.ask(
-            "POST", "/do/retry", data=WHICH,
-            headers={"authorization": f"Bearer {ACTOR}", "x-forwarded-for": given},
-        )  # fmt: skip
+    peer, other = STRANGER[0], "203.0.113.5"
+    for given, said, named in (
+        (["198.51.100.9, 203.0.113.5"], [], other), (["junk"], [], peer),
+        (["1.2.3.4", other], [], other),
+        (["203.0.113.5:4711"], [], other), ([], ["for=203.0.113.5"], other),
+        ([], ['for=1.2.3.4, For="203.0.113.5:80";proto=https;by=_x'], other),
+        ([], ["for=1.2.3.4", f"for={other}"], other),
+        ([], ['for="[2001:db8::7]:47"'], "2001:db8::7"),
+        ([], ['for="\\2\\03.0.113.5"'], other), ([other], [f"for={other}"], other),
+        # Malformed, hidden, twice or contradicting: nobody's word counts.
+        ([], ['for="203.0.113.5'], peer), ([], ["for=_hidden"], peer), ([], ["for=unknown"], peer),
+        ([], ["for=203.0.113.5;for=1.2.3.4"], peer), ([], ["for=203.0.113.5,"], peer),
+        ([], [f"for={other}" + ';x="' * 3000], peer), ([], ['for="[fe80::1%a]"'], peer),
+        ([other], ["for=1.2.3.4"], peer), ([other], ["for=unknown"], peer),
+    ):  # fmt: skip
+        headers = [
+            ("authorization", f"Bearer {ACTOR}"), *(("x-forwarded-for", each) for each in given),
+            *(("forwarded", each) for each in said),
+        ]  # fmt: skip
+        answer = site.ask("POST", "/do/retry", data=WHICH, headers=headers)
         assert 303 == answer.status_code
-        assert source.control is not None
-        assert f"console, {named}" in str(source.control.take())
-
-
-def test_a_topic_with_dots_leads_to_the_entrance_too(closed: Site) -> None:
-    for topic in ("com.acme.orders", "orders.json"):
-        answer = closed.get(f"/log/{topic}/0")
-        assert (303, "/enter") == (answer.status_code, answer.headers["location"])
-        assert 401 == closed.get(f"/log/{topic}/0.json").status_code
-
-
-def test_a_cookie_behind_a_proxy_goes_over_tls_alone(source: FixedSource) -> None:
-    # The proxy speaks TLS, whether it says so or not.
-    entrance = Entrance("127.0.0.1", PORT, proxies=(STRANGER[0],))
-    answer = Site(source, entrance, peer=STRANGER).enter(VIEWER)
-    assert 303 == answer.status_code
-    assert "secure" in answer.headers["set-cookie"].casefold()
+        assert f"console, {named}'" in str(source.wishes.take()), (given, said)
 
 
 def request_of(path: str) -> Scope:
@@ -350,7 +439,7 @@ def test_who_does_not_take_his_answer_is_left(monkeypatch: pytest.MonkeyPatch) -
         if len(taken) > 1:
             await anyio.sleep_forever()
 
-    made = Gate(app, OPEN, Sessions(TOKENS, ManualClock(0)), Brake(ManualClock(0)))
+    made = Gate(app, OPEN, Sessions(TOKENS, ManualClock(0)), Brake(ManualClock(0)), None, refused)
     for path in ("/work", "/events"):
         taken.clear()
         anyio.run(made, request_of(path), receive, send)
@@ -471,6 +560,15 @@ def test_only_a_listed_proxy_is_heard(source: FixedSource) -> None:
     entered = proxied.post("/enter", {"token": VIEWER}, origin="https://logs.example", **given)
     assert 303 == entered.status_code
     assert "secure" in entered.headers["set-cookie"].casefold()
+    entered = proxied.post(
+        "/enter", {"token": VIEWER}, origin="https://logs.example", host="inside",
+        forwarded="host=evil.example;proto=http, host=logs.example;proto=https",
+    )  # fmt: skip
+    assert 303 == entered.status_code
+    assert 421 == proxied.get("/", host="inside", forwarded="host=evil.example").status_code
+    # Redirects come after the gate, and name no host.
+    for path in ("/work/", "//evil.example/", "/log/orders/0/"):
+        assert proxied.get(path, **given).headers.get("location", "") in ("", enter_url(path))
     # Without a proxy nobody's word counts.
     assert 421 == Site(source).get("/", host="x", x_forwarded_host="127.0.0.1").status_code
 

@@ -42,12 +42,18 @@ from keeplast.service.live import Control, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine, ReceiptShelf
 from keeplast.service.receipts import FILE_NAME
 from keeplast.service.schedule import SetAside
-from keeplast.service.snapshot import Snapshot
+from keeplast.service.snapshot import PartitionFacts, Snapshot
 from keeplast.service.status import LastRound, PartitionStatus, State
 from keeplast.survey.report import RoundReport
 from keeplast.survey.wording import basis_words, skip_words
 from tests.support import called
-from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
+from tests.support.console_site import (
+    NOW_MS,
+    FixedSource,
+    Site,
+    directory_view,
+    with_segments,
+)
 from tests.support.daemon_world import Told
 from tests.support.manual_clock import ManualClock
 
@@ -84,7 +90,7 @@ def test_a_file_elsewhere_that_is_a_source_is_told_by_its_name(
     view = directory_view(root, SettingSources(broker_config=file))
     site = Site(FixedSource(view, control=Control(ManualClock(NOW_MS))))
     shown = {path: site.get(path).text for path in (
-        "/", "/log/orders/0", "/work", "/log/orders/0/settings.json", "/work.json",
+        "/", "/log/orders/0", "/work", "/time", "/log/orders/0/settings.json", "/work.json",
         "/overview.json",
     )}  # fmt: skip
     assert all(file.name in shown[path] for path in ("/work", "/log/orders/0/settings.json"))
@@ -100,19 +106,12 @@ def test_documents_have_what_a_filter_chooses(site: Site, root: Path) -> None:
 def test_the_overview_shows_every_partition_with_its_reason_in_words(
     site: Site, root: Path
 ) -> None:
-    text = html.unescape(site.get("/").text)
+    text = html.unescape(site.get("/partitions").text)
     for each in site.document("/overview.json")["partitions"]:
         assert f"{each['topic']}-{each['partition']}" in text
         reason = each["reason"]
         assert (wording.brief(reason) if is_wrong(each["state"]) else reason) in text
         assert each["state"] in text
-
-
-def test_the_most_urgent_come_first(site: Site) -> None:
-    names = re.findall(r'<th scope="row"><a href="/log/(\w+)/(\d)">', site.get("/").text)
-    assert [("broken", "0"), ("orders", "0"), ("orders", "1")] == names
-    names = re.findall(r'<a href="/log/(\w+)/\d">', site.get("/?sort=name").text)
-    assert ["broken", "orders", "orders"] == names
 
 
 def test_a_strip_has_a_text_twin_and_fills_its_width(site: Site, source: FixedSource) -> None:
@@ -205,24 +204,96 @@ def test_ten_thousand_partitions_are_paged_and_one_page_is_made(source: FixedSou
     )
     source.show(replace(one, partition=TopicPartition("t", n)) for n in range(10_000))
     site = Site(source)
-    text = site.get("/?page=200").text
+    text = site.get("/partitions?page=200").text
     assert pages.ROWS == text.count('<th scope="row">')
     assert "page 200 of 200" in text
     assert 'href="/log/t/9999"' in text
     assert len(text) < 200_000
     # One view a page: nothing is looked at for it.
     assert 1 == source.asked
-    assert "page 200 of 200" in site.get("/?page=999999").text
-    assert 1 == site.get("/?q=t-77777").text.count("No partition fits")
+    assert "page 200 of 200" in site.get("/partitions?page=999999").text
+    assert 1 == site.get("/partitions?q=t-77777").text.count("No partition fits")
+
+
+def test_a_log_of_two_thousand_segments_is_paged_and_each_is_found_from_the_strip(
+    source: FixedSource,
+) -> None:
+    source.show(
+        with_segments(each, 2000) if each.partition == TopicPartition("orders", 0) else each
+        for each in source.status.partitions
+    )
+    site = Site(source)
+    text = site.get("/log/orders/0?page=51").text
+    assert "page 51 of 100, 2,000 segments" in text
+    assert [str(number) for number in range(1000, 1020)] == re.findall(r'<tr id="s(\d+)">', text)
+    assert len(text) < 60_000
+    whole, page = re.findall(r'<svg class="strip tall".*?</svg>', text, re.DOTALL)
+    assert 20 == page.count("<a ")
+    ((x, width),) = re.findall(r'class="frame" x="([0-9.]+)%" width="([0-9.]+)%"', whole)
+    assert (50, "1.0") == (round(float(x)), width)
+    url, number = re.findall(r'<a href="([^"]*)#s(\d+)">', whole)[-1]
+    assert f'<tr id="s{number}">' in site.get(f"/log/orders/0{url}").text
+
+
+@pytest.mark.parametrize("path", ["/", "/log/orders/0", "/work", "/static/console.css"])
+def test_what_has_not_changed_is_not_sent_again(source: FixedSource, path: str) -> None:
+    site = Site(source)
+    tag = site.get(path).headers["etag"]
+    source.found = replace(source.found, serial=source.found.serial + 1, now_ms=NOW_MS + 2000)
+    site.clock.advance(3000)
+    again = site.get(path, if_none_match=tag)
+    is_page = not path.startswith("/static")
+    assert (304, b"") == (again.status_code, again.content)
+    assert again.headers.get("x-looked-ms") == (str(NOW_MS + 2000) if is_page else None)
+    assert 200 == site.get(path, if_none_match=tag[:-2] + '"').status_code
+    source.found = replace(source.found, problem="no disk")
+    assert is_page is ("no disk" in site.get(path, if_none_match=tag).text)
+
+
+HOUR_MS = 3_600_000
+
+
+def left(hours: int, count: int, end: int) -> ReceiptLine:
+    """Return the receipt of a round so many hours ago, whose horizon was a day later."""
+    at_ms = NOW_MS - hours * HOUR_MS
+    last = LastRound(at_ms, 0, end, 10, 5, 2, 1, 1.0)
+    return ReceiptLine(
+        "round", at_ms, TopicPartition("orders", 0), 0, end, last, tombstones=count,
+        horizon_ms=at_ms + 24 * HOUR_MS,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ((), "how many there are is not known"),
+        ((left(30, 9, 2), left(3, 0, 4)), "tombstones: the last round left 0 below offset 4"),
+        # What the first round dated had passed when the last began, and went.
+        ((left(50, 9, 2), left(3, 7, 4)),
+         "the last round left 7 below offset 4; the oldest delete horizon is 2027-01-16 05:00:00 "
+         "UTC ( in 21 h ); what has passed it goes with the next round for new data"),
+        ((left(27, 9, 2), left(5, 7, 4)),
+         "the oldest delete horizon is 2027-01-15 05:00:00 UTC ( 3 h ago ), the newest 2027-01-16 "
+         "03:00:00 UTC ( in 19 h );"),
+        ((left(3, 7, 4), replace(left(2, 0, 4), kind="undo", tombstones=None)),
+         "how many there are is not known"),
+    ],
+)  # fmt: skip
+def test_tombstones_and_their_horizons_are_told_by_the_receipts_without_a_token(
+    source: FixedSource, lines: tuple[ReceiptLine, ...], expected: str
+) -> None:
+    source.found = replace(source.found, receipts=lines)
+    (words,) = re.findall(r"<li>(tombstones: .*?)</li>", Site(source).get("/log/orders/0").text)
+    assert expected in shown(f"{words} ")
 
 
 def test_a_page_works_without_script(site: Site) -> None:
-    for path in ("/", "/log/orders/0", "/work"):
+    for path in ("/", "/partitions", "/log/orders/0", "/work"):
         text = site.get(path).text
         assert re.search(r'<noscript><meta http-equiv="refresh" content="\d+"></noscript>', text)
         assert '<html lang="en">' in text
         assert 'href="#main"' in text
-        assert text.count("<h1>") == 1
+        assert len(re.findall("<h1[ >]", text)) == 1
         labels = len(re.findall(r"<label>", text))
         fields = len(re.findall(r"<(?:input (?!type=\"hidden\")|select )", text))
         assert labels == fields
@@ -257,9 +328,9 @@ def test_what_needs_a_person_a_round_and_nothing_are_three_groups_with_headings(
     )
     source.show([*source.status.partitions, refused])
     site = Site(source)
-    text = site.get("/").text
+    text = site.get("/partitions").text
     rows = re.findall(
-        r'<th scope="rowgroup" colspan="9">([^<]+)</th>|<th scope="row"><a [^>]+>([^<]+)</a>', text
+        r'<th scope="rowgroup" colspan="8">([^<]+)</th>|<th scope="row"><a [^>]+>([^<]+)</a>', text
     )
     expected = [
         Need.PERSON.value, "broken-0", "strange-0", Need.ROUND.value, "orders-0", "orders-1",
@@ -280,10 +351,11 @@ def test_a_log_in_work_is_among_those_that_need_a_round(source: FixedSource) -> 
         else each
         for each in source.status.partitions
     )
+    without_longest_lag(source)
     live, site = loop_of(source), Site(source)
-    assert Need.NONE.value in site.get("/").text
+    assert Need.NONE.value in site.get("/partitions").text
     live.chosen((Choice(TopicPartition("orders", 0), "asked for"),))
-    assert Need.NONE.value not in site.get("/").text
+    assert Need.NONE.value not in site.get("/partitions").text
 
 
 def test_a_log_that_is_skipped_says_what_for_and_what_to_do(source: FixedSource) -> None:
@@ -296,7 +368,7 @@ def test_a_log_that_is_skipped_says_what_for_and_what_to_do(source: FixedSource)
         skipped = PartitionStatus(name, State.SET_ASIDE, "bad", set_aside=mark)
         source.show((skipped,))
         site = Site(source)
-        for path in ("/", "/log/orders/0", "/work"):
+        for path in ("/partitions?rows=roomy", "/log/orders/0", "/work"):
             text = shown(site.get(path).text)
             assert f"skipped: {what} bad" in text
             assert remedy in text
@@ -342,15 +414,42 @@ def test_what_was_not_read_has_no_date_and_says_so(site: Site) -> None:
     assert "not known: it was not read" in row(site, "broken-0")
     assert row(site, "broken-0").endswith("none known")
     # A cell without anything in it is left out on a narrow screen, with its heading.
-    assert '<td data-label="Dirty"></td>' in site.get("/").text
+    assert '<td data-label="Dirty"></td>' in site.get("/partitions?rows=roomy").text
 
 
 def test_what_cannot_be_read_and_is_not_damaged_has_another_remedy(source: FixedSource) -> None:
     error = OSError("no such device")
     one = PartitionStatus(TopicPartition("orders", 0), State.UNREADABLE, "gone", error=error)
     source.show((one,))
-    for path in ("/", "/log/orders/0", "/work"):
-        assert "look at the reason; nothing is known of the log" in Site(source).get(path).text
+    for failures, retry_at_ms, again in (
+        (0, None, "keeplast tries again at its next look, 2nd try"),
+        (2, NOW_MS - 1, "keeplast tries again at its next look, 3rd try"),
+        (10, NOW_MS + 300_000, "keeplast tries again at 2027-01-15 08:05 UTC, 11th try"),
+        (None, None, "this page looks again by itself, and keeplast run tries again"),
+    ):
+        told = PartitionFacts(
+            one.partition, Path("x"), State.RETRYING, "", failures=failures or 0,
+            retry_at_ms=retry_at_ms,
+        )  # fmt: skip
+        snapshot = None if failures is None else Snapshot("", NOW_MS, NOW_MS, 1, 1, (told,))
+        source.found = replace(source.found, snapshot=snapshot)
+        for path in ("/", "/log/orders/0", "/work"):
+            words = f"nothing is known of the log until it can be read; {again}"
+            assert words in Site(source).get(path).text
+
+
+def test_what_is_held_past_its_deadline_is_late_and_names_what_releases_it(root: Path) -> None:
+    hold = ["hold", "add", str(root), "audit", "--topic", "orders", "--partition", "0"]
+    assert 0 == CliRunner().invoke(app, [*hold, "--at", "0", "--max-age", "366d"]).exit_code
+    site, command = Site(FixedSource(directory_view(root))), f"keeplast hold release {root} audit"
+    assert 's-held-back s-overdue">held back, overdue<' in site.get("/partitions").text
+    # Next to broken-0, which no hold keeps.
+    assert 2 == site.document("/overview.json")["overdue"]
+    for path in ("/partitions", "/log/orders/0", "/work"):
+        assert command in html.unescape(site.get(path).text)
+    done = CliRunner().invoke(app, ["status", str(root), "--now-ms", str(NOW_MS)])
+    told = " ".join(done.stdout.split())
+    assert (True, True) == ("2 overdue in sum" in told, command in told), told
 
 
 def directory_view_settings(source: FixedSource) -> Settings:
@@ -424,7 +523,7 @@ def test_a_time_without_bound_is_told_once(source: FixedSource) -> None:
     source.show(
         replace(each, erased_by=ErasedBy(None, None, basis)) for each in source.status.partitions
     )
-    text = Site(source).get("/?q=orders-0").text.replace("<wbr>", "")
+    text = Site(source).get("/partitions?q=orders-0&rows=roomy").text.replace("<wbr>", "")
     assert 1 == text.count("no date")
     assert basis_words(basis) in text
 
@@ -475,7 +574,7 @@ def loop_of(source: FixedSource) -> LiveProgress:
 
 def row(site: Site, partition: str) -> str:
     """Return the row of the overview that is about a partition, without its tags."""
-    text = html.unescape(site.get("/").text)
+    text = html.unescape(site.get("/partitions?rows=roomy").text)
     (found,) = [e for e in re.findall(r"<tr>.*?</tr>", text, re.DOTALL) if f">{partition}<" in e]
     return " ".join(re.sub(r"<[^>]+>", " ", found.replace("<wbr>", "")).split())
 
@@ -524,7 +623,7 @@ def test_no_page_names_an_option_that_nobody_can_give_there(
     site = Site(source)
     sentence = skip_words(why, names_options=False)
     assert sentence != skip_words(why)
-    assert f"orders-1 not due {sentence}" in row(site, "orders-1")
+    assert f"orders-1 not due, overdue {sentence}" in row(site, "orders-1")
     for path in ("/", "/log/orders/1", "/work"):
         assert skip_words(why) not in html.unescape(site.get(path).text)
 
@@ -614,9 +713,9 @@ def test_a_date_is_told_to_the_minute_it_is_kept_by() -> None:
 def test_a_filter_that_is_chosen_is_marked_and_can_be_left(source: FixedSource) -> None:
     site = Site(source)
     assert "aria-current" not in site.get("/").text.partition("Show only")[2]
-    text = site.get("/?state=overdue").text.partition("Show only")[2]
+    text = site.get("/?state=overdue").text
     assert 1 == text.count('aria-current="true">✓ 2 overdue<')
-    assert ">all</a>" in text
+    assert '<a href="?">all</a>' in text
 
 
 def test_pages_say_as_of_when_and_on_which_host(source: FixedSource) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,18 +50,22 @@ def end_of(shapes: tuple[StripPart, ...], zone: LogRegion) -> float:
     return max(each.x + each.width for each in shapes if each.region is zone)
 
 
-def test_a_mark_stands_where_a_strip_by_regions_shows_its_offset() -> None:
-    parts = parts_of((LogRegion.CLEAN, 150, GIB), (LogRegion.DIRTY, 150, GIB // 100))
-    assert len(parts) > PARTS_MAX
+def test_neighbours_of_one_region_share_a_part_where_segments_are_many() -> None:
+    parts = parts_of((LogRegion.CLEAN, 1990, GIB), (LogRegion.DIRTY, 10, GIB // 100))
     shapes = by_segment(parts)
-    assert [LogRegion.CLEAN, LogRegion.DIRTY] == [each.region for each in shapes]
-    (first,) = marks_of(parts, [("first dirty", 1500)])
-    assert abs(first.x - shapes[1].x) <= ROUNDED
-    assert abs(990 - first.x) < 1
+    assert PARTS_MAX < len(shapes) + 2 <= PARTS_MAX + 4
+    assert {LogRegion.CLEAN: len(shapes) - 1, LogRegion.DIRTY: 1} == Counter(
+        each.region for each in shapes
+    )
+    (first,) = marks_of(parts, [("first dirty", 19900)])
+    assert abs(first.x - shapes[-1].x) <= ROUNDED
+    # Regions that change with every segment are drawn side by side: a strip is bounded.
+    mixed = parts_of(*[(zone, 1, GIB) for _ in range(500) for zone in list(LogRegion)[:3]])
+    assert len(by_segment(mixed)) <= 2 * PARTS_MAX
 
 
 def test_many_small_segments_behind_large_ones_leave_the_strip_to_scale() -> None:
-    parts = parts_of((LogRegion.CLEAN, 10, GIB), (LogRegion.DIRTY, 150, 1000))
+    parts = parts_of((LogRegion.CLEAN, 10, GIB), (LogRegion.DIRTY, 50, 1000))
     (first,) = marks_of(parts, [("first dirty", 100)])
     assert WIDTH - WIDENED_MAX - ROUNDED <= first.x <= WIDTH
     shapes = by_segment(parts)

@@ -13,20 +13,26 @@ from keeplast.api.stored_logs import StoredLogs
 from keeplast.cleaner.selection import Choice
 from keeplast.cli.main import app
 from keeplast.config.layers import ALL_PARTITIONS
+from keeplast.config.selection import select_partitions
+from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import format_bytes
-from keeplast.service.console import anatomy, pages, reading, work
-from keeplast.service.console.pages import ROWS, Query
-from keeplast.service.console.view import ConsoleView
+from keeplast.service.console import anatomy, lines, pages, reading, standing, work
+from keeplast.service.console.pages import ROWS
+from keeplast.service.console.query import Query
+from keeplast.service.console.view import ConsoleView, Looked, LoopFeed, Watcher
+from keeplast.service.gauges import GaugeObserver
 from keeplast.service.live import Control, LiveProgress
 from keeplast.service.place_loop import ViewTerms
-from keeplast.service.receipt_shelf import ReceiptLine
-from keeplast.service.snapshot import AttachedTotals, Snapshot
+from keeplast.service.receipt_shelf import ReceiptLine, ReceiptShelf
+from keeplast.service.snapshot import AttachedTotals, Snapshot, look_at_directory
 from keeplast.service.status import LastRound, State
 from keeplast.service.status_words import seconds_text
+from keeplast.survey.report import RoundReport
 from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
 from tests.support.daemon_world import Told
 from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 DAY_MS = 86_400_000
 SAMPLE = Path(__file__).parents[4] / "src" / "keeplast" / "samples" / "broker-4.3.0"
@@ -43,48 +49,10 @@ def view_of(*lines: ReceiptLine) -> ConsoleView:
     return ConsoleView("a", NOW_MS, receipts=lines)
 
 
-def test_what_came_is_what_a_round_read_beyond_what_was_left_before() -> None:
-    found = work.growth_of(
-        view_of(line(3, 1000, 400), line(2, 700, 500), line(2, 90, 80, OTHER), line(0, 600, 600))
-    ).days
-    assert [(1, 100, 0), (2, 300, 210), (1, 0, 600)] == [
-        (each.rounds, each.came_bytes, each.freed_bytes) for each in found
-    ]
-    assert [each.at_ms for each in found] == sorted((each.at_ms for each in found), reverse=True)
-
-
-def test_only_thirty_days_count_and_what_was_left_before_them_is_known() -> None:
-    found = work.growth_of(view_of(line(40, 1000, 400), line(29, 450, 400), line(30, 1, 1, OTHER)))
-    assert [(1, 50, 50)] == [(e.rounds, e.came_bytes, e.freed_bytes) for e in found.days]
-    assert () == work.growth_of(view_of(line(-1, 5, 5))).days
-
-
-def test_an_interrupted_round_does_not_count() -> None:
-    cut = replace(line(0, 500, 100), has_ended=False)
-    assert () == work.growth_of(view_of(cut)).days
-    assert () == work.growth_of(view_of(ReceiptLine("action", NOW_MS, None))).days
-
-
 def test_what_took_no_time_to_speak_of_took_some() -> None:
     assert ["< 0.1 s", "0.1 s", "119.9 s", "2 min"] == [
         seconds_text(each) for each in (0.0, 0.05, 119.9, 120)
     ]
-
-
-def test_growth_is_told_in_words() -> None:
-    grown = work.growth_of(view_of(line(2, 2048, 1024), line(1, 4096, 4096)))
-    assert (
-        "2 rounds freed 1,024 B in sum, and between rounds 3,072 B were appended; all logs that "
-        "could be read have 0 B now" == grown.words
-    )
-
-
-def test_growth_ends_with_the_size_that_the_logs_have_now(root: Path) -> None:
-    view = replace(directory_view(root), receipts=(line(2, 4096, 0),))
-    assert view.status is not None
-    size = sum(each.log.size_bytes for each in view.status.partitions if each.log is not None)
-    assert size > 0
-    assert work.growth_of(view).words.endswith(f"have {format_bytes(size)} now")
 
 
 def test_the_work_page_counts_what_waits_for_nothing(root: Path) -> None:
@@ -98,17 +66,6 @@ def test_the_work_page_counts_what_waits_for_nothing(root: Path) -> None:
     )
     view = replace(view, status=replace(view.status, partitions=waiting))
     assert "2 not due" == work.others_words(view)
-
-
-def test_what_came_is_not_told_before_a_round_to_compare_with(root: Path) -> None:
-    view = view_of(line(1, 4096, 0))
-    assert (
-        "1 round freed 4,096 B in sum; what was appended between rounds is known of a log from "
-        "its second one on; all logs that could be read have 0 B now" == work.growth_of(view).words
-    )
-    view = replace(directory_view(root), receipts=(line(1, 4096, 0),))
-    text = Site(FixedSource(view)).get("/work").text
-    assert '<td class="n" data-label="Appended since the rounds before">not known</td>' in text
 
 
 @pytest.mark.parametrize(
@@ -141,7 +98,6 @@ def test_the_page_has_budgets_with_where_they_come_from(root: Path) -> None:
         assert f'<th scope="row">{key}</th>' in text
     assert "1048576.0 (1.00 MiB/s)" in text
     assert "keeplast.toml, cluster" in text
-    assert "1 round freed 1,024 B" in text
 
 
 def test_what_a_round_would_free_is_told_by_the_share_of_the_last_one(root: Path) -> None:
@@ -214,11 +170,12 @@ def test_a_store_tells_the_rounds_of_every_host(tmp_path: Path) -> None:
     assert sums.came_bytes > 0
     there = replace(day, host="box-b", sums=replace(sums, last_ms=sums.last_ms + 1))
     site = Site(FixedSource(replace(view, round_days=(day, there))))
-    text = " ".join(html.unescape(site.get("/work").text).split())
-    assert f"box-b, {day.host}" in text or f"{day.host}, box-b" in text
-    assert f"{2 * sums.rounds} rounds freed" in text
-    assert "of every host" in text
-    assert "on box-b" in html.unescape(site.get("/").text)
+    site.clock.advance(sums.last_ms - NOW_MS)
+    freed = 2 * (sums.bytes_read - sums.bytes_written)
+    for path in ("/time", "/time?topic=orders"):
+        said = f"{2 * sums.rounds} rounds freed {format_bytes(freed)} in 30 days."
+        assert said in site.get(path).text
+    assert "on box-b" in html.unescape(site.get("/partitions?rows=roomy").text)
     kept = [each["host"] for each in site.document("/work.json")["rounds_by_day"]]
     assert [day.host, "box-b"] == kept
     # What is kept with the partition is shown as a setting, with its source.
@@ -241,7 +198,6 @@ def test_the_document_has_what_its_page_has(root: Path) -> None:
         newest[name] for name in ("topic", "partition", "bytes_read", "bytes_written")
     )
     assert set(work.BUDGET_KEYS) == {each["key"] for each in found["budgets"]}
-    assert [1, ROWS + 2] == [each["rounds"] for each in found["days"]]
     (trouble,) = found["troubles"]
     assert ("broken", "unreadable") == (trouble["topic"], trouble["state"])
     assert trouble["path"].endswith(".log")
@@ -272,9 +228,37 @@ def test_a_round_that_runs_is_not_its_own_last_round(root: Path) -> None:
     live.chosen((Choice(ONE, "overdue"),))
     view = directory_view(root)
     assert view.status is not None
-    entry = next(each for each in view.status.partitions if each.partition == ONE)
+    (line,) = [each for each in lines.lines_of(view) if each.first.partition == ONE]
     for at_ms, is_shown in ((NOW_MS, False), (NOW_MS - 1, True)):
         last = LastRound(at_ms, 0, 9, 10, 5, 10, 5, 1.0)
-        (row,) = pages.overview_rows(view, [replace(entry, last_round=last)], NOW_MS, live)
+        now = replace(line, parts=(replace(line.first, last_round=last),))
+        (row,) = pages.partition_rows(view, [now], NOW_MS, live)
         assert is_shown is bool(row.last.iso)
         assert is_shown is (row.last_of != "the running one")
+
+
+def test_a_page_is_as_new_as_its_last_look_also_beside_a_round_of_hours(root: Path) -> None:
+    files, clock = LocalFiles(), ManualClock(NOW_MS)
+    live, shelf = LiveProgress(Told(), clock, Control(clock)), ReceiptShelf(files, None)
+
+    def look() -> Looked:
+        return Looked(look_at_directory(select_partitions(root, files), files, clock.now_ms()))
+
+    watcher = Watcher(str(root), look, clock, files, shelf, second=True)
+    watcher.pause_seconds = 0.0
+    with watcher:
+        feed = LoopFeed(
+            live, Control(clock), GaugeObserver(), files, clock, watcher, watcher.history
+        )
+        feed.published(Snapshot(root, NOW_MS, NOW_MS, 1, 2, (), look=look().directory))
+        assert (NOW_MS, True) == (feed.view().now_ms, feed.view() is feed.view())
+        live.chosen((Choice(ONE, "overdue"), Choice(OTHER, "dirty")))
+        live.finished(OTHER, RoundReport())
+        assert live.progress.has_ended(OTHER)
+        # As in the midst of a swap.
+        (root / "orders-0" / f"{2:020d}.log").write_bytes(b"\xff" * 100)
+        clock.advance(3_600_000)
+        wait_until(lambda: feed.view().now_ms == clock.now_ms())
+        states = {str(each.partition): each.state for each in standing.entries(feed.view())}
+        assert (State.OVERDUE, State.UNREADABLE) == (states["orders-0"], states["broken-0"])
+        assert not live.progress.has_ended(OTHER)

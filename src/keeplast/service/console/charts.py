@@ -1,0 +1,183 @@
+"""What the page of time shows: a place's history, or one topic's, as charts and as a table. Pure.
+
+Each chart has a sentence that says what it shows: whether it is getting better is read, not
+guessed. The lines are of slots, and each is the greatest of its slot; bars and the table are of
+hours, days or weeks. Where nothing was measured a line has a gap; where no round ended a bar is 0.
+Below the axis lies what rounds added. Shapes are in a box of as many units as a span has slots, and
+100 high: templates stretch it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keeplast.clock import time_text
+from keeplast.model.text import format_bytes, format_count, format_counted
+from keeplast.service.history import (
+    DIRTY,
+    FREED,
+    LONGEST,
+    NAMES,
+    OVERDUE,
+    ROUNDS,
+    SECONDS,
+    SIZE,
+    Figures,
+    Series,
+    Span,
+)
+from keeplast.service.status_words import seconds_text
+
+HEIGHT = 100
+BAR_MIN = 1.5
+"""So high is a bar at least that is not 0."""
+STEPS = tuple(
+    step * power
+    for power in (1, 10, 100)
+    for step in (1, 1.5, 2, 3, 4, 6, 8)
+    if step * power < 1000
+)
+_BYTES = tuple(1024.0**power for power in range(6))
+_SECONDS = (1.0, 60.0, 3600.0, 86_400.0)
+_FIGURES: dict[int, tuple[str, Callable[[float], str], tuple[float, ...]]] = {
+    SIZE: ("Size", lambda value: format_bytes(round(value)), _BYTES),
+    DIRTY: ("Dirty ratio", lambda value: f"{100 * value:.3g} %", (0.01,)),
+    FREED: ("Freed by rounds", lambda value: format_bytes(round(value)), _BYTES),
+    LONGEST: ("Longest round", lambda value: seconds_text(value) if value else "0 s", _SECONDS),
+    OVERDUE: ("Most overdue log", lambda value: seconds_text(value) if value else "0 s", _SECONDS),
+    ROUNDS: ("Rounds", lambda value: format_count(int(value)), (1.0,)),
+    SECONDS: ("All rounds together", lambda value: seconds_text(value), _SECONDS),
+}  # fmt: skip
+"""What a figure is called, its words, and the units of its axis."""
+_SHOWN = {"24h": slice(11, 16), "30d": slice(5, 10), "1y": slice(10)}
+"""What of a time says when a bar begins, UTC."""
+DRAWN = 5
+SPARKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One figure: its sentence, its shapes, the ends of its axis, and what it was at each bar.
+
+    ``begins`` say when each bar begins, UTC. ``bars`` are height and upper end of each, none
+    of what is a line. The axis is at the height ``zero`` from above; ``low`` is empty where it is
+    the lower end.
+    """
+
+    span: Span
+    begins: tuple[str, ...]
+    name: str
+    sentence: str
+    line: str
+    bars: tuple[tuple[float, float], ...]
+    zero: float
+    top: str
+    low: str
+    words: tuple[str, ...]
+
+
+def charts_of(series: Series) -> tuple[Chart, ...]:
+    """Return how a series is shown: of these :data:`DRAWN` are drawn, and all are in the table."""
+    bar_ms, bars = series.span.slot_ms * series.span.bar_slots, series.bars
+    shown = _SHOWN[series.span.name]
+    begins = tuple(time_text(series.first_ms + at * bar_ms)[shown] for at in range(len(bars)))
+    return tuple(_chart(column, series, bars, begins) for column in _FIGURES)
+
+
+def sparks_of(series: Series) -> list[Chart]:
+    """Return the charts that a list's head has room for, without those that would be empty."""
+    return [
+        each for each in charts_of(series)[:SPARKS] if each.line or any(h for h, _ in each.bars)
+    ]
+
+
+def _text(column: int, value: float) -> str:
+    return "not measured" if math.isnan(value) else _FIGURES[column][1](value)
+
+
+def _axis_end(column: int, value: float) -> float:
+    """Return a round figure from which on an axis has room for a value."""
+    units = _FIGURES[column][2]
+    unit = max((each for each in units if each <= value), default=units[0])
+    return next((each * unit for each in STEPS if each * unit >= value), value)
+
+
+def _chart(column: int, series: Series, bars: Figures, begins: tuple[str, ...]) -> Chart:
+    is_line = column < LONGEST
+    values = (series.slots if is_line else bars)[:, column].tolist()
+    known = [0.0, *(each for each in values if not math.isnan(each))]
+    top = _axis_end(column, max(known))
+    low = _axis_end(column, -min(known)) if min(known) < 0 else 0.0
+    scale = HEIGHT / (top + low)
+    heights = [each and math.copysign(max(abs(each * scale), BAR_MIN), each) for each in values]
+    return Chart(
+        series.span, begins, _FIGURES[column][0], _sentence(column, series.span, bars, begins),
+        _line([each * scale for each in values]) if is_line else "",
+        tuple(
+            (round(abs(each), 1), round(top * scale - max(each, 0), 1))
+            for each in heights
+            if not is_line
+        ),
+        round(top * scale, 1), _text(column, top), _text(column, -low) if low else "",
+        tuple(_text(column, each) for each in bars[:, column].tolist()),
+    )  # fmt: skip
+
+
+def _line(heights: Sequence[float]) -> str:
+    """Return the steps of what was measured; a gap ends one run of them."""
+    path, is_on = [], False
+    for at, height in enumerate(heights):
+        if not math.isnan(height):
+            path.append(f"{'V' if is_on else f'M{at} '}{HEIGHT - height:.1f}H{at + 1}")
+        is_on = not math.isnan(height)
+    return "".join(path)
+
+
+def _sentence(column: int, span: Span, bars: Figures, begins: Sequence[str]) -> str:
+    """Say what a chart shows."""
+    count, during = int(bars[:, ROUNDS].sum()), f"in {span.words}"
+    rounds, total = format_counted(count, "round"), float(bars[:, column].sum())
+    if column > OVERDUE and not count:
+        return f"No round ended {during}."
+    if column == FREED:
+        did = "freed" if total >= 0 else "made logs larger by"
+        return f"{rounds} {did} {_text(column, abs(total))} {during}."
+    if column > OVERDUE:
+        longest, took = (
+            _text(LONGEST, each) for each in (bars[:, LONGEST].max(), bars[:, SECONDS].sum())
+        )
+        return f"{rounds} took {took} together, the longest {longest}, {during}."
+    known = np.flatnonzero(~np.isnan(bars[:, column]))
+    if not known.size:
+        why = "no log has a deadline, or " if column == OVERDUE else ""
+        return f"Not known {during}: {why}nothing was measured."
+    if known[0] > 1:
+        during = f"since {begins[known[0]]}"
+    first, last = (_text(column, float(bars[known[at], column])) for at in (0, -1))
+    subject, *moves = {
+        SIZE: ("Logs", "grew", "shrank"), DIRTY: ("Dirty bytes", "rose", "fell"),
+        OVERDUE: ("The most overdue log", "went", "came down"),
+    }[column]  # fmt: skip
+    if column == OVERDUE and not np.nanmax(bars[:, column]):
+        return f"Nothing was overdue {during}."
+    if first == last:
+        return f"{subject} stayed at {last} {during}."
+    is_less = bool(bars[known[0], column] > bars[known[-1], column])
+    return f"{subject} {moves[is_less]} from {first} to {last} {during}."
+
+
+def time_document(topic: str, series: Series) -> dict[str, Any]:
+    """Return the document of the page; what was not measured is null."""
+    bars = [
+        {name: None if math.isnan(each) else each for name, each in zip(NAMES, bar, strict=True)}
+        for bar in series.bars.tolist()
+    ]
+    return {
+        "topic": topic or None, "span": series.span.name, "first_ms": series.first_ms,
+        "bar_ms": series.span.slot_ms * series.span.bar_slots, "bars": bars,
+    }  # fmt: skip

@@ -111,7 +111,7 @@ def size_of(path: Path) -> tuple[int, int]:
     return width, height
 
 
-_SPAN = r"(?:\d[\d,.]* (?:ms|s|min|h|d)\b ?)+"
+_SPAN = r"(?:\d[\d,.]* (?:ms|s|min|h|d)(?![a-z]) ?)+"
 _FIGURES = (
     (re.compile(rf"in {_SPAN}|{_SPAN}ago|\bjust now\b|\bnow\b"), "WHEN "),
     (re.compile(rf"(?:< )?{_SPAN}"), "SPAN "),

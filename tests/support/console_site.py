@@ -107,14 +107,14 @@ def directory_view(
 
 
 def with_past(source: FixedSource, root: Path, topic: str = "orders") -> None:
-    """Give a source a history of 29 days up to its view, of all and of a topic.
+    """Give a source a history of 29 days up to the day of its view, of all and of a topic.
 
-    Two of the last ten days were not measured. Each third day had a round, each sixth one
-    that made logs larger.
+    It is the same at each hour of a day. Two of the last ten days were not measured. Each third
+    day had a round, each sixth one that made logs larger.
     """
     now_ms, history = source.found.now_ms, History()
     for ago in range(29 * 6, -1, -1):
-        at_ms = now_ms - ago * 14_400_000
+        at_ms = now_ms // 86_400_000 * 86_400_000 - ago * 14_400_000
         share = 0.1 + 0.3 * ago / 174 + 0.02 * (ago % 9)
         figures = ((600 - ago) << 20, share, 900.0 * max(ago - 120, 0), 0, 0, 0, 0)
         looks = [] if 48 <= ago < 60 else [(each, at_ms, figures) for each in (ALL, topic)]

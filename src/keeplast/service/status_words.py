@@ -42,11 +42,16 @@ def shown_state(each: PartitionStatus) -> str:
     return f"{found}, overdue" if each.is_overdue and each.state is not State.OVERDUE else found
 
 
+def release_command(hold: HoldLimit, place: str) -> str:
+    """Return the command that ends a hold of ``place``."""
+    return f"keeplast hold release {shlex.quote(place)} {shlex.quote(hold.name)}"
+
+
 def release_words(hold: HoldLimit, place: str) -> str:
     """Say which hold keeps rounds from what is overdue, and what ends it."""
-    command = f"keeplast hold release {shlex.quote(place)} {shlex.quote(hold.name)}"
     return (
-        f"it is overdue, and the hold {hold.name} keeps rounds from it; to end the hold: {command}"
+        f"it is overdue, and the hold {hold.name} keeps rounds from it; to end the hold: "
+        f"{release_command(hold, place)}"
     )
 
 

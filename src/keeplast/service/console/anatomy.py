@@ -52,6 +52,7 @@ from keeplast.service.status_words import (
     detail_lines,
     erased_sentence,
     hold_lines,
+    release_command,
     told_words,
 )
 from keeplast.store.status import TierStatus
@@ -156,7 +157,7 @@ def commands_of(entry: PartitionStatus, place: str) -> tuple[tuple[str, str], ..
     one, hold = f"{topic} --partition {entry.partition.partition}", entry.hold
     return (
         *(() if hold is None else ((f"The end of the hold {hold.name}, which keeps rounds from it",
-                                    f"keeplast hold release {at} {shlex.quote(hold.name)}"),)),
+                                    release_command(hold, place)),)),
         ("All that is known of it", f"keeplast status {at} {one} --details"),
         ("What a round would do", f"keeplast plan {at} {one}"),
         ("A round, whatever its dirty ratio", f"keeplast clean {at} {one} --despite dirty-ratio"),

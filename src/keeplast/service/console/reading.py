@@ -67,6 +67,23 @@ CHUNK_BYTES = 1 << 18
 COLUMN_NAMES = tuple(each.name for each in COLUMNS)
 
 
+def _rounds_of_hosts(view: ConsoleView) -> History:
+    """Return what the metadata of a store keep of the rounds of all hosts, by topic and in sum."""
+    found = History()
+    found.add(
+        (
+            entry
+            for each in view.round_days
+            for entry in round_entries(
+                each.partition.topic, each.day_ms, each.sums.bytes_read - each.sums.bytes_written,
+                each.sums.milliseconds / 1000, each.sums.rounds,
+            )
+        ),
+        view.now_ms,
+    )  # fmt: skip
+    return found
+
+
 class Reading:
     """What one console shows."""
 
@@ -79,15 +96,9 @@ class Reading:
         self._clock = clock
         self._files = files
 
-    async def overview(self, request: Request) -> Response:
-        """Show all topics."""
-        return await self._list(request, of_topics=True)
-
-    async def partitions(self, request: Request) -> Response:
-        """Show the partitions of a topic, or all."""
-        return await self._list(request, of_topics=False)
-
-    async def _list(self, request: Request, *, of_topics: bool) -> Response:
+    async def lines(self, request: Request) -> Response:
+        """Show all topics at the root; the partitions of a topic, or all, elsewhere."""
+        of_topics = request.url.path == "/"
         query = query_of(request, COLUMN_NAMES)
         topic = request.path_params.get("topic")
 
@@ -108,7 +119,8 @@ class Reading:
             by_need = groupby(pairs, lambda pair: pair[0].need if query.is_urgent else None)
             return self._rendering.page(
                 "overview.html" if of_topics else "partitions.html", request, view, query=query,
-                topic=topic, found=found, groups=[(need, list(its)) for need, its in by_need],
+                topic=topic, noun="topic" if of_topics else "partition", found=found,
+                groups=[(need, list(its)) for need, its in by_need],
                 problem=problem, fit=len(chosen), states=state_counts(lines), lines=lines,
                 counts=Counter(each.topic for each in lines),
                 totals=totals_of(lines, month.sum_of(FREED)),
@@ -226,20 +238,11 @@ class Reading:
         now_ms = self._rendering.page_ms(view)
         found = self._source.history.series(topic, span, now_ms)
         if view.round_days and span.bar == "day":
-            kept = History()
-            kept.add(
-                (
-                    entry
-                    for each in view.round_days
-                    for entry in round_entries(
-                        each.partition.topic, each.day_ms,
-                        each.sums.bytes_read - each.sums.bytes_written,
-                        each.sums.milliseconds / 1000, each.sums.rounds,
-                    )
-                ),
-                now_ms,
-            )  # fmt: skip
-            found = found.with_rounds(kept.series(topic, span, now_ms))
+            found = found.with_rounds(
+                view.kept("rounds of hosts", lambda: _rounds_of_hosts(view)).series(
+                    topic, span, now_ms
+                )
+            )
         return found
 
     async def overview_json(self, request: Request) -> Response:

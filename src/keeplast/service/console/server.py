@@ -186,9 +186,9 @@ class ConsoleApp:
         """Return the application with its gate."""
         reading, acting = self._reading, self._acting
         routes = [
-            Route("/", reading.overview),
-            Route("/partitions", reading.partitions),
-            Route("/topic/{topic}", reading.partitions),
+            Route("/", reading.lines),
+            Route("/partitions", reading.lines),
+            Route("/topic/{topic}", reading.lines),
             Route("/overview.json", reading.overview_json),
             Route("/log/{topic}/{partition:int}", reading.log),
             Route("/log/{topic}/{partition:int}.json", reading.log_json),

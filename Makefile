@@ -99,7 +99,7 @@ check: setup $(VALE)  ## Format, lint, types, floors, generated pages, plain Eng
 
 # Hundreds of processes would each compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
-SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+SIDE_BY_SIDE := -n $(WORKERS) --max-worker-restart 0 --dist loadscope --no-loadscope-reorder
 PYTEST := $(BIN)/pytest -m 'not kafka and not services and not watch and not console' $(SIDE_BY_SIDE)
 
 test: setup java  ## Every promise once, of large matrices a share that changes by day; ARGS=--all takes all

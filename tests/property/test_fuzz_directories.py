@@ -22,5 +22,5 @@ def test_damaged_directories_are_worked_on_or_told(tmp_path: Path, turn: Turn) -
 def test_a_sound_directory_passes_through_all_of_it(tmp_path: Path) -> None:
     tally = Tally()
     run_case(write_data_directory(tmp_path / "template"), tmp_path / "case", -1, tally)
-    done = {f"{what}: done" for what in ("inspect", "read", "select", "plan", "clean", "call")}
-    assert dict.fromkeys(done, 1) == dict(tally.outcomes)
+    steps = ("inspect", "read", "select", "plan", "clean", "call")
+    assert {f"{step}: done": 1 for step in steps} == dict(tally.outcomes)

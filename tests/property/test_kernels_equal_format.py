@@ -2,15 +2,20 @@
 
 Reading: every record of random batches of every magic and codec, in windows of every size.
 Writing: what a round leaves of a batch is what the format encodes from the records that stay.
+Bounds: damaged and crafted files once more, by kernels that check each index before they use it.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +38,12 @@ from tests.support.partition_maker import (
 from tests.support.turns import examples
 
 TAIL_OFFSET = 1 << 20
+HOSTILE = ("test_hostile_directories.py", "test_fuzz_directories.py", "test_small_batches.py")
+LEAVES = """
+from keeplast.columns.batches import new_batch_table
+from keeplast.columns.verdicts import count_messages
+count_messages(new_batch_table(1), 0, 2)
+"""
 
 
 @given(batches=drawn_batches())
@@ -140,11 +151,9 @@ def test_batches_are_written_as_the_format_writes_them(
         )
         clean(clean_request(directory, topic=replace(COMPACT, segment_bytes=segment_bytes)))
         found = [_bytes_of(batch) for batch in batches_of(directory)]
-    winners = {SUPERSEDED: TAIL_OFFSET}
-    for batch in batches:
-        for record in batch.records:
-            if record.key is not None and record.key != SUPERSEDED:
-                winners[record.key] = record.offset
+    records = (record for batch in batches for record in batch.records)
+    winners = {each.key: each.offset for each in records if each.key is not None}
+    winners[SUPERSEDED] = TAIL_OFFSET
     horizon = NOW_MS + COMPACT.delete_retention_ms
     expected = [
         output
@@ -157,3 +166,14 @@ def test_batches_are_written_as_the_format_writes_them(
 def _bytes_of(batch: object) -> bytes:
     assert isinstance(batch, RecordBatch)
     return bytes(batch.data)
+
+
+@pytest.mark.repeats(
+    "tests/property/test_hostile_directories.py::test_crafted_headers_are_cleaned_or_told"
+)
+def test_no_kernel_leaves_its_arrays(tmp_path: Path) -> None:
+    checks = os.environ | {"NUMBA_BOUNDSCHECK": "1", "KEEPLAST_CACHE_DIR": str(tmp_path)}
+    python = [sys.executable, "-c", LEAVES]
+    assert b"IndexError" in subprocess.run(python, env=checks, stderr=subprocess.PIPE).stderr
+    python[1:] = "-m", "pytest", "-q", "--all", *HOSTILE
+    subprocess.run(python, env=checks, check=True, cwd=Path(__file__).parent)

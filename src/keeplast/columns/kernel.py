@@ -224,7 +224,7 @@ class KernelFiles(CompileResultCacheImpl):
         for each in (own, *others):
             codegen.set_env(each.env_name, each)
         called = make_function(
-            sys.modules[__name__], name, "", engine.get_function_address(name), own, ()
+            sys.modules[__name__], name, "", engine.get_function_address(name), own, others
         )
         return compile_result(signature=signature, entry_point=called, objectmode=False)
 

@@ -286,7 +286,8 @@ def settle_batches(table, batches, position, noted, map_latest, first_noted, not
         n = np.searchsorted(noted[:, 0], at)
         first = table[i, t.BASE_OFFSET] - first_noted
         last = table[i, t.LAST_OFFSET] - first_noted
-        if n == noted.shape[0] or noted[n, 0] != at or first < 0 or last >= notes.shape[0]:
+        # An offset next to the largest number makes the last one negative.
+        if n == noted.shape[0] or noted[n, 0] != at or not 0 <= first <= last < notes.shape[0]:
             continue
         while first < last and notes[first] == notes[first + 1]:
             first += 1

@@ -88,6 +88,18 @@ def complaints(broker: Broker) -> set[str]:
     }
 
 
+def check_goes_on(broker: Broker, topics: LiveTopics, usual: set[str]) -> None:
+    """Start the broker: it complains of nothing new, and clients go on where they were."""
+    broker.start()
+    assert complaints(broker) <= usual
+    check_reads(topics, broker.data)
+    assert topics.offsets == topics.committed_offsets()
+    topics.commit_open()
+    topics.send(SEND_AFTER)
+    assert [] == topics.failures
+    check_reads(topics, broker.data)
+
+
 def complaints_of_untouched_copy(broker: Broker, root: Path) -> set[str]:
     """Start a broker on a copy of the stopped ``broker``'s data and return what it warned of."""
     root.mkdir()
@@ -270,14 +282,7 @@ def test_broker_and_keeplast_take_turns_on_the_same_logs(version: str, tmp_path:
         again = run_clean(broker.data, "--runner", runner, "--roll-active")
         for log in logs:
             assert topics_left[log] == again[log]["first_dirty"], log
-        broker.start()
-        assert complaints(broker) <= usual
-        check_reads(topics, broker.data)
-        assert topics.offsets == topics.committed_offsets()
-        topics.commit_open()
-        topics.send(SEND_AFTER)
-        assert [] == topics.failures
-        check_reads(topics, broker.data)
+        check_goes_on(broker, topics, usual)
 
 
 def test_a_broker_recovers_what_we_cleaned_after_a_crash(version: str, tmp_path: Path) -> None:
@@ -297,14 +302,7 @@ def test_a_broker_recovers_what_we_cleaned_after_a_crash(version: str, tmp_path:
         for topic in COMPACTED:
             check_shrunk(ours, topic)
 
-        broker.start()
-        assert complaints(broker) <= usual
-        check_reads(topics, broker.data)
-        assert topics.offsets == topics.committed_offsets()
-        topics.commit_open()
-        topics.send(SEND_AFTER)
-        assert [] == topics.failures
-        check_reads(topics, broker.data)
+        check_goes_on(broker, topics, usual)
 
 
 def test_the_brokers_complaints_are_heard(version: str, tmp_path: Path) -> None:

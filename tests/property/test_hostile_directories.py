@@ -14,22 +14,35 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keeplast.errors import CorruptError, RefusedError
-from keeplast.format.batch import HEADER_BYTES
+from keeplast.format.batch import HEADER_BYTES, encode_batch
 from keeplast.format.checksum import crc32, crc32c
+from keeplast.format.compression import Codec
 from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from keeplast.format.message_set import read_entries
+from keeplast.format.record import Record
+from keeplast.inspect.verified_log import VerifiedLog
+from keeplast.log.files import LocalFiles
+from keeplast.model.topic_config import Shape, Strategy
 from tests.support.bounded_work import bounded_work
+from tests.support.legacy_sets import encode_message_set
 from tests.support.mixed_log import segments, write_mixed_log
 from tests.support.partition_maker import (
     COMPACT,
+    NOW_MS,
     SMALL_SEGMENTS,
+    clean,
     clean_request,
     coordinator,
     last_round,
+    one,
+    records_of,
+    write_partition,
 )
 from tests.support.replay import tree
 from tests.support.turns import Turn, examples
@@ -160,3 +173,24 @@ def test_crafted_headers_are_cleaned_or_told(turn: Turn) -> None:
     damages = header_damages()
     for n in turn.seeds(len(damages), 40):
         _survives(damages[n].apply, is_small=n % 2 == 0)
+
+
+@pytest.mark.parametrize("shape", [Shape.PARTITION, Shape.BROADCAST, Shape.BUCKET])
+def test_a_negative_offset_stays_and_its_version_wins_over_no_other(
+    tmp_path: Path, shape: Shape
+) -> None:
+    data = bytearray(encode_batch([Record(4, 9, b"k", b"new")], base_offset=3))
+    data[HEADER_BYTES + 3] = 9  # the record's own offset: five below its batch
+    log = {0: one(0, b"k", timestamp=1) + one(1, b"k", timestamp=2), 3: bytes(sealed(data)), 5: b""}
+    directory = write_partition(tmp_path, log)
+    topic = replace(COMPACT, strategy=Strategy.TIMESTAMP)
+    clean(replace(clean_request(directory, topic=topic), shape=shape))
+    assert [1, -2] == [each.offset for each in records_of(directory)]
+
+
+def test_offsets_of_an_old_set_that_descend_are_damage_to_a_verification(tmp_path: Path) -> None:
+    old = [Record(offset, NOW_MS, b"k", b"v") for offset in (3, 1, 4)]
+    data = encode_message_set(old, magic=0, codec=Codec.LZ4)
+    log = VerifiedLog(write_partition(tmp_path, {0: data, 5: one(5, b"k")}), LocalFiles())
+    with pytest.raises(CorruptError, match=r"records do not fit their batch.* position=0 "):
+        list(log.parts(np.array([5, 7], np.uint64), COMPACT, checks_crc=True))

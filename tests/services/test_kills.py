@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.services.conftest import S3
-from tests.support.host_process import HostProcess
+from tests.support.host_process import HostProcess, Place
 from tests.support.rival_hosts import Rivals, place_of
 
 pytestmark = pytest.mark.services
@@ -98,12 +98,14 @@ def test_the_other_host_finishes_what_a_killed_one_began(
     rivals.rejoin_as_a()
 
 
-@pytest.mark.parametrize(("method", "step", "nth"), each(ZOMBIES))
-def test_a_host_that_wakes_up_too_late_changes_nothing_but_garbage(
-    rivals: Rivals, method: str, step: str, nth: int
-) -> None:
-    """ST-4, ST-20, I-19."""
-    a = HostProcess(rivals.place, "a")
+def wake_too_late(
+    rivals: Rivals, place: Place, method: str, step: str, nth: int
+) -> tuple[str | None, object, object]:
+    """Freeze host a at a step until b has finished.
+
+    Returns the error that a ends with, and b's state and orphans from before a went on.
+    """
+    a = HostProcess(place, "a")
     try:
         a.call("lead", 0)
         for earlier in BEFORE[method]:
@@ -115,10 +117,19 @@ def test_a_host_that_wakes_up_too_late_changes_nothing_but_garbage(
         before = rivals.b.store.load(rivals.place.partition)
         orphans = rivals.b.store.orphans(rivals.place.partition)
         a.wake()
-        assert "FencedError" == a.outcome().error
+        return a.outcome().error, before, orphans
     finally:
         a.wake()
         a.kill()
+
+
+@pytest.mark.parametrize(("method", "step", "nth"), each(ZOMBIES))
+def test_a_host_that_wakes_up_too_late_changes_nothing_but_garbage(
+    rivals: Rivals, method: str, step: str, nth: int
+) -> None:
+    """ST-4, ST-20, I-19."""
+    error, before, orphans = wake_too_late(rivals, rivals.place, method, step, nth)
+    assert "FencedError" == error
     assert before == rivals.b.store.load(rivals.place.partition)
     assert orphans == rivals.b.store.orphans(rivals.place.partition)
     rivals.check_sound(rivals.b)
@@ -137,21 +148,8 @@ def test_a_host_that_sleeps_in_a_transaction_keeps_the_other_out_for_a_while_onl
     """The server ends its session and with it the transaction; what it sends later is nothing."""
     limit = f"?options=-c%20idle_in_transaction_session_timeout%3D{IDLE_MS}"
     place = replace(rivals.place, database=rivals.place.database + limit)
-    a = HostProcess(place, "a")
-    try:
-        a.call("lead", 0)
-        for earlier in BEFORE[method]:
-            a.call(earlier)
-        a.call_until(step, nth, method)
-        a.freeze()
-        a.go()
-        rivals.finish_as_b()
-        before = rivals.b.store.load(rivals.place.partition)
-        a.wake()
-        assert "ConflictError" == a.outcome().error
-    finally:
-        a.wake()
-        a.kill()
+    error, before, _ = wake_too_late(rivals, place, method, step, nth)
+    assert "ConflictError" == error
     assert before == rivals.b.store.load(rivals.place.partition)
     rivals.check_sound(rivals.b)
     rivals.check_read(rivals.b)

@@ -76,7 +76,7 @@ def small_workspace(window_bytes: int) -> Workspace:
     workspace.buffers.window_bytes = window_bytes
     workspace.buffers.data = np.empty(window_bytes, np.uint8)
     workspace.scratch = np.empty(window_bytes, np.uint8)
-    workspace._make_rows(max(1, window_bytes // 64))
+    workspace.make_rows(max(1, window_bytes // 64))
     workspace.out = np.empty(window_bytes, np.uint8)
     workspace.cache_bytes = window_bytes
     return workspace

@@ -14,6 +14,7 @@ markers only, every marker with its epoch does. Kafka: ``ProducerStateManager``,
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,9 @@ def last_records(
     ]
     return np.array(sorted(rows), np.int64).reshape(-1, 3)
 
+
+_IN_ORDER = attrgetter("first_offset", "producer_id", "last_offset", "last_stable_offset")
+"""All of an aborted transaction: an index into one order of them is one into another."""
 
 SLOTS_MIN = 256
 REPLAYED_AT_ONCE = 4096
@@ -73,7 +77,7 @@ class TransactionState:
         """Take what was aborted; once, and before the first event."""
         invariant(not self.is_told, "a pass is given aborted transactions twice")
         self.is_told = True
-        self.aborted = tuple(sorted(set(aborted), key=lambda txn: txn.first_offset))
+        self.aborted = tuple(sorted(set(aborted), key=_IN_ORDER))
         self._keys = aborted_keys(self.aborted)
 
     def copy(self) -> TransactionState:
@@ -118,11 +122,6 @@ class TransactionState:
         twin._producers = producers
         twin._counters[kernels.USED] = open_
         return twin
-
-    def open_transactions(self) -> dict[int, int]:
-        """Return the marks of every producer with a transaction under way; for tests to compare."""
-        rows = self._producers[self._producers[:, 1] > 0]
-        return dict(zip(rows[:, 0].tolist(), rows[:, 1].tolist(), strict=True))
 
     def aborted_open(self) -> frozenset[int]:
         """Return the producers whose data counts as aborted now."""
@@ -191,8 +190,7 @@ def no_events() -> NDArray[np.int64]:
 
 def aborted_keys(aborted: Iterable[AbortedTransaction]) -> NDArray[np.int64]:
     """Return (first offset, producer id) of each, ascending, as the kernels take them."""
-    ordered = sorted(set(aborted), key=lambda txn: txn.first_offset)
-    keys = [(txn.first_offset, txn.producer_id) for txn in ordered]
+    keys = [(txn.first_offset, txn.producer_id) for txn in sorted(set(aborted), key=_IN_ORDER)]
     return np.array(keys, np.int64).reshape(-1, 2)
 
 

@@ -287,15 +287,21 @@ def mark_indexed(rows, first_offset, end_offset, offsets, flags, wanted):
     return n
 
 
-@kernel("int64(int64[:, ::1], int64, int64, int64, int64[::1], uint8[::1], uint8[::1], uint8[::1])")
-def mark_looked_up(table, first, last, map_latest, offsets, flags, standings, wanted):
-    """Mark the rows of batches ``[first, last)`` that the key map has yet to decide."""
+@kernel(
+    "int64(int64[:, ::1], int64, int64, int64, boolean, int64[::1], uint8[::1], uint8[::1],"
+    " uint8[::1])"
+)
+def mark_looked_up(table, first, last, map_latest, is_ranked, offsets, flags, standings, wanted):
+    """Mark the rows of batches ``[first, last)`` that the key map has yet to decide.
+
+    Where versions rank (``is_ranked``) no rank holds a negative offset: such a record stays.
+    """
     n = 0
     for i in range(first, last):
         is_data = table[i, t.ATTRIBUTES] & t.CONTROL == 0 and table[i, t.STATE] & t.ABORTED == 0
         for r in range(table[i, t.FIRST_ROW], table[i, t.FIRST_ROW] + table[i, t.ROWS]):
             wants = is_data and flags[r] & HAS_KEY != 0 and offsets[r] <= map_latest
-            wants = wants and standings[r] == UNKNOWN
+            wants = wants and standings[r] == UNKNOWN and (offsets[r] >= 0 or not is_ranked)
             wanted[r] = wants
             n += wants
     return n

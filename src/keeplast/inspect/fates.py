@@ -132,7 +132,7 @@ class KeyRounds:
         """
         chosen = self.left[~self._is_open[self.left]]
         key_map = self._ranking.new_map()
-        self._put(key_map, chosen, log_start, int(self._offsets.max(initial=0)) + 1, raises=False)
+        self._put(key_map, chosen, log_start, INT64_MAX, raises=False)
         winners = winning_offsets(key_map, self._ranking)
         return int(winners[0]) if len(winners) else None
 
@@ -164,7 +164,15 @@ class KeyRounds:
         table = self._place(left)
         w.standings[:count] = UNKNOWN
         if verdicts.mark_looked_up(
-            table, 0, count, terms.bound - 1, w.offsets, w.flags, w.standings, w.marks
+            table,
+            0,
+            count,
+            terms.bound - 1,
+            self._ranking.has_versions,
+            w.offsets,
+            w.flags,
+            w.standings,
+            w.marks,
         ):
             block = self._ranking.block_of(count, w)
             key_map.find(block, w.starts, w.block_rows, w.standings)
@@ -220,6 +228,8 @@ class KeyRounds:
     def _place(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
         """Put records into the rows of the workspace; returns the table of their batches."""
         w, rows = self._w, slice(0, len(chosen))
+        if len(chosen) > len(w.offsets):
+            w.make_rows(len(chosen))
         w.offsets[rows] = self._offsets[chosen]
         w.flags[rows] = self._flags[chosen]
         w.hashes[rows] = _HASH
@@ -396,7 +406,7 @@ def find_fates(
                 rounds, log, topic, first_dirty, clock, until_ms, fates, is_known=is_known
             )
             clock, is_known = max(clock, reach.at_ms or 0), is_known and reach.at_ms is not None
-        bound = reach.bound
+        bound = min(reach.bound, INT64_MAX)
         if bound <= first_dirty:
             bound = _expired_bound(log, first_dirty)
             if min(_expiries(rounds, log, bound), default=INT64_MAX) > clock:

@@ -23,7 +23,7 @@ from keeplast.columns import batches as t
 from keeplast.columns.fingerprints import fingerprint_batches, fingerprint_rows
 from keeplast.columns.kernel import OK, PROBLEMS, TOO_MANY
 from keeplast.columns.ranks import read_header_versions, read_timestamps
-from keeplast.errors import CorruptError
+from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.compression import Codec, decompress
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.record import Record, encode_record
@@ -385,6 +385,10 @@ def _payload(window: Window, number: int) -> bytes | bytearray | memoryview:
         )
     except CorruptError as error:
         raise window.corrupt(number, error.problem, error.expected, error.found) from error
+    except InvalidError as error:  # offsets of an old set that no record of magic 2 can have
+        raise window.corrupt(
+            number, "records do not fit their batch", "ascending offsets", error
+        ) from error
 
 
 def _extra(window: Window, table: NDArray[np.int64]) -> NDArray[np.int64]:

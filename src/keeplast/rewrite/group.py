@@ -169,7 +169,15 @@ class SourceReader:
         first, last = part.first, part.last
         map_latest = c.end_offset - 1
         if part.hashed and verdicts.mark_looked_up(
-            table, first, last, map_latest, w.offsets, w.flags, w.standings, w.marks
+            table,
+            first,
+            last,
+            map_latest,
+            c.ranking.has_versions,
+            w.offsets,
+            w.flags,
+            w.standings,
+            w.marks,
         ):
             c.ranking.read_versions(window, part, w)
             block = c.ranking.block_of(part.rows, w)

@@ -373,8 +373,8 @@ class _Asking:
             if self._filters is not None:
                 note_dirty(self.dirty_keys, self._filters, window, part, w, task.plan.first_dirty)
             count = verdicts.mark_looked_up(
-                window.table, part.first, part.last, task.plan.bound - 1, w.offsets, w.flags,
-                w.standings, w.marks,
+                window.table, part.first, part.last, task.plan.bound - 1, self.has_versions,
+                w.offsets, w.flags, w.standings, w.marks,
             )  # fmt: skip
             if unit.indexes:
                 self.messages += verdicts.count_messages(window.table, part.first, part.last)

@@ -256,7 +256,7 @@ class Workspace:
         self.buffers = WindowBuffers(window_bytes)
         self.scratch = np.empty(SCRATCH_WINDOWS * window_bytes, np.uint8)
         self.starts = np.zeros(winners.SHARDS + 1, np.int64)
-        self._make_rows(_row_count(memory_bytes))
+        self.make_rows(_row_count(memory_bytes))
         self.rows_held = 0
         self.out = np.empty(window_bytes, np.uint8)
         self._payload = np.empty(0, np.uint8)
@@ -277,7 +277,8 @@ class Workspace:
         """Return how many rows are enough to give them away; a window's worth must still fit."""
         return len(self.offsets) // 2
 
-    def _make_rows(self, count: int) -> None:
+    def make_rows(self, count: int) -> None:
+        """Have ``count`` rows; what they held is lost."""
         self.offsets = np.empty(count, np.int64)
         self.hashes = np.empty((count, 2), np.uint64)
         self.positions = np.empty(count, np.int32)
@@ -350,7 +351,7 @@ class Workspace:
                 ledger.first_offset, ledger.standings, self.standings,
             )  # fmt: skip
             if code == TOO_MANY and stop == first and not held:
-                self._make_rows(int(table[first, t.COUNT]))
+                self.make_rows(int(table[first, t.COUNT]))
                 continue
             if code not in (OK, TOO_MANY):
                 expected = f"{int(table[stop, t.COUNT])} records that fill the batch"
@@ -393,7 +394,8 @@ class Workspace:
             if row:
                 self._place_row(table, hidden[: len(row)], row)
                 return int(hidden[len(row)]) if len(row) < len(hidden) else last
-            kept_at = cache.first_kept(base_offset, positions)
+            # The first one was not taken: it is not kept, or is larger than this scratch.
+            kept_at = 1 + cache.first_kept(base_offset, positions[1:])
             if kept_at < len(hidden):
                 hidden, last = hidden[:kept_at], int(hidden[kept_at])
         began = cache.clock()

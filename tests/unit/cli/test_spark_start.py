@@ -96,25 +96,28 @@ def test_a_broken_pyspark_is_one_line(
     assert last.endswith("--runner=spark error=ImportError: half of it [K511]")
 
 
-def test_a_python_program_is_told_which_extra_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ModuleNotFoundError("No module named 'pyspark'", name="pyspark"),
+            r"^keeplast\.register needs .* its extra 'spark'\. miss",
+        ),
+        (
+            ImportError("cannot import name 'x'", name="keeplast.config.log_source"),
+            r"^cannot import name",
+        ),
+    ],
+)
+def test_a_missing_package_names_its_extra_and_a_fault_of_our_own_does_not(
+    monkeypatch: pytest.MonkeyPatch, error: ImportError, said: str
+) -> None:
     def missing(name: str) -> object:
-        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+        raise error
 
     monkeypatch.delitem(vars(package), "register", raising=False)
     monkeypatch.setattr("keeplast.importlib.import_module", missing)
-    with pytest.raises(ImportError, match=r"^keeplast\.register needs .* its extra 'spark'\. miss"):
-        _ = package.register
-
-
-def test_a_fault_of_our_own_is_not_taken_for_a_missing_package(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def broken(name: str) -> object:
-        raise ImportError("cannot import name 'x'", name="keeplast.config.log_source")
-
-    monkeypatch.delitem(vars(package), "register", raising=False)
-    monkeypatch.setattr("keeplast.importlib.import_module", broken)
-    with pytest.raises(ImportError, match=r"^cannot import name"):
+    with pytest.raises(ImportError, match=said):
         _ = package.register
 
 

@@ -10,6 +10,7 @@ import pytest
 from keeplast.errors import CorruptError, InvalidError, RefusedError, UnavailableError
 from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key, explain_keys
 from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.model.partition import INT64_MAX
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.flipped import flip
@@ -124,3 +125,17 @@ def test_damage_is_told_where_nothing_has_changed(directory: Path) -> None:
     flip(path)
     with pytest.raises(CorruptError, match="crc"):
         explain(directory)
+
+
+def test_a_key_of_more_records_than_the_workspace_has_rows_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keeplast.rewrite.workspace.ROWS_MAX", 8)
+    records = b"".join(one(offset, b"k") for offset in range(30))
+    found = explain(write_partition(tmp_path, {0: records, 30: one(30, b"last")}))
+    assert list(range(30)) == offsets(found)
+
+
+def test_a_batch_at_the_largest_offset_does_not_end_the_explanation(tmp_path: Path) -> None:
+    log = {7: one(7, b"k"), INT64_MAX: one(INT64_MAX, b"k")}
+    assert [7] == offsets(explain(write_partition(tmp_path, log)))

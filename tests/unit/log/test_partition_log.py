@@ -159,13 +159,29 @@ INDEX_DAMAGES = {
     "position behind the log": offset_index.encode([(3, 1 << 20)]),
     "negative": b"\xff" * 16,
 }
+TIME_INDEX_DAMAGES = {
+    "missing": None,
+    "cut inside an entry": b"\x00" * 11,
+    "zero-padded to full size": bytes(10485756),
+    "timestamps that fall": time_index.encode([(NOW_MS + 2, 1), (NOW_MS, 2)]),
+    "offsets that fall": time_index.encode([(NOW_MS, 2), (NOW_MS + 1, 1)]),
+    "negative": b"\xff" * 12,
+}
 
 
-@pytest.mark.parametrize("name", INDEX_DAMAGES)
-def test_offset_index_that_cannot_be_right_is_rebuilt_in_memory(directory: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("ending", "content"),
+    [
+        *((INDEX, content) for content in INDEX_DAMAGES.values()),
+        *((TIME_INDEX, content) for content in TIME_INDEX_DAMAGES.values()),
+    ],
+    ids=[*INDEX_DAMAGES, *(f"times: {name}" for name in TIME_INDEX_DAMAGES)],
+)
+def test_an_index_that_cannot_be_right_is_rebuilt_in_memory(
+    directory: Path, ending: str, content: bytes | None
+) -> None:
     """LS07: nothing is written."""
-    path = directory / "00000000000000000000.index"
-    content = INDEX_DAMAGES[name]
+    path = directory / f"{0:020d}{ending}"
     path.unlink()
     if content is not None:
         path.write_bytes(content)
@@ -190,28 +206,6 @@ def test_an_active_index_ends_at_its_first_hole_and_at_the_sound_part_of_its_log
     closed.path(TIME_INDEX).write_bytes(time_index.encode([*times, (0, 0), (0, 0)]))
     found = load_entries(closed, TIME_INDEX, FILES, valid_bytes=STARTS[3])
     assert times == [tuple(each) for each in found.tolist()]
-
-
-TIME_INDEX_DAMAGES = {
-    "missing": None,
-    "cut inside an entry": b"\x00" * 11,
-    "zero-padded to full size": bytes(10485756),
-    "timestamps that fall": time_index.encode([(NOW_MS + 2, 1), (NOW_MS, 2)]),
-    "offsets that fall": time_index.encode([(NOW_MS, 2), (NOW_MS + 1, 1)]),
-    "negative": b"\xff" * 12,
-}
-
-
-@pytest.mark.parametrize("name", TIME_INDEX_DAMAGES)
-def test_time_index_that_cannot_be_right_is_rebuilt_in_memory(directory: Path, name: str) -> None:
-    path = directory / "00000000000000000000.timeindex"
-    content = TIME_INDEX_DAMAGES[name]
-    path.unlink()
-    if content is not None:
-        path.write_bytes(content)
-    found = indexes(directory)
-    assert found.rebuilt
-    assert expected_indexes() == tuples(found)
 
 
 def test_rebuilding_reads_the_batches_and_finds_their_damage(directory: Path) -> None:

@@ -10,8 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from keeplast.columns import verdicts
+from keeplast.format.batch import encode_batch
+from keeplast.format.compression import Codec
+from keeplast.format.record import Record
 from keeplast.rewrite import workspace
-from keeplast.rewrite.workspace import DecompressedCache
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, DecompressedCache, Workspace
+from tests.support.kernel_window import window_of
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import clean, clean_request
 
@@ -34,6 +39,17 @@ def test_few_rows_are_given_to_the_map_more_often_and_a_ledger_may_be_short(
     expected = cleaned(tmp_path / "default")
     monkeypatch.setattr(workspace, name, value)
     assert expected == cleaned(tmp_path / "other")
+
+
+def test_a_payload_that_another_thread_keeps_and_that_is_larger_than_scratch_is_decompressed() -> (
+    None
+):
+    window = window_of(encode_batch([Record(0, 0, b"k", bytes(5 << 20))], codec=Codec.ZSTD) * 2)
+    verdicts.select_indexed(window.table, 0, window.batches)
+    cache = DecompressedCache(1 << 30)
+    cache.keep(0, np.array([[0, 0, 5 << 20]]), np.zeros(5 << 20, np.uint8), 1.0)
+    parts = Workspace(MEMORY_BYTES_MIN).slices(window, 0, (0, 0), cache, keeps=False)
+    assert [(0, 1), (1, 2)] == [(each.first, each.last) for each in itertools.islice(parts, 3)]
 
 
 CHUNK = 1000

@@ -116,8 +116,8 @@ test-kafka: setup java  ## Kafka's own cleaner as the referee (fetches its jars 
 test-attach-cluster: setup java  ## Rounds in a live tier under three brokers whose leaders change, die and freeze; LONG= for less
 	$(BIN)/pytest -m cluster --all $(LONG) tests/kafka/test_attach_cluster.py tests/kafka/test_attach_spark_kills.py $(ARGS)
 
-beside-a-broker: setup java  ## A store copied beside real brokers that clean, for longer; ARGS='--beside-seconds 600'
-	$(BIN)/pytest -m kafka tests/kafka/test_store_beside_a_broker.py -s $(ARGS)
+beside-a-broker: setup java  ## A store copied next to real brokers that clean, for longer; ARGS='--store-seconds 600'
+	$(BIN)/pytest -m kafka tests/kafka/test_store_next_to_a_broker.py -s $(ARGS)
 
 $(VALE):
 	@command -v go >/dev/null || { echo "$$NEEDS_VALE" >&2; exit 1; }
@@ -154,8 +154,8 @@ chromium:
 test-console: setup chromium  ## The console in a real browser (packages chromium, chromium-driver), and made-up requests
 	$(BIN)/pytest -m console tests/console $(ARGS)
 
-fuzz-console: setup  ## Made-up requests to a running console for ten minutes; ARGS='--fuzz-seed 7'
-	$(BIN)/pytest -m console tests/console/test_fuzz.py --fuzz-seconds 600 --fuzz-seed $$RANDOM $(ARGS)
+fuzz-console: setup  ## Made-up requests and crowds to a running console for ten minutes; ARGS='--fuzz-seed 7'
+	$(BIN)/pytest -m console tests/console/test_fuzz.py --fuzz-seconds 300 --fuzz-seed $$RANDOM $(ARGS)
 
 console-pictures: setup chromium  ## Take the pictures in docs/how-to/images anew
 	$(BIN)/pytest -m console tests/console/test_pictures.py --refresh-pictures $(ARGS)

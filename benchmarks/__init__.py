@@ -1,1 +1,1 @@
-"""Measures keeplast beside Kafka's own cleaner on the same logs, in the same run."""
+"""Measures keeplast next to Kafka's own cleaner on the same logs, in the same run."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.attached``: a round in a live cluster's remote tier beside a local one.
+"""``python -m benchmarks.attached``: a round in a live cluster's remote tier next to a local one.
 
 One log is cleaned by one thread where it lies, and again from each layout that brokers may have
 it in, in turn, and that several times over. Both sides read every record twice, and what they
@@ -113,16 +113,16 @@ class Counted:
 
 @dataclass(slots=True)
 class MeteredTier(AttachedTier):
-    """A tier that adds up what its metadata topic is told."""
+    """A tier that adds up the events of its metadata topic."""
 
-    told_records: int = 0
-    told_bytes: int = 0
+    announced_records: int = 0
+    announced_bytes: int = 0
 
-    def tell(self, event: RemoteLogSegment | RemoteLogSegmentUpdate) -> None:
-        """Tell and count."""
-        AttachedTier.tell(self, event)
-        self.told_records += 1
-        self.told_bytes += len(encode(event))
+    def announce(self, event: RemoteLogSegment | RemoteLogSegmentUpdate) -> None:
+        """Announce and count."""
+        AttachedTier.announce(self, event)
+        self.announced_records += 1
+        self.announced_bytes += len(encode(event))
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ def clean_remote(log: Path, scratch: Path, variant: Variant | None, ring: KeyRin
         layout = (
             tier.layout if variant is None else keep_as(tier, Path(place) / "own", ring, [variant])
         )
-        tier.told_records = tier.told_bytes = 0
+        tier.announced_records = tier.announced_bytes = 0
         pace = RequestPace(FREE)
         paced = PacedLayout(layout, pace)
         publisher, clock = AtOnce(tier), SystemClock()
@@ -193,7 +193,7 @@ def clean_remote(log: Path, scratch: Path, variant: Variant | None, ring: KeyRin
         publisher.collect()
         return Counted(
             log_bytes_of(report), seconds, cpu, pace.requests, pace.bytes, swaps,
-            tier.told_records, tier.told_bytes,
+            tier.announced_records, tier.announced_bytes,
         )  # fmt: skip
 
 

@@ -2,14 +2,21 @@
 
 ``keeplast console`` runs over many small logs in a process of its own. Browsers that take the
 overview every five seconds, each with an event stream, ask it as Chromium would, without drawing
-anything. Told are the processor time of the console alone, its memory, and the time to the first
-byte of pages that are asked for one at a time, while nobody else does.
+anything. It shows the processor time of the console alone, its memory, and the time to the first
+byte of pages that are asked for one at a time, without other readers.
+
+Then a loop with a console does rounds that are asked for, in turn with clients and without. They
+are of another process, hold event streams or reload, and take each page that has changed. It
+shows the processor time of the thread that rewrites.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
+import itertools
+import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -20,15 +27,24 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.synchronize import Event, Semaphore
 from pathlib import Path
 
 from benchmarks.machine import describe, machine
 from benchmarks.options import positive
-from benchmarks.process_figures import PeakMemory, family_seconds
+from benchmarks.pairs import PAIRS_MIN, Pairs
+from benchmarks.process_figures import (
+    PeakMemory,
+    busiest_thread_seconds,
+    family_seconds,
+    thread_seconds,
+)
 from benchmarks.start import LOG, SETTINGS, write_partitions
+from benchmarks.workload import TOPIC, write_log
+from keeplast.service.receipts import FILE_NAME
 
 PARTITIONS, BROWSERS = 10_000, 10
 SECONDS, REFRESH_SECONDS = 30, 5.0
@@ -38,6 +54,9 @@ PATHS = (
     "/work", "/time", "/overview.json",
 )  # fmt: skip
 TURNS = 20
+ROUND = replace(LOG, name="round", log_bytes=256 << 20, segment_bytes=64 << 20)
+CLIENTS, RELOAD_SECONDS = 200, 10.0
+TOKEN = "a-token-of-the-benchmark"
 ANSWER_SECONDS_MAX = 60
 
 
@@ -51,11 +70,10 @@ class Console:
 
 
 @contextmanager
-def running(logs: Path, cache: Path) -> Iterator[Console]:
-    """Start a console of ``logs`` and end it."""
-    words = ("console", str(logs), "--listen", "127.0.0.1:0", *SETTINGS)
+def running(words: Sequence[str], cache: Path) -> Iterator[Console]:
+    """Start a command that has a console, and end it."""
     with subprocess.Popen(
-        [sys.executable, "-m", "keeplast", *words],
+        [sys.executable, "-m", "keeplast", *words, *SETTINGS],
         env={**os.environ, "KEEPLAST_CACHE_DIR": str(cache)},
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     ) as process:  # fmt: skip
@@ -83,6 +101,15 @@ def first_byte(connection: http.client.HTTPConnection, path: str) -> float:
     if answer.status != 200:
         raise RuntimeError(f"no such page. path={path} status={answer.status}")
     return took
+
+
+def page_of(console: Console, path: str) -> bytes:
+    """Return a page."""
+    connection = connected(console)
+    connection.request("GET", path)
+    found = connection.getresponse().read()
+    connection.close()
+    return found
 
 
 def connected(console: Console) -> http.client.HTTPConnection:
@@ -146,6 +173,135 @@ def watched(console: Console, browsers: int, seconds: float) -> float:
     return share
 
 
+def look_on(port: int, path: str, looks: Semaphore, ended: Event) -> None:
+    """Look at a page as its script does: by events, or where there are too many by reloading."""
+    page, stream = (
+        http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS_MAX) for _ in range(2)
+    )
+    has: dict[str, str] = {}
+
+    def renew() -> None:
+        page.request("GET", path, headers=has)
+        answer = page.getresponse()
+        answer.read()
+        has["If-None-Match"] = answer.getheader("etag", "")
+        page.close()
+
+    renew()
+    looks.release()
+    while not ended.is_set():
+        stream.request("GET", "/events")
+        answer, seen = stream.getresponse(), None
+        while answer.status == 200 and not ended.is_set() and (line := answer.readline()):
+            if line.startswith(b"data: "):
+                event = json.loads(line[6:])
+                now = (event["serial"], (event["live"] or event)["serial"])
+                if now != seen:
+                    renew()
+                seen = now
+        stream.close()
+        if answer.status != 200 and not ended.wait(RELOAD_SECONDS):
+            renew()
+
+
+def look_on_all(port: int, count: int, looks: Semaphore, ended: Event) -> None:
+    """Be so many clients."""
+    paths = itertools.cycle(("/", "/log/bench/0", "/work", "/partitions"))
+    threads = [
+        threading.Thread(target=look_on, args=(port, path, looks, ended))
+        for path in itertools.islice(paths, count)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@contextmanager
+def watched_by(port: int, count: int) -> Iterator[None]:
+    """Have so many clients in a process of their own; each has seen its page."""
+    spawn = multiprocessing.get_context("spawn")
+    looks, ended = spawn.Semaphore(0), spawn.Event()
+    process = spawn.Process(target=look_on_all, args=(port, count, looks, ended))
+    process.start()
+    try:
+        for _ in range(count):
+            if not looks.acquire(timeout=ANSWER_SECONDS_MAX):
+                raise RuntimeError("a client has not seen its page")
+        yield
+    finally:
+        ended.set()
+        process.join()
+
+
+def one_round(console: Console, partition: int, receipts: Path) -> tuple[float, float]:
+    """Ask for a round; returns its seconds by the clock, and those of its busiest thread."""
+    before, size = thread_seconds(console.process_id), receipts_in(receipts)
+    started = time.monotonic()
+    connection = connected(console)
+    connection.request(
+        "POST", "/do/clean", f"topic={TOPIC}&partition={partition}",
+        {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/x-www-form-urlencoded"},
+    )  # fmt: skip
+    if (status := connection.getresponse().status) != 303:
+        raise RuntimeError(f"no round was begun. status={status}")
+    connection.close()
+    wait_for(lambda: receipts_in(receipts) > size)
+    took = time.monotonic() - started
+    worked = busiest_thread_seconds(before, thread_seconds(console.process_id))
+    return took, worked or 0.0
+
+
+def wait_for(reached: Callable[[], bool]) -> None:
+    """Return when it is reached; RuntimeError when that takes too long."""
+    until = time.monotonic() + ANSWER_SECONDS_MAX
+    while not reached():
+        if time.monotonic() > until:
+            raise RuntimeError("the loop does not go on")
+        time.sleep(0.01)
+
+
+def receipts_in(file: Path) -> int:
+    """Return how many rounds have left a receipt."""
+    return file.read_bytes().count(b'"round"') if file.exists() else 0
+
+
+def rounds_next_to(clients: int, scratch: Path) -> list[tuple[str, str]]:
+    """Do rounds alone and next to clients, in turn, and return what they took."""
+    logs, tokens = scratch / "rounds", scratch / "tokens"
+    tokens.touch(0o600)
+    tokens.write_text(f"actor {TOKEN}\n", encoding="ascii")
+    write_log(ROUND, logs)
+    for number in range(1, 2 * PAIRS_MIN + 1):
+        shutil.copytree(logs / f"{TOPIC}-0", logs / f"{TOPIC}-{number}")
+    words = (
+        "run", str(logs), "--console", "127.0.0.1:0", "--allow-actions", "--console-token-file",
+        str(tokens), "--runner", "local", "--cores", "1", "--config",
+        "min.cleanable.dirty.ratio=1.0",
+    )  # fmt: skip
+    alone, beside = [], []
+    with running(words, scratch / "cache") as console:
+        # The loop has looked when its pages have something.
+        wait_for(lambda: b"bench-0" in page_of(console, "/partitions"))
+        one_round(console, 0, logs / FILE_NAME)
+        for number in range(1, 2 * PAIRS_MIN, 2):
+            alone.append(one_round(console, number, logs / FILE_NAME))
+            with watched_by(console.port, clients):
+                beside.append(one_round(console, number + 1, logs / FILE_NAME))
+    shutil.rmtree(logs)
+    clock, work = (
+        Pairs(tuple(each[at] for each in beside), tuple(each[at] for each in alone))
+        for at in (0, 1)
+    )
+    return [
+        (
+            f"{what} of a round next to {clients} clients, to one alone: best of 5 (mean)",
+            f"{1 / pairs.ratio:.2f} ({sum(pairs.ours) / sum(pairs.theirs):.2f})",
+        )
+        for what, pairs in (("processor time", work), ("clock", clock))
+    ]
+
+
 def resident_mib(console: Console) -> float:
     """Return what the console holds now."""
     pages = int(Path(f"/proc/{console.process_id}/statm").read_text().split()[1])
@@ -172,7 +328,8 @@ def main() -> None:
         logs = arguments.logs or scratch / "logs"
         if not logs.exists():
             write_partitions(logs, arguments.partitions, SMALL)
-        with running(logs, scratch / "cache") as console, PeakMemory(console.process_id) as memory:
+        words = ("console", str(logs), "--listen", "127.0.0.1:0")
+        with running(words, scratch / "cache") as console, PeakMemory(console.process_id) as memory:
             rows.append(("start and first look, processor time", f"{console.look_seconds:.1f} s"))
             rows.append(("memory behind it", f"{resident_mib(console):.0f} MiB"))
             for path, (*times, worked) in page_times(console, PATHS, arguments.turns).items():
@@ -189,6 +346,7 @@ def main() -> None:
             rows.append(("memory, most", f"{memory.peak_bytes / 2**20:.0f} MiB"))
         if arguments.logs is None:
             shutil.rmtree(logs)
+        rows += rounds_next_to(CLIENTS, scratch)
     print(describe(machine()))
     print()
     print(table(rows))

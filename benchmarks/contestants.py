@@ -114,7 +114,7 @@ class Keeplast:
     """keeplast in a fresh process for every log."""
 
     def __init__(self, name: str, memory_bytes: int, *, runner: str, cores: int) -> None:
-        """Give ``cores`` of a ``local`` or ``spark`` runner ``memory_bytes`` beside its key map."""
+        """Give ``cores`` of a ``local`` or ``spark`` runner ``memory_bytes`` and its key map."""
         self.name = name
         self._options = ["--memory-bytes", str(memory_bytes)]
         self._options += ["--runner", runner, "--cores", str(cores)]

@@ -1,4 +1,4 @@
-"""Draws bars as an SVG, so that the docs need no library and no picture that nobody can check.
+"""Draws bars as an SVG, so that the docs need no library and no picture that cannot be checked.
 
 One panel a group, one bar a row, all panels on a scale of their own: what is compared stands in one
 panel. The same input always gives the same bytes.
@@ -24,7 +24,7 @@ OURS, THEIRS, TEXT = "#2a6f97", "#b8b8b8", "#777777"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One row of a panel; ``text`` is written beside it."""
+    """One row of a panel; ``text`` is written next to it."""
 
     label: str
     value: float

@@ -223,7 +223,7 @@ def _verdicts(name: str, points: Sequence[Point]) -> list[str]:
 def doubted(points: Sequence[Point]) -> str | None:
     """Return why nothing may be said of a series, None where something may.
 
-    Its first point is beside each of the others.
+    Its first point is next to each of the others.
     """
     for each in points:
         found = _compared(points[0], each).doubt()

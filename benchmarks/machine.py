@@ -32,10 +32,10 @@ def describe(machine: Mapping[str, Any], *, kafka: str | None = None) -> str:
     """Return the machine in a line, with the version of Kafka where it took part."""
     load = machine["load_before"]
     busy = "" if load is None else f" Load when it began: {load:.1f}."
-    beside = "" if kafka is None else f" Kafka {kafka};"
+    kafka_version = "" if kafka is None else f" Kafka {kafka};"
     return (
         f"{machine['cpus']} x {machine['processor']}, {machine['memory_bytes'] / 2**30:.0f} GiB, "
-        f"{machine['system']};{beside} {machine['date']}.{busy}"
+        f"{machine['system']};{kafka_version} {machine['date']}.{busy}"
     )
 
 

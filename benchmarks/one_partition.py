@@ -4,7 +4,7 @@ One log of eight segments, plain and of zstd, is cleaned on two cores: by one ta
 that cuts a partition, and as the planner chooses. A **cold** count is the first job of a session
 (the session's own start is apart), a **warm** one comes behind jobs of its kind. The sides take
 turns. ``local[2]`` has two threads of one executor, ``local-cluster[2,1,...]`` two executors of one
-core. Results: ``results/one_partition.json``, and the table beside it.
+core. Results: ``results/one_partition.json``, and the table next to it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MIB = 1 << 20
 GROUPS = 8
 CHOICE = "choice"
 SIDES = (*(str(each) for each in Shape), CHOICE)
-"""Each shape, and what the planner takes when it is not told."""
+"""Each shape, and what the planner takes without an order."""
 MASTERS = ("local[2]", "local-cluster[2,1,4096]")
 WARM_UP_BYTES = 32 * MIB
 CHOICE_OF_BEST, OF_ONE_TASK = 1.05, 0.75

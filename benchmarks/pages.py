@@ -1,7 +1,8 @@
 """``python -m benchmarks.pages``: the tables of the stored results again, without measuring.
 
-Every table in ``results/`` and the bars in ``docs/images/`` follow from the JSON files beside them;
-``--check`` says which do not. ``tools/fill_readme.py --files`` then pastes them into the pages.
+Every table in ``results/`` and the bars in ``docs/images/`` follow from the JSON files
+next to them; ``--check`` says which do not. ``tools/fill_readme.py --files`` then pastes them into
+the pages.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from benchmarks.run import CHART, RESULTS
 
 def made(results: Path = RESULTS, figure: Path = peers.FIGURE) -> dict[Path, str]:
     """Return what each file that is made of the results in a folder has to say."""
-    grown, beside = _load(results / "growth.json"), _load(results / "peers.json")
-    taken = [Taken(**each) for each in beside["taken"]]
+    grown, peers_document = _load(results / "growth.json"), _load(results / "peers.json")
+    taken = [Taken(**each) for each in peers_document["taken"]]
     slopes = cost_model.slopes_of(grown["points"])
     latest = _load(results / "latest.json")
     return {
@@ -28,8 +29,8 @@ def made(results: Path = RESULTS, figure: Path = peers.FIGURE) -> dict[Path, str
         results / "growth.md": growth.table(growth.points_of(grown), grown["machine"]) + "\n",
         results / "cost_model.md": cost_model.table(slopes) + "\n",
         results / "shape_model.md": shape_model.table() + "\n",
-        results / "peers.md": peers.page(taken, beside, figure),
-        results / "peers_goals.md": goal_table(taken, beside) + "\n",
+        results / "peers.md": peers.page(taken, peers_document, figure),
+        results / "peers_goals.md": goal_table(taken, peers_document) + "\n",
         results / "one_partition.md": one_partition.page(_load(results / "one_partition.json")),
         results / "attached.md": attached.page(_load(results / "attached.json")),
         figure: bars(taken),

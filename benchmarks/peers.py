@@ -3,7 +3,7 @@
 Kafka's own cleaner with one thread and with two, keeplast in one process on one core and on two,
 keeplast on Spark, and Spark SQL as its users write it. Every contestant gets a fresh copy of each
 directory, in turn, and so five times over. Results go to ``results/peers.json`` after each count,
-the tables beside it, and bars to ``docs/images/peers.svg``. Start-up (Spark's session, kernels, a
+the tables next to it, and bars to ``docs/images/peers.svg``. Start-up (Spark's session, kernels, a
 warm-up) and the removal of replaced files are apart. ``--resume`` goes on where a run was ended,
 and measures again where pairs differ by too much.
 """
@@ -95,7 +95,7 @@ def directories(scale: float) -> Iterator[Directory]:
 
 
 def write(directory: Directory, place: Path) -> list[WrittenLog]:
-    """Write the logs, and beside them the same records as Parquet for Spark SQL."""
+    """Write the logs, and next to them the same records as Parquet for Spark SQL."""
     share = replace(
         directory.workload, log_bytes=directory.workload.log_bytes // directory.partitions
     )
@@ -358,7 +358,7 @@ def known(out: Path, now: dict[str, Any], names: list[str]) -> list[Taken]:
 
 
 def page(taken: list[Taken], results: dict[str, Any], figure: Path) -> str:
-    """Return all tables and a link to the bars, for a page in a folder of docs/ beside theirs."""
+    """Return all tables and a link to the bars, for a page in a folder of docs/ next to theirs."""
     return (
         f"{tables(taken, results)}\n\n![MiB a second](../../{figure.parent.name}/{figure.name})\n"
     )

@@ -54,13 +54,13 @@ class Result:
 
     @property
     def comparison(self) -> Comparison | None:
-        """One core beside Kafka's thread; None when one of them did not run."""
+        """One core next to Kafka's thread; None when one of them did not run."""
         if not self.kafka or not self.keeplast:
             return None
         return compare(ours=_times(self.keeplast), theirs=_times(self.kafka))
 
     def by_clock(self, ours: Sequence[Measure]) -> Comparison | None:
-        """Several cores beside Kafka's thread, by the clock alone."""
+        """Several cores next to Kafka's thread, by the clock alone."""
         if not self.kafka or not ours:
             return None
         mine, theirs = ([(one.seconds, None) for one in side] for side in (ours, self.kafka))
@@ -204,8 +204,8 @@ def plain(result: Result) -> str:
 
 
 def _times_as_fast(where: str, found: Comparison, goal: float | None) -> str:
-    beside = "" if where else " as fast as Kafka's cleaner thread"
-    text = f"{found.least_ratio:.1f} times{beside}{where}"
+    as_kafka = "" if where else " as fast as Kafka's cleaner thread"
+    text = f"{found.least_ratio:.1f} times{as_kafka}{where}"
     reasons = [] if goal is None else [f"goal {goal:g}"]
     pairs = len(found.by_clock.ours)
     if found.doubt() is not None:
@@ -215,11 +215,11 @@ def _times_as_fast(where: str, found: Comparison, goal: float | None) -> str:
     return f"{text} ({'; '.join(reasons)})" if reasons else text
 
 
-def _side(measures: Sequence[Measure], beside_kafka: Comparison | None = None) -> str:
+def _side(measures: Sequence[Measure], against_kafka: Comparison | None = None) -> str:
     """Return a cell: how many times as fast as Kafka, speed and seconds of the best count."""
     if not measures:
         return "-"
-    ratio = "" if beside_kafka is None else f"{beside_kafka.ratios}: "
+    ratio = "" if against_kafka is None else f"{against_kafka.ratios}: "
     speed = max(m.mib_per_second for m in measures)
     return f"{ratio}{speed:.0f} MB/s, {least(_times(measures))} s"
 

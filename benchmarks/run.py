@@ -1,4 +1,4 @@
-"""``python -m benchmarks.run``: keeplast beside Kafka's own cleaner, on the same logs.
+"""``python -m benchmarks.run``: keeplast next to Kafka's own cleaner, on the same logs.
 
 Every log is cleaned by all in turn (one core, Kafka, all cores, Spark, one core, ...), each time
 from a fresh copy. MB/s is Kafka's: MiB read in the cleaning pass over the total time. The marks are

@@ -1,8 +1,8 @@
 """``python -m benchmarks.stages``: where the time of one core goes, stage by stage, and the limit.
 
 Each of the benchmark's logs is cleaned by one thread, several times over from a fresh copy; a row
-has the best count of each stage, in nanoseconds a record that was read. Beside them stands what
-nobody who reads a log with a key map can do without: **one read** of its bytes from the page cache,
+has the best count of each stage, in nanoseconds a record that was read. Next to them stands what
+each reader of a log with a key map needs: **one read** of its bytes from the page cache,
 **one CRC** over them and **one access** of a map of that size a record, each measured by itself in
 the same run. What the stages take above that is work that is ours to explain.
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.strategies``: what ranking by version costs beside ranking by offset.
+"""``python -m benchmarks.strategies``: what ranking by version costs next to ranking by offset.
 
 One log whose records carry a version is cleaned by each strategy in turn, on one core, each time
 from a fresh copy, and that several times over. A row shows the best counts by the clock and, in

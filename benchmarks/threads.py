@@ -6,7 +6,7 @@ segments. In every turn two processes clean a copy each side by side: what two c
 nothing reach here, and so the most that two threads can. A row shows the best counts by the clock
 and, in brackets, of processor time. Then one,
 two and eight threads clean it once more, each number in a process of its own that says its peak of
-memory above what it held with all kernels loaded, beside the formula of
+memory above what it held with all kernels loaded, next to the formula of
 docs/contributing/architecture.md.
 """
 
@@ -133,7 +133,7 @@ def gains(row: Row, log: Path, repetitions: int) -> Iterator[Gain]:
             for groups, segment_bytes in GROUPS.items():
                 topic = replace(TOPICS[strategy], segment_bytes=segment_bytes)
                 taken: dict[int, Counts] = {cores: [] for cores in CORES}
-                beside: Counts = []
+                of_processes: Counts = []
                 for repetition in range(repetitions + 1):
                     for cores, coordinator in coordinators.items():
                         found = count(coordinator, log, topic, 0)
@@ -141,8 +141,8 @@ def gains(row: Row, log: Path, repetitions: int) -> Iterator[Gain]:
                             taken[cores].append(found)
                     together = apart.count(topic)
                     if repetition:
-                        beside.append(together)
-                yield Gain(row, strategy, groups, taken, beside)
+                        of_processes.append(together)
+                yield Gain(row, strategy, groups, taken, of_processes)
 
 
 def hold(log: Path, cores: int) -> int:

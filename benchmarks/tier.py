@@ -274,7 +274,7 @@ def measure(root: Path, *, segments: int, segment_bytes: int, value_bytes: int) 
 
 
 def table(rows: Sequence[Measured]) -> str:
-    """Return the rows as Markdown; a saving is that of the row beside the one without filters."""
+    """Return the rows as Markdown; a saving is that of the row next to the one without filters."""
     lines = [
         "| updates | shape | filters | read, of the log | written | requests a round | "
         "processor s a GiB | clean bytes skipped | filters, of segments | reads less by |",

@@ -40,7 +40,7 @@ COSTS = pytest.StashKey[FileCosts]()
 WEIGHTS = Path(__file__).with_name("weights.toml")
 SPARK_ROOM = "tests/spark/"
 CLUSTER_FILES = ("tests/spark/test_packed_environment.py", "tests/spark/test_standalone_cluster.py")
-"""They start clusters of their own, and no session beside those."""
+"""They start clusters of their own, and no session next to those."""
 SPARK_TEST = "test_spark_runner_"
 """How tests in other rooms begin that share the session."""
 

@@ -1,4 +1,4 @@
-"""The pages tell the truth where it can be checked: links, commands, options, paths, scenarios."""
+"""The pages are true where it can be checked: links, commands, options, paths, scenarios."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_every_scenario_of_the_tier_has_a_test() -> None:
     assert [] == [scenario for scenario, tests in rows if not tests]
 
 
-def test_every_scenario_under_live_brokers_is_told_of() -> None:
+def test_every_scenario_under_live_brokers_is_on_the_page() -> None:
     page = (ROOT / "docs" / "contributing" / "design" / "attached-scenarios.md").read_text("utf-8")
     found = set(re.findall(r"^\| ([A-Z]+-?\d+) \|", page, re.MULTILINE))
     families = {"P": 19, "C": 9, "Z": 6, "R": 4, "AT-": 38}

@@ -1,4 +1,4 @@
-"""What the house promises whoever looks for a thing: one name for one class, no room too large."""
+"""What the house promises who looks for a thing: one name for one class, no room too large."""
 
 from __future__ import annotations
 

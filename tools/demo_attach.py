@@ -73,8 +73,8 @@ class Demo:
             with suppress(KeyboardInterrupt):
                 signal.pause()
 
-    def tell(self) -> bool:
-        """Tell it; False when a reader got something else than it must."""
+    def play(self) -> bool:
+        """Play it; False when a reader got something else than it must."""
         with self._tiered() as sent:
             before = self._show("before", sent)
             self._run("place", "check", f"kafka://{self.broker.address}", "--topic", TOPIC)
@@ -125,7 +125,7 @@ class Demo:
             local = list((self.broker.data / f"{TOPIC}-0").glob("*.log"))
             return len(local) == 1 and found.served.count > 1 and not found.copying.count
 
-        wait_until(is_remote, told=lambda: "\n".join(self.broker.lines("ERROR", "WARN")))
+        wait_until(is_remote, words=lambda: "\n".join(self.broker.lines("ERROR", "WARN")))
         say("all but the active segment is in the remote tier, and nowhere else")
 
     def _wait_until_ready(self) -> None:
@@ -135,7 +135,7 @@ class Demo:
             except KafkaException:
                 return False
 
-        wait_until(is_ready, told=lambda: "\n".join(self.broker.lines("ERROR", "WARN")))
+        wait_until(is_ready, words=lambda: "\n".join(self.broker.lines("ERROR", "WARN")))
 
     def _show(self, when: str, sent: State) -> tuple[bool, int]:
         """Show what a consumer reads and what is stored; say whether the state is what was sent."""
@@ -197,7 +197,7 @@ class Reads:
 
 
 def say(text: str) -> None:
-    """Tell what happens, and when."""
+    """Say what happens, and when."""
     print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
 
 
@@ -213,7 +213,7 @@ def main() -> int:
         if asked.stay:
             demo.stay()
             return 0
-        return 0 if demo.tell() else 1
+        return 0 if demo.play() else 1
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Makes a data directory for the console's demo: one log of each kind that operators ask about.
 
-Run as ``python tools/demo_console.py DIRECTORY``, which must not exist. Some logs had two rounds,
-days ago by the clock that these were given, and more came behind them: three are overdue, one is
-not dirty enough, one is held back by a lag, one is damaged. Rounds are slowed down, so that
-somebody sees one.
+Run as ``python tools/demo_console.py DIRECTORY``, which must not exist. Logs had four or five
+rounds in the last month, by the clock that these were given, and more came after them: three are
+overdue, one is not dirty enough, one is held back by a lag and one by a hold, one is damaged.
+Rounds are slowed down, so that somebody sees one.
 
 With ``--run`` and options of ``keeplast run`` that loop is begun on them, and for half an hour a
 segment is written now and then, so that there are rounds to watch. What must hold: such a segment
@@ -50,6 +50,10 @@ SETTINGS = """\
 "segment.ms" = 2592000000
 "min.compaction.lag.ms" = 86400000
 
+[topic.invoices]
+"cleanup.policy" = "compact"
+"segment.ms" = 2592000000
+
 [topic.sessions]
 "cleanup.policy" = "compact"
 "segment.ms" = 2592000000
@@ -64,7 +68,7 @@ WRITTEN = ("orders-0", "customers-0", "orders-1", "customers-0", "orders-2")
 WRITE_SECONDS = 4.0
 SEGMENTS_WRITTEN_MAX = 450
 """Half an hour of them: then the loop goes on with nothing to do."""
-DAMAGED = "sessions-0"
+DAMAGED, HELD = "sessions-0", "invoices-0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +85,31 @@ class DemoLog:
     later: tuple[float, ...]
 
 
+def _orders(latest: float) -> tuple[tuple[float, tuple[float, ...]], ...]:
+    """Return the rounds of a log of orders, the last one after a segment of this age."""
+    return ((648, (700, 680)), (528, (600, 560)), (384, (480, 420)), (216, (300, latest)))
+
+
 LOGS = (
-    DemoLog("orders-0", 300, ((264, (320, 300, 280)), (216, (222,))), (210, 200, 190, 1)),
-    DemoLog("orders-1", 500, ((264, (320, 300, 280)), (216, (219,))), (205, 195, 1)),
-    DemoLog("orders-2", 700, ((264, (320, 300, 280)), (216, (218,))), (200, 190, 1)),
-    DemoLog("customers-0", 1400, ((144, (170, 160, 150)), (120, (130,))), (48, 40, 1)),
-    DemoLog("prices-0", 600, ((96, (168, 144, 121)), (48, (76,))), (6, 4, 2, 1)),
-    DemoLog(DAMAGED, 200, (), (30, 25, 20, 1)),
-)
+    DemoLog("orders-0", 300, _orders(222), (210, 200, 190, 1)),
+    DemoLog("orders-1", 500, _orders(219), (205, 195, 1)),
+    DemoLog("orders-2", 700, _orders(218), (200, 190, 1)),
+    DemoLog(
+        "customers-0", 1400,
+        ((552, (660, 640, 620, 600)), (408, (500, 450)), (264, (380, 320)), (120, (200, 130))),
+        (48, 40, 1),
+    ),
+    DemoLog(
+        "prices-0", 600,
+        ((624, (700, 660)), (480, (600, 540)), (360, (450, 400)), (192, (300, 230)), (48, (76,))),
+        (6, 4, 2, 1),
+    ),
+    DemoLog(
+        HELD, 900, ((576, (650, 620)), (432, (520, 480)), (288, (400, 330)), (144, (200, 170))),
+        (100, 80, 1),
+    ),
+    DemoLog(DAMAGED, 200, (), (30, 25, 20, 9)),
+)  # fmt: skip
 """Rounds are whole days ago: on how many days there were some depends on no time of day."""
 
 
@@ -100,7 +121,7 @@ def records(log: DemoLog, base: int, first_ms: int) -> Iterator[Record]:
 
 
 def write_segment(directory: Path, log: DemoLog, base: int, first_ms: int) -> None:
-    """Write a segment with what a broker keeps beside it."""
+    """Write a segment with what a broker keeps next to it."""
     found = list(records(log, base, first_ms))
     data = b"".join(
         encode_batch(found[n : n + RECORDS_A_BATCH]) for n in range(0, RECORDS, RECORDS_A_BATCH)
@@ -133,8 +154,13 @@ def main(root: Path, now_ms: int) -> None:
     for hours, log, ages in sorted(every, key=lambda each: -each[0]):
         write(log, ages)
         clean(root, log, now_ms - round(hours * HOUR_MS))
+    point = written[HELD] * RECORDS
     for log in LOGS:
         write(log, log.later)
+    quietly(
+        "hold", "add", str(root), "year-end-2026", "--topic", HELD.removesuffix("-0"),
+        "--partition", "0", "--at", str(point), "--max-age", "12d",
+    )  # fmt: skip
     damaged = root / DAMAGED / f"{RECORDS:020d}.log"
     data = damaged.read_bytes()
     damaged.write_bytes(data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
@@ -144,11 +170,15 @@ def main(root: Path, now_ms: int) -> None:
 def clean(root: Path, log: DemoLog, at_ms: int) -> None:
     """Have a round of a log done by a clock that says ``at_ms``, its active segment closed."""
     topic, _, number = log.name.rpartition("-")
-    words = (
+    quietly(
         "clean", str(root), "--topic", topic, "--partition", number, "--now-ms", str(at_ms),
         "--roll-active", "--despite", "dirty-ratio", "--runner", "local", "--cores", "1",
         "--receipt", str(root / FILE_NAME),
     )  # fmt: skip
+
+
+def quietly(*words: str) -> None:
+    """Have a command done that prints nothing."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         app(words, standalone_mode=False)
 
@@ -168,7 +198,7 @@ def write_next(root: Path, scratch: Path, log: DemoLog, now_ms: int) -> None:
 
 
 def write_on(root: Path, ended: Callable[[float], bool]) -> None:
-    """Write segments until ``ended``, which waits as long as it is told, or there were enough."""
+    """Write segments until ``ended``, which waits as long as it says, or there were enough."""
     logs = {each.name: each for each in LOGS}
     for name in islice(cycle(WRITTEN), SEGMENTS_WRITTEN_MAX):
         if ended(WRITE_SECONDS):
@@ -185,7 +215,7 @@ def run(root: Path, words: Sequence[str]) -> int:
             write_on(root, lambda seconds: has_ended(loop, seconds))
             return loop.wait()
         except KeyboardInterrupt:
-            # The loop was told too, by the terminal: it ends its rounds and says so.
+            # The loop got the signal too, by the terminal: it ends its rounds and says so.
             return loop.wait()
 
 

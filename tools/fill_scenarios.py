@@ -7,6 +7,9 @@ A test names a scenario by its id (`CT24`, `X13`, `ST-8`, `I-14`, `AT-2`) anywhe
 name, docstring, parameter or comment. In a test's name ids are in lower case: `ct24`, `st_8`. Ids
 of attached topics are short (`P2`), so only files about them count. There a row without a test
 says `not tested:` and why, and one without a test on brokers `on a model:`.
+
+A cell of many files has each folder once, and its modules without `test_` and `.py`, so that the
+cell is not longer than a reader takes in (tools/prose/styles/keeplast/Cells.yml).
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from pathlib import Path
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = "CT|CM|CI|CL|CP|MR|OM|TX|CK|RB|LS|PS|LL|UL|LM|LC|X|K"
@@ -35,6 +40,7 @@ ATTACHED = (
 )  # fmt: skip
 CONTRACTS = ("support/metadata_contract.py",)
 """Files of tests that others inherit."""
+CELL_MAX = 160
 
 
 def named_scenarios(
@@ -53,13 +59,22 @@ def named_scenarios(
     return {scenario: sorted(paths) for scenario, paths in found.items()}
 
 
+def cell(paths: Sequence[str]) -> str:
+    """Return a row's last cell: the files, in the order of their paths."""
+    if len(", ".join(paths)) <= CELL_MAX:
+        return ", ".join(f"`{path}`" for path in paths)
+    return "; ".join(
+        f"`{folder}/` {', '.join(each.stem.removeprefix('test_') for each in files)}"
+        for folder, files in groupby(map(PurePosixPath, paths), lambda path: path.parent)
+    )
+
+
 def filled(text: str, pattern: re.Pattern[str], joint: str, files: tuple[str, ...]) -> str:
     """Return a page with the last column renewed."""
     named = named_scenarios(pattern, joint, files)
 
     def renewed(match: re.Match[str]) -> str:
-        paths = ", ".join(f"`{path}`" for path in named.get(match[1], []))
-        return f"| {match[1]} | {match[2]} | {paths} |"
+        return f"| {match[1]} | {match[2]} | {cell(named.get(match[1], []))} |"
 
     row = re.compile(rf"\| ((?:{FAMILIES}|ST|I|AT-|R-|P|C|Z|R){joint}[0-9]{{1,2}}) \| (.+?) \|.*\|")
     return "\n".join(row.sub(renewed, line) for line in text.split("\n"))

@@ -172,10 +172,10 @@ class Followed:
         line, *shown = text.splitlines()
         code = CODE.search(line)
         done = self._shell.run(self._real(line[2:]))
-        told = done.out + done.err if code else done.out
-        printed = [each.rstrip() for each in self._as_on_pages(told).splitlines()]
+        output = done.out + done.err if code else done.out
+        printed = [each.rstrip() for each in self._as_on_pages(output).splitlines()]
         if done.code != int(code[1] if code else 0):
-            differences.append(f"{page.name}: {line}\nended with {done.code}\n{told}{done.err}")
+            differences.append(f"{page.name}: {line}\nended with {done.code}\n{output}{done.err}")
             return text
         if shown and not is_shown(shown, printed):
             lines = difflib.unified_diff(shown, printed, "shown", "printed", lineterm="", n=1)
@@ -231,7 +231,7 @@ class LiveTopics:
             self._set(topic, *what.split("=", 1))
         wait_until(
             lambda: self._is_copied(topic),
-            told=lambda: "\n".join(self._broker.lines("ERROR", "WARN")),
+            words=lambda: "\n".join(self._broker.lines("ERROR", "WARN")),
         )
 
     def _send(self, topic: str, count: int) -> None:

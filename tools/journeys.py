@@ -51,7 +51,7 @@ class Journey:
         self._has_swapped = False
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> None:
-        """Hear of a call, as ``sys.setprofile`` tells of it."""
+        """Hear of a call, as ``sys.setprofile`` reports it."""
         if event != "call":
             return
         module = self._module(frame)

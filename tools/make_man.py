@@ -2,7 +2,7 @@
 
     python tools/make_man.py DIR        DIR/keeplast.1, DIR/keeplast-clean.1, ...
 
-The rule that a reader must not break: it needs no package but keeplast's own, because whoever
+The rule that a reader must not break: it needs no package but keeplast's own, because who
 builds a package calls it from a clean environment.
 """
 

@@ -2,13 +2,13 @@
 
     python tools/simulate.py --seeds 0:10000 --jobs 2
     python tools/simulate.py --seed 4711 --trace     one run again, with every operation
-    python tools/simulate.py --world owners --seeds 0:10000    a broker's directory beside a store
+    python tools/simulate.py --world owners --seeds 0:10000    a broker's directory next to a store
     python tools/simulate.py --world attached --seeds 0:10000  a live cluster's tiered topic
     python tools/simulate.py --world attached --seeds 0:500 --keep FILE   its counts as a line more
     python tools/simulate.py --add FILE…               what the ranges in files come to together
 
 Ends with 1 when a seed fails, after a command that repeats it, and when something never happened
-that a guard is for. What happens in a run is told in tests/support/tier_world.py, owners_world.py
+that a guard is for. What happens in a run stands in tests/support/tier_world.py, owners_world.py
 and live_world.py, and in docs/contributing/design/tiering.md and attached-scenarios.md.
 """
 
@@ -61,7 +61,7 @@ WORLDS = {
 
 
 Failed = tuple[int, str]
-"""A seed, and what is told of its failure."""
+"""A seed, and the report of its failure."""
 
 
 def run_seeds(chunk: tuple[str, range]) -> tuple[Any, list[Failed]]:
@@ -91,7 +91,7 @@ def results(name: str, seeds: range, jobs: int) -> Iterator[tuple[Any, list[Fail
 def run_one(world: str, seed: int, *, traces: bool) -> int:
     """Run one seed; returns the exit code."""
     try:
-        print(WORLDS[world].simulate(seed, told=print if traces else None))
+        print(WORLDS[world].simulate(seed, trace=print if traces else None))
     except Failure as failure:
         print(failure)
         return 1
@@ -105,8 +105,8 @@ def run_range(world: str, seeds: range, jobs: int, keeps: Path | None) -> int:
     for made, failed in results(world, seeds, jobs):
         tally.add(made)
         failures += failed
-        for _, told in failed:
-            print(told, flush=True)
+        for _, failure in failed:
+            print(failure, flush=True)
         if len(failures) >= FAILURES_MAX:
             break
         if time.monotonic() - shown > PROGRESS_SECONDS:

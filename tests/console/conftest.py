@@ -18,27 +18,30 @@ from keeplast.cli.main import app
 from keeplast.log.files import LocalFiles
 from keeplast.service.console.gate import Entrance
 from keeplast.service.console.searches import KeySearches
-from keeplast.service.console.server import ConsoleServer
+from keeplast.service.console.server import Certificate, ConsoleServer
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import Control, LiveProgress
 from keeplast.service.receipt_shelf import ReceiptShelf
 from keeplast.service.receipts import FILE_NAME
+from keeplast.service.schedule import read_set_aside, write_set_aside
 from keeplast.service.snapshot import Snapshot
 from keeplast.service.status import State
 from tests.support.browser import Browser, opened
 from tests.support.console_site import TOKENS, FixedSource, directory_view, searches_in, with_past
-from tests.support.daemon_world import Told
+from tests.support.daemon_world import Narrated
 from tests.support.manual_clock import ManualClock
-from tools.demo_console import DAMAGED
+from tools.demo_console import DAMAGED, HOUR_MS
 from tools.demo_console import main as write_demo
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--refresh-pictures", action="store_true", help="write the pictures of the documents anew"
+        "--refresh-pictures", action="store_true", help="write the pictures of the documents again"
     )
-    parser.addoption("--fuzz-seed", help="which requests are made up (those of 1 unless told)")
-    parser.addoption("--fuzz-seconds", help="how long requests are made up (20 unless told)")
+    parser.addoption("--fuzz-seed", help="which requests are made up (those of 1 by default)")
+    parser.addoption(
+        "--fuzz-seconds", help="how long requests are made up, with TLS and without (10 by default)"
+    )
 
 
 PARTITIONS = "/partitions?rows=roomy"
@@ -83,22 +86,28 @@ Serve = Callable[[ConsoleView], contextlib.AbstractContextManager[Served]]
 
 @contextlib.contextmanager
 def serving(
-    view: ConsoleView, *, runs: bool = True, searches: KeySearches | None = None
-) -> Iterator[Served]:
+    view: ConsoleView, *, runs: bool = True, searches: KeySearches | None = None,
+    certificate: Certificate | None = None,
+) -> Iterator[Served]:  # fmt: skip
     """Serve a view that stays; with ``runs`` as that of a loop which takes orders."""
     clock = ManualClock(view.now_ms)
     control = Control(clock)
-    live = LiveProgress(Told(), clock, control)
+    live = LiveProgress(Narrated(), clock, control)
     source = FixedSource(view)
     if runs:
         source.control, source.live = control, live
         due = () if view.status is None else view.status.in_state(State.OVERDUE)
         queue = tuple(Choice(each.partition, each.reason) for each in due)
-        snapshot = Snapshot(view.place, view.now_ms, view.now_ms, 3, 2, (), queue=queue)
+        snapshot = Snapshot(
+            view.place, view.now_ms - 9 * HOUR_MS, view.now_ms, 3, 2, (), queue=queue
+        )
         view = replace(view, snapshot=snapshot)
         source.found = view
-    entrance = Entrance("127.0.0.1", 0, ("kafka-1",), allows_actions=runs)
-    with ConsoleServer(source, entrance, TOKENS, clock, LocalFiles(), searches=searches) as server:
+    is_secure = certificate is not None
+    entrance = Entrance("127.0.0.1", 0, ("kafka-1",), is_secure=is_secure, allows_actions=runs)
+    with ConsoleServer(
+        source, entrance, TOKENS, clock, LocalFiles(), certificate, searches
+    ) as server:
         # To wait for its start took time of this clock; pages are as of the look.
         clock.advance(view.now_ms - clock.now_ms())
         yield Served(server.address, source, clock, live)
@@ -117,6 +126,10 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_demo(root, now())
     topic = DAMAGED.rpartition("-")[0]
     printed("run", root, "--once", "--runner", "local", "--cores", 1, "--topic", topic)
+    # As by a loop that met it hours ago.
+    ((at, mark),) = read_set_aside(LocalFiles(), root).items()
+    early = replace(mark, since_ms=mark.since_ms - 8 * HOUR_MS)
+    write_set_aside(LocalFiles(), root, {at: early})
     return root
 
 

@@ -102,7 +102,7 @@ def test_an_attached_topic_is_shown_as_status_says(
     assert [] == browser.findings()
 
 
-def test_effective_and_hidden_segments_are_told_apart(
+def test_effective_and_hidden_segments_look_different(
     browser: Browser, attached: Served, world: VerifiedWorld
 ) -> None:
     (expected,) = status(world)["partitions"]
@@ -124,7 +124,7 @@ def test_effective_and_hidden_segments_are_told_apart(
     assert expected["hidden"]["count"] + expected["deleting"]["count"] == len(shown)
 
 
-def test_what_waits_for_its_grace_and_what_verify_said_are_told(
+def test_the_page_shows_the_wait_for_the_grace_and_the_verdict_of_verify(
     browser: Browser, attached: Served, world: VerifiedWorld
 ) -> None:
     browser.open(attached.url(LOG))

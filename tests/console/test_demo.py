@@ -28,7 +28,7 @@ def orders(root: Path) -> dict[str, int]:
     return {name: found[name] for name in ("log_end", "cleanable_bytes", "uncleanable_bytes")}
 
 
-def test_a_segment_comes_behind_the_active_one_and_nothing_else_changes(root: Path) -> None:
+def test_a_segment_comes_after_the_active_one_and_nothing_else_changes(root: Path) -> None:
     before = orders(root)
     stats = {each: each.stat() for each in root.rglob("*") if each.is_file()}
     write_next(root, root.with_name("next"), ORDERS, now())

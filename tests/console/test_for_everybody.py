@@ -98,13 +98,13 @@ def test_the_keyboard_goes_through_the_segments_of_a_strip(
     assert segments[-1][0] in browser.text("tr:target")
 
 
-def test_a_segment_under_the_pointer_is_told(browser: Browser, served: Served) -> None:
+def test_the_segment_under_the_pointer_is_read_aloud(browser: Browser, served: Served) -> None:
     browser.open(served.url("/log/customers/0"))
     first = browser.all("svg.strip.tall a")[0]
     browser.point_at(first)
     words = browser.script("return arguments[0].querySelector('title').textContent", first)
-    told = f"Selected segment: {words}"
-    browser.wait(lambda: told == browser.text("#segment"))
+    sentence = f"Selected segment: {words}"
+    browser.wait(lambda: sentence == browser.text("#segment"))
 
 
 @pytest.mark.parametrize("has_script", [True, False], ids=["script", "none"])
@@ -116,7 +116,7 @@ def test_a_key_is_found_by_the_keyboard_alone(
     monkeypatch: pytest.MonkeyPatch,
     has_script: bool,
 ) -> None:
-    # A page without script is made anew by itself, and the focus goes back to its beginning.
+    # A page without script is made again by itself, and the focus goes back to its beginning.
     monkeypatch.setattr(rendering, "RELOAD_SECONDS", 3600)
     browser.run_script(allowed=has_script)
     browser.open(served.url("/enter"))
@@ -129,8 +129,8 @@ def test_a_key_is_found_by_the_keyboard_alone(
     walk(browser, "topic")
     browser.press("customers")
     assert ["partition", "key"] == walk(browser, "key")
-    told = printed("explain", demo, "key-00041", "--topic", "customers", "--now-ms", now_ms)
-    (partition,) = told["partitions"]
+    answer = printed("explain", demo, "key-00041", "--topic", "customers", "--now-ms", now_ms)
+    (partition,) = answer["partitions"]
     offsets = [str(each["offset"]) for each in partition["records"]]
     assert len(offsets) > 1
     browser.press("key-00041", Keys.ENTER)
@@ -146,7 +146,9 @@ def test_a_key_is_found_by_the_keyboard_alone(
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [WIDTH, NARROW])
-def test_nobody_is_shut_out(browser: Browser, served: Served, width: int, dark: bool) -> None:
+def test_the_pages_shut_no_reader_out(
+    browser: Browser, served: Served, width: int, dark: bool
+) -> None:
     browser.emulate(dark=dark)
     browser.emulate_width(width)
     browser.open(served.url(f"/enter#{ACTOR}"))
@@ -218,7 +220,7 @@ def test_a_command_is_copied_by_its_button_and_selected_whole_without(
     assert "all" == browser.all("code.command")[0].value_of_css_property("user-select")
 
 
-def test_what_is_typed_without_script_survives_reloads(
+def test_typed_text_without_script_survives_reloads(
     browser: Browser, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rendering, "RELOAD_SECONDS", 1)

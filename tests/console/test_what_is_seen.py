@@ -145,7 +145,7 @@ def test_the_work_page_has_the_receipts_and_what_is_set_aside(
     (mark,), (row,) = [each["set_aside"] for each in aside], rows
     assert sentence_of(mark["reason"]) == row[2]
     assert f"{mark['path']} at byte {mark['position']}" == row[3]
-    assert row[5]
+    assert f"cp -a BACKUP/{row[0]} {demo}/" in browser.text("tr.todo")
     receipts = cells(browser, "section[aria-labelledby=h-receipts]")
     assert len(seen.receipts) == len(receipts)
     newest = seen.receipts[-1]
@@ -220,7 +220,7 @@ def read_headers(browser: Browser, console: Served, path: str) -> list[Sequence[
     return cells(browser, "section[aria-labelledby=h-headers]")
 
 
-def test_batch_headers_are_read_by_a_button_and_told_as_status_tells_them(
+def test_batch_headers_are_read_by_a_button_and_shown_as_status_shows_them(
     browser: Browser, served: Served, demo: Path, now_ms: int
 ) -> None:
     browser.open(served.url("/log/customers/0"))
@@ -236,8 +236,8 @@ def test_batch_headers_are_read_by_a_button_and_told_as_status_tells_them(
     found = scan_headers(demo / "customers-0", LocalFiles(), now_ms, lambda _: None).segments
     assert [str(base) for base in found] == [row[0] for row in rows]
     assert [format_count(each.batches) for each in found.values()] == [row[1] for row in rows]
-    told = [", ".join(f"{n} {name}" for name, n in each.codecs.items()) for each in found.values()]
-    assert told == [row[3] for row in rows]
+    shown = [", ".join(f"{n} {name}" for name, n in each.codecs.items()) for each in found.values()]
+    assert shown == [row[3] for row in rows]
     assert [] == browser.findings()
     assert [] == browser.complaints()
 
@@ -280,7 +280,7 @@ def test_a_key_is_found_as_explain_says_and_stays_out_of_the_address(
     assert len(partition["records"]) > 1
     assert [str(each["offset"]) for each in partition["records"]] == [row[0] for row in rows]
     assert "value-" not in browser.text("main")
-    # What was asked for by POST is not taken anew when something happens.
+    # What was asked for by POST is not taken again when something happens.
     served.live.chosen((Choice(TopicPartition("orders", 0), "overdue"),))
     if has_script:
         browser.wait(lambda: "cleaning orders-0" in browser.text("#live"))
@@ -293,7 +293,7 @@ def test_a_key_is_found_as_explain_says_and_stays_out_of_the_address(
 HOSTILE = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
 
 
-def test_what_strangers_wrote_runs_nowhere(browser: Browser, seen: ConsoleView) -> None:
+def test_text_of_strangers_runs_nowhere(browser: Browser, seen: ConsoleView) -> None:
     assert seen.status is not None
     strange = PartitionStatus(TopicPartition(HOSTILE, 0), State.UNREADABLE, HOSTILE)
     view = replace(
@@ -312,7 +312,7 @@ def test_what_strangers_wrote_runs_nowhere(browser: Browser, seen: ConsoleView) 
             assert [] == browser.complaints()
 
 
-def test_the_printed_link_opens_the_console_and_leaves_no_token_behind(
+def test_the_printed_link_opens_the_console_and_leaves_no_token(
     browser: Browser, served: Served
 ) -> None:
     browser.open(served.url(f"/enter#{ACTOR}"))
@@ -342,7 +342,7 @@ def test_the_printed_link_is_taken_also_where_the_page_is_open(
     assert 1 == len(browser.all("form[action='/leave']"))
 
 
-def test_a_wrong_token_is_told(browser: Browser, served: Served) -> None:
+def test_a_wrong_token_is_an_error_on_the_page(browser: Browser, served: Served) -> None:
     browser.open(served.url("/enter"))
     browser.one("#token").send_keys("wrong\n")
     browser.wait(lambda: "no token of this console" in browser.text())

@@ -157,7 +157,7 @@ class Broker:
             wait_until(
                 lambda: started in self._text(),
                 by=lambda: process.poll() is None,
-                told=lambda: (self.root / "out.log").read_text()[-2000:] + self._text()[-2000:],
+                words=lambda: (self.root / "out.log").read_text()[-2000:] + self._text()[-2000:],
             )
         except AssertionError as error:
             self.kill()
@@ -172,7 +172,7 @@ class Broker:
         self._end(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """Let it answer nobody, and keep its connections, until :meth:`thaw`."""
+        """Let it give no answer, and keep its connections, until :meth:`thaw`."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 

@@ -12,7 +12,7 @@ from tests.kafka.oracle.driver import Oracle
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add how long what has no end by itself goes on."""
-    parser.addoption("--beside-seconds", help="how long a store is copied beside a broker")
+    parser.addoption("--store-seconds", help="how long a store is copied next to a broker")
     parser.addoption("--soak-minutes", default="10", help="how long three brokers are soaked")
     parser.addoption("--plugin", help="the directory of Aiven's plugin's jars, for real_plugin.py")
     parser.addoption("--soak-seed", default="1", help="what happens to them is drawn from it")

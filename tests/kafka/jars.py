@@ -22,7 +22,7 @@ def fetch_jars(pom: Path, name: str, *, remedy: str) -> Path:
     if shutil.which("mvn") is None:
         raise JarsError(f"mvn is missing: install Maven (package maven), or {remedy}")
     BUILD.mkdir(parents=True, exist_ok=True)
-    # Fetched beside and renamed, so that an interrupted download is not taken for a whole one.
+    # Fetched next to it and renamed, so that an interrupted download is not taken for a whole one.
     with tempfile.TemporaryDirectory(dir=BUILD, prefix="kafka-fetch-") as scratch:
         fetched = Path(scratch) / "libs"
         command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]

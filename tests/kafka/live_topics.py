@@ -190,7 +190,7 @@ class LiveTopics:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Forget what is unsent; nobody is there to take it."""
+        """Forget what is unsent; no broker is there to take it."""
         for producer in self._producers.values():
             producer.purge()
             producer.poll(0)
@@ -290,7 +290,7 @@ class LiveTopics:
 
 
 def read_to_end(consumer: Consumer, topic: str, partition: int = 0) -> list[Read]:
-    """Return what a consumer that is told of ends reads of a partition, from its start."""
+    """Return what a consumer that sees ends reads of a partition, from its start."""
     found: list[Read] = []
     consumer.assign([TopicPartition(topic, partition, 0)])
     while True:

@@ -3,7 +3,7 @@
 Not one of the tests: no jar of the plugin is where the tests' jars come from. ``make try-plugin
 PLUGIN=DIRECTORY`` runs it, with the plugin's jars in a directory (its release, or built from its
 source). Everything is done as an operator does it, by commands; every read is judged by what
-producers were told.
+producers got acknowledged.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ CACHED = {"zstd and encrypted", "plain"}
 
 @dataclass(frozen=True)
 class Tiered:
-    """A broker whose storage plugin is Aiven's, and how keeplast is told of that."""
+    """A broker whose storage plugin is Aiven's, and how keeplast learns of that."""
 
     broker: Broker
     storage: tuple[str, ...]
     objects: Any
-    told: Acknowledged
+    acknowledged: Acknowledged
 
     def attach(self, *arguments: str) -> dict[str, Any]:
         """Run a command over the cluster; return its document."""
@@ -67,11 +67,14 @@ class Tiered:
 
     def fill(self) -> None:
         """Send, and wait until all but the newest segment is remote."""
-        self.told.send(0, RECORDS)
-        self.told.send_in_transactions(0, 8)
-        self.told.go_on(0, 500)
+        self.acknowledged.send(0, RECORDS)
+        self.acknowledged.send_in_transactions(0, 8)
+        self.acknowledged.go_on(0, 500)
         wait_until(
-            lambda: self.remote_end() + 2 * SEGMENT_BYTES // VALUE_BYTES > self.told.last_offset(0)
+            lambda: (
+                self.remote_end() + 2 * SEGMENT_BYTES // VALUE_BYTES
+                > self.acknowledged.last_offset(0)
+            )
         )
 
     def remote_end(self) -> int:
@@ -177,8 +180,8 @@ def tiered(
     )  # fmt: skip
     with Broker(version, root, settings) as broker:
         create(broker)
-        told = Acknowledged(broker.address, TOPIC, value_bytes=VALUE_BYTES)
-        found = Tiered(broker, storage, open_tree(url, dict(server)), told)
+        acknowledged = Acknowledged(broker.address, TOPIC, value_bytes=VALUE_BYTES)
+        found = Tiered(broker, storage, open_tree(url, dict(server)), acknowledged)
         found.fill()
         yield found
 
@@ -196,35 +199,35 @@ def create(broker: Broker) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_what_the_plugin_uploads_is_compacted_and_served_by_it(tiered: Tiered) -> None:
+def test_segments_of_the_plugin_are_compacted_and_served_by_it(tiered: Tiered) -> None:
     """Two rounds while somebody reads, a collection of both, and restarts between."""
-    told, broker = tiered.told, tiered.broker
+    acknowledged, broker = tiered.acknowledged, tiered.broker
     assert [] == problems(checked(broker, "--topic", TOPIC, *tiered.storage))
     given = ("--topic", TOPIC, *tiered.decisions, *tiered.storage)
     for runner in ("local", "spark"):
-        read = told.judge(0)
+        read = acknowledged.judge(0)
         tiered.attach("plan", *given)
-        watch = Watch(told, 0)
+        watch = Watch(acknowledged, 0)
         tiered.attach(
             "clean", "--despite", "dirty-ratio", "--runner", runner, "--cores", "2", *given
         )
-        assert told.judge(0) < read
+        assert acknowledged.judge(0) < read
         assert 0 < watch.stop()
         tiered.attach("verify", *given)
         broker.stop()
         broker.start()
-        told.judge(0, is_starting=True)
+        acknowledged.judge(0, is_starting=True)
         tiered.fill()
     replaced = tiered.bytes()
     wait_until(lambda: tiered.is_collected(given))
     assert tiered.bytes() < replaced
-    told.judge(0)
+    acknowledged.judge(0)
     broker.stop()
     broker.start()
-    count = told.judge(0, is_starting=True)
+    count = acknowledged.judge(0, is_starting=True)
     rows = read_with_java(broker.version, broker.address, TOPIC, count, "read_committed")
     assert count == len({each.offset for each in rows})
     tiered.attach("verify", *given)
     (detached,) = tiered.attach("detach", "--grace-ms", GRACE, *given)["partitions"]
     assert detached["is_detached"]
-    assert count == told.judge(0)
+    assert count == acknowledged.judge(0)

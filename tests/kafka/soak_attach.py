@@ -1,9 +1,9 @@
 """Three brokers under producers, readers, rounds, kills and new leaders, for as long as asked.
 
 Not one of the tests: ``make soak-attach`` runs it, with ``--soak-minutes`` and ``--soak-seed``.
-What happens is drawn from the seed; what comes of it is judged by what producers were told, again
-and again: by readers from the start while something happens, and by followers that read on all the
-time. Counts are printed as they come out, beside what a soak has to reach to count as one.
+What happens is drawn from the seed; what comes of it is judged by what was acknowledged, again and
+again: by readers from the start while something happens, and by followers that read on all the
+time. Counts are printed as they come out, next to what a soak has to reach to count as one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.kafka
 
 VERSION = "3.9.1"
-"""A broker of 4.x tells no client by which small size it rolls: the command would keep it all."""
+"""A broker of 4.x gives no client its small segment size: the command would keep it all."""
 TOPIC = "soaked"
 PARTITIONS = 6
 RECORDS, TRANSACTIONS = 700, 6
@@ -161,7 +161,7 @@ class Soak:
         step = self.dice.choice(ROUND_STEPS)
         arguments = self._arguments(*CLEAN, "--partition", str(partition))
         process = AttachProcess(arguments, self._said(), (step, Act.FREEZE))
-        wait_until(lambda: not process.is_alive or process.is_stopped, told=process.told)
+        wait_until(lambda: not process.is_alive or process.is_stopped, words=process.output)
         if not process.is_alive:
             return
         self._send_to(others)
@@ -241,7 +241,7 @@ class Soak:
             )
         )  # fmt: skip
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return what was reached and what was not, and how what is kept has grown."""
         lines = [f"{name}: {self.counts[name]} of {least}" for name, least in REACHED.items()]
         lines += [f"{name}: {n}" for name, n in self.counts.items() if name not in REACHED]
@@ -283,7 +283,7 @@ class Soak:
             folder = self.brokers.brokers[leader].data / f"{TOPIC}-{partition}"
             return len(list(folder.glob("*.log"))) == 1
 
-        wait_until(is_copied, told=self.brokers.told)
+        wait_until(is_copied, words=self.brokers.complaints)
 
     def _arguments(self, name: str, *more: str) -> list[str]:
         common = live_call(
@@ -302,13 +302,13 @@ class Soak:
     def _until_done(self, process: AttachProcess, name: str, *more: str) -> None:
         """Wait for a command, and give it again while leaders change under it."""
         for _ in range(ATTEMPTS_MAX):
-            code, told = process.wait(COMMAND_SECONDS), process.told()
-            if code == 0 or "nothing of that is attached" in told:
+            code, output = process.wait(COMMAND_SECONDS), process.output()
+            if code == 0 or "nothing of that is attached" in output:
                 break
-            self.again.append(told.strip()[-300:])
+            self.again.append(output.strip()[-300:])
             process = self._start(name, *more)
         else:
-            raise AssertionError(f"{name} failed {ATTEMPTS_MAX} times. {told}")
+            raise AssertionError(f"{name} failed {ATTEMPTS_MAX} times. {output}")
         self.counts[f"{name} done"] += 1
         if name == "collect" and code == 0:
             rows = process.document()["partitions"]
@@ -350,5 +350,5 @@ def test_nothing_is_read_wrong(tmp_path: Path, pytestconfig: pytest.Config) -> N
             shown = {name: soak.counts[name] for name in REACHED}
             print(f"seed {seed}, {time.monotonic() - started:.0f} s: {done}; {shown}", flush=True)
         soak.finish()
-        print(f"seed {seed}, {time.monotonic() - started:.0f} s, at the end:\n{soak.told()}")
+        print(f"seed {seed}, {time.monotonic() - started:.0f} s, at the end:\n{soak.summary()}")
         assert soak.counts["published swaps"]

@@ -2,8 +2,8 @@
 
 By ``make soak-readers``, which says for how long. One broker, a topic after the other, eight rounds
 each, every other one collected at once, without a grace. One reader asks for as much as librdkafka
-does, the other one for little. What they get is judged by what producers were told; who stalls is
-an error of :func:`tests.support.acknowledged.read_all`.
+does, the other one for little. What they get is judged by what was acknowledged; who stalls is an
+error of :func:`tests.support.acknowledged.read_all`.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def go_through(
 ) -> float:
     """Have a topic compacted again and again; return how long the longest read took."""
     create(broker, topic, 1)
-    told = Acknowledged(broker.address, topic, seed)
-    little = replace(told, fetch_bytes=LITTLE_BYTES)
+    acknowledged = Acknowledged(broker.address, topic, seed)
+    little = replace(acknowledged, fetch_bytes=LITTLE_BYTES)
     longest = 0.0
     for number in range(ROUNDS):
-        told.send(0, MORE_RECORDS if number else FIRST_RECORDS)
-        told.send_in_transactions(0, 4)
+        acknowledged.send(0, MORE_RECORDS if number else FIRST_RECORDS)
+        acknowledged.send_in_transactions(0, 4)
         wait_until_remote(broker, compactor, topic)
-        watches = [Watch(each, 0) for each in (told, little)]
+        watches = [Watch(each, 0) for each in (acknowledged, little)]
         try:
             report = compactor.clean(topic, WISH)
             counts["swaps"] += bool(report.groups)

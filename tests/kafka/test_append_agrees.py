@@ -1,4 +1,4 @@
-"""What our appender writes, beside what Kafka's own log writes when given the same batches."""
+"""What our appender writes, next to what Kafka's own log writes when given the same batches."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_appended_files_equal_kafkas(oracle: Oracle, tmp_path: Path, seed: int) 
 
 
 @pytest.mark.parametrize("seed", range(100, 110))
-def test_kafka_accepts_what_was_appended(oracle: Oracle, tmp_path: Path, seed: int) -> None:
+def test_kafka_accepts_appended_batches(oracle: Oracle, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     directory = tmp_path / "t-0"
     topic = TopicConfig(segment_bytes=4000, segment_ms=INT64_MAX, index_interval_bytes=300)

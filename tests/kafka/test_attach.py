@@ -148,7 +148,7 @@ def wait_until_copied(broker: Broker) -> None:
         is_ended = not any(each.copying.count for each in found)
         return [1, 1] == on_disk and min(each.served.count for each in found) > 1 and is_ended
 
-    wait_until(is_copied, told=lambda: "\n".join(broker.lines("ERROR", "WARN")))
+    wait_until(is_copied, words=lambda: "\n".join(broker.lines("ERROR", "WARN")))
 
 
 def values(client: ClusterClient, metadata: TopicFacts) -> Iterator[bytes]:
@@ -168,7 +168,7 @@ def test_every_record_of_a_broker_comes_back_byte_for_byte(broker: Broker) -> No
     assert {RemoteLogSegment, RemoteLogSegmentUpdate} == kinds
 
 
-def test_what_is_served_is_what_lies_in_the_remote_tier(broker: Broker) -> None:
+def test_served_records_are_those_of_the_remote_tier(broker: Broker) -> None:
     client = ClusterClient(broker.address)
     topic, metadata = facts_of(client, TOPIC)
     folded = fold_metadata(client, metadata, range(metadata.partition_count))
@@ -196,17 +196,17 @@ def test_status_adds_up(broker: Broker) -> None:
         assert 0 == each["compacted"]["count"] == each["hidden"]["count"]
 
 
-def test_both_topics_may_be_attached_and_a_topic_that_is_not_there_is_told(broker: Broker) -> None:
+def test_both_topics_may_be_attached_and_a_missing_topic_is_reported(broker: Broker) -> None:
     document = checked(broker)
     assert [TOPIC, OTHER] == document["topics"]
     assert [("patch-release", "warning")] == [
         (each["name"], each["state"]) for each in findings(document)
     ]
-    told = checked(broker, "--topic", "nowhere", expected=2)
-    assert "no such topic" in told["error"]["message"]
+    answer = checked(broker, "--topic", "nowhere", expected=2)
+    assert "no such topic" in answer["error"]["message"]
 
 
-def test_a_release_is_known_by_the_settings_that_it_tells_of(broker: Broker) -> None:
+def test_a_release_is_known_by_its_settings(broker: Broker) -> None:
     (found,) = ClusterClient(broker.address).read_facts([TOPIC]).brokers
     known = SETTINGS[broker.version]
     assert set() == known - found.settings.keys()
@@ -251,7 +251,9 @@ def test_a_topic_that_is_copied_no_more_is_refused(broker: Broker) -> None:
     assert found["remedy"].endswith("--add-config remote.log.copy.disable=false")
 
 
-def test_what_expires_may_be_attached_when_it_is_to_expire(broker: Broker, tmp_path: Path) -> None:
+def test_a_topic_that_expires_may_be_attached_when_it_is_to_expire(
+    broker: Broker, tmp_path: Path
+) -> None:
     """AT-37."""
     config = tmp_path / "wanted.toml"
     config.write_text(f'[topic."{OTHER}"]\n"cleanup.policy" = "compact,delete"\n')
@@ -263,7 +265,7 @@ def test_what_expires_may_be_attached_when_it_is_to_expire(broker: Broker, tmp_p
     assert "retention-ms" in {each["name"] for each in findings(document)}
 
 
-def test_what_another_compactor_announced_is_told_and_refused(broker: Broker) -> None:
+def test_segments_that_another_compactor_announced_are_reported_and_refused(broker: Broker) -> None:
     fill(broker, OTHER, 0, 10)
     client = ClusterClient(broker.address)
     topic, metadata = facts_of(client, OTHER)
@@ -297,8 +299,8 @@ def test_what_another_compactor_announced_is_told_and_refused(broker: Broker) ->
     checked(broker, "--topic", OTHER)
 
 
-def test_a_record_that_ends_brokers_readers_is_told_with_its_offset(broker: Broker) -> None:
-    """AT-22. Last: nobody can take it back."""
+def test_a_record_that_ends_brokers_readers_is_reported_with_its_offset(broker: Broker) -> None:
+    """AT-22. Last: it cannot be taken back."""
     client = ClusterClient(broker.address)
     topic, metadata = facts_of(client, OTHER)
     where = metadata_partition(topic.topic_id, 0, metadata.partition_count)
@@ -313,8 +315,8 @@ def test_a_record_that_ends_brokers_readers_is_told_with_its_offset(broker: Brok
     assert encode_id(topic.topic_id) not in refused["error"]["message"]
 
 
-def test_a_marker_of_a_transaction_is_told_with_its_offset(broker: Broker) -> None:
-    """AT-21. Behind the last: nobody can take it back either."""
+def test_a_marker_of_a_transaction_is_reported_with_its_offset(broker: Broker) -> None:
+    """AT-21. Behind the last: it cannot be taken back either."""
     client = ClusterClient(broker.address)
     topic, metadata = facts_of(client, OTHER)
     name = RemoteLogSegmentId(name_of(topic, 0), bytes(16))
@@ -333,7 +335,7 @@ def test_a_marker_of_a_transaction_is_told_with_its_offset(broker: Broker) -> No
     producer.commit_transaction(WAIT_SECONDS)
     # Who commits is answered before the marker is written.
     wait_until(
-        lambda: client.read_ranges(metadata)[where].end == held.end + 2, told=lambda: "no marker"
+        lambda: client.read_ranges(metadata)[where].end == held.end + 2, words=lambda: "no marker"
     )
     (fault,) = fold_metadata(client, metadata, [where]).faults
     assert (where, held.end + 1) == (fault.partition, fault.offset)

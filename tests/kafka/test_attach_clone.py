@@ -1,9 +1,9 @@
-"""A cluster that was cloned, and runs beside the first one over the same remote tier.
+"""A cluster that was cloned, and runs next to the first one over the same remote tier.
 
 Both have the same cluster id, topic ids and history; their brokers know nothing of each other. Who
 compacts the first one goes on; whatever is tried on the clone is refused and deletes nothing. What
-consumers read of either is judged by what producers were told (:mod:`tests.support.acknowledged`).
-3.9.1: a broker of 4.x tells no client by which small size it rolls.
+consumers read of either is judged by what was acknowledged (:mod:`tests.support.acknowledged`).
+3.9.1: a broker of 4.x gives no client the small size by which it rolls.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Compacting:
         return code, process.document()
 
     def done(self, *arguments: str) -> None:
-        """Run a command that does what it was told to."""
+        """Run a command that has to succeed."""
         code, document = self.command(*arguments)
         assert 0 == code, document
 
@@ -76,7 +76,7 @@ class Compacting:
 
 @dataclass(frozen=True)
 class Original:
-    """The cluster that was there first, and what its producers were told."""
+    """The cluster that was there first, and what its producers got acknowledged."""
 
     broker: Broker
     acknowledged: Acknowledged
@@ -128,8 +128,8 @@ def test_whatever_is_tried_on_a_clone_is_refused_and_deletes_nothing(
     original.fill()
     for number, name in enumerate(("before", "behind")):
         with original.clone(tmp_path / name) as clone:
-            told = replace(original.acknowledged, address=clone.address)
-            told.judge(0, is_starting=True)
+            of_clone = replace(original.acknowledged, address=clone.address)
+            of_clone.judge(0, is_starting=True)
             own = replace(original.compacting, broker=clone, store=clone.root / "own.db")
             copied = replace(own, store=clone.root / "copied.db")
             if number == 0:
@@ -137,7 +137,7 @@ def test_whatever_is_tried_on_a_clone_is_refused_and_deletes_nothing(
                 original.wait_until_compacted()
             shutil.copy(original.compacting.store, copied.store)
             if number == 1:
-                # Whoever goes on with the first cluster is known by the owner object.
+                # Who goes on with the first cluster is known by the owner object.
                 original.compacting.done("repair")
             before = original.objects()
             assert OWN_LOG[number] in own.refused(*CLEAN)
@@ -145,7 +145,7 @@ def test_whatever_is_tried_on_a_clone_is_refused_and_deletes_nothing(
                 assert COPIED_LOG[number] in copied.refused(*command)
             assert REBUILT[number] in own.refused(*REBUILD)
             assert before == original.objects()
-            told.judge(0, is_starting=True)
+            of_clone.judge(0, is_starting=True)
             original.acknowledged.judge(0)
     original.compacting.done(*COLLECT)
     assert original.objects().keys() < before.keys()

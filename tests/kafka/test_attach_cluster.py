@@ -1,7 +1,7 @@
 """Three brokers under rounds: leaders change in every step, die, freeze, and upload over a round.
 
 The metadata topic and the topic have three replicas, two in sync. What consumers read is judged by
-what producers were told (:mod:`tests.support.acknowledged`). Each test has a partition of its own;
+what was acknowledged (:mod:`tests.support.acknowledged`). Each test has a partition of its own;
 the last ones look at all of them, and restart everything.
 
 By ``make test-attach-cluster``, not with the others: it takes minutes. A cluster is started once a
@@ -67,7 +67,7 @@ LASTING = 200
 EARLY = 600
 ATTEMPTS_MAX = 10
 ARRANGED_MAX = 5
-"""How often what a machine's pace decides is arranged anew."""
+"""How often what a machine's pace decides is arranged again."""
 DELAY_SECONDS = 0.1
 WISH = RoundWish(
     topic=TopicConfig(
@@ -80,7 +80,7 @@ WISH = RoundWish(
 
 @dataclass(frozen=True)
 class World:
-    """What runs, what producers were told, and one decision log."""
+    """What runs, what producers got acknowledged, and one decision log."""
 
     brokers: TieredCluster
     acknowledged: Acknowledged
@@ -88,7 +88,7 @@ class World:
     topic: str = TOPIC
     settled: set[int] = field(default_factory=set)
     removed: list[Acknowledged] = field(default_factory=list)
-    """What producers of topics were told of which tombstones have gone."""
+    """What producers got acknowledged of topics whose tombstones have gone."""
     clock: Clock = field(default_factory=SystemClock)
 
     def compactor(self, partition: int) -> Compactor:
@@ -109,7 +109,7 @@ class World:
         limit = 0.7 * self.acknowledged.count(partition)
         wait_until(
             lambda: self.acknowledged.judge(partition, is_starting=True) < limit,
-            told=self.brokers.told,
+            words=self.brokers.complaints,
         )
 
 
@@ -232,7 +232,7 @@ def test_leaders_change_in_the_swap_of_an_older_cluster(world: World) -> None:
 
 @pytest.mark.slow
 @OLDEST_ALONE
-def test_what_a_new_leader_of_an_older_cluster_uploads_over_a_round_is_compacted_again(
+def test_uploads_over_a_round_by_a_new_leader_of_an_older_cluster_are_compacted_again(
     world: World,
 ) -> None:
     """R-4, AT-12."""
@@ -333,7 +333,7 @@ def test_a_compactor_that_sees_only_some_brokers_goes_on_with_the_others(
 
 
 @NEWEST_ALONE
-def test_what_a_new_leader_uploads_over_a_round_is_read_right_and_compacted_again(
+def test_uploads_over_a_round_by_a_new_leader_are_read_right_and_compacted_again(
     world: World,
 ) -> None:
     """R-4, AT-12: its segments begin elsewhere, and far below what was copied already."""
@@ -394,7 +394,9 @@ def let_preferred_roll_elsewhere(world: World) -> None:
     brokers.freeze(first)
     try:
         world.acknowledged.send(OVERLAID, RECORDS)
-        wait_until(lambda: brokers.leader(TOPIC, OVERLAID) not in (-1, first), told=brokers.told)
+        wait_until(
+            lambda: brokers.leader(TOPIC, OVERLAID) not in (-1, first), words=brokers.complaints
+        )
         brokers.set_segment_bytes(TOPIC, 10 * SEGMENT_BYTES)
     finally:
         brokers.thaw(first)
@@ -421,18 +423,18 @@ def test_no_deleted_key_comes_back_when_tombstones_go_while_leaders_change(world
     """
     brokers, clock = world.brokers, MovedClock()
     brokers.create(REMOVED, 1, {"local.retention.ms": str(LOCAL_MS)})
-    told = Acknowledged(brokers.address, REMOVED, deletions_may_go=True)
-    removing = replace(world, acknowledged=told, topic=REMOVED, settled=set(), clock=clock)
-    # Nobody writes these keys again, and the first round takes them, far below the margin.
-    told.send(0, EARLY)
-    deleted = told.deleted_keys(0)
+    producers = Acknowledged(brokers.address, REMOVED, deletions_may_go=True)
+    removing = replace(world, acknowledged=producers, topic=REMOVED, settled=set(), clock=clock)
+    # These keys are not written again, and the first round takes them, far below the margin.
+    producers.send(0, EARLY)
+    deleted = producers.deleted_keys(0)
     assert deleted
     compactor = removing.compactor(0)
     compactor.wish = replace(
         WISH, topic=replace(WISH.topic, delete_retention_ms=DELETE_RETENTION_MS)
     )
     for is_kept in (True, False):
-        watch, changed = Watch(told, 0), 0
+        watch, changed = Watch(producers, 0), 0
 
         def change() -> None:
             nonlocal changed
@@ -449,13 +451,13 @@ def test_no_deleted_key_comes_back_when_tombstones_go_while_leaders_change(world
         assert 0 < watch.stop()
         assert 2 == changed
         check_settled(removing, 0)
-        assert (deleted if is_kept else set()) == deleted & told.keys_read(0)
+        assert (deleted if is_kept else set()) == deleted & producers.keys_read(0)
         if is_kept:
             clock.ahead_ms += COPY_MS + DELETE_RETENTION_MS
-            told.send(0, RECORDS)
-            told.go_on(0, LASTING)
+            producers.send(0, RECORDS)
+            producers.go_on(0, LASTING)
             brokers.wait_until_remote(REMOVED, 0)
-    world.removed.append(told)
+    world.removed.append(producers)
 
 
 @pytest.mark.slow
@@ -502,7 +504,7 @@ def test_all_brokers_restart_with_cold_caches_and_one_without_the_log(world: Wor
     files = [each / "leader-epoch-checkpoint" for each in folders]
     wait_until(
         lambda: len({each.read_text() for each in files}) == 1,
-        told=lambda: str([each.read_text() for each in files]),
+        words=lambda: str([each.read_text() for each in files]),
     )
     read = acknowledged.judge(SWAP_STEP, is_starting=True)
     brokers.wait_for_replicas(TOPIC, SWAP_STEP)

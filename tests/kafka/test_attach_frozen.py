@@ -43,7 +43,7 @@ def acknowledged(broker: Broker) -> Acknowledged:
 
 def done(arguments: list[str], root: Path) -> AttachProcess:
     process = AttachProcess(arguments, root / "done")
-    assert 0 == process.wait(COMMAND_SECONDS), process.told()
+    assert 0 == process.wait(COMMAND_SECONDS), process.output()
     return process
 
 
@@ -52,7 +52,7 @@ def freeze(arguments: list[str], root: Path, step: Step) -> AttachProcess:
     wait_until(
         lambda: process.is_alive and process.is_stopped,
         by=lambda: process.is_alive,
-        told=process.told,
+        words=process.output,
     )
     return process
 
@@ -72,7 +72,7 @@ def test_a_round_that_slept_publishes_only_what_was_decided(
     done(cleaning(broker, partition, "--take-over"), tmp_path)
     read, before = compacted(acknowledged, partition), status(broker, partition)
     assert before.compacted.count
-    assert 0 < wake(zombie), zombie.told()
+    assert 0 < wake(zombie), zombie.output()
     after = status(broker, partition)
     assert (before.served, before.compacted, before.holes) == (
         after.served, after.compacted, after.holes,
@@ -95,7 +95,7 @@ def test_a_collection_that_slept_deletes_nothing(
     rows = done(command(broker, *COLLECT, "--take-over"), tmp_path).document()["partitions"]
     assert {0} == {each["waiting"] for each in rows}
     objects, before = stored(broker), statuses(broker)
-    assert 0 < wake(zombie), zombie.told()
+    assert 0 < wake(zombie), zombie.output()
     assert objects == stored(broker)
     assert [each.served for each in before] == [each.served for each in statuses(broker)]
     assert read == acknowledged.judge(partition)

@@ -2,9 +2,9 @@
 
 One real broker, and real processes that meet SIGKILL at a named step
 (:mod:`tests.support.attach_driver`); those that sleep are in :mod:`tests.kafka.test_attach_frozen`.
-What consumers read is judged by what producers were told (:mod:`tests.support.acknowledged`),
-before anything is repaired and after it. 3.9.1: a broker of 4.x tells no client by which small size
-it rolls, and the command's margin would be all of the log.
+What consumers read is judged by what was acknowledged (:mod:`tests.support.acknowledged`),
+before anything is repaired and after it. 3.9.1: a broker of 4.x gives no client the small size
+by which it rolls, and the command's margin would be all of the log.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def filled(broker: Broker, partitions: int) -> Acknowledged:
         found.send_in_transactions(partition, 10)
     wait_until(
         lambda: are_remote(broker, range(partitions)),
-        told=lambda: "\n".join(broker.lines("ERROR", "WARN")),
+        words=lambda: "\n".join(broker.lines("ERROR", "WARN")),
     )
     return found
 
@@ -148,8 +148,8 @@ def done(arguments: list[str], expected: int = 0) -> dict[str, Any]:
 
 def kill(arguments: list[str], step: Step) -> None:
     process = met(arguments, step, Act.KILL)
-    told = process.communicate()
-    assert -signal.SIGKILL == process.returncode, told
+    output = process.communicate()
+    assert -signal.SIGKILL == process.returncode, output
 
 
 def freeze(arguments: list[str], step: Step) -> subprocess.Popen[str]:
@@ -158,7 +158,7 @@ def freeze(arguments: list[str], step: Step) -> subprocess.Popen[str]:
     wait_until(
         lambda: state.read_text().rpartition(")")[2].split()[0] == "T",
         by=lambda: process.poll() is None,
-        told=lambda: str(process.communicate()),
+        words=lambda: str(process.communicate()),
     )
     return process
 
@@ -177,7 +177,7 @@ def compacted(acknowledged: Acknowledged, partition: int, start: int = 0) -> int
         reads.append(acknowledged.judge(partition, start=start))
         return reads[-1] < acknowledged.count(partition) * 0.7
 
-    wait_until(is_compacted, told=lambda: f"{reads[-3:]} of {acknowledged.count(partition)}")
+    wait_until(is_compacted, words=lambda: f"{reads[-3:]} of {acknowledged.count(partition)}")
     return reads[-1]
 
 
@@ -229,7 +229,7 @@ def test_records_are_deleted_from_the_middle_of_what_was_compacted_and_beyond(
     delete_records(broker, found.remote_end or 0)
     wait_until(
         lambda: (left := status(broker, CUT)).compacted.count == left.deleting.count == 0,
-        told=lambda: str(status(broker, CUT)),
+        words=lambda: str(status(broker, CUT)),
     )
     acknowledged.judge(CUT, start=found.remote_end or 0)
 
@@ -240,7 +240,7 @@ def delete_records(broker: Broker, before: int) -> None:
         answer.result(WAIT_SECONDS)
 
 
-def test_what_was_replaced_stays_until_it_is_collected(broker: Broker) -> None:
+def test_replaced_segments_stay_until_they_are_collected(broker: Broker) -> None:
     """P15, R-2: every broker's task has passed it many times."""
     found = statuses(broker)
     assert sum(each.deleting.count for each in found)
@@ -291,6 +291,6 @@ def test_a_topic_that_is_deleted_leaves_nothing(broker: Broker, acknowledged: Ac
     assert min(found.deleting.count, found.compacted.count)
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.delete_topics([TOPIC])[TOPIC].result(WAIT_SECONDS)
-    wait_until(lambda: stored(broker) == 0, told=lambda: f"{stored(broker)} logs")
+    wait_until(lambda: stored(broker) == 0, words=lambda: f"{stored(broker)} logs")
     rows = done(command(broker, "collect", "--grace-ms", "0"))["partitions"]
     assert {True} == {each["is_gone"] for each in rows}

@@ -1,8 +1,8 @@
 """A compacted local topic becomes tiered and is compacted there, under load, and comes back.
 
-The lines that ``place check`` prints are followed to the letter, by nobody who knows more than
+The lines that ``place check`` prints are followed to the letter, by a reader who knows no more than
 they say. The topic has a retention that would eat all of it within a second, if its policy left
-``compact`` first. What consumers read is judged by what producers were told
+``compact`` first. What consumers read is judged by what producers got acknowledged
 (:mod:`tests.support.acknowledged`), which shares no code with keeplast.
 """
 
@@ -179,7 +179,7 @@ def wait_until_copied(broker: Broker, topic: str, *, is_local_gone: bool = False
         is_enough = written.served.bytes > (MARGIN_SEGMENTS + 2) * SEGMENT_BYTES
         return is_enough and is_ended and (not is_local_gone or len(local) == 1)
 
-    wait_until(is_copied, told=lambda: "\n".join(broker.lines("ERROR", "WARN")))
+    wait_until(is_copied, words=lambda: "\n".join(broker.lines("ERROR", "WARN")))
 
 
 def compact(broker: Broker, topic: str, name: str, *more: str) -> list[dict[str, Any]]:
@@ -234,7 +234,7 @@ def test_a_topic_comes_back_whole_and_is_not_tiered_again(broker: Broker) -> Non
             compact(broker, BACK, "detach", "--grace-ms", "0")
             configure(broker, BACK, "remote.storage.enable=false,remote.log.delete.on.disable=true")
             configure(broker, BACK, "cleanup.policy=compact")
-            wait_until(lambda: not objects(broker, BACK), told=lambda: str(objects(broker, BACK)))
+            wait_until(lambda: not objects(broker, BACK), words=lambda: str(objects(broker, BACK)))
     for partition in (WRITTEN, QUIET):
         acknowledged.judge(partition)
     # What brokers do then was seen by hand: they copy nothing of it, and delete it.
@@ -250,7 +250,7 @@ def filled(broker: Broker, topic: str) -> Acknowledged:
     path = broker.data / "cleaner-offset-checkpoint"
     wait_until(
         lambda: path.exists() and path.read_text().count(f"{topic} ") == 2,
-        told=lambda: "\n".join(broker.lines("ERROR", "WARN")),
+        words=lambda: "\n".join(broker.lines("ERROR", "WARN")),
     )
     return acknowledged
 

@@ -1,4 +1,4 @@
-"""Brokers serve what was decided, from one batch of their metadata topic; nobody notices.
+"""Brokers serve what was decided, from one batch of their metadata topic; no reader notices.
 
 Outputs are copies of their sources, byte for byte or one behind the other, so every consumer must
 read the same before, after, when the sources are gone, and after restarts. Ids in the names are
@@ -111,7 +111,7 @@ def wait_until_remote(broker: Broker, topic: str) -> None:
         is_ended = not found.copying.count and found.served.count > 3
         return is_ended and len(local) == 1 and found.remote_end == int(local[0].stem) - 1
 
-    wait_until(is_remote, told=lambda: "\n".join(broker.lines("ERROR", "WARN")))
+    wait_until(is_remote, words=lambda: "\n".join(broker.lines("ERROR", "WARN")))
 
 
 def claimed(broker: Broker, log: DecisionLog, topic: str, **options: Any) -> Publisher:
@@ -133,7 +133,7 @@ def log_of(publisher: Publisher, segment: RemoteLogSegment) -> bytes:
     return bytes(reader.read_log(0, reader.log_bytes))
 
 
-def files_beside(
+def auxiliary_files(
     publisher: Publisher, start: int, data: bytes, last: RemoteLogSegment
 ) -> dict[AuxiliaryFile, bytes]:
     """Return the files of a log that begins at ``start`` and ends in ``last``."""
@@ -145,11 +145,11 @@ def files_beside(
     builder.add(np.array(rows, np.int64))
     offsets, times = builder.finish()
     reader = publisher.layout.open(last)
-    beside = {
+    auxiliary = {
         kind: reader.read_auxiliary(kind) or b""
         for kind in (AuxiliaryFile.SNAPSHOT, AuxiliaryFile.LEADER_EPOCHS)
     }
-    return beside | {
+    return auxiliary | {
         AuxiliaryFile.OFFSET_INDEX: offset_index.encode(offsets),
         AuxiliaryFile.TIME_INDEX: time_index.encode(times),
     }
@@ -171,21 +171,21 @@ def begin_copy(
         event_timestamp_ms=SystemClock().now_ms(), custom_metadata=None,
         state=RemoteLogSegmentState.COPY_SEGMENT_STARTED, tags=(),
     )  # fmt: skip
-    tell(publisher, copy)
+    announce(publisher, copy)
     writer = publisher.layout.create_log(copy.id, start, second)
     writer.write(data)
     custom = publisher.layout.complete(
-        copy, writer.close(), files_beside(publisher, start, data, second), second
+        copy, writer.close(), auxiliary_files(publisher, start, data, second), second
     )  # fmt: skip
     return replace(copy, custom_metadata=custom)
 
 
 def finish_copy(publisher: Publisher, copy: RemoteLogSegment) -> None:
     """Say of a copy that it is whole, in the name of the broker that began it."""
-    tell(publisher, again(copy))
+    announce(publisher, again(copy))
 
 
-def tell(publisher: Publisher, *events: RemoteLogEvent) -> None:
+def announce(publisher: Publisher, *events: RemoteLogEvent) -> None:
     view = publisher.look()
     publisher.cluster.append(view.metadata_topic, view.metadata_partition, events)
 
@@ -195,7 +195,7 @@ def write_output(publisher: Publisher, sources: Sequence[RemoteLogSegment]) -> R
     layout, last = publisher.layout, sources[-1]
     data = b"".join(log_of(publisher, each) for each in sources)
     start = sources[0].start_offset
-    beside = files_beside(publisher, start, data, last)
+    auxiliary = auxiliary_files(publisher, start, data, last)
     number = len(publisher.log.own_segments(publisher.held))
     name = RemoteLogSegmentId(
         last.id.partition, publisher.held.row_id.to_bytes(8, "big") + number.to_bytes(8, "big")
@@ -210,7 +210,7 @@ def write_output(publisher: Publisher, sources: Sequence[RemoteLogSegment]) -> R
             size_bytes=len(data), max_timestamp_ms=max(each.max_timestamp_ms for each in sources),
         )
     )  # fmt: skip
-    custom = layout.complete(announced, written, beside, last)
+    custom = layout.complete(announced, written, auxiliary, last)
     return replace(announced, custom_metadata=custom)
 
 
@@ -250,7 +250,7 @@ def read(broker: Broker, topic: str, *, is_starting: bool = False) -> list[Read]
         return False
 
     try:
-        wait_until(is_read, told=lambda: f"{len(found)} records of {topic}")
+        wait_until(is_read, words=lambda: f"{len(found)} records of {topic}")
     finally:
         consumer.close()
     return found
@@ -267,7 +267,7 @@ def end_of(publisher: Publisher, partition: int) -> int:
             return False
         return True
 
-    wait_until(has_leader, told=lambda: "no leader")
+    wait_until(has_leader, words=lambda: "no leader")
     return found[-1]
 
 
@@ -328,11 +328,11 @@ def test_swaps_are_read_alike_before_after_collected_and_restarted(
     broker.kill()
     broker.start()
     assert expected == read(broker, "swapped", is_starting=True)
-    told = command(broker, "collect", *storage(broker), "--topic", "swapped")
-    (row,) = told["partitions"]
+    answer = command(broker, "collect", *storage(broker), "--topic", "swapped")
+    (row,) = answer["partitions"]
     assert (0, 1) == (row["collected_segments"], row["waiting"])
-    told = command(broker, "collect", *storage(broker), "--topic", "swapped", "--grace-ms", "0")
-    (row,) = told["partitions"]
+    answer = command(broker, "collect", *storage(broker), "--topic", "swapped", "--grace-ms", "0")
+    (row,) = answer["partitions"]
     assert (3, 0, 3) == (row["collected_segments"], row["waiting"], row["epoch"])
     checked(broker, "swapped")
     there = set(objects(broker, "swapped", 0))
@@ -386,11 +386,11 @@ def test_a_copy_that_a_broker_finishes_late_leaves_no_hole_or_one_that_is_closed
     finish_copy(publisher, late)
     hole = late.end_offset + 1
     assert [(hole, d.end_offset)] == publisher.look().cache.holes(0)
-    wait_until(lambda: not is_served(broker, "late", hole), told=lambda: f"{hole} is served")
+    wait_until(lambda: not is_served(broker, "late", hole), words=lambda: f"{hole} is served")
     assert is_served(broker, "late", late.end_offset)
     publisher.close()
-    told = findings(checked(broker, "late"))
-    assert ["late-copy"] == [each["name"] for each in told if each["topic"]]
+    found = findings(checked(broker, "late"))
+    assert ["late-copy"] == [each["name"] for each in found if each["topic"]]
     command(broker, "collect", *storage(broker), "--topic", "late", "--grace-ms", "0", expected=5)
 
     publisher = claimed(broker, log, "late")
@@ -424,21 +424,19 @@ def is_served(broker: Broker, topic: str, offset: int) -> bool:
     def is_answered() -> bool:
         for message in consumer.consume(1, 0.5):
             error = message.error()
-            # Of an offset out of range librdkafka tells as of a reset that is not allowed.
+            # Of an offset out of range librdkafka reports as of a reset that is not allowed.
             assert error is None or "_AUTO_OFFSET_RESET" == error.name(), error
             answers.append(error is None)
         return bool(answers)
 
     try:
-        wait_until(is_answered, told=lambda: f"no answer at {offset}")
+        wait_until(is_answered, words=lambda: f"no answer at {offset}")
     finally:
         consumer.close()
     return answers[0]
 
 
-def test_what_was_never_decided_is_never_seen_and_taken_back(
-    broker: Broker, log: DecisionLog
-) -> None:
+def test_undecided_outputs_are_never_seen_and_taken_back(broker: Broker, log: DecisionLog) -> None:
     """C1, C2: announced and written, and nothing more."""
     expected, before = read(broker, "left"), set(objects(broker, "left", 0))
     publisher = claimed(broker, log, "left")
@@ -446,8 +444,8 @@ def test_what_was_never_decided_is_never_seen_and_taken_back(
     assert left.id.segment_id in objects(broker, "left", 0)
     assert expected == read(broker, "left")
     publisher.close()
-    told = command(broker, "repair", *storage(broker), "--topic", "left")
-    assert [1] == [each["discarded"] for each in told["partitions"]]
+    answer = command(broker, "repair", *storage(broker), "--topic", "left")
+    assert [1] == [each["discarded"] for each in answer["partitions"]]
     assert before == set(objects(broker, "left", 0))
     assert expected == read(broker, "left")
     again = claimed(broker, log, "left")
@@ -490,7 +488,7 @@ def test_the_largest_batch_that_is_sent_is_one_for_brokers_too(
     publisher.close()
 
 
-def test_what_was_decided_and_not_published_is_published_by_who_comes_next(
+def test_a_decision_that_was_not_published_is_published_by_the_next_process(
     broker: Broker, log: DecisionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AT-4: the cluster is away when the batch is sent, and back when somebody looks."""
@@ -547,11 +545,11 @@ def test_a_pause_holds_until_it_is_taken_back_and_a_partition_is_detached(
     publisher.close()
     command(broker, "pause", "--topic", "settings")
     options = (*storage(broker), "--topic", "settings", "--grace-ms", "0")
-    told = command(broker, "collect", *options, expected=5)
-    assert "paused" in told["partitions"][0]["error"]["message"]
+    answer = command(broker, "collect", *options, expected=5)
+    assert "paused" in answer["partitions"][0]["error"]["message"]
     command(broker, "pause", "--resume", "--topic", "settings")
-    told = command(broker, "detach", *options)
-    assert told["partitions"][0]["is_detached"]
+    answer = command(broker, "detach", *options)
+    assert answer["partitions"][0]["is_detached"]
     name = encode_id(publisher.name.partition.topic_id)
     assert not list((broker.root / "remote" / ".keeplast").glob(f"owner-*{name}*"))
     assert expected == read(broker, "settings")
@@ -593,18 +591,18 @@ def test_a_decision_log_that_is_lost_is_made_again_from_what_brokers_read(
     publisher.close()
     store = f"sqlite:///{broker.root / 'again.db'}"
     options = ("--topic", "left", "--decisions", store, *storage(broker))
-    told = command(broker, "collect", *options, expected=2)
-    told = command(broker, "repair", *options, "--rebuild", expected=4)
-    assert "a moment ago" in told["partitions"][0]["error"]["message"]
-    told = command(broker, "repair", *options, "--rebuild", "--grace-ms", "0")
-    (row,) = told["partitions"]
+    answer = command(broker, "collect", *options, expected=2)
+    answer = command(broker, "repair", *options, "--rebuild", expected=4)
+    assert "a moment ago" in answer["partitions"][0]["error"]["message"]
+    answer = command(broker, "repair", *options, "--rebuild", "--grace-ms", "0")
+    (row,) = answer["partitions"]
     assert (row["uncollected"], row["discarded"]) == (1, 1)
     assert row["rebuilt_decisions"] == len(log.decisions(publisher.held))
     assert expected == read(broker, "left")
-    told = command(broker, "collect", *storage(broker), "--topic", "left", expected=4)
-    assert "another decision log owns" in told["partitions"][0]["error"]["message"]
-    told = command(broker, "collect", *options, "--grace-ms", "0")
-    assert 2 == told["partitions"][0]["collected_segments"]
+    answer = command(broker, "collect", *storage(broker), "--topic", "left", expected=4)
+    assert "another decision log owns" in answer["partitions"][0]["error"]["message"]
+    answer = command(broker, "collect", *options, "--grace-ms", "0")
+    assert 2 == answer["partitions"][0]["collected_segments"]
     there = set(objects(broker, "left", 0))
     gone = {each.id.segment_id for each in (*decision.sources, left)}
     assert not there & gone
@@ -625,7 +623,7 @@ def test_a_look_that_goes_on_from_a_kept_fold_says_what_brokers_know(
     publisher.close()
 
 
-def test_what_a_topic_that_is_gone_has_left_is_told_and_removed(
+def test_objects_of_a_deleted_topic_are_reported_and_removed(
     broker: Broker, log: DecisionLog
 ) -> None:
     """AT-26: brokers remove what they knew of; asked by name they say that there is none."""
@@ -635,7 +633,7 @@ def test_what_a_topic_that_is_gone_has_left_is_told_and_removed(
     name = RemoteLogSegmentId(partition, bytes(15) + b"\x07")
     publisher.register([(name.segment_id, 0)])
     writer = layout.create_log(name, 0, sources_of(publisher)[-1])
-    writer.write(b"nobody hears of this")
+    writer.write(b"no reader sees this")
     writer.close()
     publisher.close()
     client = ClusterClient(broker.address)
@@ -643,7 +641,7 @@ def test_what_a_topic_that_is_gone_has_left_is_told_and_removed(
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.delete_topics(["rivals"])["rivals"].result()
     options = (*storage(broker), "--topic", "rivals", "--grace-ms", "0", "--take-over")
-    wait_until(lambda: client.find_topic_id("rivals") is None, told=lambda: "the topic stays")
+    wait_until(lambda: client.find_topic_id("rivals") is None, words=lambda: "the topic stays")
 
     def let_go() -> bool:
         # Until brokers have said of each segment that it goes, it is refused.
@@ -653,10 +651,10 @@ def test_what_a_topic_that_is_gone_has_left_is_told_and_removed(
         )  # fmt: skip
         return 0 == CliRunner().invoke(app, call).exit_code
 
-    wait_until(let_go, told=lambda: "\n".join(broker.lines("ERROR", "WARN")))
+    wait_until(let_go, words=lambda: "\n".join(broker.lines("ERROR", "WARN")))
     assert name.segment_id in {each.segment_id for each in layout.list(partition)}
-    told = command(broker, "collect", *options, "--orphans", "collect")
-    (row,) = told["partitions"]
+    answer = command(broker, "collect", *options, "--orphans", "collect")
+    (row,) = answer["partitions"]
     assert (row["collected_segments"] >= 1, row["unknown_segments"]) == (True, 0)
     assert row["is_detached"]
     assert [] == list(layout.list(partition))

@@ -57,7 +57,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
 
 
 def delete_keys(broker: Broker) -> None:
-    """Write values of keys that nobody has after it, each twice, and delete them."""
+    """Write values of keys that are not there after it, each twice, and delete them."""
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 5, "batch.size": 3000})
     for value in (b"first", b"second", None):
         for number in range(DELETED):
@@ -154,7 +154,7 @@ def test_tombstones_and_markers_go_when_their_time_has_come(broker: Broker) -> N
         except KafkaException:
             return False
 
-    wait_until(is_ready, told=lambda: "\n".join(broker.lines("ERROR", "WARN")))
+    wait_until(is_ready, words=lambda: "\n".join(broker.lines("ERROR", "WARN")))
     assert before_restart == read_both(broker, TRANSACTIONS)
     middle = ends[1] // 2
     admin = AdminClient({"bootstrap.servers": broker.address})

@@ -123,7 +123,7 @@ def wait_until_remote(broker: Broker, compactor: LiveCompactor, topic: str) -> N
         active = max(int(each.name[:20]) for each in local)
         return len(local) == 1 and is_ended and found.remote_end == active - 1
 
-    wait_until(is_remote, told=lambda: "\n".join(broker.lines("ERROR", "WARN")))
+    wait_until(is_remote, words=lambda: "\n".join(broker.lines("ERROR", "WARN")))
 
 
 def wait_until_ready(broker: Broker) -> None:
@@ -135,7 +135,7 @@ def wait_until_ready(broker: Broker) -> None:
         except KafkaException:
             return False
 
-    wait_until(is_ready, told=lambda: "\n".join(broker.lines("ERROR", "WARN")))
+    wait_until(is_ready, words=lambda: "\n".join(broker.lines("ERROR", "WARN")))
 
 
 def check_readers(
@@ -188,7 +188,7 @@ def check_places(broker: Broker, expected: list[Got], end: int) -> None:
     # again: an answer counts once it stays.
     wait_until(
         lambda: wanted == find_by_time(broker.address, STATES, times),
-        told=lambda: f"{wanted} {find_by_time(broker.address, STATES, times)}",
+        words=lambda: f"{wanted} {find_by_time(broker.address, STATES, times)}",
     )
 
 
@@ -343,7 +343,7 @@ def test_brokers_alone_expire_what_was_compacted(
         left = found.compacted.count + found.deleting.count + found.hidden.count
         return found.log.start >= end and not left
 
-    wait_until(is_expired, told=lambda: str(compactor.status(topic)))
+    wait_until(is_expired, words=lambda: str(compactor.status(topic)))
     start = compactor.status(topic).log.start
     kept = consume(broker.address, topic, start=start)
     assert [each for each in read if each.offset >= start] == kept
@@ -354,14 +354,16 @@ def test_brokers_alone_expire_what_was_compacted(
     errors = [each for each in broker.lines("ERROR") if topic in each]
     assert [] == errors
     if not is_detached:
-        # Who goes on finds that its swap is settled, and what it kept beside it goes.
+        # Who goes on finds that its swap is settled, and what it kept next to it goes.
         alter(broker, topic, "retention.ms", "-1")
         compactor.clean(topic, WISH)
         compactor.collect(topic)
         assert fresh[-1] == consume(broker.address, topic, start=start)[-1]
 
 
-def test_what_the_check_refuses_no_round_touches(broker: Broker, compactor: LiveCompactor) -> None:
+def test_a_topic_that_the_check_refuses_gets_no_round(
+    broker: Broker, compactor: LiveCompactor
+) -> None:
     before = compactor.status(STATES)
     alter(broker, STATES, "retention.bytes", "1000000000")
     try:

@@ -1,6 +1,6 @@
 """Attached rounds through a listener with SASL over SSL, by principals that may do little.
 
-The broker lets nobody do anything but by ACLs (``StandardAuthorizer``). ``place check`` names each
+The broker allows nothing but by ACLs (``StandardAuthorizer``). ``place check`` names each
 permission that is missing; what the page of permissions lists is enough, and each of it is needed.
 Two more listeners know their principals by SCRAM and by certificates.
 """
@@ -53,7 +53,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.kafka
 
 VERSION = "3.9.1"
-"""A broker of 4.x tells no client by which small size it rolls: the command would keep it all."""
+"""A broker of 4.x gives no client its small segment size: the command would keep it all."""
 TOPIC, OTHER = "orders", "payments"
 PASSWORDS = {"look": "look-secret", "compact": "compact-secret"}
 SCRAM_USER, SCRAM_PASSWORD = "salted", "salted-secret"
@@ -107,7 +107,7 @@ class Secured:
             self.broker.root / "said",
         )
         code = process.wait(COMMAND_SECONDS)
-        assert not [each for each in SECRETS if each in process.told()]
+        assert not [each for each in SECRETS if each in process.output()]
         return code, process.document()
 
     def properties(self, user: str) -> Path:
@@ -244,8 +244,8 @@ def make_keystore(root: Path, alias: str, subject: str) -> tuple[Path, Path]:
         "keytool", "-genkeypair", "-keyalg", "EC", "-dname", subject, "-ext",
         "SAN=ip:127.0.0.1", "-validity", "30", "-storetype", "PKCS12", *where,
     ]  # fmt: skip
-    told = ["keytool", "-exportcert", "-rfc", "-file", str(certificate), *where]
-    for command in (made, told):
+    exported = ["keytool", "-exportcert", "-rfc", "-file", str(certificate), *where]
+    for command in (made, exported):
         subprocess.run(command, check=True, capture_output=True)
     return keystore, certificate
 
@@ -292,7 +292,7 @@ def test_each_permission_that_is_missing_is_named_and_no_more_is_needed(secured:
 
 
 @pytest.mark.parametrize("user", [SCRAM_USER, CERTIFIED])
-def test_scram_and_a_certificate_of_the_clients_own_say_who_looks(
+def test_scram_and_a_certificate_of_the_clients_own_name_the_user(
     secured: Secured, user: str
 ) -> None:
     """The broker knows the principal by it: of what that may not do, ``place check`` says all."""
@@ -311,7 +311,7 @@ def test_a_certificate_in_pem_says_the_same_as_one_in_pkcs12(secured: Secured) -
 
 
 @pytest.mark.parametrize("user", [WRONG_PASSWORD, NO_CERTIFICATE])
-def test_who_does_not_say_rightly_who_he_is_is_let_in_nowhere(
+def test_a_wrong_login_is_let_in_nowhere(
     secured: Secured, user: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "TIMEOUT_SECONDS", ANSWER_SECONDS)

@@ -1,7 +1,7 @@
 """Brokers whose own requests to the remote tier are slow: a tenth of a second before each.
 
 Their plugin is Kafka's LocalTieredStorage behind a wait (``slow_storage/SlowStorage.java``), which
-keeplast is told to take for it. A slow compactor is in :mod:`tests.kafka.test_attach_cluster`.
+keeplast is to take for it. A slow compactor is in :mod:`tests.kafka.test_attach_cluster`.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ def slow(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Slow]:
 def test_readers_get_the_same_from_brokers_whose_storage_is_slow(
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P16: during a round, and while what nobody reads any more is collected."""
+    """P16: during a round, and while objects without a reader are collected."""
     monkeypatch.setattr(check, "STORAGE_MANAGERS", (*check.STORAGE_MANAGERS, PLUGIN))
-    broker, told = slow.broker, Acknowledged(slow.broker.address, TOPIC)
+    broker, acknowledged = slow.broker, Acknowledged(slow.broker.address, TOPIC)
     compactor = LiveCompactor(broker.address, broker.root / "meta.db", broker.root / "remote")
     for _ in range(2):
-        told.send(0, RECORDS)
-        told.send_in_transactions(0, 6)
+        acknowledged.send(0, RECORDS)
+        acknowledged.send_in_transactions(0, 6)
         wait_until_remote(broker, compactor, TOPIC)
-        sent, before, watch = told.count(0), slow.count(), Watch(told, 0)
+        sent, before, watch = acknowledged.count(0), slow.count(), Watch(acknowledged, 0)
         compactor.clean(TOPIC, WISH)
         # The grace is for reads that began before, and for brokers that hear of a swap late.
-        wait_until(lambda sent=sent: told.judge(0) < 0.7 * sent)  # type: ignore[misc]
+        wait_until(lambda sent=sent: acknowledged.judge(0) < 0.7 * sent)  # type: ignore[misc]
         assert 0 < watch.stop()
-        watch = Watch(told, 0)
+        watch = Watch(acknowledged, 0)
         compactor.collect(TOPIC)
         assert 0 < watch.stop()
         assert before + 20 < slow.count()

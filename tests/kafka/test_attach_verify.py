@@ -1,4 +1,4 @@
-"""``verify`` of a live cluster: it holds after rounds and collections, and tells faults.
+"""``verify`` of a live cluster: it holds after rounds and collections, and reports faults.
 
 The faults are put into the storage behind the broker's back: an object that is gone, a byte that is
 another, a log that was replaced by a shorter one of whole batches.
@@ -88,7 +88,7 @@ def test_it_holds_after_rounds_and_when_the_sources_are_gone(broker: Broker) -> 
 
 
 def explained_as_consumed(broker: Broker, topic: str) -> list[int]:
-    """Hold what is told of a key against what a consumer is given; return what is in copies."""
+    """Hold the answer about a key against what a consumer is given; return what is in copies."""
     places = ("--decisions", f"sqlite:///{broker.root / 'meta.db'}",
               "--storage", f"local:{broker.root / 'remote'}", "--topic", topic)  # fmt: skip
     found = attach(broker, "explain", "k7", *places)
@@ -101,10 +101,10 @@ def explained_as_consumed(broker: Broker, topic: str) -> list[int]:
         for each in client.read_records(topic, 0, held, is_committed=False)
         if each.key == b"k7" and each.offset < part["log_end"]
     ]
-    told = [each["offset"] for each in part["records"]]
+    offsets = [each["offset"] for each in part["records"]]
     # Of what a broker still has locally it serves more than lies in the remote tier.
-    assert set(told) <= set(given)
-    assert part["winners"]["offset"] == told[-1] == given[-1]
+    assert set(offsets) <= set(given)
+    assert part["winners"]["offset"] == offsets[-1] == given[-1]
     copies = [each["offset"] for each in part["replaced_copies"]]
     operator = write_operator_files(broker.root / "apart", [b"k7", b"nobody"])
     decided = part["records"][-1]["is_tombstone"]
@@ -113,7 +113,7 @@ def explained_as_consumed(broker: Broker, topic: str) -> list[int]:
         "--dry-run", *places, expected=0 if decided else 1,
     )  # fmt: skip
     (place,) = erased["keys"][0]["places"]
-    assert (told, decided, bool(copies)) == (
+    assert (offsets, decided, bool(copies)) == (
         place["offsets"], place["decided"], bool(place["files_beside"])
     )  # fmt: skip
     assert [] == erased["keys"][1]["places"] == erased["errors"]
@@ -167,7 +167,7 @@ def shorten(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [remove, flip, shorten])
-def test_a_fault_of_an_object_is_told(broker: Broker, spoil: Callable[[Path], None]) -> None:
+def test_a_fault_of_an_object_is_reported(broker: Broker, spoil: Callable[[Path], None]) -> None:
     """Behind the test that compacts them."""
     path = compacted_log(broker)
     kept = broker.root / "kept.log"

@@ -71,12 +71,12 @@ def test_kafka_makes_a_whole_log_of_what_a_crash_of_an_undo_leaves(
     crashes = UndoCrashes(CRASH_LOGS[name], root, limit=3)
     crashes.crash(crashes.cleaned, crashes.undo, lambda _state, _where: None)
     sample = random.Random(name).sample(crashes.kept, min(STATES // 2, len(crashes.kept)))
-    beside = 0
+    kept_files = 0
     for number, state in enumerate(sample):
         directory = tmp_path / str(number) / str(PARTITION)
         write_image(state, crashes.path, directory)
         kept = {name for name in state[crashes.path] if parse_undo_file(name) is not None}
-        beside += len(kept)
+        kept_files += len(kept)
         work = tmp_path / f"{number}-loaded"
         answer = oracle.demand({"op": "accept", "dir": str(directory), "work": str(work)})
         for shutdown, key in (("clean", "clean"), ("unclean", "recovered")):
@@ -85,7 +85,7 @@ def test_kafka_makes_a_whole_log_of_what_a_crash_of_an_undo_leaves(
             loaded = read_partition(work / shutdown / str(PARTITION))
             found = loaded.final_values_from(crashes.law.starts)
             assert crashes.law.expected == found, (number, shutdown)
-    assert beside
+    assert kept_files
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

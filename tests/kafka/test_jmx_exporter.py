@@ -1,7 +1,7 @@
 """What Prometheus's JMX exporter gives of a real broker is what ``--broker-metrics`` reads.
 
 The exporter is the agent that users run inside their brokers, with rules as they have them. It
-takes its rules anew when their file is newer, so that one broker is enough for all of them.
+takes its rules again when their file is newer, so that one broker is enough for all of them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ pytestmark = pytest.mark.kafka
 PAIRS = (("3.9.1", "0.20.0"), ("4.3.0", "1.0.1"))
 """Releases of the broker and of its exporter; the other two pairs give the same."""
 TOPIC = "orders"
-TELLS_SIZE, TELLS_APART = [PAIRS[0]], [PAIRS[1]]
-"""Whose broker tells by which size it rolls (of others ``run`` leaves all in the margin),
-and whose exporter tells attributes of one name apart."""
+NAMES_SIZE, KEEPS_NAMES_APART = [PAIRS[0]], [PAIRS[1]]
+"""Whose broker gives the size by which it rolls (of others ``run`` leaves all in the margin),
+and whose exporter keeps attributes of one name apart."""
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "attach-broker-metrics.md"
 
 BROKER_ALONE = r"""
@@ -123,7 +123,7 @@ class World:
     compactor: LiveCompactor
 
     def partition(self) -> int:
-        """Return where the metadata topic tells of the topic."""
+        """Return where the metadata topic has the topic."""
         topic, metadata = facts_of(self.compactor.client, TOPIC)
         return metadata_partition(topic.topic_id, 0, metadata.partition_count)
 
@@ -132,11 +132,11 @@ class World:
         metrics, partition = BrokerMetrics((self.exporter.url,)), self.partition()
         wait_until(
             lambda: metrics.why_wait(partition, 1) is None,
-            told=lambda: metrics.why_wait(partition, 1) or "",
+            words=lambda: metrics.why_wait(partition, 1) or "",
         )
 
     def attach(self, name: str, *more: str) -> tuple[dict[str, Any], str]:
-        """Return what a command answers, and what it says beside."""
+        """Return what a command answers, and what it says on the other stream."""
         done = subprocess.run(
             [sys.executable, "-m", "keeplast", *live_call(
                 self.broker.address, name, "--topic", TOPIC, "--json", "--grace-ms", "0",
@@ -177,7 +177,7 @@ def world(
 
 
 def documented_rules() -> str:
-    """Return the rules that the documentation tells users to add."""
+    """Return the rules that users are to add by the documentation."""
     (found,) = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
     return f"rules:\n{found}"
 
@@ -208,13 +208,13 @@ def test_the_documented_rules_give_the_lag_itself_and_its_consumers_polls(world:
     ]
 
 
-@pytest.mark.parametrize("world", TELLS_APART, indirect=True, ids="-".join)
+@pytest.mark.parametrize("world", KEEPS_NAMES_APART, indirect=True, ids="-".join)
 def test_the_lag_is_found_among_attributes_that_a_rule_gives_one_name(world: World) -> None:
     world.exporter.give(WITHOUT_COLON)
     world.wait_until_read()
     partition, text = world.partition(), read_metrics(world.exporter.url)
-    told = [line for line in text.splitlines() if f'partition="{partition}"' in line]
-    ends = {found for line in told for found in re.findall(r"><>([a-z-]+)", line)}
+    lines = [line for line in text.splitlines() if f'partition="{partition}"' in line]
+    ends = {found for line in lines for found in re.findall(r"><>([a-z-]+)", line)}
     assert {"records-lag", "records-lag-avg", "records-lag-max"} == ends
 
 
@@ -223,13 +223,13 @@ def test_the_lag_is_found_among_attributes_that_a_rule_gives_one_name(world: Wor
     [(BROKER_ALONE, "ends with records_lag"), (IN_NAMES, "has no labels topic and partition")],
     ids=["broker alone", "in names"],
 )
-def test_rules_that_leave_it_out_are_told(world: World, rules: str, words: str) -> None:
+def test_rules_that_leave_it_out_are_reported(world: World, rules: str, words: str) -> None:
     world.exporter.give(rules)
     assert words in (BrokerMetrics((world.exporter.url,)).why_wait(world.partition(), 1) or "")
 
 
-@pytest.mark.parametrize("world", TELLS_APART, indirect=True, ids="-".join)
-def test_nothing_goes_before_every_exporter_tells_that_its_broker_has_read(world: World) -> None:
+@pytest.mark.parametrize("world", KEEPS_NAMES_APART, indirect=True, ids="-".join)
+def test_nothing_goes_before_every_exporter_says_that_its_broker_has_read(world: World) -> None:
     before = consume(world.broker.address, TOPIC)
     assert not world.compactor.clean(TOPIC, WISH).skipped
     there = world.objects()
@@ -253,8 +253,8 @@ def test_nothing_goes_before_every_exporter_tells_that_its_broker_has_read(world
     require_nothing_left(world.broker.root / "remote")
 
 
-@pytest.mark.parametrize("world", TELLS_SIZE, indirect=True, ids="-".join)
-def test_the_loop_deletes_nothing_while_the_exporter_does_not_tell(world: World) -> None:
+@pytest.mark.parametrize("world", NAMES_SIZE, indirect=True, ids="-".join)
+def test_the_loop_deletes_nothing_while_the_exporter_does_not_answer(world: World) -> None:
     before = consume(world.broker.address, TOPIC)
     asking = ("--cores", "1", "--once", "--broker-metrics", world.exporter.url)
     there = world.objects()

@@ -168,12 +168,12 @@ def waited_offsets(data: Path, groups: Collection[str]) -> dict[str, int | None]
     return {group: commit.offset for (group, _), commit in found.commits.items()}
 
 
-def told_offsets(address: str, groups: Collection[str]) -> dict[str, int]:
+def read_committed(address: str, groups: Collection[str]) -> dict[str, int]:
     """Return what the brokers say that each group has committed, which tombstones may go by too."""
     client = ClusterClient(address)
-    told = (client.read_group_offsets(group) for group in groups)
+    answers = (client.read_group_offsets(group) for group in groups)
     return {
-        group: each for group, found in zip(groups, told, strict=True) for each in found.values()
+        group: each for group, found in zip(groups, answers, strict=True) for each in found.values()
     }
 
 
@@ -206,7 +206,7 @@ def wait_for_high_watermarks(data: Path) -> None:
         return moment() not in (0, since)
 
     for _ in range(2):
-        wait_until(partial(has_changed, moment()), told=lambda: f"{path} stays as it is")
+        wait_until(partial(has_changed, moment()), words=lambda: f"{path} stays as it is")
 
 
 def cleaned_ranges(broker: Broker) -> dict[str, tuple[int, int]]:
@@ -232,7 +232,7 @@ def test_broker_and_keeplast_take_turns_on_the_same_logs(version: str, tmp_path:
         if version.startswith("4"):
             topics.join_group("consumer")
         # The markers of the last transaction may be on their way.
-        wait_until(lambda: topics.offsets == told_offsets(broker.address, topics.offsets))
+        wait_until(lambda: topics.offsets == read_committed(broker.address, topics.offsets))
         broker.stop()
 
         usual = complaints_of_untouched_copy(broker, tmp_path / "untouched")

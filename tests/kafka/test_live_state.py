@@ -172,7 +172,7 @@ def said(data: Path, topic: TopicConfig) -> Held:
 
 
 def copied(broker: Broker, to: Path) -> Path:
-    """Copy what a broker that nobody writes to has on its disk."""
+    """Copy what a broker without producers has on its disk."""
     shutil.copytree(broker.data, to)
     return to
 
@@ -227,6 +227,6 @@ def test_a_live_consumer_holds_what_the_brokers_files_say(version: str, tmp_path
             shutil.rmtree(second)
             copied(broker, second)
             states.append(expected)
-        # Else the strategies were not told apart.
+        # Else the strategies made no difference.
         assert all(a != b for a, b in zip(states, [*states[1:], states[0]], strict=True))
         writers.purge()

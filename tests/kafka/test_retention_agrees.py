@@ -154,7 +154,7 @@ def ours(directory: Path, chance: Chance) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
-def test_what_expires_is_what_kafka_lets_go(seed: int, oracle: Oracle, tmp_path: Path) -> None:
+def test_the_expired_segments_are_those_of_kafka(seed: int, oracle: Oracle, tmp_path: Path) -> None:
     chance = draw(seed)
     source = write(oracle, chance, tmp_path / "before")
     request: Json = {

@@ -94,7 +94,7 @@ def ours(root: Path, logs: list[Json], now_ms: int) -> list[Json]:
         request = PartitionRequest(partition, root / log["partition"], topic)
         if not topic.is_compacted:
             continue
-        # Kafka's log is loaded anew: it has forgotten transactions that lie below a snapshot and
+        # Kafka's log is loaded again: it has forgotten transactions that lie below a snapshot and
         # whose marker is not replicated (docs/explanation/differences.md, o).
         # A log is overdue here by its first record, there by its first batch (q).
         asked = CleanRequest(

@@ -95,7 +95,7 @@ class TieredCluster:
         """Return what clients bootstrap from."""
         return self.cluster.addresses
 
-    def told(self) -> str:
+    def complaints(self) -> str:
         """Return what brokers complain of."""
         return "\n".join(
             line for each in self.brokers.values() for line in each.lines("ERROR")[-10:]
@@ -133,7 +133,7 @@ class TieredCluster:
             answer.result(WAIT_SECONDS)
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return who leads a partition, -1 when nobody or nobody says."""
+        """Return who leads a partition, -1 when there is none or no broker says."""
         return self._partition(topic, partition)[0]
 
     def known_leader(self, topic: str, partition: int) -> int:
@@ -149,7 +149,7 @@ class TieredCluster:
         return self.known_leader(METADATA_TOPIC, self.metadata_partition(topic, partition))
 
     def metadata_partition(self, topic: str, partition: int) -> int:
-        """Return which partition of the metadata topic tells of a partition."""
+        """Return which partition of the metadata topic has a partition."""
         if (topic, partition) not in self._places:
             facts = _asked(lambda: ClusterClient(self.address).read_facts([topic]))
             assert facts.metadata_topic is not None
@@ -164,7 +164,9 @@ class TieredCluster:
         before = self.known_leader(topic, partition)
         self.freeze(before)
         try:
-            wait_until(lambda: self.leader(topic, partition) not in (-1, before), told=self.told)
+            wait_until(
+                lambda: self.leader(topic, partition) not in (-1, before), words=self.complaints
+            )
         finally:
             self.thaw(before)
 
@@ -190,7 +192,7 @@ class TieredCluster:
                 return False
             return False
 
-        wait_until(is_elected, told=self.told)
+        wait_until(is_elected, words=self.complaints)
 
     def wait_for_replicas(self, topic: str, partition: int) -> None:
         """Wait until all replicas of a partition are in sync."""
@@ -199,10 +201,10 @@ class TieredCluster:
             leader, in_sync, replicas = self._partition(topic, partition)
             return leader != -1 and len(in_sync) == len(replicas) == len(NODES)
 
-        wait_until(is_whole, told=self.told)
+        wait_until(is_whole, words=self.complaints)
 
     def freeze(self, node: int) -> None:
-        """Let a broker answer nobody."""
+        """Let a broker give no answer."""
         self.brokers[node].freeze()
         self._frozen.add(node)
 
@@ -222,8 +224,8 @@ class TieredCluster:
 
     def wait_until_remote(self, topic: str, partition: int) -> None:
         """Wait until all of a partition but the leader's active segment is remote alone."""
-        wait_until(lambda: self._is_remote(topic, partition), told=self.told)
-        # Asked for while all answer: what happens in the middle of a call asks nobody.
+        wait_until(lambda: self._is_remote(topic, partition), words=self.complaints)
+        # Asked for while all answer: what happens in the middle of a call asks no broker.
         self.metadata_partition(topic, partition)
 
     def clear_caches(self) -> None:
@@ -262,7 +264,7 @@ class TieredCluster:
             found[0] = self._partition(topic, partition)
             return found[0][0] != -1
 
-        wait_until(is_led, told=self.told)
+        wait_until(is_led, words=self.complaints)
         return found[0]
 
     def _partition(self, topic: str, partition: int) -> tuple[int, list[int], list[int]]:

@@ -115,7 +115,7 @@ def test_custom_metadata_comes_back(size: int | None, prefix: str | None, key: s
     put=st.text(alphabet='{}[]":,0123456789-+.eEtrufalsn\\\0é', max_size=12),
     is_compressed=st.booleans(),
 )
-def test_a_manifest_that_was_changed_is_read_or_told(
+def test_a_changed_manifest_is_read_or_refused(
     at: int, length: int, put: str, is_compressed: bool
 ) -> None:
     objects = open_tree("memory://")

@@ -1,9 +1,9 @@
-"""What ``attach explain`` and ``attach erase`` tell of keys comes true when the clock runs on.
+"""What ``attach explain`` and ``attach erase`` say of keys comes true when the clock runs on.
 
 Random logs in a remote tier, behind which lie rounds, collections, log starts that move, segments
 that retention took, and new leaders that copied over the end. Then leaders copy on, of other keys
-alone, and rounds are run at each time that was told, and for what a clock tells exactly a moment
-before it. When a tombstone goes is told with what others may take for their part at most: it is
+alone, and rounds are run at each time that was given, and for what a clock decides exactly a moment
+before it. When a tombstone goes is given with what others may take for their part at most: it is
 gone by then, and whether it goes no sooner than it may is the simulation's to prove.
 """
 
@@ -110,7 +110,7 @@ class AskedLog:
         self.settings = topic
         self.clock = tier.world.clock
         self.collects_in_time = False
-        """As dates take it that are told: what a round has replaced goes behind its grace."""
+        """As dates take it: what a round has replaced goes behind its grace."""
         self.due_ms: list[int] = []
 
     def at(self, now_ms: int) -> None:
@@ -222,24 +222,24 @@ class AskedLog:
         return sorted(objects)
 
 
-Told = dict[bytes, ExplainedPartition]
+Explained = dict[bytes, ExplainedPartition]
 
 
-def of(told: Told, *outlooks: Outlook) -> list[tuple[bytes, FoundRecord]]:
+def of(explained: Explained, *outlooks: Outlook) -> list[tuple[bytes, FoundRecord]]:
     return [
         (key, each)
-        for key, part in told.items()
+        for key, part in explained.items()
         for each in part.found.records
         if each.fate.outlook in outlooks
     ]
 
 
-def check_there(log: AskedLog, told: Told, erased: ErasureAnswer) -> None:
-    """What is told of is what lies there, by both commands."""
+def check_there(log: AskedLog, explained: Explained, erased: ErasureAnswer) -> None:
+    """What is shown is what lies there, by both commands."""
     served = log.served()
     places = {each.line: each.places for each in erased.keys}
     for number, key in NAMES.items():
-        part = told[key]
+        part = explained[key]
         offsets = [each.record.offset for each in part.found.records]
         assert offsets == sorted(served[key])
         assert log.hidden(key) == sorted(each.record.offset for each in part.copies)
@@ -268,12 +268,12 @@ def decided(found: KeyExplanation) -> bool:
     return winner not in values
 
 
-def check_next_round(log: AskedLog, told: Told) -> None:
-    """A round at the time of asking takes what was told, and nothing else."""
+def check_next_round(log: AskedLog, explained: Explained) -> None:
+    """A round at the time of asking takes what was foreseen, and nothing else."""
     now_ms = log.clock.now_ms()
     log.clean()
     served = log.served()
-    for key, part in told.items():
+    for key, part in explained.items():
         stays = {
             each.record.offset
             for each in part.found.records
@@ -289,9 +289,11 @@ def check_next_round(log: AskedLog, told: Told) -> None:
         assert not goes & served[key], (key, part.found)
 
 
-def check_copies(log: AskedLog, told: Told) -> None:
+def check_copies(log: AskedLog, explained: Explained) -> None:
     """What a round has replaced is there until its time, and goes with a pass from then on."""
-    copies = {(key, copy.segment_id): copy for key, part in told.items() for copy in part.copies}
+    copies = {
+        (key, copy.segment_id): copy for key, part in explained.items() for copy in part.copies
+    }
     times = sorted({each.collected_ms for each in copies.values() if each.collected_ms is not None})
 
     def there(copy: ReplacedCopy) -> bool:
@@ -312,9 +314,9 @@ def objects(log: AskedLog) -> list[Path]:
     return list(log.tier.tier.root.glob("kafka-tiered-storage/*/*.log"))
 
 
-def check_later_rounds(log: AskedLog, told: Told) -> None:
+def check_later_rounds(log: AskedLog, explained: Explained) -> None:
     """What has a time is there until then, and gone by then; what has none goes in the end."""
-    later = of(told, Outlook.GOES_LATER)
+    later = of(explained, Outlook.GOES_LATER)
     exact = [(key, each) for key, each in later if each.fate.removal is None]
     removed = [(key, each) for key, each in later if each.fate.removal is not None]
     times = {each.fate.from_ms for _, each in later if each.fate.from_ms is not None}
@@ -348,10 +350,10 @@ def renew(log: AskedLog) -> bool:
     return False
 
 
-def check_in_the_end(log: AskedLog, told: Told, erased: ErasureAnswer) -> None:
+def check_in_the_end(log: AskedLog, explained: Explained, erased: ErasureAnswer) -> None:
     """Once leaders have copied all, what was to go has gone, of keys whose erasure had a date too.
 
-    When a tombstone goes that no round had taken yet is told from the end of that round on.
+    When a tombstone goes that no round had taken yet is known from the end of that round on.
     """
     while len(log.left) > LAST_PIECES:
         log.copy()
@@ -360,8 +362,8 @@ def check_in_the_end(log: AskedLog, told: Told, erased: ErasureAnswer) -> None:
     log.at(log.clock.now_ms() + GRACE_MS)
     log.collect()
     served = log.served()
-    undecided = {key for key, _ in of(told, Outlook.UNDECIDED)}
-    for key, each in of(told, *Outlook):
+    undecided = {key for key, _ in of(explained, Outlook.UNDECIDED)}
+    for key, each in of(explained, *Outlook):
         fate, is_there = each.fate, each.record.offset in served[key]
         if fate.removal is not None and fate.removal.stays is None:
             continue
@@ -382,14 +384,14 @@ def check_in_the_end(log: AskedLog, told: Told, erased: ErasureAnswer) -> None:
                 assert [] == left, asked
             elif place.offsets and not place.is_decided:
                 assert left, asked
-    check_tombstones(log, told)
+    check_tombstones(log, explained)
 
 
-def check_tombstones(log: AskedLog, told: Told) -> None:
+def check_tombstones(log: AskedLog, explained: Explained) -> None:
     """So long after the round that has taken it every tombstone has gone."""
     waits = [
         (key, each.record.offset, each.fate.removal.after_round_ms)
-        for key, each in of(told, *Outlook)
+        for key, each in of(explained, *Outlook)
         if each.fate.removal is not None and each.fate.removal.after_round_ms is not None
     ]
     if waits and len(log.left) == LAST_PIECES:
@@ -407,7 +409,7 @@ def check_tombstones(log: AskedLog, told: Told) -> None:
     has_read=st.booleans(),
     waits=st.sampled_from([0, 10, 40]),
 )
-def test_what_was_told_of_every_attached_record_comes_true(
+def test_the_fate_of_every_attached_record_comes_true(
     seed: int, topic: dict[str, str], steps: Sequence[str], has_read: bool, waits: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -423,13 +425,13 @@ def test_what_was_told_of_every_attached_record_comes_true(
             for what in steps:
                 log.act(what)
             log.at(log.clock.now_ms() + waits * SECOND)
-            told = {key: log.explain(key) for key in NAMES.values()}
+            explained = {key: log.explain(key) for key in NAMES.values()}
             erased = log.erase()
-            check_there(log, told, erased)
+            check_there(log, explained, erased)
             log.collects_in_time = True
-            check_next_round(log, told)
-            check_copies(log, told)
-            check_later_rounds(log, told)
-            check_in_the_end(log, told, erased)
+            check_next_round(log, explained)
+            check_copies(log, explained)
+            check_later_rounds(log, explained)
+            check_in_the_end(log, explained, erased)
         finally:
             tier.close()

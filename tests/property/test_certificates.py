@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from keeplast.cluster.layouts.layout import FoundSegment, RemoteLayout
@@ -77,6 +77,7 @@ from tests.support.log_script import (
     START_MS,
     Append,
     Operation,
+    Roll,
     scripts,
     write_script,
 )
@@ -120,7 +121,7 @@ class Place(ABC):
     def place(self) -> CertifiedPlace: ...
 
     def check(self, statement: dict[str, Any]) -> None:  # noqa: B027
-        """Check what a certificate says besides the hashes."""
+        """Check what a certificate says apart from the hashes."""
 
 
 class Written(Place):
@@ -240,7 +241,7 @@ def write_deletes(directory: Path, topic: TopicConfig, numbers: frozenset[int]) 
 
 
 def other_bytes(script: tuple[Operation, ...]) -> Iterator[bytes]:
-    """Yield what records of a script have beside their keys."""
+    """Yield what records of a script have apart from their keys."""
     for operation in script:
         if isinstance(operation, Append):
             for record in operation.records:
@@ -268,11 +269,11 @@ class Asked:
         there = {number for number, key in self.plain.items() if self.place.has(key)}
         answers = [self.place.ask(each, now_ms) for each in self.keys]
         assert not any(answer.faults for answer in answers)
-        # What a crash has left is told as a problem, and whose keys are in it nobody says.
+        # What a crash has left is reported as a problem, and whose keys are in it is not said.
         is_whole = not answers[0].problems
-        told = {each.line for each in answers[0].there if each.line is not None}
-        assert told == there if is_whole else told <= there
-        hashes = {HASHER.hash_of(self.plain[number]) for number in told}
+        lines = {each.line for each in answers[0].there if each.line is not None}
+        assert lines == there if is_whole else lines <= there
+        hashes = {HASHER.hash_of(self.plain[number]) for number in lines}
         assert hashes == {each.key_hash for each in answers[1].there}
         for answer in answers:
             try:
@@ -318,6 +319,18 @@ def test_a_certificate_is_issued_exactly_when_no_key_is_there(kind: str) -> None
         behind=steps,
         is_deleted=st.booleans(),
     )
+    # A crash before the dirty section moved: the tombstone is dirty once more when it may go.
+    @example(
+        script=(Roll(),),
+        chosen=frozenset({1}),
+        topic=TopicConfig(
+            cleanup_policy=frozenset({"compact"}), strategy=Strategy.TIMESTAMP,
+            delete_retention_ms=0, undo_retention_ms=0,
+        ),
+        before=[],
+        behind=[("crash", 10, 10)],
+        is_deleted=True,
+    )  # fmt: skip
     def law(
         script: tuple[Operation, ...],
         chosen: frozenset[int],

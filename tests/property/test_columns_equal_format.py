@@ -184,10 +184,15 @@ def test_state_is_what_the_library_says_by_every_rank(
         ]
 
 
-@given(steps=STEPS, strategy=st.sampled_from(Strategy), split_bytes=st.sampled_from([1, 300]))
+@given(
+    steps=STEPS,
+    strategy=st.sampled_from(Strategy),
+    split_bytes=st.sampled_from([1, 300, 1 << 30]),
+    buckets=st.sampled_from([1, 3, 200]),
+)
 @settings(max_examples=examples(30))
-def test_a_state_in_parts_and_in_rounds_is_the_state(
-    steps: list[tuple[int, int]], strategy: Strategy, split_bytes: int
+def test_a_state_in_parts_in_rounds_and_of_exchanged_keys_is_the_state(
+    steps: list[tuple[int, int]], strategy: Strategy, split_bytes: int, buckets: int
 ) -> None:
     topic = ranked_by(strategy)
     with tempfile.TemporaryDirectory() as root:
@@ -196,27 +201,10 @@ def test_a_state_in_parts_and_in_rounds_is_the_state(
         whole = read_log_state(directory, topic=topic)
         # A map is too large as soon as it exists, so each slice is a round.
         assert whole == read_log_state(directory, topic=topic, key_bytes_max=1)
-        parts = splits_of(view_of(directory), split_bytes=split_bytes)
+        splits = splits_of(view_of(directory), split_bytes=split_bytes)
         assert whole == [
-            row for part in parts for row in read_log_state(directory, part.wanted, topic=topic)
+            row for part in splits for row in read_log_state(directory, part.wanted, topic=topic)
         ]
-
-
-@given(
-    steps=STEPS,
-    strategy=st.sampled_from(Strategy),
-    split_bytes=st.sampled_from([1, 300, 1 << 30]),
-    buckets=st.sampled_from([1, 3, 200]),
-)
-@settings(max_examples=examples(30))
-def test_a_state_whose_keys_were_exchanged_is_the_state(
-    steps: list[tuple[int, int]], strategy: Strategy, split_bytes: int, buckets: int
-) -> None:
-    topic = ranked_by(strategy)
-    with tempfile.TemporaryDirectory() as root:
-        directory = Path(root) / "t-0"
-        write_steps(directory, steps)
-        whole = read_log_state(directory, topic=topic)
         parts = parts_of_log(directory, topic, split_bytes=split_bytes, buckets=buckets)
         assert whole == rows_by_threads(parts)
         assert whole == rows_by_buckets(parts)

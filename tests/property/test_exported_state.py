@@ -1,7 +1,7 @@
 """A consumer that begins with an export and reads on holds the state that the log says.
 
 Random histories of three producers with transactions that commit, abort and stay open, by every
-strategy, exported at any point that can be told, of a log that was cleaned or was not, in one part
+strategy, exported at any point that can be shown, of a log that was cleaned or was not, in one part
 or in many; the rest of the log comes from a consumer, some of it twice.
 """
 
@@ -68,7 +68,7 @@ def export(
 @example(steps=IN_FLIGHT, strategy=Strategy.OFFSET, percent=70, cleans=False, again=0)
 @example(steps=IN_FLIGHT, strategy=Strategy.TIMESTAMP, percent=70, cleans=False, again=0)
 @settings(max_examples=examples(60))
-def test_an_export_and_what_comes_behind_it_are_the_state(
+def test_an_export_and_later_records_are_the_state(
     steps: list[tuple[int, int]], strategy: Strategy, percent: int, cleans: bool, again: int
 ) -> None:
     topic = replace(ranked_by(strategy), cleanup_policy=frozenset({"compact"}))

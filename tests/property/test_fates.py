@@ -1,8 +1,8 @@
-"""What ``explain`` tells of a record comes true: random logs, and a clock that runs on.
+"""What ``explain`` says of a record comes true: random logs, and a clock that runs on.
 
 In directories and stores, behind rounds, some of which a crash has cut short, deletions of records,
 undos, collections and log starts that move: of a live cluster see ``test_attached_fates``. Rounds
-are run a moment before each time that was told, and at it. What was to go then is there before and
+are run a moment before each time that was given, and at it. What was to go then is there before and
 gone behind it; what was to stay is there in the end. So is what rounds keep for undo.
 """
 
@@ -235,8 +235,8 @@ class Log:
             self.partition, request, LocalFiles(), now_ms, AskedKey(key), W, lambda _: None
         )
 
-    def require_told(self, now_ms: int) -> None:
-        """Do what is said where a crash has left half a swap: nothing else is not told."""
+    def require_readable(self, now_ms: int) -> None:
+        """Do what is said where a crash has left half a swap: everything else can be read."""
         try:
             self.explain(NAMES[0], now_ms)
         except RefusedError as error:
@@ -294,7 +294,7 @@ class InStore(StoredLog):
     def rounds(self, now_ms: int) -> None:
         self.round(now_ms)
         # While a clock stands still no round follows for what another one has just stamped.
-        self.begin_anew()
+        self.begin_again()
         self.round(now_ms)
 
     def records(self, key: bytes, segment: RemoteSegment) -> set[int]:
@@ -341,8 +341,8 @@ class InStore(StoredLog):
         )  # fmt: skip
 
     def explain(self, key: bytes, now_ms: int) -> KeyExplanation:
-        """Return what is told; what is told of replaced segments is what is in them."""
-        told = self.ask(key, now_ms)
+        """Return the answer; what it says of replaced segments is what is in them."""
+        explained = self.ask(key, now_ms)
         orphans = self.tiered.look(PARTITION).orphans
         expected = sorted(
             (each.segment.segment_id, offset)
@@ -350,15 +350,15 @@ class InStore(StoredLog):
             if each.kept_by is None
             for offset in self.records(key, each.segment)
         )
-        assert expected == sorted((e.segment_id, e.record.offset) for e in told.copies)
+        assert expected == sorted((e.segment_id, e.record.offset) for e in explained.copies)
         kept = sorted(
             (each.kept_by, offset)
             for each in orphans
             if each.kept_by is not None
             for offset in self.records(key, each.segment)
         )
-        assert kept == sorted((each.round, each.record.offset) for each in told.kept)
-        return told.found
+        assert kept == sorted((each.round, each.record.offset) for each in explained.kept)
+        return explained.found
 
 
 def fates(found: KeyExplanation) -> object:
@@ -377,7 +377,7 @@ def fates(found: KeyExplanation) -> object:
     has_read=st.booleans(),
     removes=st.booleans(),
 )
-def test_what_was_told_of_every_record_comes_true(
+def test_the_fate_of_every_record_comes_true(
     script: tuple[Operation, ...],
     topic: TopicConfig,
     earlier: list[Step],
@@ -389,7 +389,7 @@ def test_what_was_told_of_every_record_comes_true(
 ) -> None:
     """Readers are waited for who have read all, or nothing.
 
-    What is told of a record is when a round may take it; whether one is begun for the part of a
+    What is said of a record is when a round may take it; whether one is begun for the part of a
     segment that they have read, is not.
     """
     with tempfile.TemporaryDirectory() as root:
@@ -401,10 +401,10 @@ def test_what_was_told_of_every_record_comes_true(
             offset, span = held
             hold = Hold("h", PARTITION, offset, now_ms, now_ms + span * SECOND, offset)
             write_holds(LocalFiles(), Path(root), [hold])
-        log.require_told(now_ms)
-        told = {key: log.explain(key, now_ms) for key in NAMES}
+        log.require_readable(now_ms)
+        explained = {key: log.explain(key, now_ms) for key in NAMES}
         together = log.explain_together(now_ms)
-        assert {key: fates(each) for key, each in told.items()} == {
+        assert {key: fates(each) for key, each in explained.items()} == {
             key: fates(each) for key, each in together.items()
         }
         check_undo_copies(log)
@@ -412,7 +412,7 @@ def test_what_was_told_of_every_record_comes_true(
 
 
 def check_undo_copies(log: Log) -> None:
-    """What is told of copies is what is in them; each goes when that was told, and not before."""
+    """What is said of copies is what is in them; each goes at its date, and not before."""
     rankings = rankings_of(log.partition.topic, None)
     retention_ms = log.partition.topic.undo_retention_ms
     times: dict[str, int | None] = {}
@@ -422,8 +422,8 @@ def check_undo_copies(log: Log) -> None:
             planned=lambda _: None, progressed=lambda _: None,
         )  # fmt: skip
         assert copies.unseen == ()
-        told = sorted((each.round, each.record.offset) for each in copies.found)
-        assert log.kept_offsets(key) == told, key
+        kept = sorted((each.round, each.record.offset) for each in copies.found)
+        assert log.kept_offsets(key) == kept, key
         times |= {each.round: each.until_ms for each in copies.found}
     for attempt, until_ms in times.items():
         if until_ms is not None:
@@ -452,17 +452,17 @@ def check_sweep(log: Log, attempt: str, until_ms: int) -> None:
 
 
 def check_fates(log: AskedLog, now_ms: int) -> None:
-    """What is told now of every record comes true."""
-    told = {key: log.explain(key, now_ms) for key in NAMES}
-    for key, each in told.items():
+    """What is said now of every record comes true."""
+    explained = {key: log.explain(key, now_ms) for key in NAMES}
+    for key, each in explained.items():
         assert [r.record.offset for r in each.records] == sorted(log.offsets(key))
-    check_next_round(log, told, now_ms)
-    check_later_rounds(log, told, now_ms)
+    check_next_round(log, explained, now_ms)
+    check_later_rounds(log, explained, now_ms)
 
 
-def check_next_round(log: AskedLog, told: dict[bytes, KeyExplanation], now_ms: int) -> None:
+def check_next_round(log: AskedLog, explained: dict[bytes, KeyExplanation], now_ms: int) -> None:
     log.round(now_ms)
-    for key, each in told.items():
+    for key, each in explained.items():
         expected = {
             found.record.offset
             for found in each.records
@@ -471,32 +471,32 @@ def check_next_round(log: AskedLog, told: dict[bytes, KeyExplanation], now_ms: i
         assert expected - log.may_go(each) <= log.offsets(key) <= expected, (key, each)
 
 
-def check_later_rounds(log: AskedLog, told: dict[bytes, KeyExplanation], now_ms: int) -> None:
+def check_later_rounds(log: AskedLog, explained: dict[bytes, KeyExplanation], now_ms: int) -> None:
     fates = [
         (key, found.record.offset, found.fate)
-        for key, each in told.items()
+        for key, each in explained.items()
         for found in each.records
         if found.fate.outlook is not Outlook.GOES_NEXT
     ]
-    may_go = {(key, offset) for key, each in told.items() for offset in log.may_go(each)}
+    may_go = {(key, offset) for key, each in explained.items() for offset in log.may_go(each)}
     times = {fate.from_ms for _, _, fate in fates if fate.from_ms is not None}
-    times |= {reach.at_ms for each in told.values() for reach in each.reaches if reach.at_ms}
-    there = {key: log.offsets(key) for key in told}
+    times |= {reach.at_ms for each in explained.values() for reach in each.reaches if reach.at_ms}
+    there = {key: log.offsets(key) for key in explained}
     for time in sorted(times):
         if time > now_ms:
             log.rounds(time - 1)
-            there = {key: log.offsets(key) for key in told}
+            there = {key: log.offsets(key) for key in explained}
         for key, offset, fate in fates:
             if fate.from_ms == time and (key, offset) not in may_go:
-                assert offset in there[key], (time, key, offset, fate, told[key])
+                assert offset in there[key], (time, key, offset, fate, explained[key])
         log.rounds(time)
-        there = {key: log.offsets(key) for key in told}
+        there = {key: log.offsets(key) for key in explained}
         for key, offset, fate in fates:
             if fate.from_ms == time:
-                assert offset not in there[key], (time, key, offset, fate, told[key])
+                assert offset not in there[key], (time, key, offset, fate, explained[key])
     for key, offset, fate in fates:
         if fate.from_ms is None and (key, offset) not in may_go:
-            assert offset in there[key], (key, offset, fate, told[key])
+            assert offset in there[key], (key, offset, fate, explained[key])
 
 
 @settings(max_examples=examples(30, long=2000))
@@ -507,7 +507,7 @@ def check_later_rounds(log: AskedLog, told: dict[bytes, KeyExplanation], now_ms:
     now_ms=st.integers(START_MS, START_MS + 130 * SECOND),
     replicated=st.none() | st.integers(0, 100),
 )
-def test_what_retention_takes_goes_when_that_was_told(
+def test_retention_takes_records_at_the_foreseen_time(
     script: tuple[Operation, ...],
     topic: TopicConfig,
     earlier: list[Step],
@@ -518,7 +518,7 @@ def test_what_retention_takes_goes_when_that_was_told(
         log = Log(Path(root), script, topic, removes=False)
         for number, step in enumerate(earlier):
             log.step(step, now_ms - 5 * SECOND * (len(earlier) - number))
-        log.require_told(now_ms)
+        log.require_readable(now_ms)
         if replicated is not None:
             watermark = log.log_end * replicated // 100
             update_checkpoint(
@@ -529,15 +529,17 @@ def test_what_retention_takes_goes_when_that_was_told(
 
 def check_expiry(log: AskedLog, now_ms: int) -> None:
     """A segment goes at its time, and not before; what has none stays for ever."""
-    told = {key: log.explain(key, now_ms) for key in NAMES}
-    there = {(key, each.record.offset): each for key, part in told.items() for each in part.records}
+    explained = {key: log.explain(key, now_ms) for key in NAMES}
+    there = {
+        (key, each.record.offset): each for key, part in explained.items() for each in part.records
+    }
     times = {each.expiry.from_ms for each in there.values() if each.expiry is not None}
     for time in (*sorted(times), now_ms + 400 * 24 * 60 * 60 * SECOND):
         for at_ms in (time - 1, time):
             if at_ms < now_ms:
                 continue
             log.expire(at_ms)
-            left = {key: log.offsets(key) for key in told}
+            left = {key: log.offsets(key) for key in explained}
             for (key, offset), each in there.items():
                 goes = each.expiry is not None and each.expiry.from_ms <= at_ms
                 assert (offset not in left[key]) == goes, (at_ms, key, each)
@@ -586,7 +588,7 @@ def keyed(key: bytes, value: bytes | None) -> Append:
     earlier=STORED_STEPS,
     now_ms=st.integers(START_MS + 60 * SECOND, START_MS + 130 * SECOND),
 )
-def test_what_was_told_of_every_stored_record_comes_true(
+def test_the_fate_of_every_stored_record_comes_true(
     script: tuple[Operation, ...], topic: TopicConfig, earlier: Sequence[Step], now_ms: int
 ) -> None:
     with tempfile.TemporaryDirectory() as root:
@@ -605,7 +607,7 @@ def test_what_was_told_of_every_stored_record_comes_true(
     earlier=STORED_STEPS,
     now_ms=st.integers(START_MS + 60 * SECOND, START_MS + 130 * SECOND),
 )
-def test_what_remote_retention_takes_goes_when_that_was_told(
+def test_remote_retention_takes_records_at_the_foreseen_time(
     script: tuple[Operation, ...], topic: TopicConfig, earlier: Sequence[Step], now_ms: int
 ) -> None:
     with tempfile.TemporaryDirectory() as root:
@@ -620,7 +622,7 @@ def test_what_remote_retention_takes_goes_when_that_was_told(
     earlier=st.lists(STEPS, min_size=1, max_size=4),
     spans=st.lists(st.integers(1, 40), min_size=4, max_size=4),
 )
-def test_what_receipts_tell_of_records_that_are_gone_is_so(
+def test_receipts_are_right_about_records_that_are_gone(
     script: tuple[Operation, ...],
     topic: TopicConfig,
     strategies: list[Strategy],
@@ -638,7 +640,7 @@ def test_what_receipts_tell_of_records_that_are_gone_is_so(
             ranked = replace(topic, strategy=strategy)
             log.partition = replace(log.partition, topic=ranked)
             for step in (*steps, None):
-                log.require_told(now_ms)
+                log.require_readable(now_ms)
                 if step is None:
                     log.round(now_ms)
                 else:

@@ -10,7 +10,7 @@ from tests.support.turns import Turn
 CASES = 320
 
 
-def test_damaged_directories_are_worked_on_or_told(tmp_path: Path, turn: Turn) -> None:
+def test_damaged_directories_are_worked_on_or_reported(tmp_path: Path, turn: Turn) -> None:
     numbers = turn.seeds(CASES, 4)
     tally = fuzz(tmp_path, numbers)
     assert tally.cases == len(numbers)

@@ -1,4 +1,4 @@
-"""A hold keeps its promise: the states as of its point and later are told, and are the replay's.
+"""A hold keeps its promise: the states as of its point and later are shown, and are the replay's.
 
 One law, in a directory, a store and a live cluster's remote tier: random histories of transactions
 that overlap, of tombstones, rounds and log starts, with holds that are added and released at any
@@ -63,7 +63,7 @@ EXAMPLES = {"directory": (40, 4000), "store": (25, 2000), "cluster": (15, 1000)}
 
 
 @pytest.mark.parametrize("kind", PLACES)
-def test_every_state_that_a_hold_promises_is_told_and_right(kind: str) -> None:
+def test_every_state_that_a_hold_promises_is_shown_and_right(kind: str) -> None:
     count, long = EXAMPLES[kind]
 
     @settings(max_examples=examples(count, long=long))

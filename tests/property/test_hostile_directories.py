@@ -97,8 +97,7 @@ def sealed(data: bytearray) -> bytearray:
 
 EDGES = [b"\x00", b"\xff", b"\x7f", b"\x80", b"\x01"]
 NUMBERS = [byte * 8 for byte in EDGES] + [
-    struct.pack(">q", number)
-    for number in (2, 2**31 - 1, 2**31, 2**63 - 1, 2**63 - 2, 2**63 - 8, -2, -(2**63))
+    struct.pack(">q", number) for number in (2**31 - 1, 2**63 - 1, 2**63 - 8, -2)
 ]
 """What a field of up to eight bytes is made to begin with: numbers next to the ends of a type."""
 FIELDS = ((0, 8), (21, 2), (23, 4), (27, 8), (35, 8), (43, 8), (51, 2), (53, 4), (57, 4))
@@ -144,13 +143,13 @@ def _survives(damage: Callable[[Path], None], *, is_small: bool) -> None:
             with bounded_work():
                 report = last_round(coordinator().clean(request))
             if report.failure is not None:
-                _is_told(report.failure)
+                _is_reported(report.failure)
                 assert before == tree(directory)
                 return
             request = replace(request, first_dirty_offset=0)
 
 
-def _is_told(error: Exception) -> None:
+def _is_reported(error: Exception) -> None:
     if isinstance(error, CorruptError):
         assert error.path is not None
         assert error.position is not None
@@ -161,7 +160,7 @@ def _is_told(error: Exception) -> None:
 
 @given(changes=st.lists(damages(), min_size=1, max_size=3), is_small=st.booleans())
 @settings(max_examples=examples(150))
-def test_damaged_files_are_cleaned_or_told(changes: list[Damage], is_small: bool) -> None:
+def test_damaged_files_are_cleaned_or_reported(changes: list[Damage], is_small: bool) -> None:
     def damage(directory: Path) -> None:
         for change in changes:
             change.apply(directory)
@@ -169,7 +168,7 @@ def test_damaged_files_are_cleaned_or_told(changes: list[Damage], is_small: bool
     _survives(damage, is_small=is_small)
 
 
-def test_crafted_headers_are_cleaned_or_told(turn: Turn) -> None:
+def test_crafted_headers_are_cleaned_or_reported(turn: Turn) -> None:
     damages = header_damages()
     for n in turn.seeds(len(damages), 40):
         _survives(damages[n].apply, is_small=n % 2 == 0)

@@ -169,7 +169,7 @@ def _bytes_of(batch: object) -> bytes:
 
 
 @pytest.mark.repeats(
-    "tests/property/test_hostile_directories.py::test_crafted_headers_are_cleaned_or_told"
+    "tests/property/test_hostile_directories.py::test_crafted_headers_are_cleaned_or_reported"
 )
 def test_no_kernel_leaves_its_arrays(tmp_path: Path) -> None:
     checks = os.environ | {"NUMBA_BOUNDSCHECK": "1", "KEEPLAST_CACHE_DIR": str(tmp_path)}

@@ -106,7 +106,7 @@ def test_partitions_are_apart_and_say_where_to_go_on() -> None:
 
 
 @pytest.mark.parametrize(("partition", "offset"), [(-1, 0), (0, -1)])
-def test_what_no_consumer_gives_is_refused(partition: int, offset: int) -> None:
+def test_a_record_that_no_consumer_gives_is_refused(partition: int, offset: int) -> None:
     state = keeplast.LiveState(BY_TIME)
     with pytest.raises(InvalidError, match=f"partition={partition} offset={offset}"):
         take(state, replace(ONE, offset=offset), partition=partition)

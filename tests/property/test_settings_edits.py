@@ -80,7 +80,7 @@ def test_an_edit_says_what_it_should_and_keeps_every_comment(
 
 @settings(max_examples=examples(200))
 @given(st.one_of(st.text(), st.text(alphabet="[]\"'=.{}#\n tclusteropic1", max_size=60)))
-def test_whatever_a_file_says_it_is_read_or_its_problems_are_told(text: str) -> None:
+def test_a_file_of_any_content_is_read_or_its_problems_are_reported(text: str) -> None:
     problems = file_problems(text, "f")
     assert all(isinstance(problem, InvalidError) for problem in problems)
     if not problems:

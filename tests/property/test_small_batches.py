@@ -37,7 +37,7 @@ def unpacked(codec: Codec, payload: bytes, *, room: int = ROOM) -> tuple[int, by
 
 
 @given(codec=CODECS, text=TEXTS)
-def test_what_is_written_is_read(codec: Codec, text: bytes) -> None:
+def test_written_bytes_are_read(codec: Codec, text: bytes) -> None:
     payload = compress(codec, text)
     expected = (OK, text) if len(payload) + t.HEADER_BYTES <= 2048 else (REFUSED, b"")
     assert expected == unpacked(codec, payload)

@@ -30,7 +30,7 @@ from tests.support.written_log import (
     TOPIC,
     WAIT,
     Steps,
-    state_told,
+    shown_state,
 )
 
 COPY = st.tuples(st.just("copy"))
@@ -76,7 +76,7 @@ def test_a_state_as_of_an_offset_is_the_replay_or_refused(kind: str) -> None:
     def law(steps: Steps, strategy: Strategy) -> None:
         with tempfile.TemporaryDirectory() as root, placed(kind, Path(root), strategy) as place:
             place.play(steps)
-            place.expected.check_offsets(partial(state_told, place.open(), place.world.topic))
+            place.expected.check_offsets(partial(shown_state, place.open(), place.world.topic))
             place.judge()
 
     law()
@@ -91,28 +91,28 @@ def test_a_state_as_of_a_time_is_that_of_its_first_later_record_or_refused(kind:
     def law(steps: Steps, strategy: Strategy) -> None:
         with tempfile.TemporaryDirectory() as root, placed(kind, Path(root), strategy) as place:
             place.play(steps)
-            place.expected.check_times(partial(state_told, place.open(), place.world.topic))
+            place.expected.check_times(partial(shown_state, place.open(), place.world.topic))
 
     law()
 
 
 @settings(max_examples=examples(40, long=3000))
 @given(HISTORIES["directory"], st.sampled_from(Strategy))
-def test_without_snapshots_no_state_is_told_wrong(steps: Steps, strategy: Strategy) -> None:
+def test_without_snapshots_no_state_is_shown_wrong(steps: Steps, strategy: Strategy) -> None:
     with tempfile.TemporaryDirectory() as root, placed("directory", Path(root), strategy) as place:
         place.play(steps)
         for path in place.world.log.directory.glob("*.snapshot"):
             path.unlink()
-        place.expected.check_offsets(place.told, may_refuse=True)
+        place.expected.check_offsets(place.shown, may_refuse=True)
 
 
-def test_a_round_that_was_cut_short_is_told_of_by_its_end(tmp_path: Path) -> None:
+def test_a_round_that_was_cut_short_is_known_by_its_end(tmp_path: Path) -> None:
     with placed("store", tmp_path) as place:
         assert isinstance(place, InStore)
         place.play(SUPERSEDED)
-        assert (2, 5) == (place.state.first_dirty(), place.state.told_from)
-        assert [None] * 2 == [place.told(end_offset=end) for end in (2, 4)]
-        assert place.expected.replay(5) == place.told(end_offset=5) == place.told()
+        assert (2, 5) == (place.state.first_dirty(), place.state.earliest_as_of)
+        assert [None] * 2 == [place.shown(end_offset=end) for end in (2, 4)]
+        assert place.expected.replay(5) == place.shown(end_offset=5) == place.shown()
 
 
 def test_an_offset_that_the_log_does_not_have_is_a_mistake(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def steps() -> st.SearchStrategy[list[Step]]:
 
 @dataclass(slots=True)
 class Model:
-    """The log, and beside it every committed record in memory."""
+    """The log, and next to it every committed record in memory."""
 
     log: ScenarioLog
     committed: list[Record] = field(default_factory=list)

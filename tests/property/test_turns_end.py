@@ -21,7 +21,7 @@ from keeplast.service.daemon import Daemon, TurnLedger
 from keeplast.service.live import Wish
 from keeplast.service.snapshot import DirectoryLook, TierTotals
 from keeplast.survey.report import RoundReport
-from tests.support.daemon_world import Published, Told
+from tests.support.daemon_world import Narrated, Published
 from tests.support.manual_clock import ManualClock
 
 SEGMENT_BYTES = 100
@@ -51,12 +51,12 @@ class BadWork:
         self, kinds: Sequence[Kind], rounds: int, *, slots: int, backoff_ms: int, round_ms: int
     ) -> None:
         self.clock = NappingClock(0)
-        self.told = Told()
+        self.narrated = Narrated()
         self.place = "the work"
         self.slots = slots
         self.tier_totals: TierTotals | None = None
         self.directory_look: DirectoryLook | None = None
-        self.ledger = TurnLedger(self.clock, self.told, lambda request, error: None, backoff_ms)
+        self.ledger = TurnLedger(self.clock, self.narrated, lambda request, error: None, backoff_ms)
         self.kinds = {TopicPartition("t", at): kind for at, kind in enumerate(kinds)}
         self.left = {
             each: rounds for each, kind in self.kinds.items() if kind is Kind.CLEANS
@@ -154,8 +154,8 @@ def test_with_once_any_set_of_partitions_comes_to_rest_in_a_bounded_number_of_tu
     def count(choices: Sequence[Choice]) -> None:
         assert len(work.turns) < turns_max
 
-    work.told.on_chosen = count
-    Daemon(work, work.clock, narrator=work.told, observer=Published(), is_once=True).run()
+    work.narrated.on_chosen = count
+    Daemon(work, work.clock, narrator=work.narrated, observer=Published(), is_once=True).run()
     assert not any(work.left.values())
     assert {each for turn in work.turns for each in turn} == set(work.kinds)
 
@@ -166,7 +166,7 @@ def test_without_once_a_stretch_that_changes_nothing_has_a_turn_of_each_and_then
 ) -> None:
     since_pause: list[int] = [0]
     pauses: list[float] = []
-    daemon = Daemon(work, work.clock, narrator=work.told, observer=Published())
+    daemon = Daemon(work, work.clock, narrator=work.narrated, observer=Published())
 
     def count(choices: Sequence[Choice]) -> None:
         stretch = [*work.turns[since_pause[0] :], tuple(each.partition for each in choices)]
@@ -175,11 +175,11 @@ def test_without_once_a_stretch_that_changes_nothing_has_a_turn_of_each_and_then
 
     def idle() -> None:
         since_pause[0] = len(work.turns)
-        pauses.append(work.told.idle_seconds[-1])
+        pauses.append(work.narrated.idle_seconds[-1])
         if len(pauses) == 3:
             daemon.stop()
 
-    work.told.on_chosen, work.told.on_idle = count, idle
+    work.narrated.on_chosen, work.narrated.on_idle = count, idle
     daemon.run()
     assert not any(work.left.values())
     assert min(pauses) > 0

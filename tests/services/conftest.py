@@ -21,8 +21,8 @@ from tests.support.s3_server import own_s3
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--minutes", help="how long the soak takes (20 seconds unless told)")
-    parser.addoption("--seed", help="what happens in the soak (1 unless told)")
+    parser.addoption("--minutes", help="how long the soak takes (20 seconds by default)")
+    parser.addoption("--seed", help="what happens in the soak (1 by default)")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """An attached topic in Aiven's layout on an S3 server, from its owner object to ``verify``.
 
 The decision log is in PostgreSQL. Rounds are done on threads, and by executors of a Spark cluster
-that go to the bucket themselves; where credentials are is told to them, and what they are is in
+that go to the bucket themselves; they know where credentials are, and what they are is in
 nothing that Spark writes down.
 """
 
@@ -184,10 +184,10 @@ def test_executors_go_to_the_bucket_themselves_and_spark_writes_no_secret_down(
                         read_state(world, session)
                     conf = session.sparkContext.getConf().getAll()
                     assert [] == [each for each in conf if secret in each[1]]
-    told = [each for each in events.rglob("*") if each.is_file()]
-    written = b"".join(each.read_bytes() for each in told)
+    written_files = [each for each in events.rglob("*") if each.is_file()]
+    written = b"".join(each.read_bytes() for each in written_files)
     assert 2 <= written.count(b"SparkListenerTaskEnd")
     assert b"SparkListenerEnvironmentUpdate" in written
     assert b"SparkListenerSQLExecutionStart" in written
-    everything = [*told, *(each for each in scratch.rglob("*") if each.is_file())]
+    everything = [*written_files, *(each for each in scratch.rglob("*") if each.is_file())]
     assert [] == [each for each in everything if secret.encode() in each.read_bytes()]

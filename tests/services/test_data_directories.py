@@ -105,7 +105,7 @@ def test_a_directory_in_a_bucket_is_cleaned_to_the_bytes_of_one_on_a_disk(
     assert expected == {p.name: p.read_bytes() for p in sorted((tmp_path / "down/t-0").iterdir())}
 
 
-def test_what_only_reads_works_on_a_bucket(tmp_path: Path, bucket: Bucket) -> None:
+def test_commands_that_only_read_work_on_a_bucket(tmp_path: Path, bucket: Bucket) -> None:
     source = write_mixed_log(tmp_path / "data").parent
     bucket.upload(source, "data")
     local = ("--runner", "local")
@@ -149,7 +149,7 @@ def test_a_bucket_is_not_cleaned_in_place_nor_where_something_is(
         (None, "access_key_id=nobody", "access key"),
     ],
 )
-def test_what_is_wrong_with_a_store_is_said_in_a_line(
+def test_a_problem_of_a_store_is_said_in_a_line(
     bucket: Bucket, url: str | None, option: str | None, said: str
 ) -> None:
     flags = [*bucket.flags, *(() if option is None else ("--object-option", option))]

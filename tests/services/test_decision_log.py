@@ -28,7 +28,7 @@ def crash() -> None:
 
 
 @pytest.mark.parametrize("name", ["decide", "mark_published", "mark_collecting", "mark_discarded"])
-def test_a_crash_before_a_transaction_is_ended_by_who_comes_next(
+def test_a_transaction_after_a_crash_is_ended_by_the_next_process(
     new_database: Callable[[], str], tmp_path: Path, name: str
 ) -> None:
     world = AttachedWorld(tmp_path, url=new_database())
@@ -46,7 +46,7 @@ def test_a_crash_before_a_transaction_is_ended_by_who_comes_next(
     world.close()
 
 
-def test_of_two_processes_that_decide_at_once_one_is_told(database: str, tmp_path: Path) -> None:
+def test_of_two_processes_that_decide_at_once_one_is_refused(database: str, tmp_path: Path) -> None:
     world = AttachedWorld(tmp_path, url=database)
     publisher = world.claim()
     swaps = [world.swap(publisher, 0, 2), world.swap(publisher, 0, 2)]

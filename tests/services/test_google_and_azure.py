@@ -91,7 +91,7 @@ def test_an_object_is_put_where_none_is_and_by_one_of_many(objects: ObstoreObjec
     assert not objects.put_new("place/one", b"late")
 
 
-def test_an_object_is_replaced_by_who_knows_it(
+def test_an_object_is_replaced_by_a_writer_that_knows_it(
     objects: ObstoreObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The condition is the version that was read, and not only a look before."""
@@ -151,7 +151,7 @@ def test_listings_go_beyond_a_page_and_a_neighbour_is_in_none(
     assert {"many", "many-more"} == set(objects.children("")[1])
 
 
-def test_what_is_deleted_is_gone_and_what_was_gone_is_no_error(objects: ObstoreObjects) -> None:
+def test_a_deleted_object_is_gone_and_a_missing_one_is_no_error(objects: ObstoreObjects) -> None:
     """More than Azure takes in a request."""
     names = [f"old/{number:04d}" for number in range(300)]
     with ThreadPoolExecutor(8) as pool:
@@ -175,10 +175,10 @@ def test_an_object_is_copied_inside_the_store(objects: ObstoreObjects) -> None:
         objects.copy("never", "d")
 
 
-def test_an_object_of_a_bucket_without_versions_tells_none(objects: ObstoreObjects) -> None:
+def test_an_object_of_a_bucket_without_versions_has_no_version(objects: ObstoreObjects) -> None:
     """Google's generation is no version in this sense."""
     objects.put_new("a", b"1")
-    assert not objects.tells_version("a")
+    assert not objects.has_version("a")
 
 
 def test_a_bucket_that_is_not_there_is_named_and_is_no_missing_object(
@@ -197,7 +197,7 @@ def test_a_bucket_that_is_not_there_is_named_and_is_no_missing_object(
         assert bucket.options[SECRETS[scheme]] not in str(caught.value)
 
 
-def test_wrong_credentials_are_told_as_a_refusal_without_them(place: S3, scheme: str) -> None:
+def test_wrong_credentials_are_a_refusal_that_does_not_show_them(place: S3, scheme: str) -> None:
     wrong = {**place.options, SECRETS[scheme]: WRONG[scheme]}
     objects = open_tree(place.url, wrong)
     writer = objects.open_write("b")
@@ -271,7 +271,7 @@ def open_prefix(bucket: S3, named_options: dict[str, str], tmp_path: Path) -> Op
 
 
 @pytest.mark.parametrize("name", [each for each in CASES if "op_ok" not in each])
-def test_what_the_plugin_wrote_is_read_written_and_deleted(
+def test_objects_of_the_plugin_are_read_written_and_deleted(
     name: str, bucket: S3, open_prefix: Open, tmp_path: Path
 ) -> None:
     prefix = f"{secrets.token_hex(6)}/some-"

@@ -40,7 +40,7 @@ class TestPostgreSQL(HoldContract):
 def test_of_a_hold_and_a_decision_that_would_pass_it_one_happens(
     new_database: Callable[[], str], tmp_path: Path
 ) -> None:
-    """Whoever locks the partition's row first is seen by the other."""
+    """Who locks the partition's row first is seen by the other."""
     world = AttachedWorld(tmp_path, segments=8, url=new_database())
     publisher, other = world.claim(), world.log()
     for turn in range(4):

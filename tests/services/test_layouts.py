@@ -66,7 +66,7 @@ def place(objects: ObstoreObjects, case: PluginCase, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("name", [each for each in CASES if "op_ok" not in each])
-def test_what_the_plugin_wrote_is_read_written_and_deleted(
+def test_objects_of_the_plugin_are_read_written_and_deleted(
     name: str, vectors: Path, objects: ObstoreObjects, open_prefix: Open
 ) -> None:
     prefix = f"{secrets.token_hex(6)}/some-"
@@ -146,7 +146,7 @@ def test_a_log_of_many_parts_appears_when_it_is_whole(
     assert log[middle : middle + 99] == reader.read_log(middle, middle + 99)
 
 
-def test_an_index_behind_its_object_is_damage(
+def test_an_index_beyond_its_object_is_damage(
     vectors: Path, objects: ObstoreObjects, open_prefix: Open
 ) -> None:
     prefix = f"{secrets.token_hex(6)}/"
@@ -159,7 +159,7 @@ def test_an_index_behind_its_object_is_damage(
             reader.read_auxiliary(kind)
 
 
-def test_an_object_is_replaced_by_who_knows_it(open_prefix: Open) -> None:
+def test_an_object_is_replaced_by_a_writer_that_knows_it(open_prefix: Open) -> None:
     layout = open_prefix(f"{secrets.token_hex(6)}/")
     layout.check_conditions()
     assert layout.put_new("owner", b"first")
@@ -178,7 +178,7 @@ def test_an_object_is_replaced_by_who_knows_it(open_prefix: Open) -> None:
     assert layout.read_own("owner") is None
 
 
-def test_what_another_wrote_between_reading_and_writing_stays(
+def test_an_object_that_another_wrote_between_reading_and_writing_stays(
     objects: ObstoreObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The condition is the version that was read, and not only a look before."""

@@ -73,7 +73,7 @@ def scratch(tmp_path: Path) -> Path:
 def test_a_bucket_is_cleaned_to_a_bucket_though_a_host_dies(
     tmp_path: Path, s3: S3, runner: SparkRunner, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had written and checked its group, and nobody has heard of that."""
+    """It had written and checked its group, and no other process has heard of that."""
     fault = Fault(Stage.REWRITE, Moment.AFTER, Act.HOST, scratch)
     directory = write_mixed_log(tmp_path / "data")
     recipe = mount((place_path(s3.url),), s3.options)

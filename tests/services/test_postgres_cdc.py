@@ -1,4 +1,4 @@
-"""The example that captures a real PostgreSQL's tables: as it is told, and at its borders."""
+"""The example that captures a real PostgreSQL's tables: as it is run, and at its borders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ State = dict[str, dict[str, str | None]]
 
 
 class KilledError(BaseException):
-    """Ends a call as a kill would: nobody tidies up."""
+    """Ends a call as a kill would: nothing is tidied up."""
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_the_topics_are_what_the_tables_say(database: str, tmp_path: Path) -> No
         assert (0,) == connection.execute(slots).fetchone()
 
 
-def test_a_crash_behind_any_step_loses_nothing_and_no_point_lies(world: World) -> None:
+def test_a_crash_after_any_step_loses_nothing_and_no_point_lies(world: World) -> None:
     world.capture()
     for number, killed_at in enumerate(world.cdc.capture.STEPS):
 
@@ -130,14 +130,14 @@ def test_a_crash_behind_any_step_loses_nothing_and_no_point_lies(world: World) -
         assert then == world.held(ends), killed_at
 
 
-def test_what_the_slot_does_not_tell_is_taken_from_the_tables(world: World, tmp_path: Path) -> None:
+def test_changes_that_the_slot_lacks_are_read_from_the_tables(world: World, tmp_path: Path) -> None:
     assert world.capture().took_tables
     assert not world.capture().took_tables
     earlier = tmp_path / "earlier"
     shutil.copytree(world.data, earlier)
     world.execute("DELETE FROM t WHERE id = 7", "UPDATE t SET word = 'new' WHERE id = 8")
     world.capture()
-    # A directory that came back from a backup: the slot tells nothing of the delete any more.
+    # A directory that came back from a backup: the slot has nothing of the delete any more.
     world.data = earlier
     assert world.capture().took_tables
     assert world.selected() == world.held()
@@ -191,22 +191,22 @@ def test_rows_come_whole_and_as_they_are_printed(world: World) -> None:
     assert world.selected() == world.held()
 
 
-def test_what_others_tell_in_the_log_is_passed(world: World) -> None:
+def test_messages_of_others_in_the_log_are_passed_over(world: World) -> None:
     world.capture()
     at = world.capture().lsn
-    told = "SELECT pg_logical_emit_message(false, 'of somebody else', 'and of no transaction')"
+    message = "SELECT pg_logical_emit_message(false, 'of somebody else', 'and of no transaction')"
     # Something that is committed, so that the message is on the server's disk too.
-    world.execute(told, "CREATE TABLE not_captured ()")
+    world.execute(message, "CREATE TABLE not_captured ()")
     done = world.capture()
     assert (0, 0) == (done.transactions, done.records)
     assert at != done.lsn
     assert done.lsn == world.capture().lsn
-    world.execute(told, "UPDATE t SET word = 'new'", told, "CREATE TABLE neither ()")
+    world.execute(message, "UPDATE t SET word = 'new'", message, "CREATE TABLE neither ()")
     assert 20 == world.capture().records
     assert world.selected() == world.held()
 
 
-def test_what_a_crash_tore_is_cut_and_comes_again(world: World) -> None:
+def test_records_torn_by_a_crash_are_cut_and_come_again(world: World) -> None:
     world.capture()
     logs = [world.data / f"{TABLE}-{number}" for number in range(world.cdc.topics.PARTITIONS)]
     with (max(logs[0].glob("*.log"))).open("ab") as log:
@@ -215,7 +215,7 @@ def test_what_a_crash_tore_is_cut_and_comes_again(world: World) -> None:
     with pytest.warns(UserWarning, match="torn at byte"):
         world.capture()
     assert world.selected() == world.held()
-    # What was confirmed is no tail: without it nobody would send it again.
+    # What was confirmed is no tail: without it the server would not send it again.
     (path,) = logs[1].glob("*.log")
     path.write_bytes(path.read_bytes()[:-1])
     world.execute("UPDATE t SET word = 'more'")

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture(autouse=True)
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time is moved by hand, unless a store is told another one."""
+    """Time is moved by hand, unless a store is given another one."""
     monkeypatch.setattr("keeplast.tier.metadata.fencing.time_of", lambda _, clock: HostTime(clock))
 
 
@@ -66,7 +66,7 @@ def test_the_servers_clock_is_the_stores(database: str) -> None:
 
 
 @pytest.mark.parametrize("ahead_ms", [2 * SKEW_MS_MAX, -2 * SKEW_MS_MAX])
-def test_a_host_that_differs_from_the_server_is_told(database: str, ahead_ms: int) -> None:
+def test_a_host_that_differs_from_the_server_is_reported(database: str, ahead_ms: int) -> None:
     clock = ManualClock(SystemClock().now_ms() + ahead_ms)
     store = MetadataStore(open_database(database), clock, time=ServerTime())
     with pytest.raises(UnavailableError, match="clock"):
@@ -111,7 +111,7 @@ def test_of_many_that_take_over_at_one_epoch_one_does(database: str) -> None:
 
 
 def test_of_two_swaps_of_one_segment_one_happens(database: str) -> None:
-    """ST-7, ST-8: whoever comes second finds that what it read is not live any more."""
+    """ST-7, ST-8: who comes second finds that what it read is not live any more."""
     opened = Opened(database)
     source = segment(0, 9)
     opened.copy(source)
@@ -174,7 +174,7 @@ def test_a_state_is_that_of_one_moment(database: str) -> None:
     opened.store.close()
 
 
-def test_who_may_only_read_looks_at_a_store_and_changes_nothing(
+def test_a_user_who_may_only_read_looks_at_a_store_and_changes_nothing(
     database: str, tmp_path: Path
 ) -> None:
     objects = tmp_path / "objects"

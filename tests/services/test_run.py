@@ -21,7 +21,7 @@ AWAY_SECONDS = 1.5
 
 
 def wait_for(reached: Callable[[], bool], process: subprocess.Popen[bytes], err: Path) -> None:
-    wait_until(reached, by=lambda: process.poll() is None, told=err.read_text)
+    wait_until(reached, by=lambda: process.poll() is None, words=err.read_text)
 
 
 def test_a_database_that_goes_away_is_waited_for(

@@ -1,4 +1,4 @@
-"""Objects on a real S3 server, and a whole round on it with PostgreSQL beside it."""
+"""Objects on a real S3 server, and a whole round on it with PostgreSQL next to it."""
 
 from __future__ import annotations
 

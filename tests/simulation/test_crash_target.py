@@ -1,8 +1,8 @@
 """The power goes before any operation of ``clean --to``.
 
 The source is never written to. A target says of itself that it is incomplete from before its first
-file until after its checkpoint names the partition: then the same call begins anew, and a whole one
-is refused.
+file until after its checkpoint names the partition: then the same call begins again, and a
+whole one is refused.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_no_crash_touches_the_source_or_passes_half_a_target_for_whole(
     copying = Copying(CRASH_LOGS[name], tmp_path)
     assert copying.report.failure is None
     assert copying.is_finished(copying.whole)
-    states = finished = refused = anew = 0
+    states = finished = refused = cleaned_again = 0
     for where, state in copying.states():
         states += 1
         assert copying.source_of(copying.before) == copying.source_of(state), where
@@ -105,11 +105,11 @@ def test_no_crash_touches_the_source_or_passes_half_a_target_for_whole(
             assert isinstance(again.failure, RefusedError), where
             assert copying.is_finished(state), where
             continue
-        anew += bool(partition)
+        cleaned_again += bool(partition)
         assert again.failure is None, where
         assert copying.is_finished(files.image()), where
         assert copying.contents(copying.whole) == copying.contents(files.image()), where
     print(f"{name}: {copying.operations + 1} crash points, {states} distinct states")
     assert finished >= refused > 0
-    assert anew > refused
+    assert cleaned_again > refused
     assert states > copying.operations

@@ -55,7 +55,7 @@ def test_a_disk_that_ignores_flushes_of_directories_is_noticed(
         crashes.crash(crashes.before, crashes.clean, crashes.check_comes_back)
 
 
-def test_a_checkpoint_that_goes_back_behind_the_files_is_noticed(
+def test_a_checkpoint_that_goes_back_after_the_files_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files that came back would be called clean."""

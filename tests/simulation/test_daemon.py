@@ -33,7 +33,7 @@ from keeplast.service.schedule import RETRY_MS_MAX
 from keeplast.service.snapshot import Snapshot
 from keeplast.service.status import State
 from keeplast.survey.report import RoundReport
-from tests.support.daemon_world import SETTINGS, Published, Told, World
+from tests.support.daemon_world import SETTINGS, Narrated, Published, World
 from tests.support.flipped import flip
 from tests.support.log_builder import START_MS
 from tests.support.observed_files import Crash, ObservedFiles, UnsyncedFiles
@@ -59,9 +59,9 @@ def test_everything_that_is_worth_it_is_cleaned_once(world: World) -> None:
     for number in range(3):
         world.log(number, 2)
     expected = [world.state(number) for number in range(3)]
-    report, told, published = world.once()
+    report, narrated, published = world.once()
     assert (3, {}, ()) == (report.rounds, report.failures, report.left)
-    assert ["t-0", "t-1", "t-2"] == told.of("chosen")
+    assert ["t-0", "t-1", "t-2"] == narrated.of("chosen")
     assert [10, 10, 10] == [world.checkpoint(number) for number in range(3)]
     assert expected == [world.state(number) for number in range(3)]
     assert {State.NOT_DUE} == {x.state for x in published.snapshots[-1].partitions}
@@ -77,9 +77,9 @@ def test_it_waits_for_the_back_off_and_looks_again(world: World) -> None:
             world.fill(0)
             world.fill(0)
 
-    report, told, _ = world.until_idle(3, write_more)
-    assert [4.0] * 3 == told.idle_seconds
-    assert ["idle", "idle", "idle"] == [line[0] for line in told.lines if line[0] == "idle"]
+    report, narrated, _ = world.until_idle(3, write_more)
+    assert [4.0] * 3 == narrated.idle_seconds
+    assert ["idle", "idle", "idle"] == [line[0] for line in narrated.lines if line[0] == "idle"]
     assert 2 == report.rounds
     # The third pause is cut short by the stop.
     assert START_MS + 8000 == world.clock.now_ms()
@@ -110,16 +110,16 @@ def test_cm02_the_dirtiest_log_is_cleaned_first(tmp_path: Path, order: Order) ->
         world.log(number, segments)
         world.set_checkpoint(number, 20)
     world.settings(SETTINGS + '"min.cleanable.dirty.ratio" = 0.05\n')
-    _, told, _ = world.once(order=order)
-    assert ["t-2", "t-1"] == told.of("chosen")
+    _, narrated, _ = world.once(order=order)
+    assert ["t-2", "t-1"] == narrated.of("chosen")
 
 
 def test_cm03_cm21_a_log_that_is_set_aside_is_not_chosen(world: World) -> None:
     for number in range(2):
         world.log(number, 2 + number)
     damage(world, 1)
-    _, told, _ = world.once()
-    assert [("set aside", "t-1")] == [line[:2] for line in told.lines if line[0] == "set aside"]
+    _, narrated, _ = world.once()
+    assert [("set aside", "t-1")] == [line[:2] for line in narrated.lines if line[0] == "set aside"]
     _, again, _ = world.once()
     assert [] == again.of("chosen")
 
@@ -149,17 +149,17 @@ def test_cm31_a_checkpoint_is_repaired_of_a_log_that_is_not_chosen(world: World)
     (world.root / "log-start-offset-checkpoint").write_text("0\n1\nt 0 15\n")
     world.set_checkpoint(0, 10)
     world.set_checkpoint(1, 5)
-    told, published = Told(), Published()
-    daemon = world.daemon(told, published, order=Order.KAFKA)
+    narrated, published = Narrated(), Published()
+    daemon = world.daemon(narrated, published, order=Order.KAFKA)
     repaired = []
 
     def stop(choices: Sequence[Choice]) -> None:
         repaired.append(world.checkpoint(0))
         daemon.stop()
 
-    told.on_chosen = stop
+    narrated.on_chosen = stop
     daemon.run()
-    assert ["t-1"] == told.of("chosen")
+    assert ["t-1"] == narrated.of("chosen")
     assert [15] == repaired
 
 
@@ -171,15 +171,15 @@ def test_x09_an_overdue_log_comes_first_and_by_kafka_s_order_the_dirtiest(tmp_pa
         world.clock.advance(2 * HOUR_MS)
         world.log(1, 2)
         world.settings(SETTINGS + f'"max.compaction.lag.ms" = {HOUR_MS}\n')
-        _, told, _ = world.once(order=order)
-        assert expected == told.of("chosen")
+        _, narrated, _ = world.once(order=order)
+        assert expected == narrated.of("chosen")
 
 
 def go_on() -> None:
     """Ask for nothing."""
 
 
-class Hot(Told):
+class Hot(Narrated):
     """Writes to t-0 after each of its rounds, so that it is the dirtiest again."""
 
     def __init__(self, world: World, turns: int) -> None:
@@ -211,14 +211,14 @@ def test_a_hot_log_starves_the_rest_by_kafka_s_order_only(tmp_path: Path, order:
             world.fill(number, first_key=first_key)
         world.set_checkpoint(number, 20)
     turns = 2 * (PASSED_OVER_MAX + 2)
-    told = Hot(world, turns)
-    daemon = world.daemon(told, Published(), order=order)
-    told.stop = daemon.stop
+    narrated = Hot(world, turns)
+    daemon = world.daemon(narrated, Published(), order=order)
+    narrated.stop = daemon.stop
     daemon.run()
-    rest = {"t-1", "t-2"} & set(told.of("chosen"))
+    rest = {"t-1", "t-2"} & set(narrated.of("chosen"))
     assert (set() if order is Order.KAFKA else {"t-1", "t-2"}) == rest
     if rest:
-        assert PASSED_OVER_MAX == told.of("chosen").index("t-1")
+        assert PASSED_OVER_MAX == narrated.of("chosen").index("t-1")
 
 
 def damage(world: World, number: int) -> Path:
@@ -237,8 +237,8 @@ def test_ci01_a_damaged_log_is_set_aside_and_stops_no_other(world: World) -> Non
         world.log(number, 2)
     path = damage(world, 0)
     damage(world, 1)
-    report, told, published = world.once()
-    assert ["t-0", "t-1"] == told.of("set aside")
+    report, narrated, published = world.once()
+    assert ["t-0", "t-1"] == narrated.of("set aside")
     assert [None, None, 10, 10] == [world.checkpoint(number) for number in range(4)]
     states = [facts.state for facts in published.snapshots[-1].partitions]
     aside, waiting = State.SET_ASIDE, State.NOT_DUE
@@ -255,14 +255,14 @@ def test_ci01_a_damaged_log_is_set_aside_and_stops_no_other(world: World) -> Non
     assert {"t-1"} == {str(x) for x in schedule.read_set_aside(world.files, world.root)}
 
 
-def test_what_is_set_aside_stays_so_after_a_restart(world: World) -> None:
+def test_a_partition_set_aside_stays_so_after_a_restart(world: World) -> None:
     world.log(0, 2)
     damage(world, 0)
     world.once()
     before = (world.root / schedule.FILE_NAME).read_bytes()
     world.clock.advance(HOUR_MS)
-    _, told, published = world.once()
-    assert [] == told.of("chosen")
+    _, narrated, published = world.once()
+    assert [] == narrated.of("chosen")
     assert START_MS == published.facts(0).set_aside_since_ms
     assert before == (world.root / schedule.FILE_NAME).read_bytes()
 
@@ -272,8 +272,8 @@ def test_other_files_are_tried_again(world: World) -> None:
     path = damage(world, 0)
     world.once()
     flip(path)
-    report, told, _ = world.once()
-    assert ["t-0"] == told.of("chosen")
+    report, narrated, _ = world.once()
+    assert ["t-0"] == narrated.of("chosen")
     assert ({}, 10) == (report.failures, world.checkpoint(0))
     assert not (world.root / schedule.FILE_NAME).exists()
 
@@ -282,18 +282,18 @@ def test_retry_tries_what_was_set_aside(world: World) -> None:
     world.log(0, 2)
     damage(world, 0)
     world.once()
-    report, told, _ = world.once(retries=True)
-    assert ["t-0"] == told.of("set aside")
+    report, narrated, _ = world.once(retries=True)
+    assert ["t-0"] == narrated.of("set aside")
     assert 1 == len(report.failures)
 
 
-def test_a_damaged_list_of_what_is_set_aside_is_said_and_made_anew(world: World) -> None:
+def test_a_damaged_list_of_partitions_set_aside_is_reported_and_made_again(world: World) -> None:
     world.log(0, 2)
     damage(world, 0)
     (world.root / schedule.FILE_NAME).write_text('{"version": 1, "partitions": [{')
-    _, told, _ = world.once()
-    assert any("is damaged" in message for message in told.of("warned"))
-    assert ["t-0"] == told.of("set aside")
+    _, narrated, _ = world.once()
+    assert any("is damaged" in message for message in narrated.of("warned"))
+    assert ["t-0"] == narrated.of("set aside")
     assert 1 == len(schedule.read_set_aside(world.files, world.root))
 
 
@@ -331,7 +331,7 @@ def block_by_a_full_disk(world: World, is_blocked: bool) -> None:
 
 @pytest.mark.parametrize("block", [block_by_a_directory, block_by_a_full_disk])
 @pytest.mark.parametrize("segments", [1, 2], ids=["nothing due", "a round due"])
-def test_a_receipt_that_cannot_be_written_is_awaited_and_told_by_a_gauge(
+def test_a_receipt_that_cannot_be_written_is_awaited_and_a_gauge_says_so(
     tmp_path: Path, block: Callable[[World, bool], None], segments: int
 ) -> None:
     world = World(tmp_path / "data", files=NarrowFiles())
@@ -353,12 +353,12 @@ def test_a_receipt_that_cannot_be_written_is_awaited_and_told_by_a_gauge(
         if times == 3:
             block(world, False)
 
-    report, told, published = world.until_idle(5, act, control)
+    report, narrated, published = world.until_idle(5, act, control)
     assert [True] * 3 + [False] * 2 == scraped
-    first, last = (line for line in told.of("warned") if "be worked on" in line)
+    first, last = (line for line in narrated.of("warned") if "be worked on" in line)
     assert "cannot be worked on now" in first
     assert "can be worked on again" in last
-    assert max(told.idle_seconds) <= RETRY_MS_MAX / 1000
+    assert max(narrated.idle_seconds) <= RETRY_MS_MAX / 1000
     assert ({}, ()) == (report.failures, report.left)
     assert 2 == len(published.snapshots[-1].partitions)
     assert 5 * segments == world.checkpoint(0)
@@ -388,8 +388,8 @@ def test_a_wish_that_cannot_be_written_down_is_granted_when_it_can(world: World)
         if times == 6:
             block_by_a_directory(world, False)
 
-    report, told, _ = world.until_idle(8, act, control)
-    assert [15.0] * 8 == told.idle_seconds
+    report, narrated, _ = world.until_idle(8, act, control)
+    assert [15.0] * 8 == narrated.idle_seconds
     assert (1, 15) == (report.rounds, world.checkpoint(0))
     kept = (world.root / RECEIPTS).read_bytes().splitlines()
     assert [b"clean now", b"clean now", b"retry", b"retry"] == [
@@ -415,10 +415,10 @@ def test_an_error_of_the_disk_is_tried_again_with_growing_pauses(tmp_path: Path)
     world.settings(SETTINGS + "[cluster]\n'log.cleaner.backoff.ms' = 1000\n")
     for number in range(2):
         world.log(number, 2)
-    report, told, published = world.until_idle(9)
-    assert ["1", "2", "4"] == [line[2] for line in told.lines if line[0] == "retrying"]
-    assert [] == told.of("set aside")
-    assert {"t-0", "t-1"} == set(told.of("finished"))
+    report, narrated, published = world.until_idle(9)
+    assert ["1", "2", "4"] == [line[2] for line in narrated.lines if line[0] == "retrying"]
+    assert [] == narrated.of("set aside")
+    assert {"t-0", "t-1"} == set(narrated.of("finished"))
     assert ({}, 10, 10) == (report.failures, world.checkpoint(0), world.checkpoint(1))
     assert 0 == published.facts(0).failures
 
@@ -439,14 +439,14 @@ def test_a_clock_that_was_ahead_holds_nothing_up_when_it_is_right_again(
             world.clock.advance(-ahead_ms)
             world.fill(1)
 
-    report, told, _ = world.until_idle(3, act)
-    assert ["retrying"] == [line[0] for line in told.lines if line[0] == "retrying"]
+    report, narrated, _ = world.until_idle(3, act)
+    assert ["retrying"] == [line[0] for line in narrated.lines if line[0] == "retrying"]
     assert ({}, 10, 15) == (report.failures, world.checkpoint(0), world.checkpoint(1))
     assert world.clock.now_ms() < START_MS + HOUR_MS
 
 
 @pytest.mark.parametrize("ahead_ms", [24 * HOUR_MS, 365 * 24 * HOUR_MS])
-def test_a_clock_behind_the_last_receipt_is_in_the_report_of_the_next_round(
+def test_a_clock_before_the_last_receipt_is_in_the_report_of_the_next_round(
     world: World, ahead_ms: int
 ) -> None:
     world.log(0, 2)
@@ -479,7 +479,7 @@ YEARS_MS = 1096 * 24 * HOUR_MS
 
 
 def gauges_of(snapshot: Snapshot) -> dict[str, float]:
-    """Return what a scrape would tell of a snapshot."""
+    """Return what a scrape would give of a snapshot."""
     observer = GaugeObserver()
     observer.published(snapshot)
     return {gauge.name: gauge.value(observer.observed, snapshot.looked_ms) for gauge in GAUGES}
@@ -536,8 +536,8 @@ def test_a_log_that_was_set_aside_before_the_start_is_overdue_all_the_same(world
     damage(world, 0)
     world.once()
     world.clock.advance(YEARS_MS + HOUR_MS)
-    report, told, published = world.once()
-    assert (0, []) == (report.rounds, told.of("set aside"))
+    report, narrated, published = world.once()
+    assert (0, []) == (report.rounds, narrated.of("set aside"))
     assert State.SET_ASIDE is published.facts(0).state
     found = gauges_of(published.snapshots[-1])
     assert YEARS_MS // 1000 == found["max-compaction-delay-secs"]
@@ -564,8 +564,8 @@ def test_changed_settings_apply_from_the_next_turn(world: World) -> None:
         if times == 2:
             world.settings(SETTINGS + '"min.cleanable.dirty.ratio" = 0.1\n')
 
-    report, told, _ = world.until_idle(3, relax)
-    kinds = [line[0] for line in told.lines]
+    report, narrated, _ = world.until_idle(3, relax)
+    kinds = [line[0] for line in narrated.lines]
     assert ["idle", "idle", "chosen", "finished", "idle"] == kinds
     assert 1 == report.rounds
 
@@ -579,8 +579,8 @@ def test_settings_that_cannot_be_used_are_said_once_and_the_last_ones_stay(world
             world.fill(0)
             world.fill(0)
 
-    report, told, _ = world.until_idle(4, spoil)
-    (complaint,) = told.of("warned")
+    report, narrated, _ = world.until_idle(4, spoil)
+    (complaint,) = narrated.of("warned")
     assert "the last good settings stay" in complaint
     assert "min.cleanable.dirty.ratio" in complaint
     assert (2, 20) == (report.rounds, world.checkpoint(0))
@@ -601,8 +601,8 @@ def test_new_partitions_are_found_and_others_vanish(world: World) -> None:
             shutil.rmtree(world.path(0))
             world.log(1, 2)
 
-    _, told, published = world.until_idle(2, change)
-    assert ["t-0", "t-1"] == told.of("chosen")
+    _, narrated, published = world.until_idle(2, change)
+    assert ["t-0", "t-1"] == narrated.of("chosen")
     assert ["t-1"] == [str(facts.partition) for facts in published.snapshots[-1].partitions]
 
 
@@ -622,12 +622,12 @@ def test_an_idle_segment_is_rolled_and_cleaned_when_it_is_overdue(world: World) 
     world.once()
     assert 5 == world.checkpoint(0)
     world.clock.advance(HOUR_MS + 1)
-    _, told, _ = world.once()
-    assert ["t-0"] == told.of("chosen")
+    _, narrated, _ = world.once()
+    assert ["t-0"] == narrated.of("chosen")
     assert 6 == world.checkpoint(0)
 
 
-def test_what_has_expired_goes_when_the_settings_say_so(world: World) -> None:
+def test_expired_segments_go_when_the_settings_say_so(world: World) -> None:
     world.settings(SETTINGS + '"delete.retention.ms" = 1000\n')
     log = world.log(0, 1)
     log.tombstone(0)
@@ -639,9 +639,9 @@ def test_what_has_expired_goes_when_the_settings_say_so(world: World) -> None:
     world.settings(
         SETTINGS + '"delete.retention.ms" = 1000\n[cluster]\n"log.cleaner.expired.rounds" = true\n'
     )
-    report, told, published = world.once()
+    report, narrated, published = world.once()
     assert [("chosen", "t-0", "only expired tombstones and markers")] == [
-        line for line in told.lines if line[0] == "chosen"
+        line for line in narrated.lines if line[0] == "chosen"
     ]
     assert (1, 6) == (report.rounds, world.checkpoint(0))
     last = published.facts(0).last_round
@@ -699,8 +699,8 @@ def test_ct33_x41_a_stop_at_any_operation_leaves_everything_whole(tmp_path: Path
     for stop_at in range(len(counting.operations)):
         files = StoppingFiles(stop_at)
         world = make(str(stop_at), files)
-        told, published = Told(), Published()
-        daemon = world.daemon(told, published)
+        narrated, published = Narrated(), Published()
+        daemon = world.daemon(narrated, published)
         files.stop = daemon.stop
         report = daemon.run()
         assert expected == snapshot_states(world), stop_at
@@ -775,12 +775,12 @@ def test_cp06_a_compacted_log_that_expires_is_cleaned_and_then_expired(world: Wo
     world.settings(COMPACT_DELETE)
     log = world.log(0, 2)
     log.close()
-    _, told, _ = world.once()
-    assert (["t-0"], []) == (told.of("chosen"), told.of("expired"))
+    _, narrated, _ = world.once()
+    assert (["t-0"], []) == (narrated.of("chosen"), narrated.of("expired"))
     assert 10 == world.checkpoint(0)
     world.clock.advance(200_000)
-    _, told, _ = world.once()
-    assert [("expired", "t-0", "1")] == [line for line in told.lines if line[0] == "expired"]
+    _, narrated, _ = world.once()
+    assert [("expired", "t-0", "1")] == [line for line in narrated.lines if line[0] == "expired"]
     assert {} == world.state(0)
     assert ["00000000000000000010.log"] == [p.name for p in world.path(0).glob("*.log")]
 
@@ -791,25 +791,9 @@ def test_x46_a_log_that_is_set_aside_does_not_expire_either(world: World) -> Non
     damage(world, 0)
     names = sorted(os.listdir(world.path(0)))
     world.clock.advance(200_000)
-    _, told, _ = world.once()
-    assert (["t-0"], []) == (told.of("set aside"), told.of("expired"))
+    _, narrated, _ = world.once()
+    assert (["t-0"], []) == (narrated.of("set aside"), narrated.of("expired"))
     assert names == sorted(os.listdir(world.path(0)))
-
-
-def test_lm05_a_topic_that_is_compacted_no_more_is_left_alone_from_the_next_turn(
-    world: World,
-) -> None:
-    world.log(0, 2)
-
-    def change(times: int) -> None:
-        if times == 1:
-            world.settings('[topic."t"]\n"cleanup.policy" = "delete"\n')
-            world.fill(0)
-            world.fill(0)
-
-    report, _, published = world.until_idle(2, change)
-    assert (1, 10) == (report.rounds, world.checkpoint(0))
-    assert "cleanup.policy is delete" in published.facts(0).reason
 
 
 class CountedFiles(UnsyncedFiles):
@@ -859,8 +843,8 @@ def test_a_defect_sets_one_partition_aside_and_stops_no_other(tmp_path: Path, sl
     world = World(tmp_path / "data", slots=slots, files=DefectiveFiles(writes=True))
     for number in range(3):
         world.log(number, 2)
-    report, told, _ = world.once()
-    assert ["t-1"] == told.of("set aside")
+    report, narrated, _ = world.once()
+    assert ["t-1"] == narrated.of("set aside")
     assert [10, None, 10] == [world.checkpoint(number) for number in range(3)]
     assert 1 == len(report.failures)
     assert [] == [name for name in os.listdir(world.path(0)) if name.endswith(".deleted")]

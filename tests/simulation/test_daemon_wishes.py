@@ -21,7 +21,7 @@ from keeplast.service.receipt_shelf import ReceiptShelf
 from keeplast.service.receipts import FILE_NAME
 from keeplast.service.snapshot import look_at_directory
 from keeplast.service.status import State
-from tests.support.daemon_world import SETTINGS, Told, World
+from tests.support.daemon_world import SETTINGS, Narrated, World
 
 NEVER = SETTINGS + '"min.cleanable.dirty.ratio" = 1.0\n'
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -40,7 +40,7 @@ def receipts(world: World) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (world.root / FILE_NAME).read_bytes().splitlines()]
 
 
-def test_a_log_that_is_not_dirty_enough_is_cleaned_when_somebody_asks(world: World) -> None:
+def test_a_log_that_is_not_dirty_enough_is_cleaned_on_request(world: World) -> None:
     for number in range(2):
         world.log(number, 2)
     control = Control(world.clock)
@@ -49,9 +49,9 @@ def test_a_log_that_is_not_dirty_enough_is_cleaned_when_somebody_asks(world: Wor
         if times == 1:
             control.ask(Deed.CLEAN, ZERO, "a test")
 
-    _, told, published = world.until_idle(2, act, control)
+    _, narrated, published = world.until_idle(2, act, control)
     assert [("chosen", "t-0", "asked for from the console")] == [
-        line for line in told.lines if line[0] == "chosen"
+        line for line in narrated.lines if line[0] == "chosen"
     ]
     assert (10, None) == (world.checkpoint(0), world.checkpoint(1))
     assert 1 == published.facts(0).rounds
@@ -59,8 +59,8 @@ def test_a_log_that_is_not_dirty_enough_is_cleaned_when_somebody_asks(world: Wor
     assert ("t", 0) == (wish["topic"], wish["partition"])
     assert {"name": "clean now", "by": "a test"} == wish["action"]
     assert rounds
-    # The pause is cut short: nobody waits for the back-off.
-    assert told.idle_seconds[0] > 0
+    # The pause is cut short: there is no wait for the back-off.
+    assert narrated.idle_seconds[0] > 0
 
 
 def test_a_wish_moves_no_limit_but_the_ratio(world: World) -> None:
@@ -68,8 +68,8 @@ def test_a_wish_moves_no_limit_but_the_ratio(world: World) -> None:
     world.log(0, 2)
     control = Control(world.clock)
     control.ask(Deed.CLEAN, ZERO, "a test")
-    _, told, _ = world.until_idle(2, control=control)
-    assert [] == told.of("chosen")
+    _, narrated, _ = world.until_idle(2, control=control)
+    assert [] == narrated.of("chosen")
     assert world.checkpoint(0) is None
 
 
@@ -83,11 +83,11 @@ def test_a_wish_is_over_when_nothing_could_be_done(world: World) -> None:
             world.fill(0)
             world.fill(0)
 
-    _, told, _ = world.until_idle(3, act, control)
-    assert [] == told.of("chosen")
+    _, narrated, _ = world.until_idle(3, act, control)
+    assert [] == narrated.of("chosen")
 
 
-def test_what_is_set_aside_is_tried_again_when_somebody_asks(world: World) -> None:
+def test_a_partition_set_aside_is_tried_again_on_request(world: World) -> None:
     world.settings(SETTINGS)
     world.log(0, 2)
     path = next(world.path(0).glob("*00.log"))
@@ -99,8 +99,8 @@ def test_what_is_set_aside_is_tried_again_when_somebody_asks(world: World) -> No
         if times == 2:
             control.ask(Deed.RETRY, ZERO, "a test")
 
-    _, told, published = world.until_idle(4, act, control)
-    assert ["t-0", "t-0"] == told.of("set aside")
+    _, narrated, published = world.until_idle(4, act, control)
+    assert ["t-0", "t-0"] == narrated.of("set aside")
     assert State.SET_ASIDE is published.facts(0).state
 
 
@@ -122,7 +122,7 @@ def test_paused_it_looks_and_begins_nothing(world: World) -> None:
     assert not control.is_paused
 
 
-def test_wishes_are_bounded_and_a_silent_loop_is_told(world: World) -> None:
+def test_wishes_are_bounded_and_a_silent_loop_is_reported(world: World) -> None:
     control = Control(world.clock)
     for _ in range(WISHES_MAX):
         control.ask(Deed.RETRY, ZERO, "a test")
@@ -157,31 +157,31 @@ def test_a_watched_loop_says_what_status_says(world: World) -> None:
     assert all(isinstance(log, LogStatus) for _, log in look.found[:3])
 
 
-def test_nobody_pays_for_a_look_that_nobody_watches(world: World) -> None:
+def test_there_is_no_look_while_no_page_is_open(world: World) -> None:
     world.log(0, 1)
     _, _, published = world.until_idle(1)
     assert {None} == {each.look for each in published.snapshots}
 
 
-def test_who_is_next_is_published_in_order(world: World) -> None:
+def test_the_queue_is_published_in_order(world: World) -> None:
     world.settings(SETTINGS)
     for number in range(3):
         world.log(number, number + 1)
-    _, told, published = world.until_idle(1)
+    _, narrated, published = world.until_idle(1)
     queues = [[str(each.partition) for each in x.queue] for x in published.snapshots]
     looks = [each for each in queues if each]
     assert looks
-    assert looks[0] == told.of("chosen")[: len(looks[0])]
+    assert looks[0] == narrated.of("chosen")[: len(looks[0])]
     assert [] == queues[-1]
 
 
-class Both(Told, NoEvents):
-    """Somebody who is told everything."""
+class Both(Narrated, NoEvents):
+    """A narrator that gets everything."""
 
 
 def test_progress_is_counted_and_passed_on(world: World) -> None:
-    told, control = Both(), Control(world.clock)
-    live = LiveProgress(told, world.clock, control)
+    narrated, control = Both(), Control(world.clock)
+    live = LiveProgress(narrated, world.clock, control)
     live.chosen((Choice(ZERO, "dirty"), Choice(ONE, "overdue")))
     live.planned(100)
     live.progressed(30)
@@ -190,4 +190,4 @@ def test_progress_is_counted_and_passed_on(world: World) -> None:
     assert (2, 100, 70, None) == (
         len(found.running), found.planned_bytes, found.read_bytes, found.idle_until_ms,
     )  # fmt: skip
-    assert ["t-0", "t-1"] == told.of("chosen")
+    assert ["t-0", "t-1"] == narrated.of("chosen")

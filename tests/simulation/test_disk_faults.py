@@ -142,7 +142,7 @@ def assert_is_named(report: RoundReport, files: FaultyFiles) -> None:
 
 
 @pytest.mark.parametrize("lasts", [False, True])
-def test_what_cannot_be_removed_is_left_for_the_next_call(
+def test_a_file_that_cannot_be_removed_is_left_for_the_next_call(
     tmp_path: Path, expected: list[dict[bytes, bytes]], turn: Turn, lasts: bool
 ) -> None:
     """The log is clean, only the room is not there yet."""
@@ -171,7 +171,7 @@ def test_a_file_that_ends_early_is_corrupt_and_nothing_is_changed(
         files = ShortReads(short_at=short_at)
         report = report_of(directory, files)
         if files.short_path is None or report.error is None:
-            # An index was made anew from the batches, or the last byte was of no interest.
+            # An index was made again from the batches, or the last byte was of no interest.
             assert expected == states(directory)
             continue
         failed += 1

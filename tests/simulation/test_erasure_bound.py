@@ -8,7 +8,7 @@ works on what they write, in rounds of random durations. Whatever the seed:
 * what was overwritten or deleted when ``status`` said ``erased_by`` is in no file of the directory
   from then on, files that end in ``.deleted``, or that are kept for undo, included.
 
-Values are unique tokens in uncompressed batches, so that a file's bytes tell.
+Values are unique tokens in uncompressed batches, so that a file's bytes show it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from keeplast.survey.bounds import Checkpoints, load_checkpoints
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import survey_partition
-from tests.support.daemon_world import Told
+from tests.support.daemon_world import Narrated
 from tests.support.log_builder import LogBuilder, text
 from tests.support.manual_clock import ManualClock
 from tests.support.observed_files import UnsyncedFiles
@@ -264,10 +264,10 @@ class Simulation:
         """Write in so many pauses of the daemon, then let it work until every promise is kept."""
         for log in self.logs.values():
             self.append(log)
-        told = Told()
+        narrated = Narrated()
         runner = SlowRunner(self.clock, self.dice, self.round_ms)
         work = DirectoryWork(
-            Coordinator(runner, self.clock, self.files, told),
+            Coordinator(runner, self.clock, self.files, narrated),
             self.clock,
             self.files,
             DirectorySettings(
@@ -275,9 +275,9 @@ class Simulation:
                 self.select,
                 CleanRequest((), memory_bytes=MEMORY_BYTES_MIN, rolls_idle=True),
             ),
-            narrator=told,
+            narrator=narrated,
         )
-        daemon = Daemon(work, self.clock, narrator=told, observer=self)
+        daemon = Daemon(work, self.clock, narrator=narrated, observer=self)
 
         def on_idle() -> None:
             if self.quiet:
@@ -293,12 +293,12 @@ class Simulation:
             elif not self.promises:
                 daemon.stop()
 
-        told.on_idle = on_idle
+        narrated.on_idle = on_idle
         assert {} == daemon.run().failures
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_was_overwritten_is_gone_when_status_said(tmp_path: Path, seed: int) -> None:
+def test_overwritten_values_are_gone_when_status_said(tmp_path: Path, seed: int) -> None:
     simulation = Simulation(tmp_path, seed)
     simulation.run(10)
     assert simulation.kept
@@ -306,7 +306,7 @@ def test_what_was_overwritten_is_gone_when_status_said(tmp_path: Path, seed: int
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 200))
-def test_what_was_overwritten_is_gone_when_status_said_over_many_seeds(
+def test_overwritten_values_are_gone_when_status_said_over_many_seeds(
     tmp_path: Path, seed: int
 ) -> None:
     simulation = Simulation(tmp_path, seed, partitions=1 + seed % 5)

@@ -1,6 +1,6 @@
 """The process is killed at random moments, without warning, and the next call goes on from there.
 
-``KILLS`` is how many seeds there are (20 unless told), which take turns, ``FIRST_KILL`` the first;
+``KILLS`` is how many seeds there are (20 by default), which take turns, ``FIRST_KILL`` the first;
 a failure names its seed.
 """
 
@@ -41,7 +41,7 @@ def test_a_killed_process_loses_nothing(subject: Subject, seed: int) -> None:
 @pytest.mark.repeats("tests/simulation/test_kill.py::test_a_killed_process_loses_nothing")
 @pytest.mark.parametrize("seed", range(FIRST_KILL, FIRST_KILL + SPARK_KILLS))
 def test_a_killed_spark_driver_loses_nothing(subject: Subject, seed: int) -> None:
-    """Its workers go on for a while: what they stage then is nobody's."""
+    """Its workers go on for a while: what they stage then belongs to no round."""
     root = subject.copy(f"driver-{seed}")
     orphans: list[int] = []
 
@@ -68,7 +68,7 @@ def kill_workers() -> Callable[[int], None]:
 
 
 @pytest.mark.spark
-@pytest.mark.repeats("tests/spark/test_standalone_cluster.py::test_what_is_lost_is_done_again")
+@pytest.mark.repeats("tests/spark/test_standalone_cluster.py::test_lost_work_is_done_again")
 @pytest.mark.parametrize("seed", range(FIRST_KILL, FIRST_KILL + SPARK_KILLS))
 def test_a_killed_spark_worker_loses_nothing(subject: Subject, seed: int) -> None:
     """The driver lives to say so, and leaves no staged file."""

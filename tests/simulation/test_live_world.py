@@ -51,7 +51,7 @@ SEEDS = 40
 CANDIDATES_MAX = 150
 
 
-def test_whatever_happens_readers_get_what_producers_were_told(engine: Engine, turn: Turn) -> None:
+def test_in_every_run_readers_get_the_acknowledged_records(engine: Engine, turn: Turn) -> None:
     """AT-2, AT-3, AT-4, AT-5, AT-6, AT-7, AT-9, AT-11, AT-12, AT-13, AT-17, AT-25, AT-26, AT-29,
     AT-30, AT-31, R1, R2, R-4, R-5, P13, P17."""
     total, seeds = LiveTally(), turn.seeds(SEEDS, 8)
@@ -64,7 +64,7 @@ def test_whatever_happens_readers_get_what_producers_were_told(engine: Engine, t
     assert min(total.deaths, total.sleeps, total.faults) > 0 or len(seeds) < SEEDS
 
 
-def test_nobody_writes_while_keeplast_works_when_the_log_is_long(
+def test_there_are_no_writes_while_keeplast_works_on_a_long_log(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seed 363, which did not end: rounds that take longer the more is written meanwhile."""
@@ -85,7 +85,7 @@ def test_nobody_writes_while_keeplast_works_when_the_log_is_long(
     assert not any(meanwhile)
 
 
-def test_a_copy_left_behind_is_waited_for_before_all_is_said_to_be_clean(engine: Engine) -> None:
+def test_a_left_over_copy_is_waited_for_before_all_is_said_to_be_clean(engine: Engine) -> None:
     """Seed 415: a leader announced a copy over what was merged, and never finished it."""
     assert 1 == simulate(415, engine).runs
 
@@ -93,7 +93,7 @@ def test_a_copy_left_behind_is_waited_for_before_all_is_said_to_be_clean(engine:
 def test_brokers_delete_all_that_the_log_start_has_passed_before_the_end_is_judged() -> None:
     """Seed 1048: a broker had begun to, and healing was over."""
     dice = random.Random(1)
-    tier = RemoteTier(told=lambda verb: None)
+    tier = RemoteTier(noted=lambda verb: None)
     brokers = Brokers(tier, ManualClock(START_MS), dice, draw_mood(dice, 1), Counter())
     while len(brokers.finished) < 60:
         brokers.produce()
@@ -118,7 +118,7 @@ def test_only_a_batch_that_ends_with_what_keeps_a_copy_served_is_read_whole() ->
 
 
 def without_audit(patch: pytest.MonkeyPatch) -> None:
-    """What was sent is taken for what brokers have, by everybody, and nobody looks at it again."""
+    """What was sent is taken for what brokers have, by everybody, and is not looked at again."""
     sent: set[tuple[bytes, ...]] = set()
     find = MetadataView.find
 
@@ -173,7 +173,7 @@ def without_a_grace(patch: pytest.MonkeyPatch) -> None:
 
 
 def with_the_publication_first(patch: pytest.MonkeyPatch) -> None:
-    """A swap is written down when brokers have been told of it."""
+    """A swap is written down when brokers have heard of it."""
     decide_and_publish = Publisher.decide_and_publish
 
     def publish_first(self: Publisher, swap: Swap) -> Decision:

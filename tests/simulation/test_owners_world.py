@@ -33,7 +33,7 @@ SEEDS = 150
 CANDIDATES_MAX = 300
 
 
-def test_a_store_beside_a_broker_reads_as_the_broker_promised_or_refuses(
+def test_a_store_next_to_a_broker_reads_as_the_broker_promised_or_refuses(
     engine: Engine, turn: Turn
 ) -> None:
     total, seeds = OwnersTally(), turn.seeds(SEEDS, 10)
@@ -46,7 +46,7 @@ def test_a_store_beside_a_broker_reads_as_the_broker_promised_or_refuses(
 
 
 @pytest.mark.parametrize("seed", [3133, 3136, 3193])
-def test_a_command_beside_a_broker_that_does_much_ends(engine: Engine, seed: int) -> None:
+def test_a_command_next_to_a_busy_broker_ends(engine: Engine, seed: int) -> None:
     assert simulate(seed, engine).runs == 1
 
 
@@ -63,7 +63,7 @@ def without_a_look_at_what_the_brokers_cleaner_did(patch: pytest.MonkeyPatch) ->
 
 
 def with_transaction_indexes_that_are_trusted(patch: pytest.MonkeyPatch) -> None:
-    """What was aborted is what lies beside a segment."""
+    """What was aborted is what lies next to a segment."""
 
     def copy(objects: Any, files: FileSystem, segment: SegmentFiles, **options: Any) -> Any:
         start = options.get("from_offset") or 0

@@ -57,8 +57,8 @@ def test_every_reader_sees_every_final_value_in_order(tmp_path: Path) -> None:
         wait_for_reads()
         for round_ in range(1, ROUNDS):
             # One more segment is below the high watermark each time.
-            checkpoint = f"0\n1\nt 0 {5 * round_}\n"
-            (world.root / "replication-offset-checkpoint").write_text(checkpoint)
+            (world.root / "next").write_text(f"0\n1\nt 0 {5 * round_}\n")
+            (world.root / "next").rename(world.root / "replication-offset-checkpoint")
             report, _, _ = world.once()
             assert {} == report.failures
             wait_for_reads()

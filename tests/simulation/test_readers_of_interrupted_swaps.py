@@ -115,17 +115,17 @@ class History:
         recover_swap(FILES, started)
         for name, reader in self.readers():
             expected = reader(started)
-            told = answer(reader, directory)
-            if isinstance(told, RefusedError):
-                assert "keeplast clean" in str(told), name
-                is_swap = isinstance(told, InterruptedSwapError)
+            found = answer(reader, directory)
+            if isinstance(found, RefusedError):
+                assert "keeplast clean" in str(found), name
+                is_swap = isinstance(found, InterruptedSwapError)
                 # Files of a round that is not over bar an earlier point alone.
                 assert is_swap is is_open(directory), name
-                assert is_swap or name == "as of", f"{name}: {told}"
+                assert is_swap or name == "as of", f"{name}: {found}"
                 self.refused += 1
             else:
                 assert not is_open(directory), f"{name} took a part for the log"
-                assert expected == told, name
+                assert expected == found, name
                 self.answered += 1
         assert self.world.expected.replay(self.world.last_stable) == self.state(started)
 
@@ -134,7 +134,7 @@ class History:
         return {key: each.value for key, each in found.items()}
 
     def readers(self) -> Iterator[tuple[str, Reader]]:
-        """Yield every way to read a directory, as what it tells whoever asks."""
+        """Yield every way to read a directory, as what it answers."""
         topic, now_ms, end = self.world.topic, self.world.log.now_ms, self.world.last_stable
         request = PartitionRequest(PARTITION, self.directory, topic)
 
@@ -193,7 +193,7 @@ class History:
 
 
 def answer(reader: Reader, directory: Path) -> object:
-    """Return what a reader tells, or that it refuses."""
+    """Return what a reader answers, or that it refuses."""
     try:
         return reader(directory)
     except RefusedError as error:

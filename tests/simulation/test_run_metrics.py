@@ -1,4 +1,4 @@
-"""``keeplast run --metrics-port``: a process that cleans, and what it tells a scraper meanwhile."""
+"""``keeplast run --metrics-port``: a process that cleans, and what a scraper gets meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 
 
 def samples_when_both_have_ended(address: str) -> Samples:
-    """Return what is told when one round is done and one has failed."""
+    """Return what is given when one round is done and one has failed."""
     seen: list[Samples] = []
 
     def are_over() -> bool:
@@ -30,11 +30,11 @@ def samples_when_both_have_ended(address: str) -> Samples:
         totals = [seen[-1][(f"keeplast_rounds_{how}_total", ())] for how in ("done", "failed")]
         return min(totals) >= 1
 
-    wait_until(are_over, told=lambda: str(seen[-1]))
+    wait_until(are_over, words=lambda: str(seen[-1]))
     return seen[-1]
 
 
-def test_a_running_daemon_tells_what_it_has_done_and_what_is_left(tmp_path: Path) -> None:
+def test_a_running_daemon_counts_finished_and_open_work(tmp_path: Path) -> None:
     pairs = [(b"a", b"1"), (b"a", b"2")]
     write_log(tmp_path, "t-0", {0: pairs, 2: pairs, 4: [(b"b", b"3")]})
     write_log(tmp_path, "t-1", {0: [(b"b", b"3")]})

@@ -1,6 +1,6 @@
 """``keeplast run`` as a process: killed without warning, or asked to stop.
 
-``RUN_KILLS`` is how many kills there are (2 unless told), ``FIRST_KILL`` the seed of the first.
+``RUN_KILLS`` is how many kills there are (2 by default), ``FIRST_KILL`` the seed of the first.
 """
 
 from __future__ import annotations

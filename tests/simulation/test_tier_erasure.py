@@ -1,8 +1,8 @@
 """``erased_by`` of a tiered log: from then on an old value is in no object and on no disk.
 
 A leader and a follower with random pauses between their passes, each within its pace. Values are
-unique tokens in uncompressed batches, so that bytes tell. What was overwritten when the bound was
-asked for is looked for in every object and every local file once the bound has passed.
+unique tokens in uncompressed batches, so that bytes show it. What was overwritten when the bound
+was asked for is looked for in every object and every local file once the bound has passed.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def do_pass(world: Erasures, host: PartitionHost, *, leads: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_was_overwritten_is_gone_from_both_tiers(tmp_path: Path, seed: int) -> None:
+def test_overwritten_values_are_gone_from_both_tiers(tmp_path: Path, seed: int) -> None:
     topic = replace(TOPIC, max_compaction_lag_ms=LAG_MS, delete_retention_ms=0, segment_bytes=700)
     cluster = Cluster(tmp_path, topic)
     dice = random.Random(seed)

@@ -62,12 +62,12 @@ def is_running(process: subprocess.Popen[str]) -> bool:
 
 
 def wait_for(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    wait_until(reached, by=partial(is_running, process), told=lambda: str(process.communicate()))
+    wait_until(reached, by=partial(is_running, process), words=lambda: str(process.communicate()))
 
 
 def wait_for_rounds(world: StoreWorld, process: subprocess.Popen[str]) -> None:
     """Return when everything is clean and ``process`` says that it has nothing more to do."""
-    # What is clean tells of a round before the round has ended, and only its end is counted.
+    # What is clean shows a round before the round has ended, and only its end is counted.
     wait_for_line(process, rf"  idle: {PARTITIONS} partitions")
     with world.open() as store:
         wait_for(partial(is_clean, store), process)
@@ -181,7 +181,7 @@ def test_two_of_the_same_name_waste_rounds_and_lose_nothing(world: StoreWorld) -
 @pytest.mark.repeats(
     "tests/simulation/test_tier_run_process.py::test_of_two_on_one_store_each_keeps_to_what_it_owns"
 )
-def test_who_was_taken_over_says_so_and_goes_on_with_the_rest(world: StoreWorld) -> None:
+def test_a_process_that_was_taken_over_says_so_and_goes_on_with_the_rest(world: StoreWorld) -> None:
     with started(world, "--owner", "a", "--json") as process:
         wait_for_rounds(world, process)
         with world.open("b") as other:

@@ -135,7 +135,7 @@ def without_reading_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def with_a_list_of_garbage_that_is_wrong(patch: pytest.MonkeyPatch) -> None:
-    """Whoever lists what may go lists what is live."""
+    """Who lists what may go lists what is live."""
 
     def everything(self: MetadataStore, partition: TopicPartition) -> tuple[Orphan, ...]:
         with self._transactions.reading() as connection:

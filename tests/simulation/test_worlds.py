@@ -19,6 +19,6 @@ WORLDS: dict[str, Simulate] = {
 def test_a_seed_is_the_same_run_every_time(engine: Engine, world: str) -> None:
     traces: list[list[str]] = [[], []]
     for trace in traces:
-        WORLDS[world](7, engine, told=trace.append)
+        WORLDS[world](7, engine, trace=trace.append)
     assert traces[0] == traces[1]
     assert len(traces[0]) > 100

@@ -20,8 +20,8 @@ def spark(shared_spark: SharedSpark) -> SparkSession:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What Spark's pages are told of what tasks do."""
+def job_descriptions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What Spark's pages show of what tasks do."""
     found: list[str] = []
     during = TaskNews.during
 

@@ -99,7 +99,7 @@ def test_only_the_topics_that_are_named_are_read(spark: SparkSession, data: Path
     assert {("u", 1)} == found(assign='{"u":[1]}')
 
 
-def test_internal_topics_are_read_by_those_who_name_them(spark: SparkSession) -> None:
+def test_internal_topics_are_read_where_they_are_named(spark: SparkSession) -> None:
     frame = load(spark, SAMPLE, subscribe="__transaction_state")
     assert 0 < frame.count()
 
@@ -222,7 +222,7 @@ def test_tables_are_made_of_logs(spark: SparkSession, data: Path) -> None:
     assert load(spark, data).count() == spark.sql("SELECT * FROM by_location").count()
 
 
-def test_what_is_not_a_value_of_an_option_is_said(spark: SparkSession, data: Path) -> None:
+def test_a_bad_option_is_named(spark: SparkSession, data: Path) -> None:
     mistakes = {"endingOffset": "did you mean endingOffsets", "subscribe": "did you mean u"}
     for option, expected in mistakes.items():
         with pytest.raises(AnalysisException) as caught:

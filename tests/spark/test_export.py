@@ -1,4 +1,4 @@
-"""An export is the same whoever runs it, and Spark reads it as it reads the state."""
+"""An export is the same by each runner, and Spark reads it as it reads the state."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ pytestmark = pytest.mark.spark
 R = TypeVar("R")
 
 
-class LosingTold(TaskNews):
+class LosingNews(TaskNews):
     """Loses all shuffle files, and damages a segment, when the first job has ended."""
 
     segment: Path
     jobs = 0
 
-    def during(self, act: Callable[[], list[R]], told: str) -> list[R]:
-        done = super().during(act, told)
+    def during(self, act: Callable[[], list[R]], description: str) -> list[R]:
+        done = super().during(act, description)
         self.jobs += 1
         if self.jobs == 1:
             flip(self.segment)
@@ -65,14 +65,14 @@ def test_a_state_whose_keys_cannot_be_read_again_is_not_shown(
     parts = parts_of_log(directory, SMALL_SEGMENTS, split_bytes=300, buckets=3)
     context = spark.sparkContext
     assert 0 < sum(show_states(context, parts, count, TaskNews(context, lambda read: None)))
-    told = LosingTold(context, lambda read: None)
-    told.segment = directory / f"{10:020d}.log"
+    news = LosingNews(context, lambda read: None)
+    news.segment = directory / f"{10:020d}.log"
     with pytest.raises(UnavailableError, match="crc mismatch"):
-        list(show_states(context, parts, count, told))
+        list(show_states(context, parts, count, news))
 
 
 def test_both_runners_write_the_same_files(
-    tmp_path: Path, spark: SparkSession, told: list[str]
+    tmp_path: Path, spark: SparkSession, job_descriptions: list[str]
 ) -> None:
     data = tmp_path / "data"
     write_mixed_log(data)
@@ -87,7 +87,7 @@ def test_both_runners_write_the_same_files(
     ]
     assert 3 == len(contents[0])
     assert contents[0] == contents[1]
-    assert ["read t-0"] == told
+    assert ["read t-0"] == job_descriptions
 
 
 def run(data: Path, target: Path, *more: str, code: int | None = None) -> Any:

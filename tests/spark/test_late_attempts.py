@@ -19,7 +19,7 @@ from tests.support.partition_maker import clean_request, last_round
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("shared_spark")]
 
 
-def test_what_late_attempts_stage_is_gone_when_the_runner_ends(tmp_path: Path) -> None:
+def test_staged_files_of_late_attempts_are_gone_when_the_runner_ends(tmp_path: Path) -> None:
     """As of a task that was cancelled, or overtaken by a speculative one, and went on."""
     directory = write_mixed_log(tmp_path)
     with SparkRunner(cores=1) as late:

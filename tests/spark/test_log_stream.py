@@ -106,7 +106,7 @@ def test_a_directory_that_is_still_empty_is_waited_for(spark: SparkSession, tmp_
     assert names("t-0", 0, 3) == stream.run()
 
 
-def test_a_topic_that_was_made_anew_between_two_runs_ends_the_stream(
+def test_a_topic_that_was_made_again_between_two_runs_ends_the_stream(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"

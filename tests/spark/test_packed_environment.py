@@ -95,7 +95,7 @@ def test_executors_need_nothing_but_python_and_java(packed: Packed, tmp_path: Pa
     document = json.loads(done.stdout[done.stdout.index("{\n") :])
     assert "bucket" == document["partitions"][0]["shape"]
     assert tree(expected) == tree(directory)
-    # Nobody compiled anything: what was packed is all there is, and it was not written again.
+    # Nothing was compiled: what was packed is all there is, and it was not written again.
     shipped = kernel_files(driver)
     assert packed.document["kernels"] == sum(name.endswith(".nbi") for name in shipped)
     unpacked = list(scratch.glob("work*/app-*/*/keeplast"))
@@ -141,7 +141,7 @@ def field_of(lines: list[str], name: str) -> str:
         (["--to", "environment.tar.gz", "--extra", "kafka"], "choose from"),
     ],
 )
-def test_what_cannot_be_packed_is_said(
+def test_a_bad_argument_of_pack_is_named(
     arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

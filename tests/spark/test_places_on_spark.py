@@ -31,9 +31,9 @@ def test_a_runner_that_is_given_answers_the_same_and_stays_open(
         found = keeplast.erase(place, [ANNA, BEN], HASH_KEY, topics=["t"], runner=runner)
         done = keeplast.export(place, tmp_path / "out", topics=["t"], runner=runner)
     here = keeplast.explain_place(place, key=ANNA, now_ms=answer.parts[0].found.now_ms)
-    told = [each.document(values=True)["partitions"] for each in (here, answer)]
+    answers = [each.document(values=True)["partitions"] for each in (here, answer)]
     # Dates of a store go by its clock, which has gone on.
-    here_records, records = ([part["records"] for part in parts] for parts in told)
+    here_records, records = ([part["records"] for part in parts] for parts in answers)
     assert here_records == records
     assert {1: True, 2: False} == {each.line: each.is_decided for each in found.answer.there}
     rows = pq.read_table(done.target / "t" / "partition=0", partitioning=None).to_pylist()

@@ -27,7 +27,7 @@ from keeplast.rewrite.units import Extent, IndexUnit
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
-from tests.support.cleanings import OF_THE_SHAPE, Retell, Retold, nothing_tells
+from tests.support.cleanings import OF_THE_SHAPE, Alteration, Altered, expects_no_transactions
 from tests.support.manual_clock import ManualClock
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import (
@@ -64,10 +64,10 @@ def as_surveyed(task: PartitionTask) -> PartitionTask:
 @pytest.mark.rotates(4)
 @pytest.mark.parametrize(("topic", "first_dirty"), [(SMALL_SEGMENTS, 0), (BY_TIMESTAMP, 33)])
 @pytest.mark.parametrize("choice", [ShapeChoice(Shape.BROADCAST), ShapeChoice(Shape.BUCKET, 5)])
-@pytest.mark.parametrize("retell", [as_surveyed, nothing_tells])
+@pytest.mark.parametrize("alter", [as_surveyed, expects_no_transactions])
 def test_stages_on_spark_leave_the_bytes_of_one_task(
     spark_runner: SparkRunner,
-    retell: Retell,
+    alter: Alteration,
     choice: ShapeChoice,
     topic: TopicConfig,
     first_dirty: int,
@@ -77,7 +77,7 @@ def test_stages_on_spark_leave_the_bytes_of_one_task(
     staged = shutil.copytree(whole.parent, tmp_path / "staged") / whole.name
     with LocalRunner(cores=1) as local:
         expected = cleaned(local, whole, topic, first_dirty)
-    reshaped = Retold(spark_runner, choice, retell)
+    reshaped = Altered(spark_runner, choice, alter)
     actual = cleaned(reshaped, staged, topic, first_dirty)
     assert 1 == reshaped.staged
     assert tree(whole) == tree(staged)
@@ -113,7 +113,7 @@ class OneCut:
         pass
 
 
-def test_whole_partitions_are_cleaned_beside_the_stages_of_a_cut_one(
+def test_whole_partitions_are_cleaned_during_the_stages_of_a_cut_one(
     spark_runner: SparkRunner, tmp_path: Path
 ) -> None:
     first = write_mixed_log(tmp_path / "both")
@@ -121,8 +121,8 @@ def test_whole_partitions_are_cleaned_beside_the_stages_of_a_cut_one(
     expected = shutil.copytree(first.parent, tmp_path / "expected") / first.name
     with LocalRunner(cores=1) as local:
         cleaned(local, expected, SMALL_SEGMENTS, 0)
-    beside = OneCut(spark_runner)
-    coordinator = Coordinator(beside, SystemClock(), LocalFiles(), NoEvents())
+    counted = OneCut(spark_runner)
+    coordinator = Coordinator(counted, SystemClock(), LocalFiles(), NoEvents())
     request = clean_request(first, topic=SMALL_SEGMENTS)
     one = request.partitions[0]
     other = replace(one, partition=TopicPartition(one.partition.topic, 1), path=second)
@@ -130,7 +130,7 @@ def test_whole_partitions_are_cleaned_beside_the_stages_of_a_cut_one(
     report = coordinator.clean(request)
     assert [None, None] == [each.rounds[-1].error for each in report.partitions]
     assert tree(expected) == tree(first) == tree(second)
-    assert 2 == beside.most_jobs
+    assert 2 == counted.most_jobs
 
 
 def test_items_are_packed_to_about_the_same_cost_the_greatest_first() -> None:
@@ -181,7 +181,7 @@ def test_notes_are_enough_where_all_is_dirty_and_nothing_aborted(
         with LocalRunner(cores=1) as local:
             expected = cleaned(local, whole, SMALL_SEGMENTS, first_dirty)
         sent.clear()
-        reshaped = Retold(spark_runner, ShapeChoice(Shape.BROADCAST), as_surveyed)
+        reshaped = Altered(spark_runner, ShapeChoice(Shape.BROADCAST), as_surveyed)
         actual = cleaned(reshaped, staged, SMALL_SEGMENTS, first_dirty)
         assert maps == sum(isinstance(value, KeyMap) for value in sent)
         assert tree(whole) == tree(staged)
@@ -196,23 +196,25 @@ def test_spark_shows_what_a_job_does_and_of_which_partition(
     monkeypatch.setattr(driven_round, "slots_at_once", no_slots)
     directory = write_plain_log(tmp_path)
     cleaned(
-        Retold(spark_runner, ShapeChoice(Shape.BROADCAST), as_surveyed),
+        Altered(spark_runner, ShapeChoice(Shape.BROADCAST), as_surveyed),
         directory,
         SMALL_SEGMENTS,
         0,
     )
-    assert {f"keeplast: {act} {directory.name}" for act in ("index", "rewrite")} <= set(told_jobs())
+    assert {f"keeplast: {act} {directory.name}" for act in ("index", "rewrite")} <= set(
+        named_jobs()
+    )
 
 
 def no_slots(context: SparkContext) -> int:
     return 0
 
 
-def told_jobs() -> list[str]:
+def named_jobs() -> list[str]:
     """Return what Spark says of the jobs of its session that say anything."""
     jobs = SparkContext.getOrCreate()._jsc.sc().statusStore().jobsList(None)
-    told = [jobs.apply(number).description() for number in range(jobs.size())]
-    return [each.get() for each in told if each.isDefined()]
+    found = [jobs.apply(number).description() for number in range(jobs.size())]
+    return [each.get() for each in found if each.isDefined()]
 
 
 @pytest.mark.rotates(2)
@@ -224,9 +226,9 @@ def test_tasks_that_run_at_once_do_a_round_in_one_job(
     joint = shutil.copytree(whole.parent, tmp_path / "joint") / whole.name
     with LocalRunner(cores=1) as local:
         expected = cleaned(local, whole, SMALL_SEGMENTS, 0)
-    before = told_jobs()
-    actual = cleaned(Retold(spark_runner, choice, as_surveyed), joint, SMALL_SEGMENTS, 0)
-    after = told_jobs()
+    before = named_jobs()
+    actual = cleaned(Altered(spark_runner, choice, as_surveyed), joint, SMALL_SEGMENTS, 0)
+    after = named_jobs()
     for each in before:
         after.remove(each)
     assert [f"keeplast: index and rewrite {joint.name}"] == after
@@ -252,14 +254,14 @@ def test_a_joint_job_that_fails_is_done_in_stages(
     staged = shutil.copytree(whole.parent, tmp_path / "staged") / whole.name
     with LocalRunner(cores=1) as local:
         expected = cleaned(local, whole, SMALL_SEGMENTS, 0)
-    reshaped = Retold(spark_runner, ShapeChoice(Shape.BROADCAST), as_surveyed)
+    reshaped = Altered(spark_runner, ShapeChoice(Shape.BROADCAST), as_surveyed)
     actual = cleaned(reshaped, staged, SMALL_SEGMENTS, 0)
     assert tree(whole) == tree(staged)
     cut = dict.fromkeys(OF_THE_SHAPE, 0)
     assert replace(expected, **cut) == replace(actual, **cut)
 
 
-def test_slots_that_are_lost_are_waited_for_and_not_for_ever() -> None:
+def test_slots_that_are_lost_are_waited_for_with_an_end() -> None:
     clock = ManualClock(0)
     slots = [2]
     watch = SlotWatch(2, lambda: slots[0], clock)

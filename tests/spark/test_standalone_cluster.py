@@ -85,7 +85,7 @@ PLACES = [
 
 KILLS = [
     *product(PLACES, Moment, (Act.EXECUTOR, Act.WORKER, Act.HOST)),
-    # Where a round in stages begins nothing is told while headers are read.
+    # Where a round in stages begins nothing is reported while headers are read.
     *product([(BUCKET, Stage.MARK)], (Moment.BEFORE, Moment.AFTER), (Act.WORKER, Act.HOST)),
 ]
 SHORT = [
@@ -136,7 +136,7 @@ def staged(directory: Path) -> list[str]:
 
 @pytest.mark.rotates(9)
 @pytest.mark.parametrize(("place", "moment", "act"), [*SHORT, *LONG])
-def test_what_is_lost_is_done_again(
+def test_lost_work_is_done_again(
     runner: SparkRunner,
     place: tuple[ShapeChoice, Stage],
     moment: Moment,
@@ -165,9 +165,9 @@ LOST_TASKS = [
 ]
 
 
-@pytest.mark.repeats("tests/spark/test_standalone_cluster.py::test_what_is_lost_is_done_again")
+@pytest.mark.repeats("tests/spark/test_standalone_cluster.py::test_lost_work_is_done_again")
 @pytest.mark.parametrize(("moment", "act"), LOST_TASKS)
-def test_tasks_that_meet_begin_anew_when_one_is_lost(
+def test_tasks_that_meet_begin_again_when_one_is_lost(
     runner: SparkRunner, moment: Moment, act: Act, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = write_plain_log(tmp_path / "expected")
@@ -176,7 +176,7 @@ def test_tasks_that_meet_begin_anew_when_one_is_lost(
     scratch.mkdir()
     fault = Fault(Stage.JOINT, moment, act, scratch)
     cleaned(LocalRunner(cores=1), expected)
-    # An executor that an earlier test has killed may not be back, and one task meets nobody.
+    # An executor that an earlier test has killed may not be back, and one task meets no other.
     context = SparkContext.getOrCreate()
     wait_until(lambda: slots_at_once(context) >= int(SETTINGS["spark.cores.max"]))
     inject(monkeypatch, fault)
@@ -193,9 +193,9 @@ LOST_EXPORTS = [
 ]
 
 
-@pytest.mark.repeats("tests/spark/test_standalone_cluster.py::test_what_is_lost_is_done_again")
+@pytest.mark.repeats("tests/spark/test_standalone_cluster.py::test_lost_work_is_done_again")
 @pytest.mark.parametrize(("stage", "moment", "act"), LOST_EXPORTS)
-def test_an_export_does_again_what_is_lost(
+def test_an_export_does_lost_work_again(
     runner: SparkRunner,
     stage: Stage,
     moment: Moment,
@@ -279,7 +279,9 @@ def held_driver(
     fault.scratch.mkdir(parents=True)
     words = f"{stage} {fault.moment} {fault.act} {fault.scratch}"
     driver = Driver(cluster, directory.parent, scratch, shape, **{FAULT: words})
-    wait_until(lambda: bool(fault.attempts()), by=driver.is_running, told=lambda: str(driver.end()))
+    wait_until(
+        lambda: bool(fault.attempts()), by=driver.is_running, words=lambda: str(driver.end())
+    )
     return driver, fault
 
 
@@ -300,7 +302,7 @@ STOPPED = [
 
 @pytest.mark.repeats("tests/simulation/test_signals.py::test_a_signal_ends_a_clean_at_a_safe_point")
 @pytest.mark.parametrize(("shape", "stage"), STOPPED)
-def test_a_driver_that_is_stopped_leaves_nothing_behind(
+def test_a_driver_that_is_stopped_leaves_nothing(
     cluster: Cluster, shape: ShapeChoice, stage: Stage, tmp_path: Path
 ) -> None:
     directory = write_mixed_log(tmp_path / "data")
@@ -376,7 +378,7 @@ def test_a_driver_that_is_killed_in_a_commit(
 
 
 def attached_world(root: Path) -> VerifiedWorld:
-    """Return a partition of a live cluster that nobody has compacted."""
+    """Return a partition of a live cluster that was never compacted."""
     return VerifiedWorld(root, write_history(root / "logs", count=150), LINEAGE)
 
 
@@ -404,7 +406,7 @@ def check_attached(world: VerifiedWorld, expected: VerifiedWorld) -> int:
     left = stored(world) - known
     words = {work_name(RemoteLogSegmentId(ATTACHED, each)) for each in left}
     assert words <= {*world.tier.own()}
-    # Nobody has heard of them: the next round removes them before it does anything.
+    # No broker has heard of them: the next round removes them before it does anything.
     clean_attached(world)
     assert logs(expected) == logs(world)
     world.collect()
@@ -420,7 +422,7 @@ LOST_OUTPUTS = [
 ]
 
 
-@pytest.mark.repeats("tests/spark/test_standalone_cluster.py::test_what_is_lost_is_done_again")
+@pytest.mark.repeats("tests/spark/test_standalone_cluster.py::test_lost_work_is_done_again")
 @pytest.mark.parametrize(("shape", "stage", "moment", "act"), LOST_OUTPUTS)
 def test_an_attached_output_whose_writer_is_lost_is_written_again(
     runner: SparkRunner,
@@ -466,7 +468,7 @@ ATTACHED_TWICE = [
 
 
 @pytest.mark.repeats(
-    "tests/spark/test_late_attempts.py::test_what_late_attempts_stage_is_gone_when_the_runner_ends"
+    "tests/spark/test_late_attempts.py::test_staged_files_of_late_attempts_are_gone_when_the_runner_ends"
 )
 def test_attempts_that_overlap_leave_the_files_of_one(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -121,7 +121,7 @@ def test_what_filters_let_stay_is_not_read_by_spark(
     assert lefts[0] == lefts[1]
 
 
-def test_what_a_late_attempt_stages_is_garbage_that_is_collected(
+def test_staged_objects_of_a_late_attempt_are_garbage_that_is_collected(
     tmp_path: Path, spark_runner: SparkRunner
 ) -> None:
     """As of a speculative attempt that ends after the round was committed."""

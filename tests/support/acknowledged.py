@@ -1,8 +1,8 @@
-"""What producers of a topic were told, and whether a consumer gets what that allows.
+"""What producers of a topic got acknowledged, and whether a consumer gets what that allows.
 
 Shares no code with keeplast. Every record carries a number of its own in the header ``n``; a key is
 written by one producer alone, so its records lie in the order in which they were sent. The law, for
-whoever reads a compacted topic from its start: offsets ascend, every record is one that was sent,
+a reader of a compacted topic from its start: offsets ascend, every record is one that was sent,
 as it was sent and where it was acknowledged; no read-committed reader sees an aborted one; and the
 last committed record of each key is there, a deletion too, with nothing of that key behind it.
 Where deletions may go, one may be missing, but then with everything else of its key.
@@ -81,7 +81,7 @@ class Acknowledged:
         self._flush(producer)
 
     def go_on(self, partition: int, count: int) -> None:
-        """Send from the idempotent producer of the partition that stays open, whoever leads."""
+        """Send from the idempotent producer of the partition that stays open, with any leader."""
         if partition not in self._lasting:
             self._lasting[partition] = self._producer({"enable.idempotence": True})
         producer = self._lasting[partition]
@@ -95,7 +95,7 @@ class Acknowledged:
         """Send from a transactional producer; a third of the transactions is aborted.
 
         Without an ``owner`` it has keys of its own; with one it goes on with those, and the
-        transactional id, of whoever was that before.
+        transactional id, of who was that before.
         """
         owner = owner or str(self._producers)
         producer = self._producer({"transactional.id": f"{self.topic}-{partition}-{owner}"})
@@ -159,7 +159,7 @@ class Acknowledged:
         """
         brokers: set[int] = set()
         found = self._read(
-            partition, "read_committed", 0, is_starting=True, rack=rack, told_broker=brokers.add
+            partition, "read_committed", 0, is_starting=True, rack=rack, note_broker=brokers.add
         )
         self.check(partition, found, f"read_committed, {rack}")
         return len(found), brokers
@@ -201,7 +201,7 @@ class Acknowledged:
 
     def _read(
         self, partition: int, level: str, start: int, *, is_starting: bool, rack: str = "",
-        told_broker: Callable[[int], object] = lambda node: None,
+        note_broker: Callable[[int], object] = lambda node: None,
     ) -> list[Got]:  # fmt: skip
         found: list[Got] = []
 
@@ -210,18 +210,18 @@ class Acknowledged:
             try:
                 read, end = read_all(
                     self.address, self.topic, partition, level, start, rack=rack,
-                    told_broker=told_broker, fetch_bytes=self.fetch_bytes,
+                    note_broker=note_broker, fetch_bytes=self.fetch_bytes,
                 )  # fmt: skip
                 found.extend(read)
             except KafkaException as error:
-                # What is lost is an error of its own: a reset, which nobody here may meet.
+                # What is lost is an error of its own: a reset, which no reader here may meet.
                 if not is_starting or error.args[0].name() in _LOST:
                     raise
                 return False
             return end > last
 
         last = self.last_offset(partition)
-        wait_until(is_read, told=lambda: f"{self.topic}-{partition} {level}, {last} was sent")
+        wait_until(is_read, words=lambda: f"{self.topic}-{partition} {level}, {last} was sent")
         return found
 
     def check(self, partition: int, found: list[Got], level: str, start: int = 0) -> None:
@@ -233,7 +233,7 @@ class Acknowledged:
             assert got.offset > before, f"{where}: offsets do not ascend at {got}"
             before = got.offset
             record = sent.get(got.number)
-            assert record is not None, f"{where}: nobody sent {got}"
+            assert record is not None, f"{where}: no producer sent {got}"
             assert (record.key, record.value) == (got.key, got.value), f"{where}: {got} {record}"
             assert record.offset in (None, got.offset), f"{where}: {got} {record}"
             if level.startswith("read_committed"):
@@ -260,13 +260,13 @@ class Acknowledged:
 
 def read_all(
     address: str, topic: str, partition: int, level: str, start: int, *, rack: str = "",
-    told_broker: Callable[[int], object] = lambda node: None, fetch_bytes: int | None = None,
+    note_broker: Callable[[int], object] = lambda node: None, fetch_bytes: int | None = None,
 ) -> tuple[list[Got], int]:  # fmt: skip
     """Return what a consumer reads from ``start``, and where it ends; any reset is an error.
 
-    One that is in a ``rack`` reads little at a time, and tells from whom it fetches.
+    One that is in a ``rack`` reads little at a time, and notes from whom it fetches.
     """
-    more = _in_rack(rack, topic, partition, told_broker) if rack else {}
+    more = _in_rack(rack, topic, partition, note_broker) if rack else {}
     if fetch_bytes is not None:
         more["max.partition.fetch.bytes"] = fetch_bytes
     consumer = _consumer(address, level, more)
@@ -291,16 +291,16 @@ def read_all(
 
 
 def _in_rack(
-    rack: str, topic: str, partition: int, told_broker: Callable[[int], object]
+    rack: str, topic: str, partition: int, note_broker: Callable[[int], object]
 ) -> dict[str, Any]:
-    def told(statistics: str) -> None:
+    def note_statistics(statistics: str) -> None:
         topics = json.loads(statistics)["topics"]
         found = topics.get(topic, {}).get("partitions", {}).get(str(partition), {})
         if found.get("rxmsgs"):
-            told_broker(int(found["broker"]))
+            note_broker(int(found["broker"]))
 
     return {
-        "client.rack": rack, "statistics.interval.ms": 20, "stats_cb": told,
+        "client.rack": rack, "statistics.interval.ms": 20, "stats_cb": note_statistics,
         "max.partition.fetch.bytes": 8_000,
     }  # fmt: skip
 
@@ -325,7 +325,7 @@ def end_of(address: str, topic: str, partition: int) -> int:
     """Return where a partition ends, once its leader says so."""
     found: list[int] = []
 
-    def is_told() -> bool:
+    def has_answered() -> bool:
         consumer = _consumer(address, "read_uncommitted")
         try:
             found.append(
@@ -337,7 +337,7 @@ def end_of(address: str, topic: str, partition: int) -> int:
             consumer.close()
         return True
 
-    wait_until(is_told)
+    wait_until(has_answered)
     return found[0]
 
 
@@ -371,7 +371,7 @@ class Follower:
         )
         wait_until(
             lambda: self._end >= end or self._lost is not None,
-            told=lambda: f"a follower is at {self._end} of {end}",
+            words=lambda: f"a follower is at {self._end} of {end}",
         )
         self._stopping.set()
         self._thread.join()

@@ -37,9 +37,9 @@ class Step(StrEnum):
     CLAIMED = "claimed"
     """The decision log says so, the owner object not yet."""
     LOG_WRITTEN = "log-written"
-    """An output's log is there, what stands beside it is not."""
+    """An output's log is there, what stands next to it is not."""
     COMPLETE = "complete"
-    """Outputs are there; nobody has heard of them."""
+    """Outputs are there; no broker has heard of them."""
     REGISTERED = "registered"
     NOTED = "noted"
     """The decision log knows what will be announced."""
@@ -52,8 +52,8 @@ class Step(StrEnum):
     DELETED_ONE = "deleted-one"
     """Of the first source no object is left."""
     DELETED = "deleted"
-    """Of no source; brokers were not told."""
-    TOLD = "told"
+    """Of no source; brokers have not heard of it."""
+    COLLECTED = "collected"
 
 
 ROUND_STEPS = tuple(Step)[: tuple(Step).index(Step.COLLECTING)]
@@ -73,7 +73,7 @@ _PLACES: dict[Step, tuple[type, str, bool]] = {
     Step.COLLECTING: (DecisionLog, "mark_collecting", _BEHIND),
     Step.DELETED_ONE: (LocalStorage, "delete", _BEHIND),
     Step.DELETED: (Publisher, "send", _BEFORE),
-    Step.TOLD: (DecisionLog, "mark_collected", _BEFORE),
+    Step.COLLECTED: (DecisionLog, "mark_collected", _BEFORE),
 }
 
 
@@ -108,9 +108,9 @@ def run() -> None:
     with pytest.MonkeyPatch.context() as patch:
         if "--master" in sys.argv:
             # Spark is imported where it is used.
-            from tests.support.cluster_driver import inject_told
+            from tests.support.cluster_driver import inject_from_environment
 
-            inject_told(patch)
+            inject_from_environment(patch)
         patch.setattr(holder, name, _meeting(getattr(holder, name), Act(act), is_before))
         main()
 

@@ -34,7 +34,7 @@ class AttachProcess:
     def __init__(
         self, arguments: list[str], said: Path, met: tuple[Step, Act] | None = None
     ) -> None:
-        """Begin; ``said`` is written anew, and what stands beside it with ``.err``."""
+        """Begin; ``said`` is written again, and what stands next to it with ``.err``."""
         self._said, self._errors = said, said.with_name(f"{said.name}.err")
         self._process: ForkServerProcess = _FORKING.Process(
             target=_run,
@@ -70,10 +70,10 @@ class AttachProcess:
         if code is None:
             self._process.kill()
             self._process.join()
-            raise AssertionError(f"a command hangs. {self.told()}")
+            raise AssertionError(f"a command hangs. {self.output()}")
         return code
 
-    def told(self) -> str:
+    def output(self) -> str:
         """Return what it said."""
         return self._said.read_text() + self._errors.read_text()
 

@@ -59,7 +59,7 @@ from tests.support.attached_world import (
     moved,
 )
 from tests.support.daemon_world import Published
-from tests.support.store_world import ToldOfStore
+from tests.support.store_world import NarratedStore
 
 KEYS = 10
 SEGMENTS_FILLED = 8
@@ -147,7 +147,7 @@ class LoopWorld:
         self._decisions.close()
 
     def log(self) -> DecisionLog:
-        """Open the decision log as another process, of which nobody knows whether it is over."""
+        """Open the decision log as another process, of which it is unknown whether it is over."""
         return self._decisions.log()
 
     def topic(self, name: str, segments: int = SEGMENTS_FILLED) -> LoopTopic:
@@ -156,6 +156,11 @@ class LoopWorld:
         made = self.cluster.topics[name] = LoopTopic(name, topic_id)
         self.fill(name, segments)
         return made
+
+    def topics(self, *names: str) -> None:
+        """Make topics, and fill them."""
+        for each in names:
+            self.topic(each)
 
     def name_of(self, topic: str) -> AttachedName:
         """Return the name of a topic's partition."""
@@ -191,12 +196,12 @@ class LoopWorld:
         writer = self.layout.create_log(segment.id, start, segment)
         writer.write(log)
         self.layout.complete(segment, writer.close(), _whole_files(segment, log), segment)
-        self.cluster.tell(segment)
+        self.cluster.announce(segment)
         return segment
 
     def finish(self, segment: RemoteLogSegment) -> None:
         """Let the broker say that its copy is whole."""
-        self.cluster.tell(moved(segment, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+        self.cluster.announce(moved(segment, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
 
     def served(self, topic: str) -> list[RemoteLogSegment]:
         """Return the segments that brokers serve, by start."""
@@ -234,9 +239,9 @@ class LoopWorld:
         on_idle: Callable[[int], None] | None = None,
         log: DecisionLog | None = None,
         **settings: Any,
-    ) -> tuple[RunReport, ToldOfStore, Published]:
+    ) -> tuple[RunReport, NarratedStore, Published]:
         """Run until nothing is due, or until it was idle ``idles`` times."""
-        told, published = ToldOfStore(), Published()
+        narrated, published = NarratedStore(), Published()
         asked = AttachedSettings(
             address="localhost:9092", topics=topics, memory_bytes=MEMORY_BYTES_MIN,
             settings_of=lambda found: wanted_settings(
@@ -249,22 +254,22 @@ class LoopWorld:
             work = AttachedWork(
                 cast(Any, self.wrap(self.cluster)), cast(DecisionLog, self.wrap(opened)),
                 PacedLayout(cast(Any, self.wrap(self.layout)), self.pace), runner, self.clock,
-                LocalFiles(), asked, narrator=told, events=told,
+                LocalFiles(), asked, narrator=narrated, events=narrated,
             )  # fmt: skip
             daemon = self.daemon = Daemon(
-                work, self.clock, narrator=told, observer=published, is_once=idles is None,
+                work, self.clock, narrator=narrated, observer=published, is_once=idles is None,
                 control=self.control,
             )  # fmt: skip
 
             def idle() -> None:
-                count = len(told.idle_seconds)
+                count = len(narrated.idle_seconds)
                 if on_idle is not None:
                     on_idle(count)
                 if idles is not None and count >= idles:
                     daemon.stop()
 
-            told.on_idle = idle
-            return daemon.run(), told, published
+            narrated.on_idle = idle
+            return daemon.run(), narrated, published
 
 
 def caps(swaps: int = 1000, records: int = 100_000) -> DaySum:
@@ -273,6 +278,6 @@ def caps(swaps: int = 1000, records: int = 100_000) -> DaySum:
 
 
 def _whole_files(segment: RemoteLogSegment, log: bytes) -> dict[AuxiliaryFile, bytes]:
-    """Return what a broker stores beside a log; its epochs are all of the log's."""
+    """Return what a broker stores next to a log; its epochs are all of the log's."""
     epochs = {AuxiliaryFile.LEADER_EPOCHS: leader_epoch.encode([LeaderEpoch(0, 0)])}
     return {**files_of(segment, log), **epochs}

@@ -146,10 +146,10 @@ class AttachedTier:
 
     def upload(self, segment: RemoteLogSegment) -> None:
         """Let brokers know of a segment that is copied whole; nothing lies there."""
-        self.tell(segment)
-        self.tell(updated(segment, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+        self.announce(segment)
+        self.announce(updated(segment, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
 
-    def tell(self, event: RemoteLogSegment | RemoteLogSegmentUpdate) -> None:
+    def announce(self, event: RemoteLogSegment | RemoteLogSegmentUpdate) -> None:
         """Let brokers read a record of the metadata topic; it must be one that they take."""
         assert self.cache.apply(event) is None
 
@@ -218,34 +218,34 @@ class AtOnce:
         self.registered |= dict(ids)
 
     def announce_all(self, segments: Sequence[RemoteLogSegment]) -> None:
-        """Tell brokers."""
+        """Let brokers know."""
         self._step("announce")
         for each in segments:
             assert each.id.segment_id in self.registered
             announced = replace(each, custom_metadata=None)
-            self.tier.tell(announced)
+            self.tier.announce(announced)
             self.announced.append(announced)
 
     def decide_and_publish(self, swap: Swap) -> None:
-        """Tell brokers of the swap as one batch would."""
+        """Let brokers know of the swap as one batch would."""
         self._step("decide")
         for output in sorted(swap.outputs, key=lambda each: -each.start_offset):
-            self.tier.tell(updated(output, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+            self.tier.announce(updated(output, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
         for source in swap.sources:
-            self.tier.tell(updated(source, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+            self.tier.announce(updated(source, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
         self.swaps.append(swap)
         self.cleaned_to = swap.cleaned_to
 
     def discard_ids(self, segment_ids: Sequence[bytes]) -> None:
         """Take back what was registered, and announced or not."""
-        told = {each.id.segment_id: each for each in self.announced}
+        known = {each.id.segment_id: each for each in self.announced}
         for found in list(self.tier.layout.list(PARTITION)):
             if found.segment_id in segment_ids:
                 assert found.segment_id in self.registered
                 self.tier.layout.delete_found(PARTITION, found)
-        for each in (told[segment_id] for segment_id in segment_ids if segment_id in told):
-            self.tier.tell(updated(each, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
-            self.tier.tell(updated(each, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
+        for each in (known[segment_id] for segment_id in segment_ids if segment_id in known):
+            self.tier.announce(updated(each, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+            self.tier.announce(updated(each, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
         self.discarded += segment_ids
 
     def advance(self, cleaned_to: int) -> None:
@@ -257,12 +257,12 @@ class AtOnce:
         for swap in self.swaps:
             for source in swap.sources:
                 self.tier.layout.delete(source)
-                self.tier.tell(updated(source, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
+                self.tier.announce(updated(source, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
         self.swaps.clear()
 
 
 def updated(segment: RemoteLogSegment, state: RemoteLogSegmentState) -> RemoteLogSegmentUpdate:
-    """Return the record that tells brokers of a segment's state."""
+    """Return the record that gives brokers a segment's state."""
     return RemoteLogSegmentUpdate(
         id=segment.id, broker_id=segment.broker_id, event_timestamp_ms=segment.event_timestamp_ms,
         custom_metadata=segment.custom_metadata, state=state,

@@ -96,7 +96,7 @@ BROKER_SETTINGS: dict[str, str | None] = {
 
 
 class CrashError(Exception):
-    """The process is over; nobody catches it."""
+    """The process is over; nothing catches it."""
 
 
 @dataclass(slots=True)
@@ -220,7 +220,7 @@ class ModelCluster:
             raise CommitUnknownError("the answer is lost")
         return OffsetRange(start, len(self.values))
 
-    def tell(self, *events: RemoteLogEvent) -> None:
+    def announce(self, *events: RemoteLogEvent) -> None:
         """Append what a broker says."""
         self.values += encode_batch(self.metadata_topic, 0, events)
 
@@ -234,7 +234,7 @@ class ModelCluster:
 
 @dataclass(slots=True)
 class MemoryTier:
-    """A remote tier in memory; ``ignores_conditions`` makes it a store that fences nobody."""
+    """A remote tier in memory; ``ignores_conditions`` makes it a store that fences no writer."""
 
     segments: dict[bytes, tuple[int, bytes, dict[AuxiliaryFile, bytes]]] = field(
         default_factory=dict
@@ -333,7 +333,7 @@ class AttachedWorld:
             self.upload(10 * number, 10 * number + 9)
 
     def log(self, name: str = "decisions.db") -> DecisionLog:
-        """Open a decision log as a new process, of which nobody knows whether it is over."""
+        """Open a decision log as a new process, of which it is unknown whether it is over."""
         number = next(self._processes)
         holder = Holder(f"{number:032x}", f"host{number}", number, "", "")
         if name not in self._engines and self._url is not None:
@@ -348,7 +348,7 @@ class AttachedWorld:
         return DecisionLog(self._engines[name], self.clock, holder, HostTime(self.clock))
 
     def copy_log(self, source: str, target: str) -> None:
-        """Keep a backup of a decision log, which nobody has open."""
+        """Keep a backup of a decision log, which no process has open."""
         shutil.copy(self.root / source, self.root / target)
 
     def close(self) -> None:
@@ -391,14 +391,14 @@ class AttachedWorld:
         log = log_of(range(start, end + 1), end)
         made = self.segment(start, end, log, *epochs)
         self.tier.put(made, log)
-        self.cluster.tell(made, moved(made, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+        self.cluster.announce(made, moved(made, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
         self.cluster.log = OffsetRange(self.cluster.log.start, max(self.cluster.log.end, end + 1))
         return made
 
     def expire(self, *segments: RemoteLogSegment) -> None:
         """Let a broker delete segments, and move the log's start behind them."""
         for each in segments:
-            self.cluster.tell(
+            self.cluster.announce(
                 moved(each, RemoteLogSegmentState.DELETE_SEGMENT_STARTED),
                 moved(each, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED),
             )
@@ -512,7 +512,7 @@ def log_of(offsets: Sequence[int] | range, last_offset: int) -> bytes:
 
 
 def files_of(segment: RemoteLogSegment, log: bytes) -> dict[AuxiliaryFile, bytes]:
-    """Return what a broker stores beside a log."""
+    """Return what a broker stores next to a log."""
     builder = IndexBuilder(segment.start_offset, 4096)
     rows = []
     position = 0

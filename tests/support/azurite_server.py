@@ -54,7 +54,9 @@ def own_azurite(container: str) -> Iterator[dict[str, str]]:
         return False
 
     try:
-        wait_until(has_container, by=lambda: process.poll() is None, told=lambda: str(process.args))
+        wait_until(
+            has_container, by=lambda: process.poll() is None, words=lambda: str(process.args)
+        )
         yield {"account_name": ACCOUNT, "account_key": KEY, "endpoint": endpoint}
     finally:
         stop_process(process, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A broker's data directory with one partition and a store beside it: written, truncated, deleted
+"""A broker's data directory with one partition and a store next to it: written, truncated, deleted
 from, copied. Time stands still."""
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class BrokerDirectory:
 
 @contextmanager
 def crashing_at(world: BrokerDirectory, number: int) -> Iterator[list[str]]:
-    """End the process before the change of the metadata with this number; those done are told."""
+    """End the process before the change of the metadata with this number; yields those done."""
     done: list[str] = []
 
     def step(*arguments: Any) -> None:

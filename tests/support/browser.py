@@ -186,7 +186,7 @@ class Browser:
                 return reached()
             return False
 
-        wait_until(is_reached, told=lambda: f"{self.address}: {self.text()[:2000]}")
+        wait_until(is_reached, words=lambda: f"{self.address}: {self.text()[:2000]}")
 
     def script(self, text: str, *values: object) -> Any:
         """Look at the page by a script of the test's own."""

@@ -21,7 +21,7 @@ from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.stores import open_objects
 from keeplast.tier.state.continuity import Doubt, ReplacedRange
 from keeplast.tier.state.partition_state import PartitionState
-from tests.support.log_builder import NOBODY, LogBuilder, Sender
+from tests.support.log_builder import NO_PRODUCER, LogBuilder, Sender
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION, clean, clean_request
 from tests.support.reader import Readable, read_partition
@@ -57,7 +57,7 @@ class CleanedDirectory:
 
     def put(self, key: bytes, value: bytes | None, producer_id: int | None = None) -> int:
         """Append a record, in a transaction with ``producer_id``; a tombstone without a value."""
-        sender = NOBODY if producer_id is None else Sender(producer_id, 0, 0, True)
+        sender = NO_PRODUCER if producer_id is None else Sender(producer_id, 0, 0, True)
         self.log.now_ms = self.clock.now_ms()
         return self.log.append(NewRecord(key, value, self.clock.now_ms()), sender=sender)
 
@@ -92,7 +92,7 @@ class CleanedDirectory:
         update_checkpoint(LocalFiles(), self.directory.parent, CLEANER_CHECKPOINT, {PARTITION: 0})
 
     def copy(self, *, retention_ms: int | None = None) -> PartitionState:
-        """Copy what the directory has gained, beside a broker of this ``delete.retention.ms``."""
+        """Copy what the directory has gained, next to a broker of this ``delete.retention.ms``."""
         return self.tiered.copy_directory(
             PARTITION, self.directory, retention_ms=retention_ms, replaced=self.replaced.append,
             grace_ms=0,

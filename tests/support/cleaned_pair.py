@@ -22,7 +22,7 @@ from keeplast.format.filename import TXN_INDEX
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.append import NewRecord
 from keeplast.survey.report import RoundReport
-from tests.support.damaged_log import index_anew
+from tests.support.damaged_log import reindex
 from tests.support.log_builder import START_MS, Sender
 from tests.support.scenario_log import DAY_MS, SMALL, ScenarioLog
 
@@ -51,7 +51,7 @@ def make_pair(root: Path, *, now_ms: int = SECOND_MS) -> CleanedPair:
     log.clean()
     _write_second(log)
     log.close()
-    index_anew(log.directory)
+    reindex(log.directory)
     # The appender of these tests writes it when it closes a segment, a broker with the marker.
     ended = txn_index.encode([AbortedTransaction(7, 25, 26, 27)])
     log.path(BOUND, TXN_INDEX).write_bytes(ended)

@@ -42,11 +42,11 @@ brought."""
 TIMED = ("index_seconds", "clean_seconds", "total_seconds", "removal_seconds", "peak_rss_bytes")
 """Figures of a round that the machine has a part in."""
 
-Retell = Callable[[PartitionTask], PartitionTask]
+Alteration = Callable[[PartitionTask], PartitionTask]
 
 
 class Reshaped:
-    """A runner that cuts every round as it is told, whatever the planner chose."""
+    """A runner that cuts every round as it is given, whatever the planner chose."""
 
     def __init__(self, runner: Runner, choice: ShapeChoice) -> None:
         self._runner = runner
@@ -76,18 +76,18 @@ class Reshaped:
         pass
 
 
-class Retold(Reshaped):
-    """Cuts rounds so, and runs what ``retell`` makes of each task."""
+class Altered(Reshaped):
+    """Cuts rounds so, and runs what ``alter`` makes of each task."""
 
-    def __init__(self, runner: Runner, choice: ShapeChoice, retell: Retell) -> None:
+    def __init__(self, runner: Runner, choice: ShapeChoice, alter: Alteration) -> None:
         super().__init__(runner, choice)
-        self._retell = retell
+        self._alter = alter
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
-        return super().run([self._retell(task) for task in tasks], progressed)
+        return super().run([self._alter(task) for task in tasks], progressed)
 
 
-def nothing_tells(task: PartitionTask) -> PartitionTask:
+def expects_no_transactions(task: PartitionTask) -> PartitionTask:
     """No snapshot and no index says that there are transactions."""
     return replace(task, plan=replace(task.plan, expects_transactions=False))
 
@@ -97,7 +97,7 @@ def note_first_dirty(
 ) -> None:
     """Have the checkpoint say that the log is clean up to where a case begins.
 
-    Kafka's cleaner is told where to begin and believes it; here the checkpoint would stay below.
+    Kafka's cleaner is given where to begin and believes it; here the checkpoint would stay below.
     """
     files, first_dirty = LocalFiles(), settings.first_dirty
     known = read_checkpoint(files, data_directory, CLEANER_CHECKPOINT).get(partition)

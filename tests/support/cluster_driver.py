@@ -85,7 +85,7 @@ class MortalFiles(LocalFiles):
             self._left -= 1
 
 
-def inject_told(patch: pytest.MonkeyPatch) -> None:
+def inject_from_environment(patch: pytest.MonkeyPatch) -> None:
     """Let tasks meet the fault that the environment names, if it names one."""
     if FAULT in os.environ:
         stage, moment, act, scratch = os.environ[FAULT].split(" ", 3)
@@ -95,7 +95,7 @@ def inject_told(patch: pytest.MonkeyPatch) -> None:
 def run() -> None:
     """Run the command line with what the environment names."""
     with pytest.MonkeyPatch.context() as patch:
-        inject_told(patch)
+        inject_from_environment(patch)
         if KILL in os.environ:
             patch.setattr(keeplast.log.files, "LocalFiles", MortalFiles)
         main()

@@ -1,7 +1,7 @@
 """Faults at a chosen place of a Spark job, struck by the very task that is to suffer from them.
 
 The driver's worker and its function for buckets are wrapped; the wrappers travel with the tasks as
-the originals do, so the cluster has to see this package. Whoever strikes first makes a file that
+the originals do, so the cluster has to see this package. Who strikes first makes a file that
 keeps every other attempt from striking too.
 """
 
@@ -129,7 +129,7 @@ class Fault:
         return {(int(attempt), int(process)) for _, attempt, process in names}
 
     def at(self, stage: Stage, moment: Moment) -> None:
-        """Pass a place: strike if it is the one and nobody has struck."""
+        """Pass a place: strike if it is the one and there was no strike."""
         if stage == self.stage and moment is Moment.AFTER and self.has_struck and self._is_twin():
             (self.scratch / "through").touch()
         if (stage, moment) != (self.stage, self.moment):
@@ -198,15 +198,15 @@ def _parent(pid: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """What a worker tells its progress; half way is where a file of a stage that writes is open."""
+    """A worker's progress; half way is where a file of a stage that writes is open."""
 
-    told: Callable[[int], None]
+    progressed: Callable[[int], None]
     fault: Fault
     stage: Stage
     target: Path
 
     def __call__(self, read_bytes: int) -> None:
-        self.told(read_bytes)
+        self.progressed(read_bytes)
         writes = self.stage in (Stage.WHOLE, Stage.REWRITE, Stage.JOINT)
         # Objects cannot be seen half written: in an object store a stage that writes has no middle.
         names = os.listdir(self.target) if self.target.is_dir() else []
@@ -244,7 +244,7 @@ class FaultyWorker:
         return result
 
     def join(self, task: PartitionTask, run: Run) -> JointRun | None:
-        """Do a run beside the tasks that have the others."""
+        """Do a run next to the tasks that have the others."""
         self.fault.at(Stage.JOINT, Moment.BEFORE)
         result = self._telling(Stage.JOINT, task).join(task, run)
         self.fault.at(Stage.JOINT, Moment.AFTER)

@@ -1,22 +1,36 @@
-"""A console without a socket: a fixed view, asked through the ASGI interface as a browser would."""
+"""A console without a socket: a fixed view, asked through the ASGI interface as a browser would.
+
+For one with a socket there are a certificate, and what is known of a connection.
+"""
 
 from __future__ import annotations
 
+import datetime
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import select
+import socket
+import ssl
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
+import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
+from keeplast.cleaner.eligibility import CleanableRange
 from keeplast.config.layers import ALL_PARTITIONS, USUAL_SOURCES, SettingSources
 from keeplast.config.selection import select_partitions
 from keeplast.log.files import LocalFiles
 from keeplast.service.console.gate import Entrance, Tokens
 from keeplast.service.console.searches import KeySearches, SearchLimits
-from keeplast.service.console.server import ConsoleApp, StreamLimits
+from keeplast.service.console.server import Certificate, ConsoleApp, ConsoleServer, StreamLimits
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.directory_loop import directory_finder, directory_scanner
 from keeplast.service.gauges import GaugeObserver
@@ -29,7 +43,7 @@ from keeplast.service.snapshot import look_at_directory
 from keeplast.service.status import DirectoryStatus, PartitionStatus
 from tests.support.manual_clock import ManualClock
 
-NOW_MS = 1_800_000_000_000
+NOW_MS, DAY_MS = 1_800_000_000_000, 86_400_000
 PORT = 9590
 ORIGIN = f"http://127.0.0.1:{PORT}"
 VIEWER, ACTOR = "a-viewers-token-of-some-length", "an-actors-token-of-some-length"
@@ -106,22 +120,39 @@ def directory_view(
     )  # fmt: skip
 
 
-def with_past(source: FixedSource, root: Path, topic: str = "orders") -> None:
-    """Give a source a history of 29 days up to the day of its view, of all and of a topic.
+def with_past(source: FixedSource, root: Path) -> None:
+    """Give a source the history of 29 days that its receipts and its logs tell.
 
-    It is the same at each hour of a day. Two of the last ten days were not measured. Each third
-    day had a round, each sixth one that made logs larger.
+    Between two rounds a log grows evenly, by what is dirty. Of two days nothing was measured.
     """
-    now_ms, history = source.found.now_ms, History()
-    for ago in range(29 * 6, -1, -1):
-        at_ms = now_ms // 86_400_000 * 86_400_000 - ago * 14_400_000
-        share = 0.1 + 0.3 * ago / 174 + 0.02 * (ago % 9)
-        figures = ((600 - ago) << 20, share, 900.0 * max(ago - 120, 0), 0, 0, 0, 0)
-        looks = [] if 48 <= ago < 60 else [(each, at_ms, figures) for each in (ALL, topic)]
-        history.add(looks, now_ms)
-        if ago % 18 == 9:
-            freed = -ago << 19 if ago % 36 == 9 else ago << 20
-            history.add(round_entries(topic, at_ms, freed, 60.0 + ago), now_ms)
+    now_ms, history, sums = source.found.now_ms, History(), dict[str, Any]()
+    begin_ms, slot_ms = (now_ms // DAY_MS - 29) * DAY_MS, DAY_MS // 6
+    at = np.array([*range(begin_ms, now_ms // slot_ms * slot_ms, slot_ms), now_ms])
+    for each in (each for each in source.status.partitions if each.cleanable is not None):
+        rounds = [line.round for line in source.found.receipts
+                  if line.partition == each.partition and line.round is not None]  # fmt: skip
+        now = each.cleanable or CleanableRange(0, 0, 0)
+        ends = [round(0.6 * one.bytes_read) for one in rounds[:1]] or [now.clean_bytes]
+        ends += [one.bytes_written for one in rounds]
+        # When, and size, clean and dirty bytes: before each round, and after it.
+        steps = [(begin_ms - 2 * DAY_MS, ends[0], ends[0], 0)]
+        for one, clean in zip(rounds, ends, strict=False):
+            left, read = one.bytes_written, one.bytes_read
+            steps += [(one.at_ms - 1, read, clean, read - clean), (one.at_ms, left, left, 0)]
+            history.add(
+                round_entries(each.partition.topic, one.at_ms, read - left, one.seconds), now_ms
+            )
+        steps.append((now_ms, each.size_bytes or 0, now.clean_bytes, now.cleanable_bytes))
+        when, *figures = zip(*steps, strict=True)
+        late = np.maximum(at - (each.deadline_ms or now_ms), 0) / 1000
+        for name in (ALL, each.partition.topic):
+            *before, latest = sums.get(name, (0, 0, 0, 0))
+            found = (np.interp(at, when, figure) for figure in figures)
+            sums[name] = (*map(np.add, before, found), np.maximum(late, latest))
+    history.add([(name, int(when), (size, dirty / (clean + dirty), late, 0, 0, 0, 0))
+                 for name, its in sums.items()
+                 for when, size, clean, dirty, late in zip(at, *its, strict=True)
+                 if not 16 * DAY_MS <= when - begin_ms < 18 * DAY_MS], now_ms)  # fmt: skip
     (root / f"{FILE_NAME}.history").write_bytes(history.encode())
     shelf = ReceiptShelf(LocalFiles(), root / FILE_NAME)
     source.history = PlaceHistory(LocalFiles(), shelf, ManualClock(now_ms))
@@ -136,6 +167,54 @@ def searches_in(
     return KeySearches(find, ManualClock(now_ms), limits or SearchLimits(), scan)
 
 
+@contextmanager
+def running(
+    source: FixedSource, entrance: Entrance, certificate: Certificate | None = None
+) -> Iterator[int]:
+    """Serve it, with searches where its view is of; yields the port."""
+    searches = searches_in(Path(source.found.place))
+    with ConsoleServer(
+        source, entrance, TOKENS, ManualClock(0), LocalFiles(), certificate, searches
+    ) as console:
+        yield int(console.address.rstrip("/").rpartition(":")[2])
+
+
+def own_certificate(folder: Path) -> Certificate:
+    """Write a certificate that nobody vouches for."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "console")])
+    first = datetime.datetime(2020, 1, 1)
+    signed = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name)
+        .public_key(key.public_key()).serial_number(1)
+        .not_valid_before(first).not_valid_after(first + datetime.timedelta(days=36_500))
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    found = Certificate(folder / "chain.pem", folder / "key.pem")
+    found.chain.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    found.key.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )  # fmt: skip
+    return found
+
+
+def trusting() -> ssl.SSLContext:
+    """Return what takes certificates as they are."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def is_connected(connection: socket.socket) -> bool:
+    """Say whether the other side still is there, without reading anything."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return not poll.poll(0)
+
+
 class Site:
     """A console and a browser at ``peer`` that keeps cookies."""
 
@@ -146,8 +225,10 @@ class Site:
         tokens: Tokens = TOKENS,
         peer: tuple[str, int] = HOME,
         searches: KeySearches | None = None,
+        *,
+        token: str | None = None,
     ) -> None:
-        """Build the application."""
+        """Build the application; with ``token`` the visitor has a session."""
         self.clock = ManualClock(NOW_MS)
         self.entrance = entrance
         self.peer = peer
@@ -156,6 +237,8 @@ class Site:
         self.app = ConsoleApp(
             source, entrance, tokens, self.clock, LocalFiles(), SHORT, searches
         ).asgi()
+        if token is not None:
+            self.enter(token)
 
     def ask(
         self,

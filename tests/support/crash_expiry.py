@@ -187,7 +187,7 @@ class Crashes:
 
 
 def _content(image: Image) -> dict[tuple[Path, str], bytes]:
-    """Return every file's bytes; what writing atomically left half done is nobody's."""
+    """Return every file's bytes; what writing atomically left half done does not count."""
     return {
         (directory, name): data
         for directory, files in image.items()

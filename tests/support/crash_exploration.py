@@ -1,7 +1,7 @@
 """Cleans a log, crashes at every operation, and examines every state that the disk can be in then.
 
 Each state is reopened as a start-up would (``recover_swap``), crashed in once more while that
-happens, read, and cleaned again. States and what recovery makes of them are told apart by their
+happens, read, and cleaned again. States and what recovery makes of them are distinguished by their
 bytes, so that nothing is examined twice.
 """
 
@@ -77,7 +77,7 @@ class Tally:
 
 
 class _LateRunner:
-    """A runner beside which an attempt that lost goes on writing staged files."""
+    """A runner next to which an attempt that lost goes on writing staged files."""
 
     def __init__(self, inner: Runner, files: FileSystem) -> None:
         self._inner = inner
@@ -224,7 +224,7 @@ class Exploration:
             assert self._bytes(self._whole) == self._bytes(final), where
 
     def _check_verdict(self, image: Image, where: str) -> None:
-        """Let ``verify`` judge the log by its receipts, which tell of all that is in place."""
+        """Let ``verify`` judge the log by its receipts, which name all that is in place."""
         if not self._log.has_receipt:
             return
         before = self._root / "before"

@@ -127,7 +127,7 @@ def _vanishing_tails(root: Path) -> Path:
 def _emptied_segments(root: Path) -> Path:
     """Segments of which nothing stays, one of them with an aborted transaction in its index.
 
-    The producer commits later. A reader that is told of the abort and finds no marker for it takes
+    The producer commits later. A reader that knows of the abort and finds no marker for it takes
     the committed records for aborted, and so would the next round.
     """
     segments = {
@@ -155,7 +155,7 @@ def _split_segment(root: Path) -> Path:
 
 
 def _with_strays(write: Callable[[Path], Path]) -> Callable[[Path], Path]:
-    """Add what a crashed broker and attempts that lost leave beside a log."""
+    """Add what a crashed broker and attempts that lost leave next to a log."""
 
     def write_more(root: Path) -> Path:
         directory = write(root)

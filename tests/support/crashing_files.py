@@ -1,6 +1,6 @@
 """A file system in memory that knows what of it is on the disk, and what a crash could leave.
 
-What nobody has made durable survives a crash in parts:
+What was not made durable survives a crash in parts:
 
 * data of a file behind its last fsync: any prefix of it, or nothing;
 * names of a directory since its last fsync: any subset of the creations, renames and removals,
@@ -50,7 +50,7 @@ class Inode:
         whole = bytes(self.data)
         if whole == self.durable:
             return [whole]
-        # A file that was truncated and written anew has its old content until it is synced.
+        # A file that was truncated and written again has its old content until it is synced.
         start = len(self.durable) if whole.startswith(self.durable) else 0
         cut = dice.randint(start, len(whole))
         return list(dict.fromkeys([whole, self.durable, whole[:cut]]))
@@ -347,7 +347,7 @@ def load_image(root: Path) -> Image:
 
 
 def digest(image: Image) -> bytes:
-    """Return what tells images apart; modification times do not count."""
+    """Return what distinguishes images; modification times do not count."""
     found = hashlib.blake2b(digest_size=16)
     for path in sorted(image):
         for name in sorted(image[path]):

@@ -39,8 +39,8 @@ TOPIC = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=1 << 20
 SETTINGS = '[topic."t"]\n"cleanup.policy" = "compact"\n'
 
 
-class Told(NoEvents):
-    """Remembers what a person would have been told, in order."""
+class Narrated(NoEvents):
+    """Remembers what a person would have read, in order."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, ...]] = []
@@ -156,7 +156,7 @@ class World:
 
     def daemon(
         self,
-        told: Told,
+        narrated: Narrated,
         published: Published,
         *,
         is_once: bool = False,
@@ -167,43 +167,43 @@ class World:
         runner = self.runner
         if runner is None:
             runner = LocalRunner(self.slots, files=self.files, clock=self.clock)
-        coordinator = Coordinator(runner, self.clock, self.files, told)
+        coordinator = Coordinator(runner, self.clock, self.files, narrated)
         request = CleanRequest(
             (), memory_bytes=MEMORY_BYTES_MIN, order=order, rolls_idle=order is not Order.KAFKA
         )
         work = DirectoryWork(
             coordinator, self.clock, self.files,
             DirectorySettings(self.root, self.select, request, retries, self.is_watched),
-            narrator=told,
+            narrator=narrated,
         )  # fmt: skip
         return Daemon(
-            work, self.clock, narrator=told, observer=published, order=order, is_once=is_once,
+            work, self.clock, narrator=narrated, observer=published, order=order, is_once=is_once,
             control=control,
         )  # fmt: skip
 
     def once(
         self, *, retries: bool = False, order: Order = Order.OVERDUE_FIRST
-    ) -> tuple[RunReport, Told, Published]:
+    ) -> tuple[RunReport, Narrated, Published]:
         """Run until nothing is eligible."""
-        told, published = Told(), Published()
-        daemon = self.daemon(told, published, is_once=True, retries=retries, order=order)
-        return daemon.run(), told, published
+        narrated, published = Narrated(), Published()
+        daemon = self.daemon(narrated, published, is_once=True, retries=retries, order=order)
+        return daemon.run(), narrated, published
 
     def until_idle(
         self,
         times: int,
         act: Callable[[int], None] | None = None,
         control: Control | None = None,
-    ) -> tuple[RunReport, Told, Published]:
+    ) -> tuple[RunReport, Narrated, Published]:
         """Run until it was idle so many times; ``act`` is called at each, from 1 on."""
-        told, published = Told(), Published()
-        daemon = self.daemon(told, published, control=control)
+        narrated, published = Narrated(), Published()
+        daemon = self.daemon(narrated, published, control=control)
 
         def on_idle() -> None:
             if act is not None:
-                act(len(told.idle_seconds))
-            if len(told.idle_seconds) >= times:
+                act(len(narrated.idle_seconds))
+            if len(narrated.idle_seconds) >= times:
                 daemon.stop()
 
-        told.on_idle = on_idle
-        return daemon.run(), told, published
+        narrated.on_idle = on_idle
+        return daemon.run(), narrated, published

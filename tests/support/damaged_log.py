@@ -1,6 +1,6 @@
 """A cleaned log that is damaged on purpose, batch by batch, with everything else kept right.
 
-Checksums are right after every damage, and the indexes are made anew, unless they are what is
+Checksums are right after every damage, and the indexes are made again, unless they are what is
 damaged: only what a test did to the log is wrong with it.
 """
 
@@ -84,7 +84,7 @@ class DamagedLog:
         """Write all segments and indexes that are right for them."""
         for base, batches in self.segments.items():
             (self.directory / segment_file(base, LOG)).write_bytes(b"".join(batches))
-        index_anew(self.directory)
+        reindex(self.directory)
 
     def remove_segment(self, base: int) -> None:
         """Remove every file of a segment."""
@@ -117,7 +117,7 @@ def remade(
     return encode_batch(records, **{**kept, **fields})
 
 
-def index_anew(directory: Path) -> None:
+def reindex(directory: Path) -> None:
     """Write the indexes of every segment of ``directory``."""
     for segment in list_partition(directory, LocalFiles()).segments:
         made = rebuild_indexes(segment, LocalFiles(), INDEX_INTERVAL_BYTES, WindowBuffers())

@@ -26,7 +26,7 @@ class FaultyObjects:
         self._kind, self._left, self.failed = kind, nth, 0
 
     def forget(self) -> None:
-        """Fail no more, and count anew."""
+        """Fail no more, and count again."""
         self._left = 0
         self.seen = dict.fromkeys(self.seen, 0)
 

@@ -46,7 +46,7 @@ class _Object:
 
 @dataclass(slots=True)
 class GoogleStore:
-    """Buckets and their objects, and uploads in parts that nobody has completed."""
+    """Buckets and their objects, and uploads in parts that were not completed."""
 
     url: str = ""
     heeds_conditions: bool = True
@@ -201,16 +201,16 @@ class _Handler(BaseHTTPRequestHandler):
         start, end = int(match[1]), min(int(match[2] or size), size - 1)
         if start >= size:
             raise _Refused(416, "InvalidRange", "The range cannot be satisfied.")
-        told = {"Content-Range": f"bytes {start}-{end}/{size}"}
-        self._answer(206, found.data[start : end + 1], found, told)
+        fields = {"Content-Range": f"bytes {start}-{end}/{size}"}
+        self._answer(206, found.data[start : end + 1], found, fields)
 
     def _answer(
         self, status: int, body: bytes, made: _Object | None = None,
-        told: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
-        for name, value in (told or {}).items():
+        for name, value in (fields or {}).items():
             self.send_header(name, value)
         if made is not None:
             self.send_header("ETag", made.tag)

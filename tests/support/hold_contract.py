@@ -123,7 +123,7 @@ class HoldContract:
             held.hold(offset=12)
 
     def test_what_is_found_counts_only_while_nothing_was_cleaned(self, held: HeldStore) -> None:
-        """A round ends between the look and the hold: it is looked at anew, and refused."""
+        """A round ends between the look and the hold: it is looked at again, and refused."""
         rows = held.other.parts().metadata.hold_rows
         find = type(held.other.holds)._find
         cleaned: list[int] = []
@@ -164,7 +164,7 @@ class HoldContract:
         with pytest.raises(InvalidError, match="there are: none"):
             held.other.holds.release("now")
 
-    def test_a_hold_fences_nobody_and_is_a_version_of_its_own(self, held: HeldStore) -> None:
+    def test_a_hold_fences_no_owner_and_is_a_version_of_its_own(self, held: HeldStore) -> None:
         before = held.store.own(held.partition, takes_over=False)
         added = held.hold(offset=12)
         state = held.store.state(held.partition)
@@ -175,7 +175,7 @@ class HoldContract:
         assert () == held.store.state(held.partition).holds
         assert 20 == held.clean().end_offset
 
-    def test_a_partition_that_begins_anew_has_no_hold(self, held: HeldStore) -> None:
+    def test_a_partition_that_begins_again_has_no_hold(self, held: HeldStore) -> None:
         held.hold(offset=12)
         held.store.removals.forget(held.partition, grace_ms=0)
         assert () == held.other.holds.all()
@@ -197,7 +197,7 @@ class HoldContract:
             held.store.status(held.partition).cleanable_to,
         )
 
-    def test_a_row_that_nobody_can_read_stops_rounds_and_is_named(self, held: HeldStore) -> None:
+    def test_an_unreadable_row_stops_rounds_and_is_named(self, held: HeldStore) -> None:
         held.hold(offset=12)
         engine = open_database(held.world.url)
         with engine.begin() as connection:

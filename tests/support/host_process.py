@@ -174,7 +174,7 @@ class Member:
     """One host of a partition: its local log, its tiered store, and what a test looks at."""
 
     def __init__(self, place: Place, owner: str, stop: Stop | None = None) -> None:
-        """Open everything; a follower until it is told to lead."""
+        """Open everything; a follower until it is made to lead."""
         stop = Stop() if stop is None else stop
         clock = SystemClock()
         self.partition = place.partition
@@ -281,7 +281,7 @@ class Member:
         return self.host.retain_local().segments
 
     def collect(self, garbage_age_ms: int = 0) -> tuple[int, int, int]:
-        """Remove what nobody reads; returns segments, objects and what still waits."""
+        """Remove what is no longer read; returns segments, objects and what still waits."""
         found = self.tiered.collect(self.partition, garbage_age_ms=garbage_age_ms)
         return found.segments, found.objects, found.waiting
 

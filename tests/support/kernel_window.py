@@ -18,7 +18,7 @@ HASH_KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record as the row columns tell it; ``record`` are its bytes in the payload."""
+    """One record as the row columns have it; ``record`` are its bytes in the payload."""
 
     batch: int
     offset: int

@@ -1,4 +1,4 @@
-"""A tiered log whose clean segments have keys of their own, so that filters can tell them apart."""
+"""A tiered log whose clean segments have keys of their own, so that filters differ."""
 
 from __future__ import annotations
 

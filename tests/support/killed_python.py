@@ -1,7 +1,7 @@
-"""The end of a process before one of its changes to files, whoever makes it: Python or Arrow.
+"""The end of a process before one of its changes to files, made by Python or Arrow.
 
 Not through the port of logs: what writes exports uses the system's calls, and so does ``shutil``.
-The interpreter tells of each that names a file; Arrow, which is not Python, is told of here. A test
+The interpreter reports each that names a file; Arrow, which is not Python, is reported here. A test
 sees what other processes would: what was done stays done, and nothing more is.
 """
 
@@ -96,7 +96,7 @@ def killed(root: Path, at: int | None, patch: pytest.MonkeyPatch) -> Iterator[Ki
                 try:
                     kill.note("parquet close")
                 except Crash:
-                    # The end of a process closes nothing, and nobody asks a second time.
+                    # The end of a process closes nothing, and there is no second question.
                     self.is_open = False
                     raise
             super().close()

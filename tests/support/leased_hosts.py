@@ -34,7 +34,7 @@ class LeaseWorld:
     """One store below ``root``, and a directory and an opened store for each host."""
 
     def __init__(self, root: Path, settings: dict[str, str] | None = None) -> None:
-        """Make the store with an empty partition that nobody owns."""
+        """Make the store with an empty partition without an owner."""
         self.root = root
         self.clock = ManualClock(NOW_MS)
         self.url = f"sqlite:///{root / 'meta.db'}"
@@ -83,7 +83,7 @@ class LeaseWorld:
             each.close()
 
     def silence(self, watcher: LeasedHost) -> None:
-        """Let a lease end that nobody renews, under the eyes of ``watcher``."""
+        """Let a lease end that is not renewed, under the eyes of ``watcher``."""
         watcher.step()
         self.clock.advance(LEASE_MS)
 

@@ -83,7 +83,7 @@ def consume(
 
 
 def find_by_time(address: str, topic: str, times: Sequence[int]) -> list[int]:
-    """Return the first offset from each of ``times`` on, as the broker tells it; -1 for the end."""
+    """Return the first offset from each of ``times`` on, as the broker gives it; -1 for the end."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "reader"})
     try:
         return [

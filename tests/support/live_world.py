@@ -7,8 +7,9 @@ other one has taken over, also in the middle of its round; calls fail or lose th
 decision log tries to compact the same topic, or a clone of the cluster over the same objects.
 
 After whatever may change what is read, every broker is read through and judged by what producers
-were told (:mod:`.live_world_log`), which shares no code with keeplast's fold. In the end everything
-heals: nothing decided is unpublished, nothing replaced is left, all but the margin is clean.
+got acknowledged (:mod:`.live_world_log`), which shares no code with keeplast's fold. In the end
+everything heals: nothing decided is unpublished, nothing replaced is left, all but the margin is
+clean.
 
 The same seed gives the same run. ``tools/simulate.py --world attached`` runs many of them.
 """
@@ -86,7 +87,7 @@ from tests.support.live_world_ports import End, HostCluster, LiveTasks, open_dec
 from tests.support.live_world_readers import SlowReaders
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import NOW_MS
-from tests.support.simulated import Told, draw_happening, run_seed
+from tests.support.simulated import Trace, draw_happening, run_seed
 from tests.support.tier_world_stores import empty_database, open_database_in_memory, require
 from tests.support.tier_world_tasks import Life, Task
 
@@ -107,8 +108,8 @@ HEALING_ROUNDS = 6
 REMOVING_ROUNDS = 4
 HEARD_MS = 1_000
 RECORDS_MAX = 500
-"""From so many on nobody writes while keeplast works: its calls grow with the log, and what comes
-between them with its calls, so that some runs would never end. Most have a fifth of it."""
+"""From so many on no producer writes while keeplast works: its calls grow with the log, and what
+comes between them with its calls, so that some runs would never end. Most have a fifth of it."""
 SLOT_BYTES = 24
 EXPECTED = (UnavailableError, CommitUnknownError, ConflictError, FencedError)
 GONE_WORDS = ("missing", "lacks a file", "shorter", "size that was announced")
@@ -137,22 +138,22 @@ class World:
     """One run. Use :func:`simulate`."""
 
     def __init__(
-        self, seed: int, engine: Engine, rival: Engine, *, told: Callable[[str], None]
+        self, seed: int, engine: Engine, rival: Engine, *, trace: Callable[[str], None]
     ) -> None:
-        """Start with a topic of which some segments are remote, and nobody who compacts it."""
+        """Start with a topic of which some segments are remote, and without a compactor."""
         self.tally = LiveTally(runs=1)
         self._dice = random.Random(seed)
         self._mood: LiveMood = draw_mood(self._dice, seed)
-        self._told = told
+        self._trace = trace
         self._clock = ManualClock(NOW_MS)
-        self._tasks = LiveTasks(told, self._ended, self.tally, self._meanwhile)
+        self._tasks = LiveTasks(trace, self._ended, self.tally, self._meanwhile)
         self._engines = {RIVAL: rival}
         for name in HOSTS:
             self._engines[name] = engine
         for each in (engine, rival):
             empty_database(each)
         self._tables: Any = engine.raw_connection().driver_connection
-        self.tier = RemoteTier(now_ms=self._clock.now_ms, told=self._changed)
+        self.tier = RemoteTier(now_ms=self._clock.now_ms, noted=self._changed)
         self.brokers = Brokers(
             self.tier, self._clock, self._dice, self._mood, self.tally.happened
         )  # fmt: skip
@@ -447,7 +448,7 @@ class World:
     def _heard(self, host: Host, events: Sequence[RemoteLogEvent]) -> None:
         """Hear of a batch that has arrived."""
         first = events[0]
-        self._say(f"    {host.name} told {len(events)} records, the first {_shown(first)}")
+        self._say(f"    {host.name} announced {len(events)} records, the first {_shown(first)}")
         if isinstance(first, RemoteLogSegmentUpdate) and first.state is CF:
             self.tally.swaps += 1
             host.swaps += 1
@@ -577,7 +578,7 @@ class World:
         removal = self._mood.removal
         for number in range(HEALING_ROUNDS):
             if removal is not None and number < REMOVING_ROUNDS:
-                # Horizons pass, and there is something to do besides.
+                # Horizons pass, and there is something to do as well.
                 self._clock.advance(removal.delete_retention_ms + removal.local_ms + HEARD_MS)
                 for _ in range(3):
                     self.brokers.produce()
@@ -742,7 +743,7 @@ class World:
         self._tasks.bury()
 
     def _say(self, line: str) -> None:
-        self._told(line)
+        self._trace(line)
 
 
 def _shown(event: RemoteLogEvent) -> str:
@@ -760,10 +761,10 @@ def _rivals_database() -> Engine:
     return open_database_in_memory()
 
 
-def simulate(seed: int, engine: Engine | None = None, *, told: Told | None = None) -> LiveTally:
+def simulate(seed: int, engine: Engine | None = None, *, trace: Trace | None = None) -> LiveTally:
     """Do one run; see :func:`.run_seed`."""
     found: LiveTally = run_seed(
-        lambda engine, told: World(seed, engine, _rivals_database(), told=told), seed, engine,
-        told, "--world attached ",
+        lambda engine, trace: World(seed, engine, _rivals_database(), trace=trace), seed, engine,
+        trace, "--world attached ",
     )  # fmt: skip
     return found

@@ -1,7 +1,7 @@
 """Brokers of a simulated cluster with one tiered topic: what they copy, forget, delete and serve.
 
 Each has a fold of the metadata topic of its own, which lags, and rolls its local log where it
-likes; so a new leader uploads over what was copied before, whoever copied or compacted it. What
+likes; so a new leader uploads over what was copied before, by any host or compactor. What
 brokers do takes several events: a segment is announced, stored and finished, and a leader may
 change between them. Source: attach.md; tiering.md sections 1 to 5.
 """
@@ -126,7 +126,7 @@ class Walk:
         return self._given
 
     def committed(self, aborted: frozenset[AbortedTransaction]) -> list[int]:
-        """Return the offsets that a read-committed reader gets who is told what was aborted."""
+        """Return the offsets that a read-committed reader gets who knows what was aborted."""
         if self._committed is None or self._committed[0] != aborted:
             self._committed = (
                 aborted,
@@ -153,7 +153,7 @@ class Brokers:
         self.leader = self.all[0]
         self.is_deleted = False
         self.finished: set[bytes] = set()
-        """Ids that a broker has told it copied whole."""
+        """Ids that a broker has announced as copied whole."""
         self.reads = 0
         self.is_held: Callable[[RemoteLogSegment, Seen], bool] = lambda segment, seen: False
         """Whether an upload may not be finished now."""
@@ -194,7 +194,7 @@ class Brokers:
 
     def _draw(self) -> list[tuple[bytes, bytes | None]]:
         found: list[tuple[bytes, bytes | None]] = []
-        # Where tombstones go there are some that nobody overwrites.
+        # Where tombstones go there are some that are not overwritten.
         is_removing = self._mood.removal is not None
         deletes, keys = (0.45, 4 * self._mood.keys) if is_removing else (0.2, self._mood.keys)
         for _ in range(self._dice.choice([1, 1, 2, 3])):
@@ -205,7 +205,7 @@ class Brokers:
 
     # The metadata topic.
 
-    def tell(self, broker: Broker, *events: RemoteLogEvent) -> None:
+    def announce(self, broker: Broker, *events: RemoteLogEvent) -> None:
         """Append what a broker says, and let it hear all that came before."""
         self.metadata.append([encode(each) for each in events], self._clock.now_ms())
         self.hear(broker, self.metadata.end)
@@ -278,7 +278,7 @@ class Brokers:
                 broker.rolls.append(self.log.end)
 
     def lose_disk(self) -> None:
-        """Let a follower begin anew: where its leader's local log begins."""
+        """Let a follower begin again: where its leader's local log begins."""
         broker = self._dice.choice([each for each in self.all if each is not self.leader])
         fresh = Broker(broker.node, local_start=self.leader.local_start)
         fresh.rolls = [self.leader.local_start]
@@ -365,7 +365,7 @@ class Brokers:
             state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
         )  # fmt: skip
         broker.upload = Upload(segment, self._epoch)
-        self.tell(broker, segment)
+        self.announce(broker, segment)
 
     def _store(self, upload: Upload) -> None:
         segment = upload.segment
@@ -398,14 +398,14 @@ class Brokers:
             self._happened[OVER_COMPACTED] += 1
         if is_late:
             self._happened[LATE_UPLOAD] += 1
-        self.tell(broker, _moved(upload.segment, broker, CF))
+        self.announce(broker, _moved(upload.segment, broker, CF))
         name = upload.segment.id.segment_id
         if name in broker.seen.known and broker.seen.known[name].state is CF:
             self.finished.add(name)
         broker.upload = None
 
     def _breaks_by_itself(self, segment: RemoteLogSegment) -> bool:
-        """Say whether an overtaken leader would leave a hole that nobody else has to do with.
+        """Say whether an overtaken leader would leave a hole that no other process has to do with.
 
         Its segment may end before that of the next leader which begins there: brokers have no
         answer to that, whether anybody compacts or not.
@@ -432,9 +432,9 @@ class Brokers:
         assert upload is not None
         self._happened[ABANDONED_UPLOAD] += 1
         if self._dice.random() < 0.5:
-            self.tell(broker, _moved(upload.segment, broker, DS))
+            self.announce(broker, _moved(upload.segment, broker, DS))
             self._tier.remove_all(upload.segment.id.segment_id)
-            self.tell(broker, _moved(upload.segment, broker, DF))
+            self.announce(broker, _moved(upload.segment, broker, DF))
 
     # Deleting.
 
@@ -495,12 +495,12 @@ class Brokers:
                 if each.state is DS:
                     self._happened[EXPIRED_SOURCES] += 1
                 broker.deleting.append(each)
-                self.tell(broker, _moved(each, broker, DS))
+                self.announce(broker, _moved(each, broker, DS))
                 return
 
     def _remove(self, broker: Broker, segment: RemoteLogSegment) -> None:
         self._tier.remove_all(segment.id.segment_id)
-        self.tell(broker, _moved(segment, broker, DF))
+        self.announce(broker, _moved(segment, broker, DF))
 
     def delete_topic(self) -> None:
         """Delete the topic, and all that the leader knows of it."""
@@ -508,7 +508,7 @@ class Brokers:
         broker = self.leader
         self.hear(broker, self.metadata.end)
         known = list(broker.seen.known.values())
-        self.tell(broker, *(_moved(each, broker, DS) for each in known))
+        self.announce(broker, *(_moved(each, broker, DS) for each in known))
         for each in known:
             self._remove(broker, each)
 

@@ -1,10 +1,10 @@
-"""What producers were told of one partition, and what any reader of it must then be given.
+"""What producers got acknowledged of one partition, and what any reader of it must then be given.
 
 The truth is a plain list of batches. Every record is acknowledged when it is appended: a log whose
 replicas are in sync loses nothing. The law of a compacted log, in both isolation levels: offsets
 ascend, every record is one that was written there, no read-committed reader sees an aborted one,
 and a record may be missing only when it was aborted, or when a later one of its key was committed
-below the last stable offset. Where tombstones go, one may be missing besides: not before its time,
+below the last stable offset. Where tombstones go, one may be missing as well: not before its time,
 and only from a reader who is given no older record of its key.
 """
 
@@ -127,7 +127,7 @@ class WrittenLog:
     def begin_epoch(self, epoch: int) -> None:
         """Let another leader go on."""
         if self.lineage[-1].start_offset == self.end:
-            self.lineage.pop()  # It wrote nothing, and nobody keeps it.
+            self.lineage.pop()  # It wrote nothing, and no replica keeps it.
         self.lineage.append(LeaderEpoch(epoch, self.end))
 
     def cut(self, offset: int) -> None:
@@ -232,7 +232,7 @@ class WrittenLog:
             oldest.setdefault(given[offset].key, offset)
         for offset in given:
             if offset not in self.records:
-                raise AssertionError(f"{who} is given what nobody wrote. offset={offset}")
+                raise AssertionError(f"{who} is given what was never written. offset={offset}")
         for offset in range(first, end):
             record = self.records.get(offset)
             if record is None:

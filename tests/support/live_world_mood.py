@@ -30,7 +30,7 @@ LOST_BATCH = "a batch did not come"
 METADATA_LEADER = "the metadata topic's leader changed in a look"
 OVERLAPPING = "a leader uploaded over what was copied"
 OVER_COMPACTED = "a leader uploaded over what was compacted"
-REPLACED_DISK = "a replica began anew where the local log begins"
+REPLACED_DISK = "a replica began again where the local log begins"
 RIVAL_REFUSED = "another decision log was refused"
 RIVAL_OF_CLONE = "a clone of the cluster was refused"
 SEVERAL_SWAPS = "a round published several swaps"
@@ -90,7 +90,7 @@ class LiveMood(Mood):
     """How often brokers, or an overtaken process, do something before a request of keeplast."""
     sleeps: float
     loses: float
-    """How often nobody can say at once what became of a batch."""
+    """How often it is not known at once what became of a batch."""
     slow_ms: int
     keeps_folds: bool
     has_rival: bool
@@ -117,7 +117,7 @@ def draw_mood(dice: random.Random, seed: int) -> LiveMood:
         own.choice([0, 600, 3_000]), own.choice([0, 0, 1_000, 12_000, 20_000]),
         own.choice([0.5, 0.02]), own.choice([None, None, 4]),
     )  # fmt: skip
-    # Brokers roll by bytes: what a follower's segment has besides lies in the margin.
+    # Brokers roll by bytes: what a follower's segment has in addition lies in the margin.
     return replace(
         found, removal=removal, changes_leader=True, events=found.events + own.choice([0, 40]),
         topic=replace(found.topic, delete_retention_ms=removal.delete_retention_ms),

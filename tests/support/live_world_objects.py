@@ -50,7 +50,7 @@ class RemoteTier:
     own_ms: dict[str, int] = field(default_factory=dict)
     """When each own object was written last."""
     now_ms: Callable[[], int] = lambda: 0
-    told: Callable[[str], None] = lambda line: None
+    noted: Callable[[str], None] = lambda line: None
     deletions: int = 0
     changes: int = 0
     """How often anything of a segment has changed."""
@@ -117,7 +117,7 @@ class RemoteTier:
         require(at == segment.end_offset + 1, f"AT-16: the log ends at {at}. {where}")
 
     def aborted(self, segment: RemoteLogSegment) -> tuple[AbortedTransaction, ...]:
-        """Return what a segment's transaction index tells."""
+        """Return what a segment's transaction index has."""
         data = self.segments.get(segment.id.segment_id, {}).get(AuxiliaryFile.TXN_INDEX, b"")
         if data not in self._aborted:
             self._aborted[data] = decode_aborted(data)
@@ -176,10 +176,10 @@ class HostLayout:
         self, segment: RemoteLogSegment, written: WrittenLog,
         auxiliary: Mapping[AuxiliaryFile, bytes], like: RemoteLogSegment,
     ) -> bytes | None:  # fmt: skip
-        """Write what stands beside a log, and give it its name."""
+        """Write what stands next to a log, and give it its name."""
         name, start = segment.id.segment_id, segment.start_offset
         for kind, data in auxiliary.items():
-            self.change("put beside", self._putting(name, start, kind, data))
+            self.change("put next to", self._putting(name, start, kind, data))
 
         def named() -> None:
             waiting = self._tier.segments.get(name, {}).get(_WAITING)
@@ -241,7 +241,7 @@ class HostLayout:
         self._look("probe")
 
     def put_new(self, name: str, data: bytes) -> bool:
-        """Write where nobody has."""
+        """Write where nothing was written."""
         return self._answered("put own", lambda: self._put_new(name, data))
 
     def _put_new(self, name: str, data: bytes) -> bool:
@@ -303,7 +303,7 @@ class HostLayout:
         if fails and self._dice.random() < 0.5:
             raise UnavailableError(f"the simulated store failed. request={verb}")
         found = effect()
-        self._tier.told(verb)
+        self._tier.noted(verb)
         if fails:
             raise UnavailableError(f"the simulated answer was lost. request={verb}")
         return found

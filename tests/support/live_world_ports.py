@@ -55,14 +55,14 @@ class End:
 
 
 class LiveTasks(Tasks):
-    """Tasks before whose calls brokers may do something, and that tell before which they ended."""
+    """Tasks before whose calls brokers may do something, and that say before which they ended."""
 
     def __init__(
-        self, told: Callable[[str], None], ended: Callable[[Task], None], tally: LiveTally,
+        self, trace: Callable[[str], None], ended: Callable[[Task], None], tally: LiveTally,
         meanwhile: Callable[[Task], None],
     ) -> None:  # fmt: skip
         """``ended`` hears of a task whose process dies, ``meanwhile`` of each that comes by."""
-        super().__init__(told, lambda life: None)
+        super().__init__(trace, lambda life: None)
         self.ends: dict[Task, End] = {}
         """Where tasks end that do so before a call of a name."""
         self._ended = ended
@@ -212,7 +212,7 @@ class HostCluster:
 def open_decisions(
     engine: Engine, clock: ManualClock, tasks: Tasks, dice: random.Random, number: int
 ) -> DecisionLog:
-    """Open a decision log as process ``number``, of which nobody knows whether it is over."""
+    """Open a decision log as process ``number``, of which it is unknown whether it is over."""
     holder, time = Holder(f"{number:032x}", f"host{number}", number, "", ""), HostTime(clock)
     log = DecisionLog(engine, clock, holder, time)
     transactions = SimulatedTransactions(engine, clock, tasks, dice, lambda: None, time)

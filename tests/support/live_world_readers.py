@@ -3,7 +3,7 @@
 Kafka promises: who reads a log from some offset on, and comes to its end within
 ``delete.retention.ms``, has the last value of every key, and no value of one that was deleted. A
 reader asks any broker (KIP-392), a few answers at a time; between them anything may happen. What it
-has at the end is judged by what producers were told, and by nothing of keeplast's.
+has at the end is judged by what producers got acknowledged, and by nothing of keeplast's.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ START_MS = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sends a batch: a producer's id, epoch and sequence; nobody by default."""
+    """Who sends a batch: a producer's id, epoch and sequence; none by default."""
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = NO_PRODUCER_EPOCH
@@ -39,7 +39,7 @@ class Sender:
     is_transactional: bool = False
 
 
-NOBODY = Sender()
+NO_PRODUCER = Sender()
 
 
 def text(number: int) -> bytes:
@@ -76,7 +76,7 @@ class LogBuilder:
         *records: NewRecord,
         at: int | None = None,
         codec: Codec = Codec.NONE,
-        sender: Sender = NOBODY,
+        sender: Sender = NO_PRODUCER,
         append_time_ms: int | None = None,
     ) -> int:
         """Append one batch, at offset ``at`` or the log end; return its base offset."""

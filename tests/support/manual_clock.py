@@ -37,7 +37,7 @@ class SharedTime:
     is_shared = True
 
     def __init__(self, clock: Clock) -> None:
-        """Tell the time of ``clock``."""
+        """Give the time of ``clock``."""
         self.clock = clock
 
     def now_ms(self, _connection: object) -> int:

@@ -102,7 +102,7 @@ class MetadataContract:
             with pytest.raises(FencedError):
                 late.leases.renew(PARTITION, epoch=epoch, lease_ms=5000, acknowledged=9)
         assert Lease(1, store.holder.id, 5000, 7, 2) == store.leases.find(row_id)
-        # Who takes over without a lease leaves one that is nobody's.
+        # Who takes over without a lease leaves one without a holder.
         state = other.take_over(PARTITION, epoch=2, owner="c", lineage=LINEAGE, log_end=0)
         left = store.leases.find(row_id)
         assert left is not None
@@ -116,7 +116,7 @@ class MetadataContract:
         assert store.leases.find(row_id) is None
 
     def test_of_a_hold_and_a_swap_that_would_pass_it_one_happens(self, opened: Opened) -> None:
-        """Whoever locks the partition's row first is seen by the other."""
+        """Who locks the partition's row first is seen by the other."""
         for turn in range(6):
             start = 10 * turn
             source = segment(start, start + 9)
@@ -212,7 +212,7 @@ class MetadataContract:
         finally:
             second.close()
 
-    def test_who_gave_back_is_succeeded_and_the_first_stays_fenced_until_then(
+    def test_a_process_that_gave_back_is_succeeded_and_the_first_stays_fenced_until_then(
         self, opened: Opened, url: str
     ) -> None:
         second = MetadataStore(open_database(url), opened.clock)
@@ -233,7 +233,7 @@ class MetadataContract:
         finally:
             second.close()
 
-    def test_of_two_that_succeed_one_holder_one_is_told(self, opened: Opened, url: str) -> None:
+    def test_of_two_that_succeed_one_holder_one_is_refused(self, opened: Opened, url: str) -> None:
         second = MetadataStore(open_database(url), opened.clock)
         third = MetadataStore(open_database(url), opened.clock)
         try:
@@ -250,7 +250,7 @@ class MetadataContract:
             second.close()
             third.close()
 
-    def test_one_transaction_is_done_in_the_name_of_who_holds_the_partition(
+    def test_one_transaction_is_done_in_the_name_of_the_holder_of_the_partition(
         self, opened: Opened, url: str
     ) -> None:
         second = MetadataStore(open_database(url), opened.clock)
@@ -401,7 +401,7 @@ class MetadataContract:
                 counts.append(len(connection.execute(select(schema.COMMITS.c.id)).all()))
         assert [2 * PRUNED_MAX + 1, PRUNED_MAX + 2, 3, 4] == counts
 
-    def test_what_was_decided_by_other_settings_is_refused(self, opened: Opened) -> None:
+    def test_a_decision_by_other_settings_is_refused(self, opened: Opened) -> None:
         source, old = segment(0, 9), {"cleanup.policy": "compact"}
         opened.copy(source)
         opened.store.configure(PARTITION, epoch=0, settings={"cleanup.policy": "delete"})
@@ -469,7 +469,7 @@ class MetadataContract:
                 )
         assert before == opened.state()
 
-    def test_what_was_given_up_begins_anew_or_goes_with_all_of_its_rows(
+    def test_a_partition_that_was_given_up_begins_again_or_goes_with_all_of_its_rows(
         self, opened: Opened
     ) -> None:
         opened.copy(segment(0, 9))
@@ -481,7 +481,7 @@ class MetadataContract:
         )  # fmt: skip
         with pytest.raises(FencedError):
             opened.copy(segment(10, 19))
-        state = opened.store.removals.begin_anew(
+        state = opened.store.removals.restart(
             opened.state(), new_id(), "1" * 32, log_start=3, settings={}
         )
         assert ((), (), 3, 3) == (
@@ -519,7 +519,7 @@ class MetadataContract:
 
     # What rounds have kept.
 
-    def test_what_a_round_kept_is_not_collected_and_comes_back_in_one_commit(
+    def test_segments_that_a_round_kept_are_not_collected_and_come_back_in_one_commit(
         self, opened: Opened
     ) -> None:
         sources = [segment(0, 9), segment(10, 19)]
@@ -562,7 +562,7 @@ class MetadataContract:
                 state, new_id(), kept.number, grace_ms=0, allowed=heard.append
             )
 
-    def test_what_was_kept_goes_when_it_is_dropped_and_when_nothing_is_kept_behind_it(
+    def test_a_kept_round_goes_when_it_is_dropped_and_when_nothing_is_kept_after_it(
         self, opened: Opened
     ) -> None:
         made = segment(0, 9)

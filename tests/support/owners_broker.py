@@ -343,7 +343,7 @@ class Broker:
             for kind in kinds:
                 self._rename(output.base_offset, kind, SWAP, "")
                 if kind == kinds[-1]:
-                    # The disk is whole: whoever asks what is there must get what lies on it.
+                    # The disk is whole: who asks what is there must get what lies on it.
                     self._take(output, mtime_ms)
                 yield
         if not self._ends_after_group:

@@ -1,7 +1,7 @@
 """A disk in memory that a broker and keeplast share, and that the broker changes at any moment.
 
 keeplast's operations are steps of its task: each may be its last. Before each of them, reading
-included, the broker may do something. The broker's own changes are nobody's operations, and whole.
+included, the broker may do something. The broker's own changes are no operations, and whole.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class SharedFiles(HostFiles):
         return {n: bytes(i.data) for n, i in self._directories[directory].names.items()}
 
     def remove_directory(self, directory: Path) -> None:
-        """Remove a directory that nobody works on."""
+        """Remove a directory without work on it."""
         self._directories.pop(directory, None)
 
     def _names(self, path: Path) -> dict[str, Inode]:

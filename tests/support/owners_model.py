@@ -7,7 +7,7 @@ log start and is gone with that; a tombstone may be gone when its time has passe
 older of its key may be seen. By timestamp or header nothing remembers then what it outranked: a
 record that comes later, or may not be cleaned yet, is there again, whatever its version.
 
-Where nobody can tell that deletes are missing, for a clock was wrong meanwhile, every record that
+Where it is not known that deletes are missing, for a clock was wrong meanwhile, every record that
 is returned was appended at its offset, and without transactions the one that decides is among them.
 """
 
@@ -102,7 +102,7 @@ class Promise(Model):
 
         Both readers: who knows aborted transactions from indexes, and who knows them from markers.
         Tombstones from ``fresh_from_ms`` on must be there. From ``dirty_from`` on nothing is clean.
-        ``misses_deletes`` says that tombstones and markers may have been dropped that nobody could
+        ``misses_deletes`` says that tombstones and markers may have been dropped that no host could
         miss.
         """
         stable = self.stable_end(end)
@@ -182,15 +182,15 @@ class Promise(Model):
             if later is not None and self.decides(later) >= self.decides(want):
                 continue
             got = seen.get(key)
-            told = f"key={key!r} newest={want} read={got} {where}"
+            facts = f"key={key!r} newest={want} read={got} {where}"
             if want.value is not None:
-                require(got == want, f"a committed record is not read. {told}")
+                require(got == want, f"a committed record is not read. {facts}")
             elif want.timestamp >= fresh_from_ms:
-                require(got == want, f"a fresh tombstone is not read. {told}")
+                require(got == want, f"a fresh tombstone is not read. {facts}")
             elif got is None:
                 self._gone.setdefault(want.offset, end)
             elif got.value is not None:
                 # By version: what may not be cleaned yet outlives the tombstone that outranks it.
                 is_late = got.offset > want.offset and got.offset >= dirty_from
-                require(is_late, f"a deleted key came back. {told} dirty_from={dirty_from}")
+                require(is_late, f"a deleted key came back. {facts} dirty_from={dirty_from}")
                 self._gone.setdefault(want.offset, dirty_from)

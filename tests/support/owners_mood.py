@@ -105,9 +105,9 @@ INDEX_MISSING = "a transaction index is missing or behind"
 NOT_REPLICATED = "a tail is not replicated"
 TAIL_CUT = "a tail is cut"
 LOG_START_MOVED = "the log start has moved"
-BESIDE_DELETED = "copied beside .deleted"
-BESIDE_STAGED = "copied beside .cleaned"
-BESIDE_SWAP = "copied beside .swap"
+NEXT_TO_DELETED = "copied next to .deleted"
+NEXT_TO_STAGED = "copied next to .cleaned"
+NEXT_TO_SWAP = "copied next to .swap"
 CHANGED_DURING = "the broker changed the directory during a copy"
 JUMP_AHEAD = "a clock jumps ahead"
 JUMP_BACK = "a clock jumps back"
@@ -125,7 +125,7 @@ OLDER_LIKE_NEWEST = "metadata was restored that lacks nothing"
 
 GUARDED = (
     TOMBSTONE_DROPPED, MARKER_DROPPED, INDEX_MISSING, NOT_REPLICATED, TAIL_CUT, LOG_START_MOVED,
-    BESIDE_DELETED, BESIDE_STAGED, BESIDE_SWAP, CHANGED_DURING, JUMP_AHEAD, JUMP_BACK,
+    NEXT_TO_DELETED, NEXT_TO_STAGED, NEXT_TO_SWAP, CHANGED_DURING, JUMP_AHEAD, JUMP_BACK,
     OTHER_STRATEGY, UNCLEAN, BACK_SEEN, BACK_UNSEEN, OUTRANKED, WITHOUT_INDEXES, OLDER_REFUSED,
     OLDER_ACCEPTED, UNDONE,
 )  # fmt: skip

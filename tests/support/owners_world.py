@@ -55,9 +55,6 @@ from tests.support.owners_model import Piece, Promise, decode_piece
 from tests.support.owners_mood import (
     BACK_SEEN,
     BACK_UNSEEN,
-    BESIDE_DELETED,
-    BESIDE_STAGED,
-    BESIDE_SWAP,
     CHANGED_DURING,
     DAY_MS,
     HOUR_MS,
@@ -66,6 +63,9 @@ from tests.support.owners_mood import (
     JUMP_BACK,
     LOG_START_MOVED,
     MARKER_DROPPED,
+    NEXT_TO_DELETED,
+    NEXT_TO_STAGED,
+    NEXT_TO_SWAP,
     NOT_REPLICATED,
     OLDER_ACCEPTED,
     OLDER_LIKE_NEWEST,
@@ -84,8 +84,8 @@ from tests.support.owners_mood import (
 )
 from tests.support.partition_maker import NOW_MS, PARTITION
 from tests.support.reference_cleaner import rank
-from tests.support.simulated import Told, draw_happening, run_seed
-from tests.support.store_world import ToldOfStore
+from tests.support.simulated import Trace, draw_happening, run_seed
+from tests.support.store_world import NarratedStore
 from tests.support.tier_world_model import Written
 from tests.support.tier_world_stores import (
     TOPIC_ID,
@@ -122,7 +122,7 @@ NOT_COMMITTED = "the commit did not happen"
 TRIES_BUSY = 3
 TRIES_MAX = 40
 GARBAGE_AGE_MS = 10 * 60_000
-BESIDE = {CLEANED: BESIDE_STAGED, SWAP: BESIDE_SWAP, DELETED: BESIDE_DELETED}
+NEXT_TO = {CLEANED: NEXT_TO_STAGED, SWAP: NEXT_TO_SWAP, DELETED: NEXT_TO_DELETED}
 
 
 class OwnedStore(TieredStore):
@@ -188,16 +188,16 @@ class SharedClock(ManualClock):
 class World:
     """One run. Use :func:`simulate`."""
 
-    def __init__(self, seed: int, engine: Engine, *, told: Callable[[str], None]) -> None:
+    def __init__(self, seed: int, engine: Engine, *, trace: Callable[[str], None]) -> None:
         """Start with an empty log and a store that knows nothing of it."""
         self.tally: OwnersTally = OwnersTally(runs=1)
         self._is_even = seed % 2 == 0
         self._dice = random.Random(seed)
         self._mood = draw_mood(self._dice)
-        self._told = told
+        self._trace = trace
         self._clock = SharedClock(NOW_MS, self._wait)
         self._broker_clock = ManualClock(NOW_MS)
-        self._tasks = Tasks(told, lambda life: None)
+        self._tasks = Tasks(trace, lambda life: None)
         self._engine = engine
         empty_database(engine)
         self._tables: Any = engine.raw_connection().driver_connection
@@ -219,7 +219,7 @@ class World:
         self._copied_ms = NOW_MS
         self._jumped = False
         self._misses_deletes = False
-        """Whether deletes may be gone that nobody could know of."""
+        """Whether deletes may be gone that no host could know of."""
         # What the broker did since the running command began.
         self._meanwhiles = 0
         self._stages: set[str] = set()
@@ -321,7 +321,7 @@ class World:
 
     def _happen(self, happening: Callable[[], None]) -> None:
         self.tally.events += 1
-        self._told(f"{happening.__name__[1:]} end={self.broker.log_end}")
+        self._trace(f"{happening.__name__[1:]} end={self.broker.log_end}")
         happening()
         self._objects.now += 1
         self._objects.land_late()
@@ -513,7 +513,7 @@ class World:
     def _go_ahead_and_back(self) -> None:
         """Let the machine's clock be ahead for a while, in which the broker may clean.
 
-        A copy in between remembers it. Without one nobody can tell what the broker has dropped by
+        A copy in between remembers it. Without one no host can know what the broker has dropped by
         then from what it has dropped later, unless clocks may differ by so much.
         """
         retention_ms = self._mood.topic.delete_retention_ms
@@ -547,7 +547,7 @@ class World:
             self._checkpoint, *([self._change_leader] if self._mood.changes_leader else []),
             *([self._retain, self._delete_records] if self._mood.deletes else []),
         ])  # fmt: skip
-        self._told(f"    meanwhile: {happening.__name__[1:]}")
+        self._trace(f"    meanwhile: {happening.__name__[1:]}")
         happening()
         self._meanwhiles += 1
         self._stages |= self.broker.staged()
@@ -604,7 +604,7 @@ class World:
         return is_done
 
     def _give_way(self) -> None:
-        """Do what a refusal says: cut the store where the directory was, or begin it anew."""
+        """Do what a refusal says: cut the store where the directory was, or begin it again."""
         if not self._refused or not self._is_imported or not self.broker.is_up:
             return
         cause = self._refused.pop()
@@ -645,13 +645,13 @@ class World:
         self.model.take(there, live.end)
 
     def _turn(self) -> None:
-        """Take a turn of ``run`` beside the broker, until it would wait."""
+        """Take a turn of ``run`` next to the broker, until it would wait."""
         if not self._is_imported:
             return
         self._do("run", self._take_turn)
 
     def _take_turn(self) -> None:
-        told = ToldOfStore()
+        narrated = NarratedStore()
         cleaner = CleanerConfig(backoff_ms=15_000)
         settings = StoreSettings(
             "the store", "owner", lambda partition: True, lambda: cleaner, data_dir=ROOT,
@@ -660,10 +660,10 @@ class World:
         )  # fmt: skip
         with LocalRunner(1, files=self._files, clock=self._clock) as runner:
             work = StoreWork(
-                self._open(), runner, self._clock, self._files, settings, narrator=told,
-                events=told,
+                self._open(), runner, self._clock, self._files, settings, narrator=narrated,
+                events=narrated,
             )  # fmt: skip
-            Daemon(work, self._clock, narrator=told, observer=Published(), is_once=True).run()
+            Daemon(work, self._clock, narrator=narrated, observer=Published(), is_once=True).run()
 
     def _clean(self) -> None:
         if self._live is None or not self._live.routes:
@@ -688,7 +688,7 @@ class World:
             except RefusedError as error:
                 if "cannot be undone" not in str(error):
                     raise
-                # Rounds are kept without a gap, so that one bar is left beside a broker's cleaner.
+                # Rounds are kept without a gap, so that one bar is left next to a broker's cleaner.
                 is_cleaner = "checkpoint says" in str(error) and self.tally.broker_rounds > 0
                 is_gone = "missing or damaged" in str(error) and self._is_backed_up
                 require(is_cleaner or is_gone, f"an undo is refused for no known cause. {error}")
@@ -769,7 +769,7 @@ class World:
         self.tally.happened[OLDER_ACCEPTED] += 1
         mood, fails = self._mood, self._objects.fails
         self._mood, self._objects.fails = replace(mood, dies=0.0, fails=0.0, busy=0.0), 0.0
-        # What it names may be gone, and it says so: nobody reads that before it is given up.
+        # What it names may be gone, and it says so: it is not read before it is given up.
         self._is_unread = True
         self._do("collect", lambda: self._open().restoration.accept())
         if not self._is_given_up():
@@ -817,12 +817,12 @@ class World:
         self.tally.crashes += task.is_dead
         if name in COPYING:
             self.tally.happened[CHANGED_DURING] += self._interfered
-            self.tally.happened.update(BESIDE[stage] for stage in self._stages)
+            self.tally.happened.update(NEXT_TO[stage] for stage in self._stages)
         error = task.error
         if isinstance(error, AssertionError):
             raise error
         if error is not None:
-            self._told(f"    {name}: {type(error).__name__}: {error}")
+            self._trace(f"    {name}: {type(error).__name__}: {error}")
             self._judge(name, error)
         return error is None and not task.is_dead
 
@@ -830,7 +830,7 @@ class World:
         """Hear of an error of a loop that goes on."""
         task = self._tasks.current
         if task is not None and task.name == "run":
-            self._told(f"    run, {name}: {type(error).__name__}: {error}")
+            self._trace(f"    run, {name}: {type(error).__name__}: {error}")
             try:
                 self._judge("copy" if name == "copy" else name, error)
             except AssertionError as violation:
@@ -1016,7 +1016,7 @@ class World:
             if duration_ms < left:
                 break
             tries = tries + 1 if left <= 0 else 0
-            require(tries < TRIES_MAX, "no copy beside a healthy broker goes well")
+            require(tries < TRIES_MAX, "no copy next to a healthy broker goes well")
             self._advance(max(left, 0))
             duration_ms -= max(left, 0)
             self._mood = replace(mood, busy=0.0) if tries > TRIES_BUSY else mood
@@ -1030,7 +1030,7 @@ class World:
 
     def _finish_up(self) -> None:
         """Let the broker be whole and quiet, copy all that it has, and read everything."""
-        self._told("everything heals")
+        self._trace("everything heals")
         self._mood = replace(self._mood, busy=0.0, dies=0.0, fails=0.0)
         self._objects.fails = 0.0
         self._objects.land_late(everything=True)
@@ -1048,10 +1048,14 @@ class World:
 
 
 def simulate(
-    seed: int, engine: Engine | None = None, *, told: Told | None = None
+    seed: int, engine: Engine | None = None, *, trace: Trace | None = None
 ) -> OwnersTally:  # fmt: skip
     """Do one run; see :func:`.run_seed`."""
     found: OwnersTally = run_seed(
-        lambda engine, told: World(seed, engine, told=told), seed, engine, told, "--world owners "
+        lambda engine, trace: World(seed, engine, trace=trace),
+        seed,
+        engine,
+        trace,
+        "--world owners ",
     )
     return found

@@ -1,4 +1,4 @@
-"""What a page tells its reader to type, and a place in which a test types it.
+"""What a page lets its reader type, and a place in which a test types it.
 
 A step is a line of a ``console`` block that begins with ``$``, or any line of an ``sh`` block;
 what follows a ``$`` line is what the page says is printed. Steps are run by ``bash`` as they stand,
@@ -52,8 +52,8 @@ def read_steps(text: str) -> list[Step]:
             lines = [line.partition(" #")[0].rstrip() for line in body.splitlines()]
             steps += [Step(line) for line in lines if line]
             continue
-        for told in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
-            command, *shown = told.splitlines()
+        for step in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+            command, *shown = step.splitlines()
             steps.append(Step(command, tuple(shown)))
     return steps
 

@@ -17,7 +17,7 @@ from typing import cast
 
 import keeplast
 from keeplast.api.open_log import OpenLog
-from keeplast.attach.answers.shown_logs import AttachedHolds, HeldCluster, told_from
+from keeplast.attach.answers.shown_logs import AttachedHolds, HeldCluster, earliest_as_of
 from keeplast.attach.answers.shown_logs import shown_log as shown_attached
 from keeplast.attach.rounds.attached_files import attached_path
 from keeplast.cluster.live_cluster import OffsetRange, TopicFacts
@@ -42,7 +42,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.tiered_log import Tiered
 from tests.support.verified_world import VerifiedWorld
-from tests.support.written_log import Expected, Steps, WrittenLog, state_told
+from tests.support.written_log import Expected, Steps, WrittenLog, shown_state
 
 CLEANER = CleanerConfig(producer_id_expiration_ms=10**9)
 NAME = AttachedName(CLUSTER_ID, PARTITION)
@@ -50,7 +50,7 @@ NAME = AttachedName(CLUSTER_ID, PARTITION)
 
 @dataclass
 class Promise:
-    """A hold, and from which time in ms on states are told, where it is of one."""
+    """A hold, and from which time in ms on states are shown, where it is of one."""
 
     hold: Hold
     time_ms: int | None
@@ -72,7 +72,7 @@ class Place(ABC):
     @property
     @abstractmethod
     def expected(self) -> Expected:
-        """What readers must be told now."""
+        """What readers must be shown now."""
 
     @abstractmethod
     def open(self) -> OpenLog:
@@ -104,9 +104,9 @@ class Place(ABC):
     def close(self) -> None:
         self.world.log.close()
 
-    def told(self, **point: int) -> dict[bytes, bytes] | None:
-        """Return the state as it is told, None when it is refused."""
-        return state_told(self.open(), self.world.topic, **point)
+    def shown(self, **point: int) -> dict[bytes, bytes] | None:
+        """Return the state as it is shown, None when it is refused."""
+        return shown_state(self.open(), self.world.topic, **point)
 
     def play(self, steps: Steps) -> None:
         for name, *arguments in steps:
@@ -173,7 +173,7 @@ class Place(ABC):
                 continue
             for end in range(max(hold.offset, now.log_start), now.end + 1):
                 expected = now.replay(min(end, now.last_stable))
-                assert expected == self.told(end_offset=end), f"{hold} end={end}"
+                assert expected == self.shown(end_offset=end), f"{hold} end={end}"
             if promise.time_ms is None:
                 continue
             here = [e for e in self.world.written if now.log_start <= e.offset < now.end]
@@ -181,7 +181,7 @@ class Place(ABC):
                 if at_ms >= promise.time_ms:
                     later = [each.offset for each in here if each.at_ms > at_ms]
                     expected = now.replay(min([*later, now.last_stable]))
-                    assert expected == self.told(as_of_ms=at_ms), f"{hold} at={at_ms}"
+                    assert expected == self.shown(as_of_ms=at_ms), f"{hold} at={at_ms}"
 
 
 @contextlib.contextmanager
@@ -317,8 +317,8 @@ class InStore(Place):
 
 
 def expected_of(world: WrittenLog, state: PartitionState, round_end: int = 0) -> Expected:
-    """Return what readers of a store must be told."""
-    return Expected(world, state.log_start, state.remote_end, state.told_from, round_end)
+    """Return what readers of a store must be shown."""
+    return Expected(world, state.log_start, state.remote_end, state.earliest_as_of, round_end)
 
 
 def stored_log(state: PartitionState, objects: ObjectStore) -> OpenLog:
@@ -356,7 +356,7 @@ class InCluster(Place):
     def expected(self) -> Expected:
         cache, log = self.tier.cluster.cache(), self.tier.world.log()
         start, served = self.tier.cluster.log.start, self.tier.tier.served()
-        seen_to = told_from(cache, log, log.find(NAME), log_start=start)
+        seen_to = earliest_as_of(cache, log, log.find(NAME), log_start=start)
         return Expected(self.world, start, served[-1].end_offset + 1, seen_to)
 
     def open(self) -> OpenLog:

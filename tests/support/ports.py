@@ -1,6 +1,6 @@
 """Ports on loopback for servers of tests, chosen once and kept over restarts.
 
-They lie below those that the system gives to whoever connects: such a port is taken by any client
+They lie below those that the system gives to connecting clients: such a port is taken by any client
 while its server is down, even by one that tries to reach that very server. Of several processes
 that run tests each has ports of its own, for the same reason.
 """
@@ -20,7 +20,7 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now, another one at each call."""
+    """Return a port without a listener now, another one at each call."""
     for _ in range(TRIES):
         port = _dice.randrange(LOWEST, _end())
         if port in _given or not _is_ours(port):

@@ -52,7 +52,7 @@ def own_postgresql() -> Iterator[str]:
         return False
 
     try:
-        wait_until(answers, by=lambda: process.poll() is None, told=lambda: str(process.args))
+        wait_until(answers, by=lambda: process.poll() is None, words=lambda: str(process.args))
         yield url
     finally:
         stop_process(process, signal.SIGINT)

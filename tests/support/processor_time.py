@@ -16,7 +16,7 @@ from pathlib import Path
 OUTSIDE = ("kafka", "services", "watch", "console")
 """Rooms of tests that need more than this package; ``make test`` imports none of them."""
 PROCESSES = 2
-"""How many ``make test`` runs side by side, unless told."""
+"""How many ``make test`` runs side by side, by default."""
 TICKS = os.sysconf("SC_CLK_TCK")
 BEGIN = "begin"
 """The weight of what comes before the first test: imports and collecting, in every process."""

@@ -1,6 +1,6 @@
 """What a fresh read-committed reader gets from a partition directory, as a consumer would.
 
-Aborted transactions are known from the segments' transaction indexes, as a broker tells them with
+Aborted transactions are known from the segments' transaction indexes, as a broker gives them with
 each fetch, and from nothing else: a wrong index makes this reader see aborted records.
 """
 

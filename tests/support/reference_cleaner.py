@@ -45,7 +45,7 @@ class Round:
     uncleanable: int | None = None
     force: bool = True
     passed_to: int | None = None
-    """Up to where all readers who are waited for have read, exclusive; None waits for nobody."""
+    """Up to where all readers who are waited for have read, exclusive; None waits for no reader."""
 
     def is_over(self, horizon_ms: int, offset: int, now_ms: int) -> bool:
         """Say whether what lies at ``offset`` has been kept for long enough."""
@@ -135,7 +135,7 @@ class Transactions:
         self._aborted: dict[int, tuple[AbortedTransaction, bool]] = {}
         self._committed: set[int] = set()
         self.index: list[AbortedTransaction] = []
-        """The output's aborted transactions; whoever starts an output replaces the list."""
+        """The output's aborted transactions; who starts an output replaces the list."""
 
     def add(self, aborted: Iterator[AbortedTransaction]) -> None:
         """Take in aborted transactions; duplicates do no harm."""

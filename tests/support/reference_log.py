@@ -1,6 +1,6 @@
 """A partition directory as plain values, for the reference cleaner: slow, obvious, all in memory.
 
-What Kafka knows of a log besides its bytes is worked out here the long way: producers by reading
+What Kafka knows of a log apart from its bytes is worked out here the long way: producers by reading
 the newest snapshot and replaying what follows it, the last stable offset from open transactions.
 
 Answers to ``ProducerStateManager``, ``ProducerAppendInfo`` and ``UnifiedLog``; cleaning.md 0, 3.4.

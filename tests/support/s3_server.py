@@ -40,7 +40,7 @@ def own_s3(directory: Path, bucket: str) -> Iterator[dict[str, str]]:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
     try:
-        wait_until(answers, by=lambda: process.poll() is None, told=lambda: str(process.args))
+        wait_until(answers, by=lambda: process.poll() is None, words=lambda: str(process.args))
         (directory / bucket).mkdir(exist_ok=True)
         yield {
             "endpoint": f"http://127.0.0.1:{port}", "access_key_id": access,

@@ -442,4 +442,4 @@ def _sorted_by_shard(entries: Mapping[bytes, int]) -> Workspace:
 
 
 def _ignore(read_bytes: int) -> None:
-    """Nobody watches."""
+    """There is no observer."""

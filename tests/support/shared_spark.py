@@ -1,8 +1,8 @@
 """One Spark session for all tests of a process, on two cores of this machine.
 
 What a session costs is the start of its Python workers, which load every kernel. While it is
-shared, whoever asks Spark for a session gets this one, and who leaves one behind, as a command
-does, ends it for nobody else. A test that needs another master, or a session's real end, ends it
+shared, who asks Spark for a session gets this one, and who leaves one behind, as a command
+does, ends it for no other test. A test that needs another master, or a session's real end, ends it
 first.
 """
 

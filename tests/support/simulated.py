@@ -1,7 +1,7 @@
 """What simulated worlds are made of: seeds, moods, tallies, failures, guards that are missed.
 
 A world has its model, its happenings and what its mood draws; see :mod:`.tier_world` (hosts of a
-store), :mod:`.owners_world` (a broker's directory beside a store) and :mod:`.live_world` (a live
+store), :mod:`.owners_world` (a broker's directory next to a store) and :mod:`.live_world` (a live
 cluster's tiered topic). Whatever they run is stopped by :mod:`.tier_world_tasks`, and the disk,
 the objects and the database that fail are those of :mod:`.tier_world_stores`.
 
@@ -27,7 +27,7 @@ from keeplast.errors import CompactionError
 from keeplast.model.topic_config import TopicConfig
 from tests.support.tier_world_stores import open_database_in_memory
 
-Told = Callable[[str], None]
+Trace = Callable[[str], None]
 Simulate = Callable[..., Any]
 Weighted = Sequence[tuple[Callable[[], Any], float]]
 
@@ -102,9 +102,9 @@ class Failure(AssertionError):
 
 
 def failure(seed: int, error: Exception, lines: Sequence[str], world: str = "") -> Failure:
-    """Return what is told of a run that ended with ``error``: its last events, how to see it again.
+    """Return the report of a run that ended with ``error``: its last events, how to see it again.
 
-    ``lines`` is what the run has told; ``world`` are the arguments that choose its world.
+    ``lines`` is the trace of the run; ``world`` are the arguments that choose its world.
     """
     last = "\n".join([line for line in lines if not line.startswith(" ") or "Error" in line][-25:])
     return Failure(
@@ -114,7 +114,7 @@ def failure(seed: int, error: Exception, lines: Sequence[str], world: str = "") 
 
 
 def run_seed(
-    make: Callable[[Engine, Told], Any], seed: int, engine: Engine | None, told: Told | None,
+    make: Callable[[Engine, Trace], Any], seed: int, engine: Engine | None, trace: Trace | None,
     world: str = "",
 ) -> Any:  # fmt: skip
     """Do one run of what ``make`` begins, and close it.
@@ -126,7 +126,7 @@ def run_seed(
     engine = open_database_in_memory() if engine is None else engine
     with seeded_secrets(seed):
         try:
-            with closing(make(engine, lines.append if told is None else told)) as made:
+            with closing(make(engine, lines.append if trace is None else trace)) as made:
                 return made.run()
         except Exception as error:
             raise failure(seed, error, lines, world) from error
@@ -158,7 +158,7 @@ class Guard:
             if is_missed:
                 simulate(seed, engine)
                 return
-        raise AssertionError(f"nobody misses it. guard={self}")
+        raise AssertionError(f"no run misses it. guard={self}")
 
 
 def fails(simulate: Simulate, seed: int, engine: Engine) -> bool:

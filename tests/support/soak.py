@@ -157,12 +157,12 @@ class Soak:
     def _finish_read(self, reader: HostProcess) -> None:
         outcome = reader.outcome()
         if outcome.error == "InvalidError" and "out of range" in outcome.text:
-            return  # Retention overtook the reader, as a broker tells a consumer.
+            return  # Retention overtook the reader, as a broker reports to a consumer.
         assert outcome.error is None, outcome
         self._check(outcome.value, int(reader.call("log_start")), int(reader.call("end")))
 
     def _check(self, found: Found, log_start: int, end: int) -> None:
-        """AssertionError for a record that nobody wrote, or a value that is not the newest."""
+        """AssertionError for a record that was never written, or a value that is not the newest."""
         offsets = [offset for offset, _, _ in found]
         assert offsets == sorted(set(offsets))
         for offset, key, value in found:

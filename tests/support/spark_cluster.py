@@ -33,7 +33,7 @@ SETTINGS = {
     "spark.cores.max": "2",
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
-    # A lost executor takes its shuffle files along; nobody waits for them to come back.
+    # A lost executor takes its shuffle files along; there is no wait for them.
     "spark.shuffle.io.retryWait": "100ms",
     "spark.shuffle.io.maxRetries": "1",
 }
@@ -154,7 +154,7 @@ def awaited(log: Path, pattern: str) -> str:
     def text() -> str:
         return log.read_text(errors="replace")
 
-    wait_until(lambda: re.search(pattern, text()) is not None, told=lambda: text()[-2000:])
+    wait_until(lambda: re.search(pattern, text()) is not None, words=lambda: text()[-2000:])
     found = re.search(pattern, text())
     assert found is not None
     return found[1]

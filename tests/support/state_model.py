@@ -2,7 +2,7 @@
 
 The final record of every live key, as the topic ranks records: what a read-committed reader from
 the log start holds in the end if it applies the rank that the cleaner applies (KIP-280). Two
-passes: how transactions ended is told by their markers, which come after their data.
+passes: how transactions ended is known by their markers, which come after their data.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.stores import open_objects
 from keeplast.tier.state.holder import Holder
-from tests.support.daemon_world import Published, Told
+from tests.support.daemon_world import Narrated, Published
 from tests.support.log_builder import START_MS, LogBuilder, text
 from tests.support.manual_clock import ManualClock
 
@@ -34,8 +34,8 @@ COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20)}
 SEGMENT_RECORDS = 5
 
 
-class ToldOfStore(Told):
-    """Remembers what a person would have been told of a store, too."""
+class NarratedStore(Narrated):
+    """Remembers what a person would have read of a store, too."""
 
     def copied(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
         self.lines.append(("copied", str(partition), str(segments)))
@@ -126,12 +126,12 @@ class StoreWorld:
         expired: bool = False,
         receipt: Path | None = None,
         io_bytes_per_second: float = UNLIMITED,
-    ) -> tuple[RunReport, ToldOfStore, Published]:
+    ) -> tuple[RunReport, NarratedStore, Published]:
         """Run until nothing is eligible, or until it was idle ``idles`` times.
 
         ``holder`` is which process does it, this one without.
         """
-        told, published = ToldOfStore(), Published()
+        narrated, published = NarratedStore(), Published()
         cleaner = CleanerConfig(
             backoff_ms=15_000, has_expired_rounds=expired, io_bytes_per_second=io_bytes_per_second
         )
@@ -145,19 +145,19 @@ class StoreWorld:
         with store as opened, self.runner:
             work = StoreWork(
                 self.wrap(opened), self.runner, self.clock, LocalFiles(), settings,
-                narrator=told, events=told,
+                narrator=narrated, events=narrated,
             )  # fmt: skip
             daemon = Daemon(
-                work, self.clock, narrator=told, observer=published, is_once=idles is None
+                work, self.clock, narrator=narrated, observer=published, is_once=idles is None
             )
 
             self.daemon = daemon
 
             def idle() -> None:
                 if on_idle is not None:
-                    on_idle(len(told.idle_seconds))
-                if idles is not None and len(told.idle_seconds) >= idles:
+                    on_idle(len(narrated.idle_seconds))
+                if idles is not None and len(narrated.idle_seconds) >= idles:
                     daemon.stop()
 
-            told.on_idle = idle
-            return daemon.run(), told, published
+            narrated.on_idle = idle
+            return daemon.run(), narrated, published

@@ -43,7 +43,7 @@ class StoredLog(BrokerDirectory):
         assert report.failure is None
         return report
 
-    def begin_anew(self) -> None:
+    def begin_again(self) -> None:
         """Go on as a process that has just begun, and remembers nothing."""
         self._owners += 1
         self.take_over(f"owner {self._owners}")
@@ -68,4 +68,4 @@ class StoredLog(BrokerDirectory):
                     with crashing_at(self, number):
                         self.clean()
                 except Crash:
-                    self.begin_anew()
+                    self.begin_again()

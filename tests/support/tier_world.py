@@ -28,7 +28,7 @@ from keeplast.tier.metadata.database import SKEW_MS_MAX
 from keeplast.tier.objects.object_store import segment_of_key
 from keeplast.tier.state.segment import SegmentState
 from tests.support.partition_maker import NOW_MS, PARTITION
-from tests.support.simulated import Told, draw_happening, run_seed
+from tests.support.simulated import Trace, draw_happening, run_seed
 from tests.support.tier_world_cluster import (
     DATABASE,
     DELETE_RETENTION_MS,
@@ -48,7 +48,7 @@ WRONG_CLOCKS_MS = (
 """Within the bound a host goes on, by the database's time, and is wrong by more than anything here
 takes."""
 WRONG_DATABASE_MS = (0, 0, 10 * SKEW_MS_MAX, 3 * DAY_MS, -3 * DAY_MS)
-"""Never what a host is wrong by as well: of two that agree nobody can tell."""
+"""Never what a host is wrong by as well: of two that agree it cannot be known."""
 KEYS = 6
 TRANSACTIONAL = (7, 8)
 IDEMPOTENT = 9
@@ -115,7 +115,7 @@ class World(Cluster):
             happening()
 
     def _is_distracted(self) -> bool:
-        """Say whether the leader sleeps in the middle of something; nobody waits for it long."""
+        """Say whether the leader sleeps in the middle of something; no long wait follows."""
         return any(
             task.life.name == self._leader and task.epoch == self._epoch
             for task in self._tasks.asleep
@@ -306,7 +306,7 @@ class World(Cluster):
         leader = self._current()
         behind = [
             process for name in self._names if (process := self._running(name)) is not None
-            and process.name != self._leader and process.told < self._epoch
+            and process.name != self._leader and process.heard_epoch < self._epoch
         ]  # fmt: skip
         if leader is None or not behind:
             return False
@@ -326,7 +326,7 @@ class World(Cluster):
             self.tally.truncations += after < before
 
         def then(_: object) -> None:
-            process.told, process.follows = epoch, leader.name
+            process.heard_epoch, process.follows = epoch, leader.name
 
         self._do(process, "follow", "log", work, then)
 
@@ -337,7 +337,7 @@ class World(Cluster):
             return False
         slow = [
             name for name in sorted(leader.in_sync) if name != leader.name
-            and ((other := self._running(name)) is None or other.told != self._epoch)
+            and ((other := self._running(name)) is None or other.heard_epoch != self._epoch)
         ]  # fmt: skip
         if not slow:
             return False
@@ -362,7 +362,7 @@ class World(Cluster):
         return True
 
     def _clean(self) -> bool:
-        """Do a round: a leader's in both tiers, or beside it, in object storage alone."""
+        """Do a round: a leader's in both tiers, or next to it, in object storage alone."""
         process = self._a_leader()
         if process is None or "cleaner" in process.busy or not (self._live and self._live.routes):
             return False
@@ -398,7 +398,7 @@ class World(Cluster):
         return True
 
     def _keep_up(self) -> None:
-        """Let one lead, and whoever can have what it has and know what is acknowledged."""
+        """Let one lead, and those that can have what it has and know what is acknowledged."""
         for _ in range(CATCHING_UP_ROUNDS):
             self._lead_again()
             while self._learn() or self._shrink():
@@ -549,7 +549,7 @@ class World(Cluster):
         return [
             process for name in sorted(self._in_sync)
             if name != self._leader and (process := self._running(name)) is not None
-            and process.told == self._epoch
+            and process.heard_epoch == self._epoch
         ]  # fmt: skip
 
     def _check_whole(self, process: Process, start: int) -> None:
@@ -586,7 +586,7 @@ class World(Cluster):
             self._readers.append(SlowReader(start, self._clock.now_ms(), start))
         up = [
             process for name in sorted(self._in_sync)
-            if (process := self._running(name)) is not None and process.told == self._epoch
+            if (process := self._running(name)) is not None and process.heard_epoch == self._epoch
         ]  # fmt: skip
         if not self._readers or not up or self._established != self._epoch:
             return False
@@ -657,7 +657,7 @@ class World(Cluster):
 
     def _check_end(self) -> None:
         leader = self._current()
-        require(leader is not None and not self._tasks.asleep, "nobody leads")
+        require(leader is not None and not self._tasks.asleep, "there is no leader")
         assert leader is not None
         state = leader.store.load(PARTITION)
         findings = verify_remote(self._objects, state, lambda count: None)
@@ -690,9 +690,9 @@ class World(Cluster):
         )
 
 
-def simulate(seed: int, engine: Engine | None = None, *, told: Told | None = None) -> Tally:
+def simulate(seed: int, engine: Engine | None = None, *, trace: Trace | None = None) -> Tally:
     """Do one run; see :func:`.run_seed`."""
     found: Tally = run_seed(
-        lambda engine, told: World(seed, engine, told=told), seed, engine, told
+        lambda engine, trace: World(seed, engine, trace=trace), seed, engine, trace
     )  # fmt: skip
     return found

@@ -144,7 +144,7 @@ def draw_mood(dice: random.Random) -> Mood:
 
 
 def shared_time(clock: SkewedClock) -> StoreTime | None:
-    """Return what tells the time of a store whose database has a clock."""
+    """Return what gives the time of a store whose database has a clock."""
     return SharedTime(clock)
 
 
@@ -156,15 +156,15 @@ def has_wrong_clocks(seed: int) -> bool:
 class Cluster:
     """Hosts with a store and a controller; what happens to them is up to who inherits."""
 
-    def __init__(self, seed: int, engine: Engine, *, told: Callable[[str], None]) -> None:
+    def __init__(self, seed: int, engine: Engine, *, trace: Callable[[str], None]) -> None:
         """Start ``seed``'s hosts on an empty store."""
         self.seed = seed
         self.tally = Tally(runs=1)
         self._dice = random.Random(seed)
         self._mood = draw_mood(self._dice)
-        self._told = told
+        self._trace = trace
         self._clock = ManualClock(NOW_MS)
-        self._tasks = Tasks(told, self._died)
+        self._tasks = Tasks(trace, self._died)
         self._tables: Any = engine.raw_connection().driver_connection
         self._objects = SimulatedObjects(self._tasks, self._clock, self._dice)
         self._objects.is_routed = self._is_routed
@@ -207,7 +207,7 @@ class Cluster:
         self._elect(self._names[0])
 
     def _say(self, line: str) -> None:
-        self._told(line)
+        self._trace(line)
 
     # Processes.
 
@@ -221,7 +221,7 @@ class Cluster:
         self._do(process, "start", "log", process.open)
 
     def _running(self, name: str) -> Process | None:
-        """Return a host's process when it is up and nobody in it sleeps with the log in hand."""
+        """Return a host's process when it is up and no task in it sleeps with the log in hand."""
         process = self._processes[name]
         if not process.alive or process.opened is None or "log" in process.busy:
             return None
@@ -269,7 +269,7 @@ class Cluster:
         """Start a task, which may sleep, die or fail at one of its operations."""
         span, mood, dice = SPANS[name], self._mood, self._dice
         quiet = self._heals or not self._leader
-        # What happens all the time rarely goes wrong, or nobody would ever lead for long enough to
+        # What happens all the time rarely goes wrong, or no host would ever lead for long enough to
         # do anything else.
         often = (1.0 if name in LONG_TASKS else 0.2) * (0.2 if self._lags else 1.0)
         sleeps = mood.sleeps * (2 if name in LONG_TASKS else 0.5) * (0.2 if self._lags else 1.0)
@@ -280,7 +280,7 @@ class Cluster:
             return round(float(span ** dice.random()))
 
         task = Task(
-            process, name, work, holds=holds, epoch=max(process.told, process.leads_at),
+            process, name, work, holds=holds, epoch=max(process.heard_epoch, process.leads_at),
             sleeps_at=draw(sleeps), dies_at=draw(mood.dies * often),
             fails_at=draw(mood.fails * often),
         )  # fmt: skip
@@ -374,11 +374,11 @@ class Cluster:
         if before is not None:
             self._check_expired(live, before)
         task = self._tasks.current
-        # Whoever changes anything of a partition raises its version. What leaves it as it was is a
+        # Who changes anything of a partition raises its version. What leaves it as it was is a
         # fact of the whole store, as the key of its filters, which may be anybody's.
         if task is not None and live != before:
             # A pass that slept before it asked goes on at the epoch at which its host leads now.
-            epoch = max(task.epoch, self._processes[task.life.name].told)
+            epoch = max(task.epoch, self._processes[task.life.name].heard_epoch)
             require(
                 epoch >= live.leader_epoch,
                 f"I-19: epoch {epoch} has changed what epoch {live.leader_epoch} owns",
@@ -471,7 +471,7 @@ class Cluster:
         process = self._running(name)
         if process is None:
             return
-        process.told = epoch = self._epoch
+        process.heard_epoch = epoch = self._epoch
         in_sync = set(self._in_sync)
 
         def work() -> object:
@@ -491,7 +491,7 @@ class Cluster:
     def _lead_again(self) -> bool:
         """Have who was elected try again when it failed, or elect another when it is gone."""
         process = self._running(self._leader)
-        if process is None or process.told != self._epoch:
+        if process is None or process.heard_epoch != self._epoch:
             return self._change_leader()
         if self._established == self._epoch:
             return False

@@ -59,7 +59,7 @@ class Surroundings:
 
 @dataclass(eq=False)
 class Process(Life):
-    """One life of a host. ``told`` is the newest leader epoch that it has heard of."""
+    """One life of a host. ``heard_epoch`` is the newest leader epoch that it has heard of."""
 
     disk: Path = field(kw_only=True)
     files: HostFiles = field(kw_only=True)
@@ -67,7 +67,7 @@ class Process(Life):
     tiered: TieredStore = field(kw_only=True)
     around: Surroundings = field(kw_only=True)
     opened: PartitionHost | None = None
-    told: int = -1
+    heard_epoch: int = -1
     follows: str = ""
     leads_from: int = 0
     in_sync: set[str] = field(default_factory=set)

@@ -1,7 +1,7 @@
 """What a partition must hold: the batches that were written, in a plain list, and what readers get.
 
 The log of the newest leader is the truth. A batch is kept by the leader epoch that wrote it, so
-that a new leader's log, whatever it got from whom, is told from its leader epochs alone. What lies
+that a new leader's log, whatever it got from whom, is known from its leader epochs alone. What lies
 below the greatest high watermark was acknowledged and may never leave the list.
 """
 
@@ -81,7 +81,7 @@ class Model:
         require(log_end == self.end, f"the new leader ends at {log_end}, its batches at {self.end}")
 
     def acknowledge(self, lineage: Sequence[LeaderEpoch], offset: int) -> None:
-        """Say that producers were told of everything below ``offset`` in a leader's log."""
+        """Say that producers got everything acknowledged below ``offset`` in a leader's log."""
         if offset > self.acknowledged:
             found = self._batches(lineage, offset)
             self._acknowledged += [w for w in found if w.base_offset >= self.acknowledged]

@@ -53,7 +53,7 @@ def require(condition: bool, message: str) -> None:
 
 @dataclass(slots=True)
 class Late:
-    """A write whose author was told that it failed, on its way."""
+    """A write whose author was informed that it failed, on its way."""
 
     due: int
     key: str
@@ -80,7 +80,7 @@ class SimulatedObjects:
         self._dice = dice
 
     def sum_of(self, key: str) -> tuple[int, int]:
-        """Return the size and the CRC-32C of an object that is there, as nobody's operation."""
+        """Return the size and the CRC-32C of an object that is there, as no operation of a host."""
         if key not in self._sums:
             data = self.found[key][0]
             self._sums[key] = len(data), crc32c(data)
@@ -102,7 +102,7 @@ class SimulatedObjects:
         return _Upload(self, key)
 
     def put_new(self, key: str, data: bytes) -> bool:
-        """Write where nobody has, or fail; an answer may be lost."""
+        """Write where nothing was written, or fail; an answer may be lost."""
         fails = self._tasks.step(f"put {short(key)}")
         loses = fails and self._dice.random() < 0.5
         if fails and not loses:
@@ -351,7 +351,7 @@ def read_live(tables: Any) -> Live:
 def check_live(live: Live, before: Live | None, tables: Any, objects: SimulatedObjects) -> None:
     """AssertionError unless the routes have no hole and all that they name is there."""
     at = live.routes[0][0] if live.routes else live.log_start
-    require(at <= live.log_start, f"I-14: nobody serves {live.log_start}..{at}")
+    require(at <= live.log_start, f"I-14: no object serves {live.log_start}..{at}")
     size = 0
     for base, last, segment_id in live.routes:
         require(base == at, f"I-14: a hole or an overlap at {at}. routes={live.routes}")

@@ -94,7 +94,7 @@ class Task:
             self.result = self._work()
         except Crash:
             self.is_dead = True
-        except Exception as error:  # noqa: BLE001 - told to who started the task
+        except Exception as error:  # noqa: BLE001 - handed to who started the task
             self.error = error
         self.is_done = True
 
@@ -102,13 +102,13 @@ class Task:
 class Tasks:
     """Runs tasks, and remembers those that sleep."""
 
-    def __init__(self, told: Callable[[str], None], died: Callable[[Life], None]) -> None:
-        """``told`` gets a line for every operation, ``died`` hears of a process that stops."""
+    def __init__(self, trace: Callable[[str], None], died: Callable[[Life], None]) -> None:
+        """``trace`` gets a line for every operation, ``died`` hears of a process that stops."""
         self.current: Task | None = None
         self.asleep: list[Task] = []
         self.operations = 0
         self._stays_awake = False
-        self._told = told
+        self._trace = trace
         self._died = died
         self._finished: dict[Task, Finished] = {}
 
@@ -141,7 +141,7 @@ class Tasks:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Let nobody fall asleep meanwhile: another host's hands are needed."""
+        """Let no task fall asleep meanwhile: another host's hands are needed."""
         self._stays_awake = True
         try:
             yield
@@ -150,7 +150,7 @@ class Tasks:
 
     @contextmanager
     def unobserved(self) -> Iterator[None]:
-        """Let what happens meanwhile be nobody's operation."""
+        """Let what happens meanwhile be no operation of a host."""
         task, self.current = self.current, None
         try:
             yield
@@ -158,7 +158,7 @@ class Tasks:
             self.current = task
 
     def step(self, operation: str) -> bool:
-        """Account for an operation; True when it has to fail. What nobody does, as a check, passes.
+        """Account for an operation; True when it has to fail. What no host does, a check, passes.
 
         Crash when the process dies before it, or is dead.
         """
@@ -170,14 +170,14 @@ class Tasks:
         self.count_step(task)
         task.operations += 1
         self.operations += 1
-        self._told(f"    {task.life.name} {task.name} {task.operations}: {operation}")
+        self._trace(f"    {task.life.name} {task.name} {task.operations}: {operation}")
         if task.operations == task.sleeps_at and not self._stays_awake:
-            self._told(f"    {task.life.name} {task.name} falls asleep before it")
+            self._trace(f"    {task.life.name} {task.name} falls asleep before it")
             task.sleep()
             if not task.life.alive:
                 raise Crash(operation)
         if task.operations == task.dies_at:
-            self._told(f"    {task.life.name} dies before it")
+            self._trace(f"    {task.life.name} dies before it")
             task.life.alive = False
             self._died(task.life)
             raise Crash(operation)

@@ -1,8 +1,8 @@
 """How much of a large matrix a run takes: all of it, or the share whose turn it is today.
 
 A matrix proves one promise on many cases. Every run proves every promise on some of them, and
-after as many days as a matrix has shares all of it has run. The turn is a number, the day unless
-told; pytest prints it, and the same number takes the same share again.
+after as many days as a matrix has shares all of it has run. The turn is a number, the day by
+default; pytest prints it, and the same number takes the same share again.
 
 A case must not depend on which of its neighbours run. What hypothesis draws has a long form, too:
 ``--long`` draws as many examples as a test says of it.
@@ -20,7 +20,7 @@ EXAMPLES_SHARE = 15
 EXAMPLES_MIN = 2
 PROFILE = "keeplast"
 LONG_PROFILE = "keeplast, long forms"
-"""What conftest loads, the second one with ``--long``; hypothesis hands it to whoever asks."""
+"""What conftest loads, the second one with ``--long``; hypothesis hands it out on demand."""
 
 
 def examples(count: int, *, long: int | None = None) -> int:

@@ -46,14 +46,14 @@ Changes = Callable[[Given, bool], Given]
 
 
 @dataclass
-class _Told(AttachedTier):
+class _AnnouncingTier(AttachedTier):
     """A tier whose announcements the model cluster hears."""
 
     cluster: ModelCluster = field(default_factory=ModelCluster)
 
-    def tell(self, event: RemoteLogSegment | RemoteLogSegmentUpdate) -> None:
-        super().tell(event)
-        self.cluster.tell(event)
+    def announce(self, event: RemoteLogSegment | RemoteLogSegmentUpdate) -> None:
+        super().announce(event)
+        self.cluster.announce(event)
 
 
 class Consumers:
@@ -113,7 +113,7 @@ class VerifiedWorld:
         self.world = AttachedWorld(root, segments=0, url=url)
         self.directory = directory
         self.cluster = self.world.cluster
-        self.tier = _Told(
+        self.tier = _AnnouncingTier(
             root / "tier", tuple(lineage), partition=PARTITION, cluster=self.cluster
         )  # fmt: skip
         self.bases = sorted(int(path.name[:20]) for path in directory.glob("*.log"))

@@ -24,9 +24,9 @@ def wait_until(
     reached: Callable[[], bool],
     *,
     by: Callable[[], bool] = lambda: True,
-    told: Callable[[], str] = _no_words,
+    words: Callable[[], str] = _no_words,
 ) -> None:
-    """Return when ``reached()``; AssertionError with ``told()`` when ``by()`` is no more.
+    """Return when ``reached()``; AssertionError with ``words()`` when ``by()`` is no more.
 
     ``by`` says whether who is waited for still lives; what it did last is looked at once more.
     """
@@ -35,8 +35,8 @@ def wait_until(
         lives = by()
         if reached():
             return
-        assert lives, f"who is waited for has ended. {told()}"
-        assert time.monotonic() < deadline, f"waited for {SECONDS_MAX:g} s. {told()}"
+        assert lives, f"who is waited for has ended. {words()}"
+        assert time.monotonic() < deadline, f"waited for {SECONDS_MAX:g} s. {words()}"
         time.sleep(POLL_SECONDS)
 
 
@@ -72,14 +72,14 @@ def wait_for_line(process: subprocess.Popen[str], pattern: str) -> re.Match[str]
 
 
 def wait_for_end(process_ids: list[int]) -> None:
-    """Return when none of the processes runs; one that nobody has waited for does not."""
+    """Return when none of the processes runs; one that was not waited for does not."""
     left = set(process_ids)
 
     def are_over() -> bool:
         left.intersection_update([each for each in left if _runs(each)])
         return not left
 
-    wait_until(are_over, told=lambda: f"processes {sorted(left)} still run")
+    wait_until(are_over, words=lambda: f"processes {sorted(left)} still run")
 
 
 def _runs(process_id: int) -> bool:

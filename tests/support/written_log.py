@@ -2,7 +2,7 @@
 
 Of every strategy, with transactions, tombstones, rounds that expire them, and DeleteRecords. The
 model keeps every record, and knows what rounds there were; wherever the log lies, what readers are
-told of a part of it is judged by :class:`Expected`.
+shown of a part of it is judged by :class:`Expected`.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class WrittenLog:
 
     @property
     def expected(self) -> Expected:
-        """Return what readers of the directory must be told."""
+        """Return what readers of the directory must be shown."""
         return Expected(self, self.log_start, self.log.log_end, self.cleaned_to)
 
 
@@ -221,13 +221,13 @@ def values(winners: Mapping[bytes, Written]) -> dict[bytes, bytes]:
     return {key: each.value for key, each in winners.items() if each.value is not None}
 
 
-Told = Callable[..., dict[bytes, bytes] | None]
+ShowState = Callable[..., dict[bytes, bytes] | None]
 """The state as of an ``end_offset`` or ``as_of_ms``, None when it is refused."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What readers must be told of the part [``log_start``, ``end``) of a log that a place has.
+    """What readers must be shown of the part [``log_start``, ``end``) of a log that a place has.
 
     Its rounds have seen all below ``told_from``. One that was cut short may have gone further than
     the rounds that ended, the last of which did so at ``round_end``.
@@ -263,27 +263,27 @@ class Expected:
             for each in self.world.transactions
         )
 
-    def check_offsets(self, told: Told, *, may_refuse: bool = False) -> None:
+    def check_offsets(self, show: ShowState, *, may_refuse: bool = False) -> None:
         """Each offset is refused where it must be, and is the replay elsewhere.
 
         With ``may_refuse`` it may be refused there too.
         """
         for end in range(self.log_start, self.end + 1):
-            at, found = min(end, self.last_stable), told(end_offset=end)
+            at, found = min(end, self.last_stable), show(end_offset=end)
             if self.must_refuse(at):
-                assert found is None, f"end={end} told={found}"
+                assert found is None, f"end={end} shown={found}"
             elif found is None:
                 assert may_refuse, f"refused without a reason. end={end}"
             else:
                 assert self.replay(at) == found, f"end={end}"
                 assert at >= self.round_end, f"end={end}"
 
-    def check_times(self, told: Told) -> None:
+    def check_times(self, show: ShowState) -> None:
         """Each time is that of its first later record, or it is refused where it may be."""
         written = self.world.written
         for at_ms in sorted({each.at_ms for each in written}):
             later = [e.offset for e in written if e.at_ms > at_ms and e.offset >= self.log_start]
-            end, found = min([*later, self.last_stable]), told(as_of_ms=at_ms)
+            end, found = min([*later, self.last_stable]), show(as_of_ms=at_ms)
             if found is None:
                 # Nothing but a record behind what was cleaned says that the time lies there.
                 assert end <= self.told_from or self.must_refuse(end), f"at={at_ms} end={end}"
@@ -291,8 +291,8 @@ class Expected:
                 assert self.replay(end) == found, f"at={at_ms} end={end}"
 
 
-def state_told(log: OpenLog, topic: TopicConfig, **point: int) -> dict[bytes, bytes] | None:
-    """Return the state as an opened log tells it, None when it is refused."""
+def shown_state(log: OpenLog, topic: TopicConfig, **point: int) -> dict[bytes, bytes] | None:
+    """Return the state as an opened log shows it, None when it is refused."""
     try:
         found = log.state(topic, end_offset=point.get("end_offset"), as_of_ms=point.get("as_of_ms"))
     except RefusedError:

@@ -34,7 +34,7 @@ def test_what_a_process_takes_counts_while_it_lives_and_when_it_has_ended() -> N
     assert processor_seconds() - before > 0.1
 
 
-def test_what_was_taken_is_counted_once() -> None:
+def test_taken_time_is_counted_once() -> None:
     costs = FileCosts()
     costs.count("a")
     first = processor_seconds()

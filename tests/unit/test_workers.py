@@ -16,5 +16,5 @@ from tests.conftest import CLUSTER_FILES, SPARK_ROOM, SPARK_TEST, FilesTogether
         (f"{CLUSTER_FILES[0]}::test_b", CLUSTER_FILES[0]),
     ],
 )
-def test_who_shares_the_session_stays_together(nodeid: str, expected: str) -> None:
+def test_tests_that_share_the_session_stay_together(nodeid: str, expected: str) -> None:
     assert expected == FilesTogether._split_scope(object.__new__(FilesTogether), nodeid)

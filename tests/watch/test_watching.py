@@ -110,10 +110,10 @@ def test_dashboard_and_rules_name_metrics_that_there_are(tmp_path: Path) -> None
     served |= {f"{each.name}_total" for each in (*COUNTERS, *TIER_COUNTERS)}
     served |= {each.name for each in (*PARTITION_GAUGES, *TIER_GAUGES)}
     served |= {f"{e.name}_total" if e.is_counter else e.name for e in ATTACHED_METRICS}
-    told = "\n".join([*QUERIES, *(each["expr"] for each in ALERTS.values())])
-    shown = set(re.findall(r"\b(?:keeplast|kafka_log)_\w+", told))
+    text = "\n".join([*QUERIES, *(each["expr"] for each in ALERTS.values())])
+    shown = set(re.findall(r"\b(?:keeplast|kafka_log)_\w+", text))
     assert set() == shown - served
-    # What a loop serves and nobody sees would be found by nobody.
+    # What a loop serves and no page shows would never be found.
     seen = {name for query in QUERIES for name in re.findall(r"\b\w+", query)}
     assert {"kafka_log_LogCleaner_DeadThreadCount"} == served - seen
     recorded = [{"record": f"panel:{n}", "expr": asked(each)} for n, each in enumerate(QUERIES)]
@@ -207,12 +207,12 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 def test_an_alert_fires_of_the_loop_that_it_is_about(
     watched: Watched, alert: str, loop: str
 ) -> None:
-    wait_until(lambda: watched.firing(alert) == [loop], told=lambda: str(watched.get("ALERTS")))
+    wait_until(lambda: watched.firing(alert) == [loop], words=lambda: str(watched.get("ALERTS")))
 
 
 @pytest.mark.parametrize("query", [q for q in QUERIES if not NEEDS_A_CLUSTER.search(q)])
 def test_a_panel_is_answered(watched: Watched, query: str) -> None:
-    wait_until(lambda: watched.get(asked(query)) != [], told=lambda: query)
+    wait_until(lambda: watched.get(asked(query)) != [], words=lambda: query)
 
 
 def test_a_pod_is_ready_while_its_loop_can_work(watched: Watched) -> None:

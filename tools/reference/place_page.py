@@ -85,7 +85,7 @@ def page() -> str:
 
 
 OWN_ADDRESS = ("place add", "erase check")
-"""Commands that name a place and do nothing with what lies there, or only beside a file."""
+"""Commands that name a place and do nothing with what lies there, or only next to a file."""
 
 
 def _row(verb: str) -> str:

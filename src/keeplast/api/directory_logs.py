@@ -279,7 +279,7 @@ class DirectoryLogs(AskedPlace):
         settings = DirectorySettings(
             root=root, select=select, request=request, retries=terms.retries,
             is_watched=terms.is_watched, receipt=work.receipt,
-            untold=terms.untold,
+            unanswered=terms.unanswered,
         )  # fmt: skip
 
         def start(runner: Runner, narrator: TierNarrator, events: Events) -> DirectoryWork:
@@ -340,7 +340,7 @@ class DirectoryLogs(AskedPlace):
                 line_to = receipts_file(files, directory.root)
             report = undo_each(
                 files, entries, SystemClock(), rounds=terms.rounds, receipt=line_to,
-                writes=terms.writes, told=terms.told, warned=terms.events.warned,
+                writes=terms.writes, finished=terms.finished, warned=terms.events.warned,
                 events=terms.events,
             )  # fmt: skip
 

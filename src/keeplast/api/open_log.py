@@ -243,7 +243,7 @@ class OpenLog:
         RefusedError when what is in the directory is not understood, or a swap of segments was
         interrupted in it.
         """
-        is_empty = is_empty_log(self.path, self._files)
+        is_empty = is_empty_log(self._files.listdir(self.path))
         listed = () if is_empty else self._listed(None)
         return tuple(
             Segment(s.base_offset, s.size_bytes, s.mtime_ms, s.log_path, s is listed[-1])

@@ -27,7 +27,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.run.events import Events, NoEvents
 from keeplast.run.expiry import DeleteRecordsReport
 from keeplast.run.undo import UndoRound
-from keeplast.run.undoing import Told, UndoReport
+from keeplast.run.undoing import Finished, UndoReport
 from keeplast.service.erasure.directory_erasing import AskedErasure
 from keeplast.service.erasure.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.erasure.erasure_book import RequestShelf
@@ -105,15 +105,15 @@ class UndoTerms:
     """Which rounds are undone, by name, all of them the newest without; and where that is noted.
 
     ``writes`` False compares every byte and changes nothing. ``receipt`` takes a line of each;
-    None is where the place keeps its receipts. ``told`` hears of each partition when it is done.
-    ``takes_over`` takes a partition from another process.
+    None is where the place keeps its receipts. ``finished`` hears of each partition when it is
+    done. ``takes_over`` takes a partition from another process.
     """
 
     rounds: tuple[str, ...] = ()
     writes: bool = True
     takes_over: bool = False
     receipt: Path | None = None
-    told: Told = lambda partition, done: None
+    finished: Finished = lambda partition, done: None
     events: Events = field(default_factory=NoEvents)
 
 

@@ -278,7 +278,7 @@ class StoredLogs(AskedPlace):
         settings = replace(
             self._settings(scope, work, takes_over=terms.takes_over), data_dir=self.data_dir,
             retention=host_retention(self.data_dir, self.all_sources), retries=terms.retries,
-            garbage_age_ms=self.garbage_age_ms, receipt=work.receipt, untold=terms.untold,
+            garbage_age_ms=self.garbage_age_ms, receipt=work.receipt, unanswered=terms.unanswered,
         )  # fmt: skip
         settings.cleaner()
         with self.opened(work.brokers) as opened:
@@ -456,7 +456,7 @@ class StoredLogs(AskedPlace):
                 opened.undo, self.grace_ms, self.takes_over or terms.takes_over, terms.writes,
                 writer, terms.events.progressed,
             )  # fmt: skip
-            report = undo_partitions(place, chosen, rounds=terms.rounds, told=terms.told)
+            report = undo_partitions(place, chosen, rounds=terms.rounds, finished=terms.finished)
         if terms.receipt is None:
             return UndoneRounds(report)
         return UndoneRounds.of(report, partial(read_entries, terms.receipt, files))

@@ -15,6 +15,7 @@ cleaning.md sections 1.7 and 9.1.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -94,11 +95,8 @@ def segments_between(
         return ()
     if end < start:
         raise InvalidError(f"range ends before it begins. start={start} end={end}", code="K161")
-    first = 0
-    for i, segment in enumerate(segments):
-        if segment.base_offset <= start:
-            first = i
-    return tuple(segment for segment in segments[first:] if segment.base_offset < end)
+    bases = [segment.base_offset for segment in segments]
+    return tuple(segments[max(bisect_right(bases, start) - 1, 0) : bisect_left(bases, end)])
 
 
 def non_active_from(segments: Sequence[SegmentSummary], offset: int) -> Sequence[SegmentSummary]:

@@ -191,7 +191,7 @@ class RoundPlan:
         return segments_between(self.segments, self.first_dirty, self.indexed_to)
 
     @property
-    def is_told_by_notes(self) -> bool:
+    def is_decided_by_notes(self) -> bool:
         """Say whether the second pass asks for notes of the first alone, if no transaction comes.
 
         All is dirty, and ranks by offset. A clean section would be looked up by key, and what

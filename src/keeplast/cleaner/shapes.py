@@ -296,7 +296,7 @@ class Workload:
             row_bytes=slot_bytes, map_bytes=key_map_bytes(plan, keys),
             dirty_segments=len(plan.dirty_segments()), groups=len(plan_groups(plan, plan.bound)),
             largest_part=max(below) / max(size, 1),
-            is_joint=plan.is_told_by_notes and not plan.keeps_group_ends,
+            is_joint=plan.is_decided_by_notes and not plan.keeps_group_ends,
         )  # fmt: skip
 
 
@@ -361,8 +361,8 @@ def _choose(workload: Workload, share: int, ground: Ground, asked: Shape | None)
     if ground.task_memory_bytes is None:
         groups = plan_groups(plan, plan.bound)
         parts = len(groups[0].sources)
-        told = f"{len(groups)} groups" if len(groups) > 1 else f"{parts} segments of one group"
-        return ShapeChoice(Shape.BROADCAST, why=f"too large for one task, in {told}")
+        amount = f"{len(groups)} groups" if len(groups) > 1 else f"{parts} segments of one group"
+        return ShapeChoice(Shape.BROADCAST, why=f"too large for one task, in {amount}")
     tasks = max(2, workload.cost_bytes // max(share, 1))
     return _quickest(workload, ground, min(tasks, ground.slots), buckets)
 
@@ -397,13 +397,13 @@ def _quickest(workload: Workload, ground: Ground, tasks: int, buckets: int) -> S
     }
     whole = seconds.pop(Shape.PARTITION)
     cut = min(seconds, key=lambda shape: seconds[shape])
-    told = f"one task takes ~{whole:.1f} s, {cut} ~{seconds[cut]:.1f} s by {tasks} tasks at once"
+    why = f"one task takes ~{whole:.1f} s, {cut} ~{seconds[cut]:.1f} s by {tasks} tasks at once"
     if not can_be_sent:
-        told += f"; ~{in_mib(counts.map_bytes)} of keys are too many to send to every task"
+        why += f"; ~{in_mib(counts.map_bytes)} of keys are too many to send to every task"
     gain = JOINT_SECONDS_WORTH_CUTTING if counts.is_joint else SECONDS_WORTH_CUTTING
     if seconds[cut] > min(WORTH_CUTTING * whole, whole - gain):
-        return ShapeChoice(Shape.PARTITION, why=told)
-    return _cut(cut, buckets, told, ground)
+        return ShapeChoice(Shape.PARTITION, why=why)
+    return _cut(cut, buckets, why, ground)
 
 
 def _cut(shape: Shape, buckets: int, why: str, ground: Ground) -> ShapeChoice:

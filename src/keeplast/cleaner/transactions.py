@@ -60,30 +60,30 @@ class TransactionState:
     first segment that the pass reads.
     """
 
-    __slots__ = ("_counters", "_keys", "_producers", "aborted", "is_told", "since")
+    __slots__ = ("_counters", "_keys", "_producers", "aborted", "knows_aborted", "since")
 
     def __init__(self, aborted: Iterable[AbortedTransaction] | None, since: int = 0) -> None:
         """Start before the first batch; ``aborted`` None is given later."""
         self.since = since
-        self.is_told = False
+        self.knows_aborted = False
         self.aborted: tuple[AbortedTransaction, ...] = ()
         self._keys = aborted_keys(())
         self._producers = _new_table(SLOTS_MIN)
         self._counters = np.zeros(2, np.int64)
         if aborted is not None:
-            self.tell(aborted)
+            self.take_aborted(aborted)
 
-    def tell(self, aborted: Iterable[AbortedTransaction]) -> None:
+    def take_aborted(self, aborted: Iterable[AbortedTransaction]) -> None:
         """Take what was aborted; once, and before the first event."""
-        invariant(not self.is_told, "a pass is given aborted transactions twice")
-        self.is_told = True
+        invariant(not self.knows_aborted, "a pass is given aborted transactions twice")
+        self.knows_aborted = True
         self.aborted = tuple(sorted(set(aborted), key=_IN_ORDER))
         self._keys = aborted_keys(self.aborted)
 
     def copy(self) -> TransactionState:
         """Return an independent state at the same point."""
         twin = TransactionState(None, self.since)
-        twin.is_told, twin.aborted, twin._keys = self.is_told, self.aborted, self._keys
+        twin.knows_aborted, twin.aborted, twin._keys = self.knows_aborted, self.aborted, self._keys
         twin._producers, twin._counters = self._producers.copy(), self._counters.copy()
         return twin
 
@@ -100,7 +100,7 @@ class TransactionState:
         Returns the aborted transactions whose marker was met after their data, in order, and the
         index of a control batch that cannot be read, or None.
         """
-        self._require_told()
+        self._require_aborted()
         self._make_room(last - first)
         finished = np.empty(last - first, np.int64)
         count, code, bad = kernels.follow(
@@ -113,7 +113,7 @@ class TransactionState:
     def at_entry(self, offset: int) -> TransactionState:
         """Return an independent, small state before the batch that ends at or above ``offset``."""
         twin = self.copy()
-        if not self.is_told:
+        if not self.knows_aborted:
             return twin
         twin.replay(np.array([(offset - 1, -1, kernels.OTHER_MARKER)], np.int64))
         open_ = int((twin._producers[:, 1] > 0).sum())
@@ -131,15 +131,15 @@ class TransactionState:
     def replay(self, events: NDArray[np.int64]) -> None:
         """Advance over the events of segments instead of over their batches."""
         if len(events):
-            self._require_told()
+            self._require_aborted()
         for first in range(0, len(events), REPLAYED_AT_ONCE):
             last = min(len(events), first + REPLAYED_AT_ONCE)
             self._make_room(last - first)
             kernels.replay(events, first, last, self._producers, self._counters, self._keys)
 
-    def _require_told(self) -> None:
+    def _require_aborted(self) -> None:
         # Without it aborted data would pass for committed.
-        invariant(self.is_told, "an event comes before anybody says who was aborted")
+        invariant(self.knows_aborted, "an event comes before anybody says who was aborted")
 
     def _make_room(self, more: int) -> None:
         self._producers = _with_room(

@@ -53,7 +53,7 @@ def run(
     from keeplast.service.daemon import Daemon
     from keeplast.service.gauges import GaugeObserver
     from keeplast.service.history_file import PlaceHistory
-    from keeplast.service.live import Control, Teller
+    from keeplast.service.live import Control, RunNarrator
     from keeplast.service.place_loop import LoopTerms, ViewTerms
     from keeplast.service.receipt_shelf import ReceiptShelf
     from keeplast.service.snapshot import Observer, Observers
@@ -67,7 +67,8 @@ def run(
         keyless=Keyless(found.text("keyless") or Keyless.FAIL),
         keep_sources_ms=found.milliseconds("keep-sources") or 0,
         host_dir=host.host_dir, role=host.role, lease_ms=host.lease_ms,
-        is_watched=console_at is not None, untold=tuple if brokers is None else brokers.problems,
+        is_watched=console_at is not None,
+        unanswered=tuple if brokers is None else brokers.problems,
     )  # fmt: skip
     control = Control(clock)
     gauges, files = GaugeObserver(control), LocalFiles()
@@ -82,14 +83,14 @@ def run(
             exporter = stack.enter_context(MetricsServer(collector, host=host_at, port=port))
             served_at = exporter.address
         lines = stack.enter_context(RunLines(clock, found.kind))
-        teller: Teller = lines
+        narrator: RunNarrator = lines
         kept = PlaceHistory(files, ReceiptShelf(files, opened.receipt), clock, lines.warned)
         observers: tuple[Observer, ...] = (gauges, stack.enter_context(kept))
         if console_at is not None:
             from keeplast.service.console.view import LoopFeed
             from keeplast.service.live import LiveProgress
 
-            teller = live = LiveProgress(lines, clock, control)
+            narrator = live = LiveProgress(lines, clock, control)
             view = opened.view(
                 ViewTerms(clock=clock, receipt=work.receipt, brokers=brokers, endures=True)
             )
@@ -109,12 +110,12 @@ def run(
                 )
             )
             say_console(server, console.entrance)
-        working = opened.start(stack.enter_context(work.open_runner()), lines, teller)
+        working = opened.start(stack.enter_context(work.open_runner()), lines, narrator)
         lines.started(opened.name, working.slots, process_id=os.getpid())
         if served_at is not None:
             say(f"metrics at {served_at}")
         daemon = Daemon(
-            working, clock, narrator=teller, observer=Observers(observers), order=loop.selection,
+            working, clock, narrator=narrator, observer=Observers(observers), order=loop.selection,
             is_once=loop.once, control=control,
         )  # fmt: skip
         with StopSignals(daemon.stop, ends_at_second=opened.ends_at_second) as signals:

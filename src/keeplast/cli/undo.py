@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from keeplast.api.place import UndoneRounds
     from keeplast.model.partition import TopicPartition
     from keeplast.run.undo import UndoRound
-    from keeplast.run.undoing import Told
+    from keeplast.run.undoing import Finished
 
 NAMES_BYTES_MAX = 1 << 20
 NOTHING_KEPT = "no round has kept anything"
@@ -105,7 +105,9 @@ def undo(
         terms = UndoTerms(
             rounds=named, writes=not dry_run, receipt=found.path("receipt"), events=events,
             takes_over=take_over,
-            told=teller(where.place, dry_run=dry_run, is_named=bool(named), as_json=as_json),
+            finished=undo_reporter(
+                where.place, dry_run=dry_run, is_named=bool(named), as_json=as_json
+            ),
         )  # fmt: skip
         done = place.undo(scope, terms)
     return end_of_undo(done, {**place.head, "dry_run": dry_run}, is_named=bool(named))
@@ -170,7 +172,7 @@ def names_given(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def teller(place: str, *, dry_run: bool, is_named: bool, as_json: bool) -> Told:
+def undo_reporter(place: str, *, dry_run: bool, is_named: bool, as_json: bool) -> Finished:
     """Return what says of each partition what became of it; ``place`` is as people type it."""
     from keeplast.cli.show.output import print_result, say
     from keeplast.model.text import shown_url
@@ -179,14 +181,14 @@ def teller(place: str, *, dry_run: bool, is_named: bool, as_json: bool) -> Told:
     hold = f"keeplast hold add {shown_url(place)} NAME"
     nothing = "no round of these is kept" if is_named else NOTHING_KEPT
 
-    def told(partition: TopicPartition, done: Sequence[UndoRound] | Exception) -> None:
+    def finished(partition: TopicPartition, done: Sequence[UndoRound] | Exception) -> None:
         if isinstance(done, Exception):
             say(f"{partition}: {describe_error(done).message}", kind="error")
         elif not as_json:
             lines = [_line(each, hold, dry_run=dry_run) for each in done]
             print_result(*(lines or [f"{partition}: {nothing}"]))
 
-    return told
+    return finished
 
 
 def _say_missing(name: str, undone_ms: int | None, *, usage: int) -> int:

@@ -73,7 +73,7 @@ class BrokerMetrics:
 
         ``replicas`` of a topic's partition follow it in that partition of the metadata topic.
         """
-        told, lacks = 0, ""
+        answered, lacks = 0, ""
         for url in self.urls:
             try:
                 text = (self.read or read_metrics)(url)
@@ -84,14 +84,14 @@ class BrokerMetrics:
             if lag is None:
                 lacks = lacks or _what_lacks(text, url)
                 continue
-            told += 1
+            answered += 1
             if lag > 0:
                 return f"a broker {_behind(lag)}. partition={partition} url={shown_url(url)}"
-        if told < max(min(replicas, len(self.urls)), 1):
+        if answered < max(min(replicas, len(self.urls)), 1):
             return (
                 f"fewer brokers say how far they are in {METADATA_TOPIC} than have a replica; "
                 f"{lacks or 'give the URL of every broker'}. partition={partition} "
-                f"replicas={replicas} answers={told} of {len(self.urls)}"
+                f"replicas={replicas} answers={answered} of {len(self.urls)}"
             )
         return None
 

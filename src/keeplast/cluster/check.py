@@ -68,7 +68,7 @@ def check_cluster(facts: ClusterFacts, address: str) -> Iterator[AttachFinding]:
         yield AttachFinding(
             "patch-release", Severity.WARNS, None,
             f"tested are {' and '.join(TESTED_VERSIONS)}. By their settings brokers are of such a "
-            "release; brokers do not tell clients which patch release it is",
+            "release; clients do not learn which patch release it is",
             "look at each broker's package, or at version in its JMX bean kafka.server:"
             "type=app-info; of another patch release, read what it changed in tiered storage first",
         )  # fmt: skip

@@ -25,11 +25,11 @@ FRESH_MS = 10_000
 """An answer counts for so long: thousands of partitions may wait for the same groups."""
 SILENT_MS = 60_000
 """So long nothing is asked, once calls one after the other had no answer."""
-UNTOLD_MS = 5 * SILENT_MS
+UNREPORTED_MS = 5 * SILENT_MS
 """So long a missing answer is not asked for again: longer, so that the rest has its turn before."""
 SILENCES_MAX = 2
 KEPT_MAX = 10_000
-Told = TypeVar("Told")
+Value = TypeVar("Value")
 
 
 class GroupCluster(Protocol):
@@ -45,11 +45,11 @@ class GroupCluster(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer(Generic[Told]):
+class _Answer(Generic[Value]):
     """The answer, until then; ``problem`` is why there was none, and empty otherwise."""
 
     until_ms: int
-    told: Told | None
+    value: Value | None
     problem: str = ""
 
 
@@ -100,16 +100,16 @@ class BrokerGroups:
         now_ms: int,
     ) -> WaitedGroup:
         if topic.problem:
-            return WaitedGroup(group, None, None, Absence.NOT_TOLD, topic.problem)
-        ends = topic.told
+            return WaitedGroup(group, None, None, Absence.NOT_REPORTED, topic.problem)
+        ends = topic.value
         if ends is None or topic_id not in (None, ends.topic_id):
             said = "no such topic" if ends is None else "another topic of this name, by its id"
             problem = f"the cluster has {said}; check --bootstrap-server. topic={partition.topic}"
-            return WaitedGroup(group, None, None, Absence.NOT_TOLD, problem)
+            return WaitedGroup(group, None, None, Absence.NOT_REPORTED, problem)
         answer = self._group(group, now_ms)
-        if answer.told is None:
-            return WaitedGroup(group, None, None, Absence.NOT_TOLD, answer.problem)
-        offset, end = answer.told.get(partition), ends.ends.get(partition.partition)
+        if answer.value is None:
+            return WaitedGroup(group, None, None, Absence.NOT_REPORTED, answer.problem)
+        offset, end = answer.value.get(partition), ends.ends.get(partition.partition)
         if offset is None:
             return WaitedGroup(group, None, None, Absence.NOT_COMMITTED)
         if end is None or offset > end:
@@ -127,11 +127,11 @@ class BrokerGroups:
 
     def _asked(
         self,
-        kept: dict[str, _Answer[Told]],
+        kept: dict[str, _Answer[Value]],
         name: str,
-        ask: Callable[[], Told | None],
+        ask: Callable[[], Value | None],
         now_ms: int,
-    ) -> _Answer[Told]:
+    ) -> _Answer[Value]:
         """Return what is known of ``name``, or ``ask``, unless the cluster is silent."""
         known = kept.get(name)
         if known is not None and _counts(known, now_ms):
@@ -145,7 +145,7 @@ class BrokerGroups:
             self._silences = 0
         except (CompactionError, OSError) as error:
             problem = error_words(error)
-            kept[name] = _Answer(now_ms + UNTOLD_MS, None, problem)
+            kept[name] = _Answer(now_ms + UNREPORTED_MS, None, problem)
             if isinstance(error, UnavailableError):
                 self._silences += 1
                 if self._silences >= SILENCES_MAX:
@@ -156,4 +156,4 @@ class BrokerGroups:
 
 def _counts(answer: _Answer[Any], now_ms: int) -> bool:
     """Say whether an answer counts; one of a clock that was far ahead does not."""
-    return 0 < answer.until_ms - now_ms <= UNTOLD_MS
+    return 0 < answer.until_ms - now_ms <= UNREPORTED_MS

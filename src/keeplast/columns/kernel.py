@@ -212,8 +212,8 @@ class KernelFiles(CompileResultCacheImpl):
         Numba keeps LLVM's code too, for other functions to link; no kernel calls a kernel. To parse
         that and to list what is in it took four fifths of the time in which a kernel was loaded.
         """
-        (_, _, (code, _)), told, own, signature, *_, others = compiled._reduce()
-        return code, told.llvm_cpython_wrapper_name, signature, own, others
+        (_, _, (code, _)), descriptor, own, signature, *_, others = compiled._reduce()
+        return code, descriptor.llvm_cpython_wrapper_name, signature, own, others
 
     def rebuild(self, context: Any, kept: Any) -> Any:
         """Return what a dispatcher calls: machine code linked as it was kept."""

@@ -211,16 +211,14 @@ def store_be16(array, index, value):
 
 def _tables(polynomial: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
     tables = np.zeros((8, 256), np.uint32)
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (polynomial if crc & 1 else 0)
-        tables[0, byte] = crc
-    for byte in range(256):
-        crc = int(tables[0, byte])
-        for slice_ in range(1, 8):
-            crc = int(tables[0, crc & 0xFF]) ^ (crc >> 8)
-            tables[slice_, byte] = crc
+    crcs: np.ndarray[Any, np.dtype[np.uint32]] = np.arange(256, dtype=np.uint32)
+    one = np.uint32(1)
+    for _ in range(8):
+        crcs = (crcs >> one) ^ (crcs & one) * np.uint32(polynomial)
+    tables[0] = crcs
+    for slice_ in range(1, 8):
+        crcs = tables[0, crcs & 0xFF] ^ (crcs >> 8)
+        tables[slice_] = crcs
     return tables
 
 
@@ -264,24 +262,26 @@ def crc32c_by_table(array, start, end):
     return _sliced(_CRC32C_TABLES, array, start, end)
 
 
-def _image(images: list[int], crc: int) -> int:
+_BITS = np.arange(32, dtype=np.uint32)
+
+
+def _image(
+    images: np.ndarray[Any, np.dtype[np.uint32]], crcs: np.ndarray[Any, np.dtype[np.uint32]]
+) -> np.ndarray[Any, np.dtype[np.uint32]]:
     """Apply a linear step, given by what it makes of each single bit."""
-    result = 0
-    for bit, image in enumerate(images):
-        result ^= image if crc >> bit & 1 else 0
-    return result
+    found: np.ndarray[Any, np.dtype[np.uint32]]
+    found = np.bitwise_xor.reduce((crcs[..., None] >> _BITS & 1) * images, axis=-1)
+    return found
 
 
 def _shift_tables(doublings: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
     """Return four tables, one a byte of the CRC, that advance it over 2 ** doublings zero bytes."""
-    images = [int(_CRC32C_TABLES[0, 1 << bit & 0xFF]) ^ (1 << bit >> 8) for bit in range(32)]
+    ones = np.uint32(1) << _BITS
+    images = _CRC32C_TABLES[0, ones & 0xFF] ^ (ones >> 8)
     for _ in range(doublings):
-        images = [_image(images, crc) for crc in images]
-    tables = np.zeros((4, 256), np.uint32)
-    for quarter in range(4):
-        for byte in range(256):
-            tables[quarter, byte] = _image(images, byte << 8 * quarter)
-    return tables
+        images = _image(images, images)
+    quarters = np.arange(0, 32, 8, dtype=np.uint32)[:, None]
+    return _image(images, np.arange(256, dtype=np.uint32) << quarters)
 
 
 _LONG_BYTES = 2048

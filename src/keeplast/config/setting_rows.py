@@ -86,7 +86,7 @@ def settings_document(
     Without ``shows_folders`` a file that is a source is shown by its name alone: to strangers.
     """
 
-    def told(row: dict[str, Any]) -> dict[str, Any]:
+    def shown(row: dict[str, Any]) -> dict[str, Any]:
         source = row["source"]
         if shows_folders or source is None or source in _UNFILED:
             return row
@@ -96,7 +96,7 @@ def settings_document(
     return {
         "topic": topic,
         "settings": [
-            definition_row(each) | told(value_row(each, value))
+            definition_row(each) | shown(value_row(each, value))
             for each, value in found
             if effective or not value.is_default
         ],

@@ -164,7 +164,7 @@ def pinned_value(key: str, topic: str | None) -> Effective | None:
 
 
 DEDUPE_BYTES_PER_THREAD_MIN = 1_048_576
-NOBODYS = "Kafka's default: no source says another"
+KAFKA_DEFAULT = "Kafka's default: no source says another"
 """The source of a value that no source gave."""
 KEPT_KEYS = ("compaction.strategy", "delete.retention.ms", "min.compaction.lag.ms")
 """A topic's settings that decide whether a round removes a record or keeps it."""
@@ -386,7 +386,7 @@ class Settings:
 def _source_words(effective: Effective) -> str:
     """Return the source that gave a value."""
     if effective.is_default:
-        return NOBODYS
+        return KAFKA_DEFAULT
     if effective.source == SOURCE:
         return PINNED_BY
     default = ", as the cluster's default" if effective.scope is Scope.CLUSTER else ""

@@ -373,8 +373,8 @@ class Comparison:
         for row in table[(is_last | is_marker) & (table[:, t.PRODUCER_ID] >= 0)]:
             if not ground.horizons.rounds:
                 self.found.producers.cannot_judge(
-                    "last batches of producers are gone; they may have expired, but nobody said "
-                    "what time it was: --now-ms"
+                    "last batches of producers are gone; they may have expired, and "
+                    "the time is not given: --now-ms"
                 )
                 break
             self.found.producers.add(
@@ -411,7 +411,7 @@ class Comparison:
             return
         if not self._ground.horizons.rounds:
             self.found.horizons.cannot_judge(
-                "transaction markers are gone, and nobody said what time it was: --now-ms"
+                "transaction markers are gone, and the time is not given: --now-ms"
             )
             return
         problem = self._ground.horizons.problem(int(_horizons(left.table)[batch]), offset)

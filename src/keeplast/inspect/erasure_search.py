@@ -98,7 +98,7 @@ class BesideNews:
     progressed: Callable[[int], None] = lambda size_bytes: None
 
 
-NOBODY_HEARS = BesideNews()
+NO_LISTENER = BesideNews()
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def search_directories(
     entries: Iterable[PartitionEntry],
     wanted: WantedKeys,
     files: FileSystem,
-    news: BesideNews = NOBODY_HEARS,
+    news: BesideNews = NO_LISTENER,
 ) -> tuple[list[BesideLog], int]:
     """Search directories that are out of service; returns as :func:`search_marked` does."""
     found: list[BesideLog] = []
@@ -315,7 +315,7 @@ def search_beside(
     tail: Tail,
     wanted: WantedKeys,
     files: FileSystem,
-    news: BesideNews = NOBODY_HEARS,
+    news: BesideNews = NO_LISTENER,
     *,
     leaves_kept: bool = False,
 ) -> tuple[tuple[BesideLog, ...], int, tuple[str, ...]]:
@@ -372,7 +372,7 @@ def was_log(name: str) -> bool:
 
 
 def search_file(
-    path: Path, wanted: WantedKeys, files: FileSystem, news: BesideNews = NOBODY_HEARS
+    path: Path, wanted: WantedKeys, files: FileSystem, news: BesideNews = NO_LISTENER
 ) -> BesideLog | None:
     """Return what a file next to a log has, None when it is gone by now."""
     keys: set[bytes] = set()

@@ -350,9 +350,9 @@ def explain_records(
     winners = {each: winner(each) for each in rankings}
     reaches = find_reaches(log, topic)
     rounds = KeyRounds(taken, topic.strategy, rankings[topic.strategy], workspace)
-    told = iter(find_fates(taken, rounds, log, topic, reaches))
+    decided = iter(find_fates(taken, rounds, log, topic, reaches))
     fates = [
-        next(told)
+        next(decided)
         if each.segment >= looked.rounds_from
         else untouched_fate(each, winners[topic.strategy], log)
         for each in records

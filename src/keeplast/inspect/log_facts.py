@@ -133,8 +133,8 @@ class IndexProof:
         for stamp, relative in self._times[~self._time_answered].tolist():
             self._say(TIME_INDEX, f"no batch has timestamp {stamp}", self._base + relative)
         last = int(self._times[-1, 0]) if len(self._times) else -1
-        is_told = self._is_active or self._is_unusable or not self._time_answered.all()
-        if not is_told and last != self._walk.greatest_ms:
+        is_reported = self._is_active or self._is_unusable or not self._time_answered.all()
+        if not is_reported and last != self._walk.greatest_ms:
             self._say(
                 TIME_INDEX,
                 f"the last entry is of {last}, the segment's greatest is {self._walk.greatest_ms}",

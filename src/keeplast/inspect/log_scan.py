@@ -137,9 +137,9 @@ class EpochCheck:
     def take(self, batch: Batch) -> WrongEpoch | None:
         """Return what is wrong with the epoch of ``batch``, once for a run of such batches."""
         wrong = self._compare(batch)
-        is_told = wrong is not None and wrong == self._last
+        is_reported = wrong is not None and wrong == self._last
         self._last = wrong
-        return None if is_told else wrong
+        return None if is_reported else wrong
 
     def _compare(self, batch: Batch) -> WrongEpoch | None:
         place = bisect_right(self._starts, batch.last_offset)

@@ -308,10 +308,10 @@ class _Reading:
         """Yield a row for each committed record with a key."""
         first_open = facts.transactions.first_open()
         end = INT64_MAX if first_open is None else first_open
-        told: object = None
+        reported: object = None
         for part in log.parts(self.seeds, self.topic):
-            if part.window is not told:
-                told = part.window
+            if part.window is not reported:
+                reported = part.window
                 self.progressed(part.window.length)
             outcomes = facts.transactions.of_batches(part.table)
             is_data = part.table[:, t.ATTRIBUTES] & t.CONTROL == 0

@@ -278,12 +278,12 @@ def interruption(
     last: RoundReceipt, right: tuple[VerifiedLog, LogFacts], checkpoint: int | None
 ) -> tuple[str, ...]:
     """Return what to report of a round that did not come to its end, nothing of any other."""
-    count, told = _in_place(last, right, checkpoint), len(groups_of(last))
-    if count == told and last.has_ended:
+    count, wanted = _in_place(last, right, checkpoint), len(groups_of(last))
+    if count == wanted and last.has_ended:
         return ()
     more = "" if last.has_ended else "; more were to follow"
     return (
-        f"the last round was interrupted: {count} of the {told} groups that its receipt tells of "
+        f"the last round was interrupted: {count} of the {wanted} groups that its receipt names "
         f"are in place, the others are as it found them{more}",
     )
 

@@ -344,11 +344,11 @@ def search_foreign(
             if found is not None:
                 known[each.name] = each.stamp, found
     findings = [known[name][1] for name in sorted(known)]
-    told = [each for each in findings if each.keys or each.why]
-    searched = len(findings) - len(told)
+    shown = [each for each in findings if each.keys or each.why]
+    searched = len(findings) - len(shown)
     if is_cut:
-        told.append(ForeignFinding("further paths", 0, why=TOO_MANY, may_have_records=True))
-    return ForeignSearch(tuple(told), searched)
+        shown.append(ForeignFinding("further paths", 0, why=TOO_MANY, may_have_records=True))
+    return ForeignSearch(tuple(shown), searched)
 
 
 def _search(
@@ -359,41 +359,41 @@ def _search(
 ) -> ForeignFinding | None:
     """Search one path, None when it is gone by now."""
 
-    def told(
+    def finding(
         why: str | None, keys: frozenset[bytes] = frozenset(), *, is_log: bool = False
     ) -> ForeignFinding:
         return ForeignFinding(path.name, path.size_bytes, keys, why, is_log and why is not None)
 
     if path.barred is not None:
-        return told(path.barred)
+        return finding(path.barred)
     if path.size_bytes > FILE_BYTES_MAX:
-        return told(TOO_LARGE)
+        return finding(TOO_LARGE)
     try:
         handle = path.open()
     except FileNotFoundError:
         return None
     except RefusedError:
-        return told(NO_FILE)
+        return finding(NO_FILE)
     except OSError as error:
-        return told(f"it cannot be read ({error.strerror})")
+        return finding(f"it cannot be read ({error.strerror})")
     try:
         keys, is_log, is_whole = _keys_in_batches(handle, wanted, progressed)
         if is_whole or not handle.size_bytes:
-            return told(None, keys)
+            return finding(None, keys)
         if wanted.keys is not None:
             keys |= bytes_of_keys.find(handle, progressed)
         if is_log:
-            return told(DAMAGED, keys, is_log=True)
+            return finding(DAMAGED, keys, is_log=True)
         if wanted.keys is None:
-            return told(BY_HASH_ALONE)
-        return told(EMPTY_KEY if b"" in wanted.keys else None, keys)
+            return finding(BY_HASH_ALONE)
+        return finding(EMPTY_KEY if b"" in wanted.keys else None, keys)
     except StoppedError:
         raise
     except FileNotFoundError:
         return None
     except (CompactionError, OSError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        return told(f"it cannot be read to its end ({why})")
+        return finding(f"it cannot be read to its end ({why})")
     finally:
         handle.close()
 

@@ -101,7 +101,7 @@ class LogStatus:
     cleaned_for: int | None = None
 
     @property
-    def told_from(self) -> int:
+    def earliest_as_of(self) -> int:
         """Return the first offset whose state can still be read; every later one's can be, too.
 
         As far as the cleaner's checkpoint says, and ``cleaned_for``, which a round that is not over

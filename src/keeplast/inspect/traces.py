@@ -188,7 +188,7 @@ _TRACES = {
     TraceKind.NO_BOUND: "no date: nothing says when a round is due, see 'erased by'",
     TraceKind.NEEDS_NEW_DATA: (
         "no date: a tombstone goes with the first round for new records after its delete "
-        "horizon, and nobody knows when those come"
+        "horizon, and it is not known when those come"
     ),
     TraceKind.TOMBSTONE_STAYS: (
         "no date: its tombstone wins, and rounds of attached topics keep it until nothing that it "
@@ -198,7 +198,7 @@ _TRACES = {
         "its tombstone goes {removal}; what that round replaces is collected its grace later"
     ),
     TraceKind.NO_LOOP_BOUND: (
-        "no date: nobody knows when brokers copy more, which decides what a round may take"
+        "no date: it is not known when brokers copy more, which decides what a round may take"
     ),
     TraceKind.IN_REPLACED: (
         "only in segments that brokers serve no more: gone once the last of them is collected"
@@ -219,7 +219,7 @@ _EXPIRIES = {
     ExpiryRule.TIME: "retention.ms",
 }
 _STAYS = {
-    Stay.BELOW_LOG_START: "below the log start: nobody reads it, and it goes with its segment",
+    Stay.BELOW_LOG_START: "below the log start: no reader sees it, and it goes with its segment",
     Stay.UNDECIDED_KEY: "what becomes of it depends on an open transaction with the same key",
     Stay.NO_DIRTY_RECORD: (
         "does not win, and no dirty record has its key: it goes once another one does"

@@ -300,7 +300,7 @@ class Verifier:
             times = ((settings.now_ms, stamped),)
         if lag_ms > 0 and not times:
             untouched.cannot_judge(
-                "min.compaction.lag.ms is set and nobody said what time it was: --now-ms"
+                "min.compaction.lag.ms is set and the time is not given: --now-ms"
             )
         elif lag_ms > 0:
             bounds.extend(_young_from(left, first_dirty, times[-1][0] - lag_ms, rounds))
@@ -380,9 +380,7 @@ def _judge_finals(rows: Rows, horizons: Horizons, winners: Findings, tombstones:
                 "tombstones of an old format are gone: they went by file times, not by a horizon"
             )
         elif not horizons.rounds:
-            tombstones.cannot_judge(
-                "tombstones are gone, and nobody said what time it was: --now-ms"
-            )
+            tombstones.cannot_judge("tombstones are gone, and the time is not given: --now-ms")
         else:
             problem = horizons.problem(int(row[HORIZON]), offset)
             if problem is not None:

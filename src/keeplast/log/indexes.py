@@ -248,10 +248,10 @@ class IndexCheck:
         )
         for kind, problem in found:
             if problem is not None:
-                self._tell(kind, problem, base_offset, "a sound index", "another")
+                self._report(kind, problem, base_offset, "a sound index", "another")
         ends = base_offset + times[:, 1]
         for end in ends[ends > last_offset].tolist():
-            self._tell(TIME_INDEX, "an entry lies after the segment's end", end, last_offset, end)
+            self._report(TIME_INDEX, "an entry lies after the segment's end", end, last_offset, end)
 
     @property
     def latest_ms(self) -> int:
@@ -270,18 +270,18 @@ class IndexCheck:
         for i in np.flatnonzero(is_inside | is_other).tolist():
             offset = int(offsets.offsets[i])
             if is_inside[i]:
-                self._tell(
+                self._report(
                     INDEX, "an entry points inside a batch", offset, int(offsets.starts[i]),
                     int(offsets.positions[i]),
                 )  # fmt: skip
             else:
-                self._tell(
+                self._report(
                     INDEX, "an entry has the offset of other batches", offset,
                     f"[{offsets.floors[i]}, {self._last}]", offset,
                 )  # fmt: skip
         # A search for a later time begins after the entry: nothing up to it may be later.
         for i in np.flatnonzero(times.stamps < times.through).tolist():
-            self._tell(
+            self._report(
                 TIME_INDEX, "a batch before an entry is later than it", int(times.offsets[i]),
                 f">= {times.through[i]}", int(times.stamps[i]),
             )  # fmt: skip
@@ -290,10 +290,12 @@ class IndexCheck:
         """Compare the greatest timestamp of all windows with the last one of the time index."""
         said = int(self._times[-1, 0]) if len(self._times) else -1
         if said != max(self.latest_ms, -1):
-            self._tell(
+            self._report(
                 TIME_INDEX, "the greatest timestamp is another", self._last, self.latest_ms, said
             )
 
-    def _tell(self, kind: Kind, problem: str, offset: int, expected: object, found: object) -> None:
+    def _report(
+        self, kind: Kind, problem: str, offset: int, expected: object, found: object
+    ) -> None:
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(IndexProblem(kind, problem, offset, expected, found))

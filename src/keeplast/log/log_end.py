@@ -67,10 +67,11 @@ _META_VERSION = re.compile(rb"(?:\A|[\r\n])version\s*[=:]\s*([0-9]{1,9})\s")
 _META_VERSION_MAX = 1
 
 
-def check_understood(directory: Path, files: FileSystem) -> dict[int, bytes]:
+def check_understood(directory: Path, files: FileSystem) -> tuple[dict[int, bytes], list[str]]:
     """Raise RefusedError when something in a partition directory is a newer Kafka's.
 
-    Returns by base offset what each log begins with, HEADER_BYTES at most, for the next check.
+    Returns by base offset what each log begins with, HEADER_BYTES at most, for the next check, and
+    the names in the directory.
     """
     heads: dict[int, bytes] = {}
     _check_version(
@@ -101,7 +102,7 @@ def check_understood(directory: Path, files: FileSystem) -> dict[int, bytes]:
             head = check_magic(child_path(directory, name), 0, files)
             if not parsed.stage:
                 heads[parsed.base_offset] = head
-    return heads
+    return heads, names
 
 
 def check_magic(path: Path, position: int, files: FileSystem) -> bytes:

@@ -122,7 +122,13 @@ class PartitionFiles:
         return self.segments[-1]
 
 
-def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None) -> PartitionFiles:
+def list_partition(
+    path: Path,
+    files: FileSystem,
+    *,
+    if_empty: int | None = None,
+    names: Sequence[str] | None = None,
+) -> PartitionFiles:
     """List a partition directory; RefusedError when what is in it is not understood.
 
     UnavailableError while segments are being swapped in it, InterruptedSwapError where a crash has
@@ -133,14 +139,14 @@ def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None
     file; None where a log without segments is of no use.
 
     ``leftovers`` are staged files (``.cleaned``, ``.deleted``) of an earlier run; ``unknown`` are
-    names that brokers ignore too.
+    names that brokers ignore too. ``names`` are what the caller has just listed.
     """
     segments: list[SegmentFiles] = []
     snapshots: list[int] = []
     leftovers: list[str] = []
     unknown: list[str] = []
     indexes: dict[Kind, set[int]] = {INDEX: set(), TXN_INDEX: set()}
-    names = settled_names(path, files)
+    names = settled_names(path, files, names)
     for name in names:
         parsed = parse_segment_file(name)
         if name == INCOMPLETE:
@@ -170,7 +176,7 @@ def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None
                     path, parsed.base_offset, status.size_bytes, status.mtime_ns, status.inode
                 )
             )
-    if not segments and if_empty is not None and _is_empty(names):
+    if not segments and if_empty is not None and is_empty_log(names):
         segments.append(SegmentFiles(path, if_empty, 0, 0))
     if not segments:
         raise RefusedError(
@@ -184,9 +190,11 @@ def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None
     )  # fmt: skip
 
 
-def settled_names(path: Path, files: FileSystem) -> list[str]:
+def settled_names(
+    path: Path, files: FileSystem, names: Sequence[str] | None = None
+) -> Sequence[str]:
     """Return the names in a partition directory; errors of a swap as :func:`list_partition`."""
-    names = files.listdir(path)
+    names = files.listdir(path) if names is None else names
     if not any(map(_is_swap, names)):
         return names
     # Asked before the names are listed again: the process that lets go of it has ended the swap.
@@ -217,12 +225,8 @@ def _is_swap(name: str) -> bool:
     return parsed is not None and parsed.stage == SWAP
 
 
-def is_empty_log(path: Path, files: FileSystem) -> bool:
+def is_empty_log(names: Sequence[str]) -> bool:
     """Say whether a partition directory has no file of a segment, staged ones included."""
-    return _is_empty(files.listdir(path))
-
-
-def _is_empty(names: Sequence[str]) -> bool:
     return all(parse_segment_file(name) is None for name in names)
 
 

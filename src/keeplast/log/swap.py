@@ -26,6 +26,7 @@ outputs of one wave are neighbours: what lies between them is removed by a start
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,22 +126,15 @@ def _announce(
         has_blank = TXN_INDEX not in replacement.staged and old_index in there
         if has_blank:
             blank = child_path(directory, old_index + CLEANED)
-            _create_durable(files, blank, like=child_path(directory, old_index))
+            with contextlib.closing(files.open_write(blank)) as handle:
+                handle.fsync()
+            files.copy_owner_and_mode(child_path(directory, old_index), blank)
         announced = {*replacement.staged, TXN_INDEX} if has_blank else set(replacement.staged)
         kinds = tuple(kind for kind in KINDS if kind in announced)
         end_offset = max(base, replacement.end_offset)
         outputs.append(_Output(base, kinds, replacement.sources, end_offset, has_blank))
     files.fsync_directory(directory)
     return outputs
-
-
-def _create_durable(files: FileSystem, path: Path, *, like: Path) -> None:
-    handle = files.open_write(path)
-    try:
-        handle.fsync()
-    finally:
-        handle.close()
-    files.copy_owner_and_mode(like, path)
 
 
 def _decide(files: FileSystem, directory: Path, outputs: Sequence[_Output]) -> None:

@@ -23,6 +23,7 @@ section 5.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -249,11 +250,8 @@ def clear_log(files: FileSystem, directory: Path) -> None:
 
 def begin_log(files: FileSystem, directory: Path, offset: int) -> None:
     """Make the first segment, empty, of a log that begins at ``offset``."""
-    handle = files.open_write(directory / segment_file(offset, LOG))
-    try:
+    with contextlib.closing(files.open_write(directory / segment_file(offset, LOG))) as handle:
         handle.fsync()
-    finally:
-        handle.close()
     files.fsync_directory(directory)
 
 
@@ -276,13 +274,9 @@ def _cut(files: FileSystem, segment: SegmentFiles, size_bytes: int) -> None:
     """Leave the first ``size_bytes`` of a segment; its indexes are made again when it is opened."""
     path = segment.log_path
     beside = path.with_name(path.name + DELETED)
-    with reading(files, path) as handle:
-        out = files.open_write(beside)
-        try:
-            out.copy_from(handle, 0, size_bytes)
-            out.fsync()
-        finally:
-            out.close()
+    with reading(files, path) as handle, contextlib.closing(files.open_write(beside)) as out:
+        out.copy_from(handle, 0, size_bytes)
+        out.fsync()
     files.copy_owner_and_mode(path, beside)
     there = set(files.listdir(segment.directory))
     for kind in (INDEX, TIME_INDEX, TXN_INDEX):

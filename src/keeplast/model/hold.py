@@ -161,8 +161,9 @@ class Absence(StrEnum):
     NOT_UNDERSTOOD = auto()
     ANOTHER_TOPIC = auto()
     BEYOND_END = auto()
-    NOT_TOLD = auto()
-    NOBODY_ASKED = auto()
+    # Documents show these two words, so they stay.
+    NOT_REPORTED = "not_told"
+    NOT_ASKED = "nobody_asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +228,10 @@ class GroupReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ToldGroups:
+class ReportedGroups:
     """A :class:`GroupReader` of one partition that was asked before; it can be sent to a task."""
 
-    told: tuple[WaitedGroup, ...]
+    groups: tuple[WaitedGroup, ...]
 
     def waited(
         self,
@@ -240,14 +241,12 @@ class ToldGroups:
         now_ms: int,
     ) -> tuple[WaitedGroup, ...]:
         """Return what was given, whatever is asked."""
-        return self.told
+        return self.groups
 
 
-def nobody_asked(groups: Sequence[str]) -> tuple[WaitedGroup, ...]:
+def not_asked(groups: Sequence[str]) -> tuple[WaitedGroup, ...]:
     """Return groups without a source to ask: none has read anything."""
-    return tuple(
-        WaitedGroup(each, None, None, Absence.NOBODY_ASKED) for each in dict.fromkeys(groups)
-    )
+    return tuple(WaitedGroup(each, None, None, Absence.NOT_ASKED) for each in dict.fromkeys(groups))
 
 
 def read_wait(document: dict[str, Any] | None) -> ReaderWait | None:

@@ -320,7 +320,7 @@ class LogReader(DataSourceReader):
         ranges: list[tuple[LogView, Wanted]] = []
         for entry in logs.entries:
             view = logs.look(entry)
-            logs.tell_torn(view)
+            logs.warn_torn(view)
             first, end = logs.range_of(view)
             if first < end:
                 ranges.append((view, Wanted(first, end)))

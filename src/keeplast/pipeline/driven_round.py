@@ -74,31 +74,31 @@ class TaskNews:
         self._progressed = progressed
         self._read = context.accumulator(0)
         self._tag = f"keeplast-{secrets.token_hex(8)}"
-        self._told = 0
+        self._reported = 0
 
     @property
     def add(self) -> Callable[[int], None]:
         """Return what tasks call with bytes that they have read."""
         return self._read.add
 
-    def during(self, act: Callable[[], list[R]], told: str) -> list[R]:
-        """Act in a thread, so that progress can be shown meanwhile; ``told`` is what Spark shows.
+    def during(self, act: Callable[[], list[R]], description: str) -> list[R]:
+        """Act in a thread, so that progress can be shown meanwhile; Spark shows ``description``.
 
         UnavailableError when the job fails as a whole.
         """
-        job = self.begin(act, STAGES_POOL, told)
+        job = self.begin(act, STAGES_POOL, description)
         try:
             return self.wait(job)
         finally:
             self.end(job)
 
-    def begin(self, act: Callable[[], list[R]], pool: str, told: str) -> SparkJob[R]:
+    def begin(self, act: Callable[[], list[R]], pool: str, description: str) -> SparkJob[R]:
         """Act in a thread, in a pool of Spark's scheduler; :meth:`end` must follow."""
 
         def tagged() -> list[R]:
             self._context.addJobTag(self._tag)
             self._context.setLocalProperty(POOL_PROPERTY, pool)
-            self._context.setJobDescription(f"keeplast: {told}")
+            self._context.setJobDescription(f"keeplast: {description}")
             return act()
 
         return SparkJob(tagged)
@@ -112,8 +112,8 @@ class TaskNews:
             job.join(POLL_SECONDS)
             now = int(self._read.value)
             # No news is reported too: the listener may want the job to end.
-            self._progressed(now - self._told)
-            self._told = now
+            self._progressed(now - self._reported)
+            self._reported = now
             if not job.is_alive:
                 return job.results()
             if is_hopeless():
@@ -342,7 +342,7 @@ take longer by more. In an older one, an absent one does not come.
 
 
 def run_jointly(
-    context: SparkContext, rounds: Sequence[DrivenRound], slots: int, worker: Worker, told: TaskNews
+    context: SparkContext, rounds: Sequence[DrivenRound], slots: int, worker: Worker, news: TaskNews
 ) -> None:
     """Do those of ``rounds`` that may be done so, each by as many tasks as there are slots.
 
@@ -355,7 +355,7 @@ def run_jointly(
     for each in fitting:
         runs = runs_of_groups(each.round, free)
         if len(runs) > 1:
-            _run(context, each, runs, worker, told)
+            _run(context, each, runs, worker, news)
 
 
 def slots_at_once(context: SparkContext) -> int:
@@ -394,7 +394,7 @@ def runs_of_groups(round_: StagedRound, tasks: int) -> list[Run]:
 
 
 def _run(
-    context: SparkContext, each: DrivenRound, runs: list[Run], worker: Worker, told: TaskNews
+    context: SparkContext, each: DrivenRound, runs: list[Run], worker: Worker, news: TaskNews
 ) -> None:
     task = each.task
 
@@ -405,14 +405,14 @@ def _run(
     job = context.parallelize(runs, len(runs)).barrier().mapPartitions(work)
     name = describe_job("index and rewrite", [task.plan.partition])
     watch = SlotWatch(len(runs), lambda: slots_at_once(context), SystemClock())
-    begun = told.begin(job.collect, STAGES_POOL, name)
+    begun = news.begin(job.collect, STAGES_POOL, name)
     try:
-        each.take_joint(told.wait(begun, watch.is_hopeless))
+        each.take_joint(news.wait(begun, watch.is_hopeless))
     except UnavailableError as error:
         if isinstance(error.__cause__, DRIVER_GONE):
             raise
     finally:
-        told.end(begun)
+        news.end(begun)
 
 
 class SlotWatch:

@@ -83,7 +83,7 @@ from keeplast.pipeline.increment import (
 from keeplast.pipeline.log_parts import KnownPartitions, Logs, nothing_known, require_whole_topics
 from keeplast.pipeline.source_options import SourceOptions
 from keeplast.read.log_state import StatePart, Winners
-from keeplast.read.log_view import Split, Wanted, segments_below, was_made_anew
+from keeplast.read.log_view import Split, Wanted, segments_below, was_recreated
 from keeplast.read.state_end import require_uncleaned
 from keeplast.rewrite.task import Progressed
 from keeplast.survey.request import TASK_MEMORY_BYTES_DEFAULT
@@ -541,7 +541,7 @@ def _require_same_logs(jobs: Sequence[_Job], files: FileSystem, carrier: Carrier
         listing = settled_partition(view.path, files, SystemClock(), if_empty=view.log_start)
         tail = find_tail(listing, files)
         log_end = max(tail.log_end, view.log_start)
-        if log_end < end or was_made_anew(view.topic_id, view.path, files):
+        if log_end < end or was_recreated(view.topic_id, view.path, files):
             raise ConflictError(
                 "the log was truncated or made again while its state was read; export it again. "
                 f"path={view.path} end_offset={end} log_end={log_end}",

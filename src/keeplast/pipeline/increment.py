@@ -487,7 +487,7 @@ class Carrier:
     last: Version
     files: FileSystem
     clock: Clock
-    told: Callable[[str], None]
+    noted: Callable[[str], None]
     tombstones: bool = False
 
     def carried_over(
@@ -502,7 +502,7 @@ class Carrier:
             return None
         why = self.why_not(base, view, topic, end, resume)
         if why is not None:
-            self.told(f"{view.partition} is read as a whole: {why}")
+            self.noted(f"{view.partition} is read as a whole: {why}")
             return None
         place = self.last.path / view.partition.topic / f"partition={view.partition.partition}"
         found = parts_in(place, self.last.files)

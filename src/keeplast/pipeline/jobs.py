@@ -96,10 +96,10 @@ class Jobs:
         """Make what all jobs of the call share."""
         self._context = context
         self._slots = slots
-        self._told = TaskNews(context, progressed)
+        self._news = TaskNews(context, progressed)
         # A round that is cut takes every slot by itself.
         at_once = slots if any(task.is_staged for task in tasks) else min(slots, len(tasks))
-        self._worker = Worker(own_versions(), self._told.add, max(1, at_once))
+        self._worker = Worker(own_versions(), self._news.add, max(1, at_once))
 
     def all(self, tasks: Sequence[PartitionTask]) -> Iterator[TaskResult]:
         """Do every task: whole partitions next to the stages of those that are cut.
@@ -127,7 +127,7 @@ class Jobs:
             return self._context.parallelize(packs, len(packs)).map(work).collect()
 
         names = [task.plan.partition for task in tasks]
-        return _Waves(self._told, act if tasks else None, describe_job("clean", names))
+        return _Waves(self._news, act if tasks else None, describe_job("clean", names))
 
     def _run_stages(self, tasks: Sequence[PartitionTask], waves: _Waves) -> Iterator[TaskResult]:
         """Take every round through its stages, side by side; yields waves that end meanwhile."""
@@ -135,7 +135,7 @@ class Jobs:
             return
         rounds = [DrivenRound(StagedRound(task, SystemClock())) for task in tasks]
         if not waves.are_any:
-            run_jointly(self._context, rounds, self._slots, self._worker, self._told)
+            run_jointly(self._context, rounds, self._slots, self._worker, self._news)
         by_number = {each.task.number: each for each in rounds}
         try:
             while any(not each.round.is_done for each in rounds):
@@ -191,8 +191,8 @@ class Jobs:
             ]
 
         job = self._context.parallelize(packs, len(packs)).map(work)
-        told = _describe(packs[0][0], rounds, {unit.number for unit in units})
-        for results in self._told.during(job.collect, told):
+        description = _describe(packs[0][0], rounds, {unit.number for unit in units})
+        for results in self._news.during(job.collect, description):
             for number, result in results:
                 rounds[number].take(result)
 
@@ -218,8 +218,8 @@ class Jobs:
 
         try:
             job = self._context.parallelize(units, len(units)).map(work)
-            told = _describe("ask filters of", rounds, numbers)
-            for number, result in self._told.during(job.collect, told):
+            description = _describe("ask filters of", rounds, numbers)
+            for number, result in self._news.during(job.collect, description):
                 rounds[number].take(result)
         finally:
             hashes.unpersist()
@@ -240,9 +240,9 @@ class Jobs:
                     yield number, worker.consult(known.value[number], unit, distinct)
 
         shuffled = next(each.keys for each in rounds.values() if each.keys is not None).shuffled
-        told = _describe("ask filters of", rounds, units)
+        description = _describe("ask filters of", rounds, units)
         job = shuffled.mapPartitionsWithIndex(work)
-        for number, result in self._told.during(job.collect, told):
+        for number, result in self._news.during(job.collect, description):
             rounds[number].take(result)
 
     def _do_buckets(self, rounds: dict[int, DrivenRound], known: Broadcast[Any]) -> None:
@@ -304,8 +304,8 @@ class Jobs:
 
         pairs = self._context.parallelize(units, len(units)).flatMap(work)
         shuffled: RDD[Any] = pairs.partitionBy(places, place_number)
-        told = _describe("send the keys of", rounds, {unit.number for unit in units})
-        read = self._told.during(lambda: self._context.runJob(shuffled, list, [0]), told)
+        description = _describe("send the keys of", rounds, {unit.number for unit in units})
+        read = self._news.during(lambda: self._context.runJob(shuffled, list, [0]), description)
         for _, (number, result) in read:
             rounds[number].take(result)
         return shuffled
@@ -350,9 +350,9 @@ class Jobs:
             yield unit.number, worker.do(task, unit, None, standings)
 
         answers = shuffled.mapPartitionsWithIndex(answer).partitionBy(len(units), place_number)
-        told = _describe("answer for, and rewrite,", rounds, groups)
+        description = _describe("answer for, and rewrite,", rounds, groups)
         job = answers.mapPartitionsWithIndex(work)
-        for number, result in self._told.during(job.collect, told):
+        for number, result in self._news.during(job.collect, description):
             rounds[number].take(result)
 
 
@@ -360,10 +360,10 @@ class _Waves:
     """The job of the whole partitions of a call, or none; its results are given once."""
 
     def __init__(
-        self, news: TaskNews, act: Callable[[], list[list[TaskResult]]] | None, told: str
+        self, news: TaskNews, act: Callable[[], list[list[TaskResult]]] | None, description: str
     ) -> None:
-        self._told = news
-        self._job = None if act is None else news.begin(act, WAVES_POOL, told)
+        self._news = news
+        self._job = None if act is None else news.begin(act, WAVES_POOL, description)
 
     @property
     def are_any(self) -> bool:
@@ -379,7 +379,7 @@ class _Waves:
         """Wait for the job, and yield what has not been given before."""
         if self._job is None:
             return
-        found = self._told.wait(self._job)
+        found = self._news.wait(self._job)
         self._job = None
         for results in found:
             yield from results
@@ -387,7 +387,7 @@ class _Waves:
     def end(self) -> None:
         """End the job if it was not waited for."""
         if self._job is not None:
-            self._told.end(self._job)
+            self._news.end(self._job)
 
 
 def _describe(act: str | Unit, rounds: Mapping[int, DrivenRound], numbers: Iterable[int]) -> str:
@@ -437,7 +437,7 @@ def show_states(
     context: SparkContext,
     parts: Sequence[StatePart],
     show: Callable[[StatePart, Winners, Progressed], R],
-    told: TaskNews,
+    news: TaskNews,
 ) -> Iterator[R]:
     """Yield ``show`` of every part with its winners, all of them when the last has ended.
 
@@ -453,7 +453,7 @@ def show_states(
     index_of = {(part.state.number, part.number): i for i, part in enumerate(parts)}
     known = context.broadcast(tuple(parts))
     owner_of = context.broadcast(tuple(owners))
-    add = told.add
+    add = news.add
 
     def send(index: int) -> Iterator[tuple[int, Any]]:
         part = known.value[index]
@@ -483,14 +483,14 @@ def show_states(
         keys = context.parallelize(range(len(parts)), len(parts)).flatMap(send)
         shuffled: RDD[Any] = keys.partitionBy(len(owners), place_number)
         names = sorted({str(part.split.partition) for part in parts})
-        unread = told.during(
+        unread = news.during(
             lambda: context.runJob(shuffled, list, [0]), describe_job("send the keys of", names)
         )
         if unread:
             raise min((problem for _, problem in unread), key=lambda each: each[0])[1]
         winners = shuffled.mapPartitionsWithIndex(find).partitionBy(len(parts), place_number)
         job = winners.mapPartitionsWithIndex(show_one)
-        yield from told.during(job.collect, describe_job("show the state of", names))
+        yield from news.during(job.collect, describe_job("show the state of", names))
     finally:
         known.unpersist()
         owner_of.unpersist()

@@ -48,7 +48,7 @@ from keeplast.read.log_view import (
 )
 from keeplast.read.points import first_offset_from, require_here, require_later
 from keeplast.read.record_source import read_records
-from keeplast.read.state_end import require_state_at, require_time_told
+from keeplast.read.state_end import require_known_time, require_state_at
 from keeplast.rewrite.workspace import Workspace
 from keeplast.survey.rolling import FollowedLog
 from keeplast.tier.objects.log_directory import LogDirectoryRecipe
@@ -156,7 +156,7 @@ class Logs:
             )
         return found
 
-    def tell_torn(self, view: LogView) -> None:
+    def warn_torn(self, view: LogView) -> None:
         """Warn where what is read ends in front of an unfinished batch."""
         words = view.torn_words()
         is_bound = self._options.is_replicated and view.high_watermark is not None
@@ -174,7 +174,7 @@ class Logs:
         RefusedError when that state cannot be shown (any more).
         """
         if self._options.ending_ms is not None:
-            require_time_told(view, end_offset, self.files, self._clock)
+            require_known_time(view, end_offset, self.files, self._clock)
         return require_state_at(
             view, end_offset, latest=self.latest_of(view), files=self.files, clock=self._clock,
             committed=self._options.is_committed,

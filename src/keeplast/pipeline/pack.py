@@ -102,7 +102,7 @@ def check_target(target: Path) -> None:
         )
 
 
-def pack_environment(target: Path, told: PackNews, *, extras: Sequence[str], python: Path) -> Pack:
+def pack_environment(target: Path, news: PackNews, *, extras: Sequence[str], python: Path) -> Pack:
     """Write the archive ``target``, whole or not at all.
 
     ``extras`` are those of keeplast whose requirements go along. RefusedError where a package
@@ -113,14 +113,14 @@ def pack_environment(target: Path, told: PackNews, *, extras: Sequence[str], pyt
     packages = find_packages(extras)
     entries = dict(sorted(_entries(packages)))
     sizes = {name: path.stat().st_size for name, path in entries.items()}
-    told.planned(sum(sizes.values()))
+    news.planned(sum(sizes.values()))
     temporary = target.with_name(f".{target.name}.tmp")
     try:
         with tarfile.open(temporary, "w:gz", compresslevel=GZIP_LEVEL) as archive:
             _add_interpreter(archive, python)
             for name, path in entries.items():
                 archive.add(path, name, recursive=False, filter=_anonymous)
-                told.progressed(sizes[name])
+                news.progressed(sizes[name])
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)

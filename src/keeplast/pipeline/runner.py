@@ -267,14 +267,14 @@ class SparkRunner:
         if not items:
             return
         context = self._context
-        told = self._listen(roots, progressed)
-        add = told.add
+        news = self._listen(roots, progressed)
+        add = news.add
 
         def execute_one(item: _Item) -> _Result:
             return work(item, add)
 
         job = context.parallelize(list(items), len(items)).map(execute_one)
-        yield from told.during(job.collect, describe_job("read", names or [f"{len(items)} parts"]))
+        yield from news.during(job.collect, describe_job("read", names or [f"{len(items)} parts"]))
 
     def latest(
         self,
@@ -290,8 +290,8 @@ class SparkRunner:
         """
         if not parts:
             return
-        told = self._listen(roots, progressed)
-        yield from show_states(self._context, parts, show, told)
+        news = self._listen(roots, progressed)
+        yield from show_states(self._context, parts, show, news)
 
     def _listen(self, roots: Iterable[Path], progressed: Progressed) -> TaskNews:
         """Return what reports the jobs of a call, whose executors see ``roots``."""
@@ -313,8 +313,8 @@ class SparkRunner:
             count = max(1, context.defaultParallelism) * PROBES_PER_SLOT
             name = str(file)
             probes = context.parallelize(range(count), count).map(lambda _: read_token(name))
-            told = TaskNews(context, lambda _: None)
-            seen = told.during(probes.collect, describe_job("ask whether executors see", [root]))
+            news = TaskNews(context, lambda _: None)
+            seen = news.during(probes.collect, describe_job("ask whether executors see", [root]))
         finally:
             file.unlink()
         if any(found != token for found in seen):

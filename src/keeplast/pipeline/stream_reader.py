@@ -247,7 +247,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lose(f"the partition is gone. partition={partition}")
                 continue
             view = logs.look(entries[partition])
-            logs.tell_torn(view)
+            logs.warn_torn(view)
             first = begin.get(partition, 0)
             self._require_offset(logs, view, first, known.lineage(partition))
             self._require_offset(logs, view, ends[partition], then.lineage(partition))

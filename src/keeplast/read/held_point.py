@@ -30,8 +30,8 @@ from keeplast.read.state_end import (
     is_being_cleaned,
     require_disbelieved,
     require_in_front_of_cleaner,
+    require_known_time,
     require_no_signs,
-    require_time_told,
     round_end_words,
 )
 
@@ -144,7 +144,7 @@ def _keep_time(
         kept = keep_end(view, decided_end(view), files, clock, is_noted=is_noted)
         found = max(kept.offset, end)
     else:
-        require_time_told(view, found, files, clock)
+        require_known_time(view, found, files, clock)
         kept = keep_offset(view, found, files, clock)
     _require_time_kept(view, found, files, clock)
     return KeptPoint(kept.offset, max(view.log_start, min(kept.limit, found - 1)))

@@ -214,7 +214,7 @@ def last_epoch(view: LogView, files: FileSystem, before: int | None = None) -> i
     return below[-1] if below else None
 
 
-def was_made_anew(topic_id: bytes | None, path: Path, files: FileSystem) -> bool:
+def was_recreated(topic_id: bytes | None, path: Path, files: FileSystem) -> bool:
     """Say whether a directory is of another topic by now than the one of ``topic_id``."""
     now = read_topic_id(path, files)
     return topic_id is not None and now is not None and now != topic_id

@@ -47,7 +47,7 @@ from keeplast.read.log_view import (
     Split,
     Wanted,
     byte_range,
-    was_made_anew,
+    was_recreated,
 )
 from keeplast.read.transactions import AbortedData
 from keeplast.rewrite.workspace import Workspace
@@ -282,7 +282,7 @@ def _list(
 
 def _require_start(split: Split, listing: PartitionFiles, files: FileSystem, at: int) -> None:
     """Raise ConflictError when the log starts above ``at``, still to be read, or is another's."""
-    if was_made_anew(split.topic_id, split.path, files):
+    if was_recreated(split.topic_id, split.path, files):
         raise ConflictError(
             "the topic was deleted and made again since reading was planned; read again. "
             f"path={split.path}",

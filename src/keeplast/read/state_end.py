@@ -206,7 +206,7 @@ def end_of_state(
     """Return where the state of committed records ends that is asked for; None and None is latest.
 
     ``as_of_ms`` is milliseconds since 1970. InvalidError for an offset that the log does not have,
-    and for two points; otherwise as :func:`require_state_at` and :func:`require_time_told`.
+    and for two points; otherwise as :func:`require_state_at` and :func:`require_known_time`.
     """
     latest = view.last_stable
     if end_offset is None and as_of_ms is None:
@@ -220,7 +220,7 @@ def end_of_state(
     if as_of_ms is not None:
         found = first_offset_from(view, as_of_ms + 1, files, clock)
         end_offset = latest if found is None else min(found, latest)
-        require_time_told(view, end_offset, files, clock)
+        require_known_time(view, end_offset, files, clock)
     if end_offset is None or not view.log_start <= end_offset <= view.log_end:
         raise InvalidError(
             "the log does not have this offset; it was deleted or never written. Choose one that "
@@ -308,7 +308,7 @@ def require_disbelieved(view: LogView, end_offset: int, found: InFlight) -> None
         )
 
 
-def require_time_told(view: LogView, end_offset: int, files: FileSystem, clock: Clock) -> None:
+def require_known_time(view: LogView, end_offset: int, files: FileSystem, clock: Clock) -> None:
     """Raise RefusedError when it is unknown whether ``end_offset`` is the offset of its time.
 
     It is that of the first later record that is still there. Where nothing lies between the end of

@@ -342,7 +342,7 @@ class JointRun:
 def is_joint(task: PartitionTask) -> bool:
     """Say whether a round may be done by tasks that meet: one with notes, in a place for files."""
     can_write = task.writes and task.files.is_on_disk(task.target)
-    return task.plan.is_told_by_notes and task.filters is None and can_write
+    return task.plan.is_decided_by_notes and task.filters is None and can_write
 
 
 def do_run(run: Run, tools: Tools, clock: Clock, meeting: Meeting) -> JointRun | None:

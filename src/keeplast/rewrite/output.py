@@ -27,7 +27,14 @@ from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.files import FileSystem, LocalWriteHandle, ReadHandle, WriteHandle, reading
+from keeplast.log.files import (
+    FileSystem,
+    LocalWriteHandle,
+    ReadHandle,
+    WriteHandle,
+    reading,
+    write_at_once,
+)
 from keeplast.log.indexes import IndexBuilder
 from keeplast.log.paths import child_path
 from keeplast.log.windows import Window, read_windows
@@ -332,12 +339,7 @@ class GroupOutput:
                 name = staged_name(self.base_offset, kind, c.task.attempt)
                 path = child_path(c.task.target, name)
                 self._made.append(path)
-                handle_ = c.files.open_write(path)
-                try:
-                    handle_.write(content)
-                    handle_.fsync()
-                finally:
-                    handle_.close()
+                write_at_once(c.files.open_write(path), content)
                 staged.append(StagedFile(kind, name, len(content)))
             origin = child_path(c.task.path, segment_file(self._group.base_offset, LOG))
             for file in staged:

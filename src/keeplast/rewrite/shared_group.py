@@ -49,10 +49,10 @@ class _GivenUpError(Exception):
     """The group cannot be shared, or another part of it has failed."""
 
 
-_ANEW = (_GivenUpError, EntryNeededError, IndexFullError, CorruptError)
+_TO_REDO = (_GivenUpError, EntryNeededError, IndexFullError, CorruptError)
 """After these the group is done once more by one thread."""
 
-_EXPECTED = (*_ANEW, CompactionError, OSError, MemoryError)
+_EXPECTED = (*_TO_REDO, CompactionError, OSError, MemoryError)
 
 
 PART_BYTES = 16 << 20
@@ -243,7 +243,7 @@ class SharedGroup:
             discard(task, second.staged, tools.files)
             raise
         self.output.discard()
-        if not isinstance(self._failure, _ANEW):
+        if not isinstance(self._failure, _TO_REDO):
             raise self._failure
         return rewrite(self._whole, tools, self._standings, self._ledger)
 

@@ -51,10 +51,10 @@ class MapStandings:
 
     def of_segment(self, base_offset: int) -> Finder:
         """Return the map, which is the same for every segment."""
-        return _NOBODY if self.key_map is None else self.key_map
+        return _NO_FINDER if self.key_map is None else self.key_map
 
 
-class _Nobody:
+class _NoFinder:
     """Is never asked."""
 
     def find(
@@ -68,7 +68,7 @@ class _Nobody:
         invariant(False, "a record of a group that is noted as a whole has no note")
 
 
-_NOBODY = _Nobody()
+_NO_FINDER = _NoFinder()
 
 
 def parts_of(buckets: int) -> int:

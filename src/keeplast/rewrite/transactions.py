@@ -42,8 +42,8 @@ def follow_window(
     """
     if not window.marks & HAS_EVENTS:
         return []  # what may have begun meanwhile is caught up with at the next event
-    if not state.is_told:
-        state.tell(ask_markers().aborted_from(state.since))
+    if not state.knows_aborted:
+        state.take_aborted(ask_markers().aborted_from(state.since))
     finished: list[AbortedTransaction] = []
 
     def follow(first: int, last: int) -> int | None:

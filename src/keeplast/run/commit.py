@@ -245,13 +245,9 @@ def _bring(
 
 def copy_file(files: FileSystem, source: Path, target: Path) -> None:
     """Copy a regular file durably, with mode, owner and modification time."""
-    with reading(files, source) as handle:
-        out = files.open_write(target)
-        try:
-            out.copy_from(handle, 0, handle.size_bytes)
-            out.fsync()
-        finally:
-            out.close()
+    with reading(files, source) as handle, contextlib.closing(files.open_write(target)) as out:
+        out.copy_from(handle, 0, handle.size_bytes)
+        out.fsync()
     files.copy_owner_and_mode(source, target)
     files.set_mtime(target, files.stat(source).mtime_ns)
 

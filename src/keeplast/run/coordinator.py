@@ -144,8 +144,8 @@ class Coordinator:
             cut(begun, request, self._runner, self._files, self._clock)
             workspace = Workspace(MEMORY_BYTES_MIN)
             for round_ in begun:
-                told = foreseen(round_, request, self._files, self._clock, workspace)
-                round_.run.rounds.append(told)
+                report = foreseen(round_, request, self._files, self._clock, workspace)
+                round_.run.rounds.append(report)
         if request.retention:
             for run in runs:
                 self._expire(run, request, writes=False)
@@ -273,7 +273,7 @@ class Coordinator:
             run.expiry = failed_expiry(None, _make_stop())
             return
         partition = run.request
-        if writes:
+        if writes and request.target is not None:
             partition = replace(partition, path=target_of(partition, request))
         run.expiry = expire_partition(
             partition, request, self._files, self._now_ms(request),

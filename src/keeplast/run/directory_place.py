@@ -178,11 +178,11 @@ class DirectoryPlace:
                 checkpoints = load_checkpoints(self._files, source.parent)
                 self._roll(run, request)
                 survey = self._look(run.request, request, checkpoints, foresees_roll=False)
-        told = lift_notes(survey.lifts, writes=self._writes or request.is_unsafe)
+        lifted = lift_notes(survey.lifts, writes=self._writes or request.is_unsafe)
         # Work before the first round is reported with it.
-        notes = (*run.notes, *told, *survey.notes)
+        notes = (*run.notes, *lifted)
         run.notes = ()
-        return replace(survey, notes=notes)
+        return replace(survey, notes=(*notes, *survey.notes)) if notes else survey
 
     def _roll(self, run: PartitionRun, request: CleanRequest) -> None:
         path, topic = run.request.path, run.request.topic
@@ -230,7 +230,7 @@ class DirectoryPlace:
                     drop_note(place, self._files, line.get(run.request.partition))
             if request.target is not None:
                 complete_target(self._files, place, run=self._writer)
-        return replace(base_report(survey), skipped=True, end_offset=end_offset)
+        return base_report(survey, skipped=True, end_offset=end_offset)
 
     # Commit.
 
@@ -298,7 +298,7 @@ class DirectoryPlace:
                 withdraw_receipt(self._files, receipt, line)
         except (CompactionError, OSError) as error:
             self._events.warned(
-                "the receipt keeps a line of a wave that may not have happened; the files tell. "
+                "the receipt keeps a line of a wave that may not have happened; the files decide. "
                 f"path={receipt} error={error}"
             )
 
@@ -437,7 +437,8 @@ class DirectoryPlace:
                 return error
         if round_.has_reached_bound:
             self._note_examined(round_)
-        round_.run.request = replace(round_.run.request, path=round_.site.target)
+        if not round_.is_in_place:
+            round_.run.request = replace(round_.run.request, path=round_.site.target)
         return None
 
     def _note_examined(self, round_: Round) -> None:

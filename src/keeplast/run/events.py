@@ -137,13 +137,13 @@ class RoundsProgress:
 
     def __call__(self, read_bytes: int) -> None:
         """Report bytes of an unknown task."""
-        self._tell(read_bytes, None)
+        self._report(read_bytes, None)
 
     def of(self, number: int) -> Callable[[int], None]:
         """Return what hears of the bytes of one task."""
         partition = self._partitions.get(number)
-        return lambda read_bytes: self._tell(read_bytes, partition)
+        return lambda read_bytes: self._report(read_bytes, partition)
 
-    def _tell(self, read_bytes: int, partition: TopicPartition | None) -> None:
+    def _report(self, read_bytes: int, partition: TopicPartition | None) -> None:
         self._events.progressed(read_bytes, partition)
         self._check_stop()  # Workers come here window by window, and end when asked to.

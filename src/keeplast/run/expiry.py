@@ -17,7 +17,7 @@ cleaning.md section 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -61,7 +61,7 @@ from keeplast.survey.bounds import (
     lift_notes,
     load_checkpoints,
 )
-from keeplast.survey.notes import Lift
+from keeplast.survey.notes import Lift, LiftNote
 from keeplast.survey.report import ExpiredReport, ExpiryReport, describe_error
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.rolling import roll_active
@@ -98,18 +98,14 @@ def expire_partition(
     """
     survey: ExpirySurvey | None = None
     try:
-        if is_empty_log(partition.path, files):
+        names = files.listdir(partition.path)
+        if is_empty_log(names):
             return None
-        survey = survey_expiry(partition, request, files, now_ms, is_understood=is_understood)
-        lifts = (*clock_lifts(request.now_ms, clock_ms), *survey.bounds.lifts)
-        report = expiry_report(survey)
-        report = replace(
-            report,
-            notes=(
-                *sentences(lift_notes(lifts, writes=writes or request.is_unsafe)),
-                *report.notes,
-            ),
+        survey = survey_expiry(
+            partition, request, files, now_ms, is_understood=is_understood, names=names
         )
+        lifts = (*clock_lifts(request.now_ms, clock_ms), *survey.bounds.lifts)
+        report = expiry_report(survey, lift_notes(lifts, writes=writes or request.is_unsafe))
         if writes:
             check_lifts(lifts, request, partition.path)
             with shielded():
@@ -146,15 +142,18 @@ def survey_expiry(
     rules: frozenset[ExpiryRule] = ALL_RULES,
     *,
     is_understood: bool = False,
+    names: Sequence[str] | None = None,
 ) -> ExpirySurvey:
     """Say what of a partition goes; reads indexes, and of the active segment what lacks one.
+
+    ``names`` are what the caller has just listed.
 
     CorruptError, OSError, or RefusedError when the log start offset is beyond the log end: a broker
     would drop the whole log, which is not for us to do.
     """
     if not is_understood:
         check_understood(partition.path, files)
-    listing = list_partition(partition.path, files)
+    listing = list_partition(partition.path, files, names=names)
     tail = find_tail(listing, files)
     if tail.torn_at is not None:
         check_magic(listing.active.log_path, tail.torn_at, files)
@@ -223,8 +222,8 @@ def settle(
     settle_log_start(files, partition.path, partition.partition, first_base)
 
 
-def expiry_report(survey: ExpirySurvey) -> ExpiryReport:
-    """Return the report of what goes or has gone."""
+def expiry_report(survey: ExpirySurvey, lifted: Sequence[LiftNote] = ()) -> ExpiryReport:
+    """Return the report of what goes or has gone, and of limits that were lifted for it."""
     plan = survey.plan
     return ExpiryReport(
         log_start_before=plan.log_start_before,
@@ -232,7 +231,7 @@ def expiry_report(survey: ExpirySurvey) -> ExpiryReport:
         high_watermark=survey.bounds.high_watermark,
         rolled_active=plan.rolls_active,
         segments=expired_reports(plan),
-        notes=sentences(plan.notes),
+        notes=(*sentences(lifted), *sentences(plan.notes)),
     )
 
 

@@ -41,7 +41,7 @@ from keeplast.run.round_state import (
     disk_needed_bytes,
     failed_report,
     planned_report,
-    with_shape,
+    shape_fields,
 )
 from keeplast.survey.estimate import estimate_round
 from keeplast.survey.receipt_book import VERSIONS
@@ -311,7 +311,7 @@ def foreseen(
             return failed_report(survey, 0, error)
         except MemoryError as error:
             lacking = error
-    return with_shape(round_, planned_report(survey, plan, disk_bytes, estimate, lacking))
+    return planned_report(survey, plan, disk_bytes, estimate, lacking, **shape_fields(round_))
 
 
 def _depends_on_keys(bound: Workload, share: int, ground: Ground, asked: Shape | None) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
 from keeplast.cleaner.selection import Candidate, Order, choose
@@ -171,17 +172,16 @@ class Round:
         return sum(group.size_bytes for group in groups)
 
 
-def with_shape(round_: Round, report: RoundReport) -> RoundReport:
-    """Return the report with how the round's work is cut, and why."""
+def shape_fields(round_: Round) -> dict[str, Any]:
+    """Return the fields of a report that say how the round's work is cut, and why."""
     choice = round_.shape
     if choice.shape is not Shape.PARTITION and not round_.task(0).is_staged:
         choice = ShapeChoice(Shape.PARTITION, why="the disk has room for waves only")
-    return replace(
-        report,
-        shape=choice.shape.value,
-        buckets=choice.buckets or None,
-        shape_reason=choice.why or None,
-    )
+    return {
+        "shape": choice.shape.value,
+        "buckets": choice.buckets or None,
+        "shape_reason": choice.why or None,
+    }
 
 
 def round_report(round_: Round) -> RoundReport:
@@ -221,19 +221,18 @@ def round_report(round_: Round) -> RoundReport:
         batches_reused=payloads.reused,
         reused_bytes=payloads.reused_bytes,
     )
-    base = base_report(round_.survey)
     groups = tuple(group for result in results for group in result.groups)
     filters = sum((result.filters for result in results), FilterStats())
-    report = replace(
-        base,
-        remarks=(*base.remarks, *_version_notes(stats, plan.topic.strategy_header)),
+    return base_report(
+        round_.survey,
+        remarks=(*round_.survey.notes, *_version_notes(stats, plan.topic.strategy_header)),
         end_offset=last.end_offset,
         stats=stats,
         reasons=reasons_of(counters),
         groups=group_reports(groups),
         filters=None if round_.site.filters is None else filters,
+        **shape_fields(round_),
     )
-    return with_shape(round_, report)
 
 
 def in_order(rounds: Sequence[Round], order: Order) -> list[Round]:
@@ -254,9 +253,10 @@ def candidate_of(survey: Survey, partition: TopicPartition, *, passed_over: int 
     )
 
 
-def base_report(survey: Survey) -> RoundReport:
-    """Return what a survey alone says of a round."""
+def base_report(survey: Survey, **more: Any) -> RoundReport:
+    """Return what a survey alone says of a round, with ``more`` fields of the report."""
     return RoundReport(
+        **{"remarks": survey.notes, **more},
         first_dirty=survey.section.first_dirty.offset,
         uncleanable=survey.section.uncleanable.offset,
         bound=survey.section.cleanable.bound,
@@ -270,7 +270,6 @@ def base_report(survey: Survey) -> RoundReport:
         dating=survey.section.dating,
         cause=survey.reason,
         is_expired_round=survey.plan is not None and survey.plan.is_expired_round,
-        remarks=survey.notes,
     )
 
 
@@ -287,21 +286,22 @@ def planned_report(
     disk_bytes: int,
     estimate: Estimate | None,
     lacking: Exception | None,
+    **more: Any,
 ) -> RoundReport:
     """Return the report of a plan that was not run; groups unless a bounded map decides them.
 
-    ``lacking`` is why there is no estimate.
+    ``lacking`` is why there is no estimate. ``more`` are other fields of the report.
     """
     groups = None if plan.key_capacity is not None else plan_groups(plan, plan.bound)
-    report = replace(
-        base_report(survey),
+    lacks = () if lacking is None else (LacksEstimate(str(lacking)),)
+    return base_report(
+        survey,
+        remarks=(*survey.notes, *lacks),
         groups=group_reports(groups),
         disk_bytes=disk_bytes,
         estimate=estimate,
+        **more,
     )
-    if lacking is None:
-        return report
-    return replace(report, remarks=(*report.remarks, LacksEstimate(str(lacking))))
 
 
 def disk_needed_bytes(survey: Survey, plan: RoundPlan, *, is_in_place: bool) -> int:

@@ -427,11 +427,11 @@ def _undo(
     if found.is_in_place:
         line = None
         if receipt is not None:
-            told = undo_line(
+            undone = undo_line(
                 entry.partition, now_ms, attempt=found.attempt, groups=found.to_put_back,
                 checkpoint=found.waves[0].checkpoint_before,
             )  # fmt: skip
-            line = append_receipt(files, receipt, told)
+            line = append_receipt(files, receipt, undone)
         try:
             _put_back(files, entry, found, warned)
         except (CompactionError, OSError):

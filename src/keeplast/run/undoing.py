@@ -147,7 +147,7 @@ def sweep_kept(files: FileSystem, partition: PartitionRequest, now_ms: int | Non
     return drop_rounds(files, path, over) if over else drop_unnamed(files, path)
 
 
-Told = Callable[[TopicPartition, Sequence[UndoRound] | Exception], None]
+Finished = Callable[[TopicPartition, Sequence[UndoRound] | Exception], None]
 """Hears of each partition when it is done: its rounds, or why it is left as it is."""
 
 
@@ -193,7 +193,7 @@ def undo_each(
     rounds: Collection[str] = (),
     receipt: Path | None,
     writes: bool = True,
-    told: Told = lambda partition, done: None,
+    finished: Finished = lambda partition, done: None,
     warned: Callable[[str], None],
     events: Events | None = None,
 ) -> UndoReport:
@@ -207,7 +207,7 @@ def undo_each(
     place = _Directory(
         files, {entry.partition: entry for entry in entries}, clock, receipt, writes, warned, events
     )
-    return undo_partitions(place, list(place.entries), rounds=rounds, told=told)
+    return undo_partitions(place, list(place.entries), rounds=rounds, finished=finished)
 
 
 def undo_partitions(
@@ -215,7 +215,7 @@ def undo_partitions(
     partitions: Sequence[TopicPartition],
     *,
     rounds: Collection[str] = (),
-    told: Told = lambda partition, done: None,
+    finished: Finished = lambda partition, done: None,
 ) -> UndoReport:
     """Undo the newest round of each partition, or those of ``rounds``, which are names.
 
@@ -235,11 +235,11 @@ def undo_partitions(
             failed.append((each, error))
             done += found
             if found:
-                told(each, found)
-            told(each, error)
+                finished(each, found)
+            finished(each, error)
             continue
         done += found
-        told(each, found)
+        finished(each, found)
     return UndoReport(tuple(done), tuple(failed), tuple(missing))
 
 

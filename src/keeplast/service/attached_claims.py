@@ -161,10 +161,10 @@ class AttachedClaims:
 
     def lose(self, partition: TopicPartition, reason: str) -> None:
         """Leave a partition to the faster process; the reason is reported unless it was before."""
-        count, _, told = self._lost.get(partition, (0, 0, ""))
+        count, _, reported = self._lost.get(partition, (0, 0, ""))
         pause_ms = min(retry_ms(count + 1, self._settings.interval_ms), RETRY_MS_MAX)
         self._lost[partition] = count + 1, self._clock.now_ms() + pause_ms, reason
-        if told != reason:
+        if reported != reason:
             self._narrator.left_alone(partition, f"{reason}; again in {pause_ms / 1000:g} s")
 
     def hold_back(self, partition: TopicPartition, reason: str | None) -> None:
@@ -172,10 +172,10 @@ class AttachedClaims:
         if reason is None:
             self._held_back.pop(partition, None)
             return
-        count, _, told = self._held_back.get(partition, (0, 0, ""))
+        count, _, reported = self._held_back.get(partition, (0, 0, ""))
         pause_ms = min(retry_ms(count + 1, self._settings.interval_ms), RETRY_MS_MAX)
         self._held_back[partition] = count + 1, self._clock.now_ms() + pause_ms, reason
-        if told != reason:
+        if reported != reason:
             self._narrator.warned(f"{partition}: nothing is deleted yet: {reason}")
 
     def is_held_back(self, partition: TopicPartition) -> bool:

@@ -229,7 +229,7 @@ class PartitionOutlook:
     old: OldValues | None = None
     missing_aborts: tuple[MissingAbort, ...] = ()
     """What the transaction indexes lack that brokers serve, as far as a look goes."""
-    told_from: int | None = None
+    earliest_as_of: int | None = None
     """The first offset whose state can be read, None without a decision log."""
     tombstones: PartitionTombstones | None = None
     """When they go; None where nothing is served, or no decision log was asked."""

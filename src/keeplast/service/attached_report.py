@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from keeplast.attach.answers.shown_logs import told_from
+from keeplast.attach.answers.shown_logs import earliest_as_of
 from keeplast.attach.upkeep.replaced_segments import GRACE_MS_DEFAULT
 from keeplast.clock import Clock
 from keeplast.cluster.group_offsets import BrokerGroups
@@ -110,7 +110,7 @@ def cluster_status(
                 facts, counted, caches, log, layout, settings, groups, clock, runner, progressed
             )
     found: list[tuple[TopicFacts, AttachedStatus, Sequence[Decision]]] = []
-    told: dict[TopicPartition, int] = {}
+    earliest: dict[TopicPartition, int] = {}
     for topic, number in chosen:
         name, partition = name_of(topic, number), TopicPartition(topic.name, number)
         own, ends = attached.get(name), ranges[topic.name][number]
@@ -121,7 +121,7 @@ def cluster_status(
         found.append((topic, status, decisions))
         if log is not None:
             cache = caches.get(name, PartitionCache())
-            told[partition] = told_from(cache, log, own, log_start=ends.start)
+            earliest[partition] = earliest_as_of(cache, log, own, log_start=ends.start)
     now_ms = clock.now_ms()
     outlooks = find_outlooks(
         facts, folded.cache, log, layout, settings, grace_ms, now_ms, address, found
@@ -136,7 +136,7 @@ def cluster_status(
             _standing(
                 status,
                 replace(
-                    outlook, told_from=told.get(outlook.partition),
+                    outlook, earliest_as_of=earliest.get(outlook.partition),
                     tombstones=tombstones.get(outlook.partition),
                     saving=savings.get(outlook.partition),
                 ),

@@ -153,10 +153,10 @@ class SightFolds:
             self._known.clear()
             return folded
         count = metadata_topic.partition_count
-        told: dict[int, ClusterCache] = {each: ClusterCache() for each in partitions}
+        caches: dict[int, ClusterCache] = {each: ClusterCache() for each in partitions}
         for name, cache in folded.cache.partitions.items():
             at = metadata_partition(name.topic_id, name.partition, count)
-            told[at].partitions[name] = cache
+            caches[at].partitions[name] = cache
         for each, last in reader.last.items():
             if last.value is None:
                 continue
@@ -166,7 +166,7 @@ class SightFolds:
                 record_epoch=last.leader_epoch, digest=digest_of(last.value),
             )  # fmt: skip
             # These caches never change: a fold that goes on from one copies it.
-            self._known[cluster_id, each] = FoldCheckpoint(point, told[each], last.offset + 1)
+            self._known[cluster_id, each] = FoldCheckpoint(point, caches[each], last.offset + 1)
         return folded
 
 
@@ -319,7 +319,7 @@ class AttachedSight:
             if each is not None and each.topic is not None and each.topic.name not in self.refusals
         ]
         count = facts.metadata_topic.partition_count
-        told_in = sorted(
+        metadata_partitions = sorted(
             {
                 metadata_partition(each.name.partition.topic_id, each.partition.partition, count)
                 for each in seen
@@ -327,7 +327,7 @@ class AttachedSight:
         )
         topics = {each.topic.name: each.topic for each in seen if each.topic is not None}
         ranges = {name: self._cluster.read_ranges(topic) for name, topic in topics.items()}
-        folded = self._folds.fold(self.cluster_id, facts.metadata_topic, told_in)
+        folded = self._folds.fold(self.cluster_id, facts.metadata_topic, metadata_partitions)
         refusing = refusal_words(check_faults(folded.faults))
         if refusing is not None:
             # A broker that starts stops there: that is trouble of them all, not of one partition.
@@ -412,12 +412,12 @@ def settled_refusals(
     before: Mapping[str, TopicRefusal], after: Mapping[str, TopicRefusal]
 ) -> list[str]:
     """Return a line for each topic that began to refuse, refuses for another reason, or no more."""
-    told = [
+    lines = [
         f"{name} is refused, asked again in {each.pause_ms / 1000:g} s: {each.reason}"
         for name, each in sorted(after.items())
         if name not in before or before[name].reason != each.reason
     ]
-    return told + [f"{name} refuses no more" for name in sorted(before.keys() - after.keys())]
+    return lines + [f"{name} refuses no more" for name in sorted(before.keys() - after.keys())]
 
 
 def refusal_words(findings: Iterable[AttachFinding]) -> str | None:

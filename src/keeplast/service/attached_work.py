@@ -178,8 +178,8 @@ class AttachedWork(TieredWork[_AttachedFinding]):
         self._stale.clear()
         for line in settled_refusals(before, self._sight.refusals):
             self._narrator.warned(line)
-        untold = self._groups.problems()
-        self.ledger.warn([*self._sight.warnings, *self._clock_notes(), *untold])
+        unanswered = self._groups.problems()
+        self.ledger.warn([*self._sight.warnings, *self._clock_notes(), *unanswered])
         here = set(self._sight.partitions)
         self._schedule.keep(here)
         self._claims.keep(here)

@@ -20,7 +20,7 @@ from keeplast.config.settings import Settings
 from keeplast.errors import InvalidError
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.traces import find_attached_trace
-from keeplast.model.hold import ToldGroups
+from keeplast.model.hold import ReportedGroups
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import duration_text
 from keeplast.rewrite.workspace import Workspace
@@ -149,24 +149,24 @@ def answer_from_cluster(
         for remote, wish in found
     ]
     parts = []
-    for (partition, told), (remote, _) in zip(
+    for (partition, answer), (remote, _) in zip(
         ask_each(logs, _AskedRemote.ask, memory_bytes, planned, progressed, runner),
         found,
         strict=True,
     ):
-        if isinstance(told, Exception):
+        if isinstance(answer, Exception):
             if asked.offset is not None:
-                raise told
-            faults.append((partition, told))
+                raise answer
+            faults.append((partition, answer))
             continue
         trace = find_attached_trace(
-            told.found, replaced=len(told.copies), is_partly_unseen=told.is_partly_unseen
+            answer.found, replaced=len(answer.copies), is_partly_unseen=answer.is_partly_unseen
         )
         parts.append(
             ExplainedPartition(
-                told.found, trace, _erased_words(remote, grace_ms, has_log=log is not None),
-                [each for each in receipts if each.partition == remote.partition], told.copies,
-                told.unseen, left_out=(told.left_out, told.left_out_bytes),
+                answer.found, trace, _erased_words(remote, grace_ms, has_log=log is not None),
+                [each for each in receipts if each.partition == remote.partition], answer.copies,
+                answer.unseen, left_out=(answer.left_out, answer.left_out_bytes),
             )
         )  # fmt: skip
     return KeyAnswer(asked.key, tuple(parts), tuple(faults), tuple(left_out))
@@ -201,10 +201,10 @@ def remote_log(
         decisions=() if log is None or held is None else log.decisions(held),
     )  # fmt: skip
     wanted = config.tombstones_wait_for_groups
-    told = groups.waited(remote.partition, wanted, topic.topic_id, now_ms) if wanted else ()
+    reported = groups.waited(remote.partition, wanted, topic.topic_id, now_ms) if wanted else ()
     wish = RoundWish(
         topic=config, margin_bytes=margin_of(config, topic), cleaner=settings.cleaner_config(),
-        brokers=ToldGroups(told),
+        brokers=ReportedGroups(reported),
     )  # fmt: skip
     return remote, wish
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from keeplast.attach.held.metadata_view import KeptFolds
 from keeplast.attach.held.outputs import OutputMark
 from keeplast.attach.rounds.attached_files import AttachedRecipe
-from keeplast.attach.rounds.attached_place import NOBODY
+from keeplast.attach.rounds.attached_place import UNANNOUNCED
 from keeplast.attach.rules.sources import source_of
 from keeplast.clock import SystemClock
 from keeplast.cluster.layouts.layout import RemoteLayout
@@ -230,7 +230,7 @@ def scan_served_headers(
             "brokers serve nothing of it from the remote tier; look again", code="K407"
         )
     sources = tuple(source_of(served[start]) for start in sorted(served))
-    files = AttachedRecipe(layout, sources, OutputMark(NOBODY, 0)).open()
+    files = AttachedRecipe(layout, sources, OutputMark(UNANNOUNCED, 0)).open()
     try:
         found = scan_headers(files.path, files, now_ms, progressed)
     except FileNotFoundError as error:

@@ -68,20 +68,20 @@ class TurnLedger:
     schedule: Schedule = field(default_factory=Schedule)
     facts: dict[TopicPartition, PartitionFacts] = field(default_factory=dict)
     looked_ms: int = 0
-    told: set[str] = field(default_factory=set)
-    told_once: set[str] = field(default_factory=set)
+    said: set[str] = field(default_factory=set)
+    said_once: set[str] = field(default_factory=set)
 
     def warn(self, messages: list[str]) -> None:
         """Say what was not said the time before."""
         for message in messages:
-            if message not in self.told:
+            if message not in self.said:
                 self.narrator.warned(message)
-        self.told = set(messages)
+        self.said = set(messages)
 
     def warn_once(self, message: str) -> None:
         """Say ``message`` unless this run has said it already."""
-        if message not in self.told_once:
-            self.told_once.add(message)
+        if message not in self.said_once:
+            self.said_once.add(message)
             self.narrator.warned(message)
 
     def take(self, request: PartitionRequest, round_: RoundReport) -> None:
@@ -340,7 +340,7 @@ class Daemon:
                     self._work.look()
                     snapshot = self._publish(started_ms, ())
                     if self._control.is_paused:
-                        self._tell_trouble(None)
+                        self._report_trouble(None)
                         self._idle(snapshot)
                         self._work.forget()
                         continue
@@ -352,7 +352,7 @@ class Daemon:
                         cleaned = self._work.clean(choices)
                         self._note_unchanged(choices, cleaned)
                     has_settled = not self._is_stopping and self._work.settle()
-                    self._tell_trouble(None)
+                    self._report_trouble(None)
                     if choices or has_settled:
                         snapshot = self._publish(started_ms, cleaned)
                     if choices:
@@ -361,7 +361,7 @@ class Daemon:
                     # Of one partition it would be that one's failure: this is about all.
                     if self._is_once or not self._may_pass(error):
                         raise
-                    self._tell_trouble(error)
+                    self._report_trouble(error)
                 if self._is_once:
                     break
                 self._idle(snapshot)
@@ -385,7 +385,7 @@ class Daemon:
             error, CorruptError | InvariantError | StoppedError
         )
 
-    def _tell_trouble(self, error: Exception | None) -> None:
+    def _report_trouble(self, error: Exception | None) -> None:
         """Report that nothing can be worked on, once for each reason, and that it is over."""
         trouble = None if error is None else f"cannot be worked on now: {error_text(error)}"
         self._control.trouble = trouble

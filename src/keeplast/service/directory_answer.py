@@ -134,22 +134,22 @@ def answer_from_directory(
     parts: list[ExplainedPartition] = []
     faults: list[tuple[TopicPartition, Exception]] = []
     roots = (root,) if recipe.is_on_disk(root) else ()
-    for partition, told in ask_each(
+    for partition, answer in ask_each(
         logs, _AskedDirectory.ask, memory_bytes, planned, progressed, runner, roots
     ):
-        if isinstance(told, Exception):
+        if isinstance(answer, Exception):
             if asked.offset is not None:
-                raise told
-            faults.append((partition, told))
+                raise answer
+            faults.append((partition, answer))
             continue
-        found, kept, beside = told.found, told.kept, told.beside
+        found, kept, beside = answer.found, answer.kept, answer.beside
         erased = bounds.erased_by(partition)
         unseen = (*kept.unseen, *beside.unseen, *_unlisted(selection))
         parts.append(
             ExplainedPartition(
                 found,
                 bounds.last_trace(found, kept.found, beside.names, is_partly_unseen=bool(unseen)),
-                "nobody knows" if erased is None else erased_sentence(erased, now_ms),
+                "not known" if erased is None else erased_sentence(erased, now_ms),
                 [receipt for receipt in receipts if receipt.partition == partition],
                 kept=kept.found,
                 unseen=unseen,

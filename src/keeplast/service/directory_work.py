@@ -67,8 +67,8 @@ class DirectorySettings:
     ``select`` reads settings and partitions again at each call. ``request`` is what every round is
     asked for: memory, order, whether idle segments are rolled. ``retries`` forgets what is set
     aside. ``receipt`` is the file of receipts, None for the directory's own. ``is_watched`` has
-    each look say what ``keeplast status`` would, for a console. ``untold`` says what asked brokers
-    do not answer.
+    each look say what ``keeplast status`` would, for a console. ``unanswered`` says what asked
+    brokers do not answer.
     """
 
     root: Path
@@ -77,7 +77,7 @@ class DirectorySettings:
     retries: bool = False
     is_watched: bool = False
     receipt: Path | None = None
-    untold: Callable[[], Sequence[str]] = tuple
+    unanswered: Callable[[], Sequence[str]] = tuple
 
 
 @dataclass(slots=True)
@@ -199,7 +199,7 @@ class DirectoryWork:
             known.cleaner = selection.settings.cleaner_config()
             known.selection = selection
             self.ledger.backoff_ms = known.cleaner.backoff_ms
-            self.ledger.warn([*complaints(selection), *self._settings.untold()])
+            self.ledger.warn([*complaints(selection), *self._settings.unanswered()])
         except (CompactionError, OSError) as error:
             self.ledger.warn([f"the last good settings stay: {error}"])
         self._schedule.keep(all_partitions(known.selection))
@@ -384,7 +384,7 @@ class DirectoryWork:
         ended = []
         # A turn has wished rounds or others, see candidates().
         is_wished = all(each.partition in self._wished for each in chosen)
-        reports = self._apart(chosen, self._coordinator.clean, _failed_clean, force=is_wished)
+        reports = self._apart(chosen, self._coordinator.clean, force=is_wished)
         # After the rounds: where nothing could be worked on the wish is still to be granted.
         self._wished -= {each.partition for each in chosen}
         for each in reports:
@@ -401,7 +401,6 @@ class DirectoryWork:
         self,
         requests: Sequence[PartitionRequest],
         act: Callable[[CleanRequest], CleanReport],
-        fail: Callable[[Exception], PartitionReport],
         *,
         force: bool = False,
     ) -> Sequence[PartitionReport]:
@@ -416,10 +415,10 @@ class DirectoryWork:
         except Exception as error:  # noqa: BLE001 - the loop that owns every round
             if len(requests) == 1:
                 name = requests[0].partition
-                return [replace(fail(error), topic=name.topic, partition=name.partition)]
-        return [
-            report for each in requests for report in self._apart([each], act, fail, force=force)
-        ]
+                rounds = (RoundReport(error=describe_error(error), failure=error),)
+                expiry = failed_expiry(None, error)
+                return [PartitionReport(name.topic, name.partition, rounds, expiry)]
+        return [report for each in requests for report in self._apart([each], act, force=force)]
 
     def settle(self) -> bool:
         """Remove what retention and log starts let go, after the rounds as Kafka does it.
@@ -438,7 +437,7 @@ class DirectoryWork:
         if not requests:
             return False
         partitions = list(requests.values())
-        for each in self._apart(partitions, self._coordinator.expire, _failed_expiry):
+        for each in self._apart(partitions, self._coordinator.expire):
             partition = TopicPartition(each.topic, each.partition)
             if each.expiry is None:
                 continue
@@ -516,11 +515,3 @@ class DirectoryWork:
         except OSError as error:
             # They count all the same; the next change, or the next start's look, writes them.
             self.ledger.narrator.warned(f"what is set aside could not be written down: {error}")
-
-
-def _failed_clean(error: Exception) -> PartitionReport:
-    return PartitionReport("", 0, (RoundReport(error=describe_error(error), failure=error),))
-
-
-def _failed_expiry(error: Exception) -> PartitionReport:
-    return PartitionReport("", 0, (), failed_expiry(None, error))

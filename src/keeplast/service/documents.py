@@ -151,7 +151,7 @@ def _log_document(log: LogStatus | None) -> dict[str, Any]:
         **figures_document(None if log is None else log.figures),
         "leftover_bytes": None if log is None else log.leftover_bytes,
         "kept_until_ms": None if log is None else log.kept_until_ms,
-        "told_from": None if log is None else log.told_from,
+        "told_from": None if log is None else log.earliest_as_of,
         "holds": None if log is None else [hold_document(each) for each in log.holds],
         "readers": None if log is None else log.readers,
         "notes": None if log is None else list(sentences(log.notes)),
@@ -209,7 +209,7 @@ def tier_document(s: TierStatus, figures: LogFigures | None) -> dict[str, Any]:
     return {
         "owner": s.owner,
         "leader_epoch": s.leader_epoch, "log_start": s.log_start, "remote_end": s.remote_end,
-        "log_end": s.log_end, "told_from": s.told_from,
+        "log_end": s.log_end, "told_from": s.earliest_as_of,
         **figures_document(figures),
         "first_dirty": s.first_dirty, "bound": s.cleanable_to,
         "ratio": s.ratio, "kip_ratio": s.kip_ratio, "clean_bytes": s.clean_bytes,
@@ -267,7 +267,7 @@ def _attached_document(status: AttachedStatus, outlook: PartitionOutlook | None)
     saving = outlook.saving
     return found | {
         "first_dirty": outlook.first_dirty,
-        "told_from": outlook.told_from,
+        "told_from": outlook.earliest_as_of,
         "regions": outlook.regions(),
         "is_due": outlook.is_due,
         "missing_aborts": outlook.missing_aborts,

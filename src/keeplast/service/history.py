@@ -93,9 +93,9 @@ class Series:
         peaks = np.fmax.reduce(parts[:, :, :SUMS], axis=1)
         return np.concatenate([peaks, parts[:, :, SUMS:].sum(axis=1)], axis=1)
 
-    def sum_of(self, figure: int) -> int:
-        """Return a figure of the rounds in the span, in sum."""
-        return int(self.slots[:, figure].sum(dtype=np.float64))
+    def sum_of(self, figure: int) -> float:
+        """Return a figure of the rounds in the span, in sum; not a number where none is known."""
+        return float(self.slots[:, figure].sum(dtype=np.float64))
 
     def with_rounds(self, other: Series) -> Series:
         """Return the series with what another one says of rounds, but for the longest."""
@@ -147,13 +147,17 @@ class History:
             self.topics = {each: row for row, each in enumerate(kept)}
 
     def series(self, topic: str, span: Span, now_ms: int) -> Series:
-        """Return a topic's figures up to the end of the bar that ``now_ms`` is in."""
+        """Return a topic's figures up to the end of the bar that ``now_ms`` is in.
+
+        None is known of a topic that there was no room for.
+        """
         end = (now_ms // (span.slot_ms * span.bar_slots) + 1) * span.bar_slots
         numbers = np.arange(end - span.slots, end)
         columns = span.column + numbers % span.slots
         known = self.numbers[columns] == numbers
-        found = self.values[self.topics[topic], columns] if topic in self.topics else EMPTY
-        slots = np.where(known[:, None], found, EMPTY)
+        none = EMPTY if topic in self.topics or len(self.topics) <= TOPICS_MAX else EMPTY + math.nan
+        found = self.values[self.topics[topic], columns] if topic in self.topics else none
+        slots = np.where(known[:, None], found, none)
         return Series(span, int(numbers[0]) * span.slot_ms, slots)
 
     def encode(self) -> bytes:

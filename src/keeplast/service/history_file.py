@@ -124,8 +124,8 @@ class PlaceHistory:
         try:
             do()
         except Exception as error:  # noqa: BLE001 - no history is worth a round
-            told = f"the history cannot be read or kept now, and is tried again. problem={error}"
-            self.problem = error_text(UnavailableError(told, code="K721"))
+            problem = f"the history cannot be read or kept now, and is tried again. problem={error}"
+            self.problem = error_text(UnavailableError(problem, code="K721"))
             if self.problem != before:
                 self._warned(self.problem)
 

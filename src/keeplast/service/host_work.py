@@ -66,7 +66,7 @@ class HostWork(StoreWork):
         super().__init__(store, runner, clock, files, settings, narrator=narrator, events=events)
         self._host = host
         self._hosts: dict[TopicPartition, LeasedHost] = {}
-        self._told: dict[TopicPartition, str] = {}
+        self._reported: dict[TopicPartition, str] = {}
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -90,7 +90,7 @@ class HostWork(StoreWork):
         super().refresh()
         for gone in self._hosts.keys() - set(self._partitions):
             self._hosts.pop(gone).close()
-            self._told.pop(gone, None)
+            self._reported.pop(gone, None)
 
     # The look.
 
@@ -104,16 +104,16 @@ class HostWork(StoreWork):
                 role=self._host.role, lease_ms=self._host.lease_ms,
             )  # fmt: skip
         standing = hosted.step(takes_over=is_first and self._settings.takes_over)
-        self._tell(partition, standing.words)
+        self._report(partition, standing.words)
         return standing.state if standing.leads else standing.words
 
-    def _tell(self, partition: TopicPartition, words: str) -> None:
-        if self._told.get(partition) != words:
-            self._told[partition] = words
+    def _report(self, partition: TopicPartition, words: str) -> None:
+        if self._reported.get(partition) != words:
+            self._reported[partition] = words
             self._narrator.stands(partition, words)
 
     def _leave_alone(self, request: PartitionRequest, state: Stored, reason: str) -> PartitionFacts:
-        self._tell(request.partition, reason)
+        self._report(request.partition, reason)
         self._elsewhere[request.partition] = reason  # Reported above, in other words.
         return super()._leave_alone(request, state, reason)
 

@@ -167,7 +167,7 @@ class TierNarrator(Narrator, Protocol):
         ...
 
 
-class Teller(TurnNarrator, Events, Protocol):
+class RunNarrator(TurnNarrator, Events, Protocol):
     """Shows the turns and the rounds of a run to a person."""
 
 
@@ -254,11 +254,11 @@ class Progress:
 
 
 class LiveProgress:
-    """A receiver of turns and events that passes all of it on to ``teller``."""
+    """A receiver of turns and events that passes all of it on to ``narrator``."""
 
-    def __init__(self, teller: Teller, clock: Clock, control: Control) -> None:
+    def __init__(self, narrator: RunNarrator, clock: Clock, control: Control) -> None:
         """Take the receiver of all, and the control that beats with what is heard."""
-        self._told = teller
+        self._narrator = narrator
         self._clock = clock
         self._control = control
         self._lock = threading.Lock()
@@ -282,7 +282,7 @@ class LiveProgress:
                 its = RoundProgress(total_bytes, work.index_bytes)
                 rounds = {**rounds, work.partition: its}
             self.progress = replace(self.progress, planned_bytes=total, rounds=rounds)
-        self._told.planned(total_bytes, work)
+        self._narrator.planned(total_bytes, work)
 
     def progressed(self, read_bytes: int, partition: TopicPartition | None = None) -> None:
         """Hear of what was read."""
@@ -290,7 +290,7 @@ class LiveProgress:
         if read_bytes:
             with self._lock:
                 self.progress = _with_read(self.progress, read_bytes, partition)
-        self._told.progressed(read_bytes, partition)
+        self._narrator.progressed(read_bytes, partition)
 
     def finished(self, partition: TopicPartition, report: RoundReport) -> None:
         """Hear of the end of a round."""
@@ -300,7 +300,7 @@ class LiveProgress:
             self.progress = replace(
                 self.progress, running=left, ended=ended, serial=self.progress.serial + 1
             )
-        self._told.finished(partition, report)
+        self._narrator.finished(partition, report)
 
     def looked(self, at_ms: int) -> None:
         """Hear that what is shown is of a look at ``at_ms``: rounds that ended before are in it."""
@@ -312,19 +312,19 @@ class LiveProgress:
 
     def warned(self, message: str) -> None:
         """Pass it on."""
-        self._told.warned(message)
+        self._narrator.warned(message)
 
     # What the loop reports.
 
     def chosen(self, choices: Sequence[Choice]) -> None:
         """Hear of the next turn."""
         self._begin(tuple(choices), None)
-        self._told.chosen(choices)
+        self._narrator.chosen(choices)
 
     def idle(self, snapshot: Snapshot, seconds: float) -> None:
         """Hear that nothing is worth a round."""
         self._begin((), self._clock.now_ms() + round(seconds * 1000))
-        self._told.idle(snapshot, seconds)
+        self._narrator.idle(snapshot, seconds)
 
 
 def _with_read(found: Progress, read_bytes: int, partition: TopicPartition | None) -> Progress:

@@ -262,9 +262,9 @@ class CleanerCollector(Collector):
             for tier in TIER_COUNTERS:
                 yield CounterMetricFamily(tier.name, tier.about, value=tier.value(totals))
         if isinstance(totals, AttachedTotals):
-            for told in ATTACHED_METRICS:
-                kind = CounterMetricFamily if told.is_counter else GaugeMetricFamily
-                yield kind(told.name, told.about, value=told.value(totals))
+            for metric in ATTACHED_METRICS:
+                kind = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
+                yield kind(metric.name, metric.about, value=metric.value(totals))
         for each in PARTITION_GAUGES if totals is None else (*PARTITION_GAUGES, *TIER_GAUGES):
             family = GaugeMetricFamily(each.name, each.about, labels=["topic", "partition"])
             for facts in observed.partitions:

@@ -148,8 +148,8 @@ def find_java() -> PartCheck:
         return PartCheck("Java", CheckState.ABSENT, f"{path} does not start ({error}); {without}")
     found = re.search(r'version "([0-9]+)', done.stderr + done.stdout)
     if found is None or int(found[1]) < JAVA_MIN:
-        told = found[1] if found else "an unknown version"
-        return PartCheck("Java", CheckState.ABSENT, f"{told}, Spark needs {JAVA_MIN}; {without}")
+        release = found[1] if found else "an unknown version"
+        return PartCheck("Java", CheckState.ABSENT, f"{release}, Spark needs {JAVA_MIN}; {without}")
     return PartCheck("Java", CheckState.OK, f"{found[1]} at {path}")
 
 

@@ -76,8 +76,8 @@ class LoopTerms:
     ``retries`` forgets what is set aside. ``takes_over`` takes each partition once from another
     process. ``keyless`` and ``keep_sources_ms`` are those of rounds of a live cluster. ``host_dir``
     makes this process a host of a store's partitions, with ``role`` and ``lease_ms``, None for the
-    usual. A console watches a loop that ``is_watched``. ``untold`` says what asked brokers do not
-    answer.
+    usual. A console watches a loop that ``is_watched``. ``unanswered`` says what asked brokers do
+    not answer.
     """
 
     order: Order = Order.OVERDUE_FIRST
@@ -89,7 +89,7 @@ class LoopTerms:
     role: HostRole | None = None
     lease_ms: int | None = None
     is_watched: bool = False
-    untold: Callable[[], Sequence[str]] = tuple
+    unanswered: Callable[[], Sequence[str]] = tuple
 
     @property
     def host_terms(self) -> list[str]:

@@ -55,7 +55,7 @@ class ReceiptLine:
 
     Offsets are ``[first, end)``. ``removed`` are records by the reason they went, those that are
     not 0. ``partition`` None is of an action that is about no partition; ``words`` say what a line
-    is about that is no round. ``told`` is which round it is of, or the verdict that it is;
+    is about that is no round. ``subject`` is which round it is of, or the verdict that it is;
     ``verdict`` what ``verify`` said of the round and when, empty where none was noted.
     ``tombstones`` is how many the round left, of a directory alone: elsewhere a round need not read
     all. ``horizon_ms`` is what it gave those that had no delete horizon, None for never.
@@ -70,7 +70,7 @@ class ReceiptLine:
     removed: tuple[tuple[str, int], ...] = ()
     has_ended: bool = True
     words: str = ""
-    told: RoundName | VerdictReceipt | None = None
+    subject: RoundName | VerdictReceipt | None = None
     verdict: str = ""
     tombstones: int | None = None
     horizon_ms: int | None = None
@@ -114,7 +114,7 @@ class ReceiptShelf:
             if self._shown is None:
                 self._shown = tuple(
                     line if verdict is None else replace(line, verdict=verdict.words)
-                    for line, verdict in beside_rounds(self._lines, lambda line: line.told)
+                    for line, verdict in beside_rounds(self._lines, lambda line: line.subject)
                 )
             return self._shown
 
@@ -146,7 +146,7 @@ class ReceiptShelf:
                 self._read(older, _ReadSoFar(), self._size(older))
         self._read(path, known, size)
         known.head = head
-        is_judged = any(isinstance(each.told, VerdictReceipt) for each in self._lines)
+        is_judged = any(isinstance(each.subject, VerdictReceipt) for each in self._lines)
         if self._shown is None and is_judged:
             self._judge_last()
 
@@ -257,7 +257,7 @@ def receipt_line(entry: Entry) -> ReceiptLine:
     if isinstance(entry, VerdictReceipt):
         return ReceiptLine(
             "verdict", entry.now_ms, entry.partition,
-            words=f"{entry.words}, of rounds before these", told=entry,
+            words=f"{entry.words}, of rounds before these", subject=entry,
         )  # fmt: skip
     reasons = entry.document["round"].get("reasons") or {}
     config = entry.document.get("config") or {}
@@ -275,7 +275,7 @@ def receipt_line(entry: Entry) -> ReceiptLine:
             if reasons.get(f"{name}_records")
         ),
         entry.has_ended,
-        told=(entry.partition, entry.name),
+        subject=(entry.partition, entry.name),
         tombstones=entry.document["round"]["stats"].get("tombstones_written"),
         horizon_ms=horizon_ms if horizon_ms >= 0 else None,
     )

@@ -42,7 +42,7 @@ from keeplast.survey.receipt_book import (
     last_line,
     read_entries,
     rounds_of,
-    told_of,
+    subject_of,
 )
 from keeplast.survey.report import PartitionReport, describe_error
 from keeplast.survey.request import PartitionRequest
@@ -369,7 +369,7 @@ def _has_line(files: FileSystem, path: Path) -> bool:
 def find_last_rounds(entries: Iterable[Entry]) -> dict[TopicPartition, LastRound]:
     """Return the newest round of each partition, and its verdict; ``entries`` are in order."""
     found = {}
-    for entry, verdict in beside_rounds(entries, told_of):
+    for entry, verdict in beside_rounds(entries, subject_of):
         if isinstance(entry, RoundReceipt):
             last = last_round_of(entry)
             found[entry.partition] = (
@@ -385,10 +385,10 @@ def find_sizes(
 
     Those in ``known`` are not measured again.
     """
-    told = {} if known is None else known
+    sizes = {} if known is None else known
     return {
-        entry.partition: told[entry.partition]
-        if entry.partition in told
+        entry.partition: sizes[entry.partition]
+        if entry.partition in sizes
         else _size_bytes(entry.path, files)
         for entry in directory.partitions
         if entry.mark is None and entry.partition.topic != METADATA_TOPIC

@@ -5,6 +5,7 @@ Plain text for terminals and pages alike; who shows it escapes it.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable
 
@@ -115,14 +116,14 @@ def detail_lines(each: PartitionStatus, now_ms: int, *, names_options: bool = Tr
         if log.kept_until_ms is not None:
             lines.append(
                 "what rounds have replaced is kept for keeplast undo, until "
-                f"{_moment(max(log.kept_until_ms, now_ms), now_ms)}"
+                f"{moment_text(max(log.kept_until_ms, now_ms), now_ms)}"
             )
         if log.leftover_bytes:
             lines.append(f"{format_bytes(log.leftover_bytes)} in files that a crash left")
     if each.last_round is not None:
         last = each.last_round
         lines.append(
-            f"last round {_moment(last.at_ms, now_ms)}: {format_bytes(last.bytes_read)} -> "
+            f"last round {moment_text(last.at_ms, now_ms)}: {format_bytes(last.bytes_read)} -> "
             f"{format_bytes(last.bytes_written)}, {format_count(last.records_read)} -> "
             f"{format_count(last.records_written)} records, "
             f"{range_text(last.first_dirty, last.end_offset)}, {seconds_text(last.seconds)}"
@@ -132,10 +133,12 @@ def detail_lines(each: PartitionStatus, now_ms: int, *, names_options: bool = Tr
 
 
 def seconds_text(seconds: float) -> str:
-    """Return how long something took."""
+    """Return how long something took, rounded up where it is minutes or more."""
     if seconds < 0.05:
         return "< 0.1 s"
-    return f"{seconds:.1f} s" if seconds < 120 else duration_text(int(seconds * 1000))
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return precise_duration_text(math.ceil(seconds) * 1000)
 
 
 def old_values_lines(each: PartitionStatus, erased: ErasedBy, now_ms: int) -> list[str]:
@@ -151,10 +154,11 @@ def old_values_lines(each: PartitionStatus, erased: ErasedBy, now_ms: int) -> li
     waits = precise_duration_text(erased.by_ms - erased.eligible_by_ms - erased.undo_ms)
     kept = f", then {duration_text(erased.undo_ms)} for undo" if erased.undo_ms else ""
     return [
-        f"old values: {joined} {_moment(erased.by_ms, now_ms)}, while keeplast run goes on and its "
-        "rounds succeed",
-        f"that is a round that is due by {_moment(erased.eligible_by_ms, now_ms)}, {erased.why}; "
-        f"then {waits} at most {FOR_ROUNDS}{kept}",
+        f"old values: {joined} {moment_text(erased.by_ms, now_ms)}, while keeplast run goes on and "
+        "its rounds succeed",
+        "the round that takes the last of them is due by "
+        f"{moment_text(erased.eligible_by_ms, now_ms)}, {erased.why}; then {waits} at most "
+        f"{FOR_ROUNDS}{kept}",
     ]
 
 
@@ -189,15 +193,19 @@ def _first_to_go(each: PartitionStatus, log: LogStatus, now_ms: int) -> str:
     cleanable = log.figures.cleanable
     if not cleanable.cleanable_bytes:
         return ""
-    what = "all" if cleanable.bound >= log.log_end else _closed_words(log)
+    what = (
+        "all"
+        if cleanable.bound >= log.log_end
+        else (f"those in closed segments, below offset {cleanable.bound},")
+    )
     lag = "the deadline of max.compaction.lag.ms"
     if log.figures.compaction_delay_ms and log.deadline_ms is not None:
-        return f"{what} were due for a round by {_moment(log.deadline_ms, now_ms)}, {lag}"
+        return f"{what} were due for a round by {moment_text(log.deadline_ms, now_ms)}, {lag}"
     if isinstance(each.decision, DueReason):
         return f"{what} go with the next round, which is due now"
     if log.deadline_ms is None:
         return ""
-    return f"{what} are due for a round by {_moment(log.deadline_ms, now_ms)}, {lag}"
+    return f"{what} are due for a round by {moment_text(log.deadline_ms, now_ms)}, {lag}"
 
 
 def above_words(log: LogStatus) -> str:
@@ -208,16 +216,12 @@ def above_words(log: LogStatus) -> str:
     return f"what is held back from {bound} on"
 
 
-def _closed_words(log: LogStatus) -> str:
-    return f"those in closed segments, below offset {log.figures.cleanable.bound},"
-
-
 def _point_lines(log: LogStatus, now_ms: int) -> list[str]:
     """Return which earlier states can still be read, and what keeps them."""
     lines = []
     bound = log.figures.cleanable.bound
-    if log.told_from > log.log_start or log.holds:
-        lines.append(told_words(log.told_from, bound))
+    if log.earliest_as_of > log.log_start or log.holds:
+        lines.append(as_of_words(log.earliest_as_of, bound))
     return lines + hold_lines(log.holds, now_ms)
 
 
@@ -225,7 +229,7 @@ def hold_lines(holds: Iterable[Hold], now_ms: int) -> list[str]:
     """Return what keeps cleaning from passing which point of a log, a line each."""
     return [
         f"hold {each.name}: not cleaned past {each.limit}{_state_words(each)} until "
-        f"{_moment(each.until_ms, now_ms)}"
+        f"{moment_text(each.until_ms, now_ms)}"
         for each in sorted(holds)
     ]
 
@@ -234,13 +238,13 @@ def _state_words(hold: Hold) -> str:
     return "" if hold.limit == hold.offset else f", for the state as of {hold.offset},"
 
 
-def told_words(told_from: int, bound: int = 0) -> str:
+def as_of_words(earliest_as_of: int, bound: int = 0) -> str:
     """Say which offsets have a state that can be read, and what a round up to ``bound`` leaves.
 
     0 is no round.
     """
-    moved = f"; after the next round, as of {bound} or later" if bound > told_from else ""
-    return f"its earlier state can be exported as of offset {told_from} or later{moved}"
+    moved = f"; after the next round, as of {bound} or later" if bound > earliest_as_of else ""
+    return f"its earlier state can be exported as of offset {earliest_as_of} or later{moved}"
 
 
 def stage_lines(stages: Stages, now_ms: int, *, names_options: bool = True) -> list[str]:
@@ -261,9 +265,9 @@ def _stage_line(what: str, counts: StageCounts, now_ms: int, option: str) -> str
     ]
     retained = f"{format_count(counts.retained)} retained"
     if counts.first_ms is not None and counts.last_ms is not None:
-        retained += f" until {_moment(counts.first_ms, now_ms)}"
+        retained += f" until {moment_text(counts.first_ms, now_ms)}"
         if counts.last_ms != counts.first_ms:
-            retained += f" to {_moment(counts.last_ms, now_ms)}"
+            retained += f" to {moment_text(counts.last_ms, now_ms)}"
     return f"{what}: {', '.join([*words, retained])}, {format_count(counts.removable)} removable"
 
 
@@ -279,11 +283,12 @@ def erased_sentence(erased: ErasedBy, now_ms: int, *, in_store: bool = False) ->
     kept = f", then {duration_text(erased.undo_ms)} for undo" if erased.undo_ms else ""
     what = FOR_STORE if in_store else FOR_ROUNDS
     return (
-        f"{_moment(erased.by_ms, now_ms)}: due {_moment(erased.eligible_by_ms, now_ms)} "
+        f"{moment_text(erased.by_ms, now_ms)}: due {moment_text(erased.eligible_by_ms, now_ms)} "
         f"({erased.why}), then {waits} at most {what}{kept}, while keeplast run goes on and its "
         "rounds succeed"
     )
 
 
-def _moment(at_ms: int, now_ms: int) -> str:
+def moment_text(at_ms: int, now_ms: int) -> str:
+    """Return a time, and how far away it is."""
     return f"{utc_text(at_ms)} ({precise_relative_text(at_ms, now_ms)})"

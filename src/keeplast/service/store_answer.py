@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.traces import behind_undo, find_last_trace
-from keeplast.model.hold import GroupReader, ToldGroups
+from keeplast.model.hold import GroupReader, ReportedGroups
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.workspace import Workspace
@@ -58,13 +58,13 @@ class _AskedStored:
         )  # fmt: skip
 
 
-def _told(look: RemoteLook, brokers: GroupReader | None, now_ms: int) -> GroupReader | None:
+def _reported(look: RemoteLook, brokers: GroupReader | None, now_ms: int) -> GroupReader | None:
     """Return what brokers say of the groups that a partition waits for; None without brokers."""
     if brokers is None:
         return None
     state = look.state
     wait = StoredReaders(state.topic_id, brokers).wait(state.partition, look.topic, now_ms)
-    return ToldGroups(() if wait is None else wait.groups)
+    return ReportedGroups(() if wait is None else wait.groups)
 
 
 def answer_from_store(
@@ -97,7 +97,7 @@ def answer_from_store(
         planned(sum(each.state.effective_bytes() for each in looks))
     logs = [
         _AskedStored(
-            each, stores.objects, asked, now_ms, filter_key, _told(each, opened.brokers, now_ms)
+            each, stores.objects, asked, now_ms, filter_key, _reported(each, opened.brokers, now_ms)
         )
         for each in looks
     ]

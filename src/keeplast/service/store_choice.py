@@ -84,7 +84,7 @@ class StoreSettings:
     ``slots`` is how many rounds are done at once. ``data_dir`` is what partitions gain from, None
     for nothing, ``retention`` its broker's ``delete.retention.ms`` by topic, read each time.
     ``takes_over`` fences other owners at the first look; ``retries`` forgets then what is set
-    aside. ``receipt`` is a file that takes a line of every round. ``untold`` says what asked
+    aside. ``receipt`` is a file that takes a line of every round. ``unanswered`` says what asked
     brokers do not answer.
     """
 
@@ -103,4 +103,4 @@ class StoreSettings:
     grace_ms: int = GRACE_MS_DEFAULT
     garbage_age_ms: int = GARBAGE_AGE_MS_DEFAULT
     receipt: Path | None = None
-    untold: Callable[[], Sequence[str]] = tuple
+    unanswered: Callable[[], Sequence[str]] = tuple

@@ -92,7 +92,7 @@ def with_look(facts: PartitionFacts, look: RemoteLook, looked_ms: int) -> Partit
 
 OBJECT_SECONDS = 5.0
 """No look begins to read objects for another log after so long."""
-NOT_YET = "why it is or is not cleaned is not known yet: a next look tells it"
+NOT_YET = "why it is or is not cleaned is not known yet: the next look shows it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

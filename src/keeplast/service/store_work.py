@@ -142,7 +142,7 @@ class StoreWork(TieredWork[_StoreFinding]):
                 self._directory = open_data_directory(self._settings.data_dir, self._files)
             if self._settings.retention is not None:
                 self._retention_of = self._settings.retention()
-            self.ledger.warn([*self._clock_notes(), *self._settings.untold()])
+            self.ledger.warn([*self._clock_notes(), *self._settings.unanswered()])
         except (CompactionError, OSError) as error:
             self.ledger.warn([f"what was read last stays: {error}"])
         known = self._store.partitions()

@@ -89,7 +89,7 @@ def begin_partition(
     """
     topic_id = read_topic_id(files, directory)
     if partition in store.partitions(is_forgotten=True):
-        store.removals.begin_anew(
+        store.removals.restart(
             own(), secrets.token_hex(ID_CHARS // 2), topic_id, log_start=log_start,
             settings=settings,
         )  # fmt: skip

@@ -56,7 +56,7 @@ from keeplast.format.filename import LOG
 from keeplast.inspect.stages import LogHeaders, scan_headers
 from keeplast.log.files import reading
 from keeplast.log.partition_log import SegmentFiles, list_partition, read_first_timestamp
-from keeplast.model.hold import GroupReader, ReaderWait, WaitedGroup, in_force, nobody_asked
+from keeplast.model.hold import GroupReader, ReaderWait, WaitedGroup, in_force, not_asked
 from keeplast.model.partition import INT64_MAX, SegmentSummary, TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.survey.bounds import Checkpoints
@@ -197,7 +197,7 @@ class StoredReaders:
     ) -> tuple[WaitedGroup, ...]:
         """Return where ``groups`` go on reading the partition."""
         if self.brokers is None:
-            return nobody_asked(groups)
+            return not_asked(groups)
         known = bytes.fromhex(self.topic_id) if int(self.topic_id, 16) else None
         return self.brokers.waited(partition, groups, known, now_ms)
 

@@ -104,9 +104,9 @@ class TierStatus:
     ``kip_ratio`` is the KIP's figure. ``held_since_ms`` None says that no process holds the
     partition. ``vector`` has the first dirty offset by leader epoch, ``settings`` are those that
     are kept with the partition. ``collected_from_ms`` is when the first replaced segment may go.
-    ``readers`` are those that tombstones wait for. The state can still be shown as of ``told_from``
-    and of every later offset, as far as rounds say. ``holds`` are those in force. ``lease`` is the
-    last of the host that leads the partition, None without hosts.
+    ``readers`` are those that tombstones wait for. The state can still be shown as of
+    ``earliest_as_of`` and of every later offset, as far as rounds say. ``holds`` are those in
+    force. ``lease`` is the last of the host that leads the partition, None without hosts.
     """
 
     partition: TopicPartition
@@ -135,7 +135,7 @@ class TierStatus:
     settings: Mapping[str, str] = field(default_factory=dict)
     collected_from_ms: int | None = None
     readers: ReaderWait | None = None
-    told_from: int = 0
+    earliest_as_of: int = 0
     holds: tuple[Hold, ...] = ()
     lease: Lease | None = None
 
@@ -217,7 +217,7 @@ def tier_status(
         settings=state.settings,
         collected_from_ms=min((each.not_before_ms for each in orphans), default=None),
         readers=readers,
-        told_from=state.told_from,
+        earliest_as_of=state.earliest_as_of,
         holds=in_force(state.holds, now_ms),
         lease=lease,
     )

@@ -416,7 +416,7 @@ class StorePlace:
 
     def skip(self, run: PartitionRun, survey: Survey) -> RoundReport | None:
         """Say why there is no round; after chunks that is no news."""
-        return None if run.rounds else replace(base_report(survey), skipped=True)
+        return None if run.rounds else base_report(survey, skipped=True)
 
     def site(self, run: PartitionRun) -> Site:
         """Return the directory that the objects look like."""
@@ -524,7 +524,7 @@ def plan_remote(place: StorePlace) -> RoundReport:
     run = PartitionRun(partition)
     survey = place.announce(run, place.survey(run))
     if survey.plan is None:
-        return replace(base_report(survey), skipped=True)
+        return base_report(survey, skipped=True)
     return planned_report(survey, survey.plan, 0, None, None)
 
 

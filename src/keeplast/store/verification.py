@@ -354,14 +354,14 @@ class _SegmentCheck:
         live = self._route
         for entry in entries:
             if not segment.base_offset <= entry.last_offset <= segment.last_offset:
-                self._tell(
+                self._report(
                     "I-8", TXN_INDEX, "an entry ends in another segment", entry.last_offset,
                     f"[{segment.base_offset}, {segment.last_offset}]", entry.last_offset,
                 )  # fmt: skip
         for offset, problem, expected, found in self._transactions.compare(
             [e for e in entries if live.base_offset <= e.last_offset <= live.last_offset]
         ):
-            self._tell("I-8", TXN_INDEX, problem, offset, expected, found)
+            self._report("I-8", TXN_INDEX, problem, offset, expected, found)
         return self._found
 
     def _key(self, suffix: str) -> str:
@@ -371,7 +371,7 @@ class _SegmentCheck:
             suffix,
         )  # fmt: skip
 
-    def _tell(
+    def _report(
         self,
         invariant: str,
         suffix: str,
@@ -410,9 +410,9 @@ class _SegmentCheck:
     def _compare(self, suffix: str, expected: RemoteFile, found: RemoteFile | None) -> None:
         base = self._segment.base_offset
         if found is None:
-            self._tell("I-14", suffix, "the object is gone", base, expected.size_bytes, None)
+            self._report("I-14", suffix, "the object is gone", base, expected.size_bytes, None)
         elif found != expected:
-            self._tell(
+            self._report(
                 "I-9", suffix, "the object is not what was written", base,
                 f"{expected.size_bytes} bytes, crc32c {expected.crc32c:#010x}",
                 f"{found.size_bytes} bytes, crc32c {found.crc32c:#010x}",
@@ -431,7 +431,7 @@ class _SegmentCheck:
         try:
             return decode(data)
         except CorruptError as error:
-            self._tell(
+            self._report(
                 "I-9", suffix, error.problem, self._segment.base_offset, error.expected, error.found
             )
             return nothing
@@ -445,7 +445,7 @@ class _SegmentCheck:
         # What a broker wrote before its first epoch counts as that one's, and no list has it yet.
         begun = {e.epoch for e in segment.epochs if starts.get(e.epoch, 0) <= segment.last_offset}
         if begun - {each.epoch for each in epochs}:
-            self._tell(
+            self._report(
                 "I-23", EPOCHS, "leader epochs of the segment are missing", segment.base_offset,
                 sorted(each.epoch for each in segment.epochs), [each.epoch for each in epochs],
             )  # fmt: skip
@@ -463,7 +463,7 @@ class _SegmentCheck:
             else:
                 return
         if error is not None:
-            self._tell(
+            self._report(
                 "I-9", FILTER, error.problem, self._segment.base_offset, error.expected, error.found
             )
 
@@ -517,7 +517,7 @@ class _SegmentCheck:
                 floors = np.concatenate([[at], lasts[:-1] + 1])
                 bad = np.flatnonzero((starts < floors) | (lasts < starts))
                 if len(bad):
-                    self._tell(
+                    self._report(
                         "I-1", LOG, "a batch begins below the end of what lies before it",
                         int(starts[bad[0]]), f">= {floors[bad[0]]}", int(starts[bad[0]]),
                     )  # fmt: skip
@@ -532,18 +532,18 @@ class _SegmentCheck:
             )
         else:
             if at != segment.next_offset:
-                self._tell(
+                self._report(
                     "I-6", LOG, "its last batch ends elsewhere than the segment", at - 1,
                     segment.last_offset, at - 1,
                 )  # fmt: skip
             indexes.finish()
             if segment.max_timestamp_ms != indexes.latest_ms:
-                self._tell(
+                self._report(
                     "I-21", LOG, "the row has another greatest timestamp", segment.last_offset,
                     indexes.latest_ms, segment.max_timestamp_ms,
                 )  # fmt: skip
         for each in indexes.problems:
-            self._tell("I-9", each.kind, each.problem, each.offset, each.expected, each.found)
+            self._report("I-9", each.kind, each.problem, each.offset, each.expected, each.found)
         self._compare(LOG, segment.files[LOG], handle.finished())
 
 

@@ -52,7 +52,7 @@ class _Section:
     @property
     def superseded(self) -> float:
         """Return the records with a later one of their key."""
-        return len(self.sample.keys) * self.scale * self.goes
+        return sum(map(len, self.sample.key_parts)) * self.scale * self.goes
 
     @property
     def expired(self) -> float:

@@ -53,7 +53,7 @@ from keeplast.model.hold import (
     GroupReader,
     ReaderWait,
     WaitedGroup,
-    nobody_asked,
+    not_asked,
 )
 from keeplast.model.partition import TopicPartition
 from keeplast.survey.bounds import Checkpoints
@@ -369,10 +369,10 @@ def _put(changes: dict[CommitKey, Change], more: Iterable[tuple[CommitKey, Chang
 
 
 @dataclass(frozen=True, slots=True)
-class ToldReaders:
+class ReportedReaders:
     """What brokers reported of one partition's groups: :class:`ReaderOffsets` that can be sent."""
 
-    told: tuple[WaitedGroup, ...]
+    groups: tuple[WaitedGroup, ...]
 
     def waited(
         self,
@@ -383,12 +383,12 @@ class ToldReaders:
         now_ms: int,
     ) -> tuple[WaitedGroup, ...]:
         """Return the reported groups, for any question."""
-        return self.told
+        return self.groups
 
 
 def ask_ahead(
     brokers: GroupReader | None, partition: PartitionRequest, files: FileSystem, now_ms: int
-) -> ToldReaders | None:
+) -> ReportedReaders | None:
     """Ask ``brokers`` about the groups that a partition's tombstones wait for, before a task looks.
 
     None where no broker is asked: the task reads the directory's own files. Of a log whose topic id
@@ -399,12 +399,12 @@ def ask_ahead(
         return None
     groups = partition.topic.tombstones_wait_for_groups
     if not groups or partition.partition.topic in INTERNAL_TOPICS:
-        return ToldReaders(())
+        return ReportedReaders(())
     try:
         topic_id = read_topic_id(partition.path, files)
     except OSError:
-        return ToldReaders(nobody_asked(groups))
-    return ToldReaders(brokers.waited(partition.partition, groups, topic_id, now_ms))
+        return ReportedReaders(not_asked(groups))
+    return ReportedReaders(brokers.waited(partition.partition, groups, topic_id, now_ms))
 
 
 def find_wait(

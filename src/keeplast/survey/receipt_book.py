@@ -207,7 +207,7 @@ def rounds_of(entries: Sequence[Entry]) -> tuple[RoundReceipt, ...]:
     return tuple(rounds)
 
 
-def told_of(entry: Entry) -> RoundName | VerdictReceipt | None:
+def subject_of(entry: Entry) -> RoundName | VerdictReceipt | None:
     """Return which round an entry is of, or which verdict it is, for :func:`beside_rounds`."""
     if isinstance(entry, RoundReceipt):
         return entry.partition, entry.name
@@ -246,18 +246,18 @@ def _finds_again(earlier: RoundReceipt, later: RoundReceipt) -> bool:
 
 
 def beside_rounds(
-    lines: Iterable[Line], told: Callable[[Line], RoundName | VerdictReceipt | None]
+    lines: Iterable[Line], subject: Callable[[Line], RoundName | VerdictReceipt | None]
 ) -> list[tuple[Line, VerdictReceipt | None]]:
     """Return ``lines`` without verdicts, and next to each round the verdict that counts of it.
 
-    ``told`` says which round a line is of, or which verdict it is. The newest verdict counts; one
-    that could not judge does not take the place of one that could. A verdict about no earlier line
-    stays a line: its rounds were put aside, or more waves of them came since.
+    ``subject`` says which round a line is of, or which verdict it is. The newest verdict counts;
+    one that could not judge does not take the place of one that could. A verdict about no earlier
+    line stays a line: its rounds were put aside, or more waves of them came since.
     """
     found: list[tuple[Line, VerdictReceipt | None]] = []
     at: dict[RoundName, int] = {}
     for line in lines:
-        about = told(line)
+        about = subject(line)
         if isinstance(about, VerdictReceipt):
             names = ((about.partition, name) for name in about.rounds)
             judged = [at[name] for name in names if name in at]

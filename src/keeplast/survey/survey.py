@@ -217,8 +217,10 @@ def survey_partition(
     """
     topic = partition.topic
     key_capacity(partition)  # A map that cannot be is refused before anything is read.
-    heads = {} if known else check_understood(partition.path, files)
-    log = _read_log(partition, request, checkpoints, files, now_ms, foresees_roll=foresees_roll)
+    heads, names = ({}, None) if known else check_understood(partition.path, files)
+    log = _read_log(
+        partition, request, checkpoints, files, now_ms, names, foresees_roll=foresees_roll
+    )
     actual_start = actual_log_start(partition.partition, checkpoints, log.listing)
     by_checkpoint, clean_to = (
         find_first_dirty(
@@ -286,12 +288,13 @@ def survey_partition(
             section = section.before(bound)
     plan = None
     if reason is None:
-        plan = _plan(partition, request, log, segments, section, now_ms, is_expired_round)
-        plan = replace(plan, readers=readers)
-        if clock_ms is not None and not request.is_unsafe:
-            # A late clock holds the round back. It must not date horizons: they would have passed
-            # before any reader had the time to read what they protect.
-            plan = replace(plan, stamped_ms=max(clock_ms, now_ms))
+        # A late clock holds the round back. It must not date horizons: they would have passed
+        # before any reader had the time to read what they protect.
+        is_dated = clock_ms is not None and not request.is_unsafe
+        plan = _plan(
+            partition, request, log, segments, section, now_ms, is_expired_round, readers,
+            max(clock_ms or 0, now_ms) if is_dated else None,
+        )  # fmt: skip
     return Survey(
         listing=log.listing,
         segments=segments,
@@ -337,7 +340,7 @@ class _Log:
             return None
         return ForeseenRoll(producer_snapshot.encode(self.producers.entries()))
 
-    def tells_of_transactions(self) -> bool:
+    def shows_transactions(self) -> bool:
         """Say whether an index or a producer's state has any; False proves nothing."""
         has_ended = any(each.coordinator_epoch >= 0 for each in self.producers.entries())
         return has_ended or any(entries for _, entries in self.aborted)
@@ -355,12 +358,13 @@ def _read_log(
     checkpoints: Checkpoints,
     files: FileSystem,
     now_ms: int,
+    names: Sequence[str] | None,
     *,
     foresees_roll: bool,
 ) -> _Log:
     """Read of a log what a survey needs; see :func:`survey_partition`."""
     listing, tail, roll_notes = _find_log(
-        partition, request, checkpoints, files, now_ms, foresees_roll=foresees_roll
+        partition, request, checkpoints, files, now_ms, names, foresees_roll=foresees_roll
     )
     buffers = WindowBuffers()
     bounds = find_bounds(partition.partition, request, checkpoints, listing, tail)
@@ -390,12 +394,13 @@ def _find_log(
     checkpoints: Checkpoints,
     files: FileSystem,
     now_ms: int,
+    names: Sequence[str] | None,
     *,
     foresees_roll: bool,
 ) -> tuple[PartitionFiles, Tail, tuple[RollNote, ...]]:
     """Return the log as it is, or as it will be when its active segment was left, and why."""
     known_start = checkpoints.log_start.get(partition.partition, 0)
-    listing = list_partition(partition.path, files, if_empty=known_start)
+    listing = list_partition(partition.path, files, if_empty=known_start, names=names)
     tail = find_tail(listing, files)
     if tail.torn_at is not None:
         check_magic(listing.active.log_path, tail.torn_at, files)
@@ -468,6 +473,8 @@ def _plan(
     section: DirtySection,
     now_ms: int,
     is_expired_round: bool,
+    readers: ReaderWait | None,
+    stamped_ms: int | None,
 ) -> RoundPlan:
     first_dirty, bound = section.first_dirty.offset, section.cleanable.bound
     return RoundPlan(
@@ -490,7 +497,9 @@ def _plan(
         is_expired_round=is_expired_round,
         expires_nothing=request.clean_elsewhere_to is not None,
         indexed=log.aborted,
-        expects_transactions=log.tells_of_transactions(),
+        expects_transactions=log.shows_transactions(),
+        readers=readers,
+        stamped_ms=stamped_ms,
     )
 
 

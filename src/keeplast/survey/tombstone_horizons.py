@@ -34,6 +34,7 @@ from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.partition_log import SegmentFiles
 from keeplast.log.windows import WindowBuffers, read_windows
 from keeplast.model.hold import ReaderWait
+from keeplast.model.topic_config import Strategy
 
 PARTITIONS_MAX = 100_000
 """More than a data directory holds: partitions that come and go are forgotten some time."""
@@ -117,7 +118,15 @@ class Examination:
 
 
 def examination_of(plan: RoundPlan) -> Examination:
-    """Return what is remembered of a round that has done all of ``plan``."""
+    """Return what is remembered of a round that has done all of ``plan``.
+
+    Where versions rank, a round for new records leaves each tombstone that has a dirty record of
+    its key, itself too (:func:`keeplast.columns.verdicts.may_expire`). So it has judged none.
+    """
+    topic = plan.topic
+    is_ranked = topic.strategy is not Strategy.OFFSET and not topic.keep_versioned_tombstones
+    if is_ranked and not plan.is_expired_round:
+        return Examination()
     return Examination(plan.now_ms, plan.readers, plan.horizon_ms)
 
 
@@ -230,13 +239,13 @@ class FoundHorizons:
 
     def take(self, rows: NDArray[np.int64]) -> None:
         """Count batches, which are rows of a batch table."""
-        tells = (rows[:, t.ATTRIBUTES] & (t.DELETE_HORIZON | t.CONTROL) != 0) & (
+        counts = (rows[:, t.ATTRIBUTES] & (t.DELETE_HORIZON | t.CONTROL) != 0) & (
             rows[:, t.COUNT] > 0
         )
-        if not tells.any():
+        if not counts.any():
             return
         columns = [t.ATTRIBUTES, t.BASE_TIMESTAMP, t.LAST_OFFSET]
-        for attributes, horizon, last_offset in rows[tells][:, columns].tolist():
+        for attributes, horizon, last_offset in rows[counts][:, columns].tolist():
             self.add(attributes, horizon, last_offset)
 
     def add(self, attributes: int, horizon: int, last_offset: int) -> None:

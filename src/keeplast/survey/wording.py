@@ -120,8 +120,8 @@ _ABSENCES = {
     Absence.NOT_UNDERSTOOD: "counts as not there yet: a newer Kafka wrote its offset",
     Absence.ANOTHER_TOPIC: "has committed an offset of an earlier topic of this name only",
     Absence.BEYOND_END: "has committed an offset beyond the log end, which is another log's",
-    Absence.NOT_TOLD: "counts as not there yet: {problem}",
-    Absence.NOBODY_ASKED: "counts as not there yet: no broker was asked; status, plan, clean, "
+    Absence.NOT_REPORTED: "counts as not there yet: {problem}",
+    Absence.NOT_ASKED: "counts as not there yet: no broker was asked; status, plan, clean, "
     "run, explain and erase ask brokers, with --bootstrap-server HOST:PORT",
 }
 _TOMBSTONES_STAY = {

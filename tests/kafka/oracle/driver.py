@@ -1,6 +1,6 @@
 """Talks to Kafka's own classes: finds or fetches the jars, compiles the driver, keeps one JVM.
 
-A request is one JSON object on a line and so is its answer (README.md beside this file lists
+A request is one JSON object on a line and so is its answer (README.md next to this file lists
 them). Answers come in the order of the requests; an answer with ``ok`` false carries ``error`` and
 ``trace`` and does not end the JVM.
 

@@ -13,7 +13,7 @@ from keeplast.cluster.live_cluster import TopicEnds
 from keeplast.errors import InvalidError, RefusedError
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import asked_world, end_of, state_up_to
-from tests.support.told_groups import ToldGroups
+from tests.support.group_cluster import GroupCluster
 from tests.support.verified_world import VerifiedWorld
 from tests.unit.attach.test_attached_rounds import MERGING
 
@@ -50,7 +50,7 @@ def test_the_state_is_that_of_the_log_up_to_where_brokers_have_copied_it(
         ({"as_of_ms": 10**15}, "with the brokers alone"),
     ],
 )
-def test_points_that_cannot_be_told_are_refused(
+def test_points_whose_state_cannot_be_shown_are_refused(
     world: VerifiedWorld, point: dict[str, object], words: str
 ) -> None:
     with pytest.raises(RefusedError, match=words):
@@ -62,10 +62,10 @@ def test_a_group_is_asked_of_the_brokers(
 ) -> None:
     end = end_of(world)
     topic = TopicEnds(PARTITION.topic_id, {0: world.cluster.log.end})
-    told = ToldGroups({ORDERS.topic: topic}, {"readers": {ORDERS: end}})
+    groups = GroupCluster({ORDERS.topic: topic}, {"readers": {ORDERS: end}})
     for name in ("find_ends", "read_group_offsets"):
         monkeypatch.setattr(
-            type(world.consumers), name, staticmethod(getattr(told, name)), raising=False
+            type(world.consumers), name, staticmethod(getattr(groups, name)), raising=False
         )
     assert state_up_to(world, end) == state(world, end_group="readers")
     with pytest.raises(InvalidError, match="end_group='others'"):
@@ -74,7 +74,7 @@ def test_a_group_is_asked_of_the_brokers(
         state(world, end_group="readers", end_offset=end)
 
 
-def test_what_is_not_there_is_said(world: VerifiedWorld, tmp_path: Path) -> None:
+def test_a_missing_place_or_partition_is_named(world: VerifiedWorld, tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="no such decision log"):
         state(world, store=f"sqlite:///{tmp_path / 'none.db'}")
     missing = keeplast.TopicPartition(ORDERS.topic, 7)

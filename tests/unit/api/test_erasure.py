@@ -146,7 +146,7 @@ def test_a_certificate_follows_the_rounds_that_were_asked_for(
     assert ((), (), True) == (alone.keys_within, alone.standings, alone.holds)
 
 
-def test_what_came_back_is_found_by_the_hash_key_alone(
+def test_a_key_that_came_back_is_found_by_the_hash_key_alone(
     data: Path, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     shutil.copytree(data, tmp_path / "backup")
@@ -167,7 +167,7 @@ def test_what_came_back_is_found_by_the_hash_key_alone(
     assert keeplast.reapply_erasure(data, HASH_KEY, now=True).is_gone
 
 
-def test_what_could_not_be_searched_is_not_gone(data: Path) -> None:
+def test_a_key_is_not_gone_where_a_log_could_not_be_searched(data: Path) -> None:
     keeplast.erase(data, [ANNA], HASH_KEY, topics=["t"], now=True)
     log = data / "t-0" / f"{0:020d}.log"
     log.write_bytes(log.read_bytes()[:-1] + b"\xff")
@@ -177,14 +177,14 @@ def test_what_could_not_be_searched_is_not_gone(data: Path) -> None:
     assert ({}, False) == (there(found), found.is_gone)
 
 
-def test_a_trace_beside_a_log_counts(data: Path) -> None:
+def test_a_trace_next_to_a_log_counts(data: Path) -> None:
     keeplast.erase(data, [ANNA], HASH_KEY, topics=["t"], now=True)
     (data / "t-1" / "keeplast-copy.log").write_bytes(batch(0, ANNA, b"1"))
     found = keeplast.erase(data, [ANNA], HASH_KEY, topics=["t"])
     assert [("keeplast-copy.log",)] == [each.beside for each in found.answer.there[0].places]
 
 
-def test_what_another_owner_has_is_among_what_failed(data: Path, tmp_path: Path) -> None:
+def test_a_partition_of_another_owner_is_among_the_failed_ones(data: Path, tmp_path: Path) -> None:
     url = take_in(data, tmp_path)
     done = keeplast.erase(
         keeplast.StoredLogs(url, owner="you"), [ANNA], HASH_KEY, topics=["t"], now=True
@@ -195,7 +195,7 @@ def test_what_another_owner_has_is_among_what_failed(data: Path, tmp_path: Path)
     assert () == keeplast.erase(taken, [ANNA], HASH_KEY, topics=["t"], now=True).failed
 
 
-def test_rounds_are_refused_while_somebody_has_the_directory(data: Path) -> None:
+def test_rounds_are_refused_while_the_directory_is_in_use(data: Path) -> None:
     with locked(data), pytest.raises(RefusedError):
         keeplast.erase(data, [ANNA], HASH_KEY, topics=["t"], now=True)
     assert 1 == len(keeplast.erasure_requests(data))

@@ -97,7 +97,7 @@ def test_a_state_as_of_a_time_is_of_all_records_that_are_not_later(
     assert {BEN: b"2", FILLER: b"3"} == rows(late.target)
 
 
-def test_what_a_group_has_committed_is_exported_alone(data: Path, tmp_path: Path) -> None:
+def test_a_group_is_exported_up_to_its_committed_offsets_alone(data: Path, tmp_path: Path) -> None:
     commit_offsets(data, "readers", {T0: 2})
     with pytest.raises(InvalidError, match="names no offset of this partition"):
         keeplast.export(data, tmp_path / "out", end_group="readers")
@@ -122,7 +122,7 @@ def test_versions_continue_each_other_and_the_newest_ones_stay(data: Path, tmp_p
     assert full.offsets() == second.offsets()
 
 
-def test_what_is_in_the_way_stays_unless_it_is_given_up(data: Path, tmp_path: Path) -> None:
+def test_files_in_the_way_stay_unless_they_are_given_up(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     keeplast.export(data, out, topics=["t"])
     with pytest.raises(RefusedError, match="something is there already"):
@@ -155,7 +155,7 @@ def test_an_export_that_is_stopped_leaves_nothing(data: Path, tmp_path: Path) ->
         ({"end_group": "nobody"}, "nobody"),
     ],
 )
-def test_what_contradicts_itself_is_the_callers_mistake(
+def test_contradicting_arguments_are_the_callers_mistake(
     place: AskedPlace | Path, tmp_path: Path, given: dict[str, object], words: str
 ) -> None:
     with pytest.raises(InvalidError, match=words):
@@ -176,4 +176,4 @@ def test_a_live_topics_state_ends_where_brokers_have_copied_it(
     heard = HeardExport()
     alone = keeplast.AttachedLogs("127.0.0.1:1", storage="local:/x")
     keeplast.export(alone, tmp_path / "alone", topics=[name], events=heard)
-    assert any("only the latest state can be told" in each for each in heard.notes)
+    assert any("only the latest state is known" in each for each in heard.notes)

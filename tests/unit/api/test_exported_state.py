@@ -136,7 +136,7 @@ def test_a_timestamp_that_parquet_does_not_hold_is_refused_where_it_ranks(tmp_pa
     assert [(0, b"k")] == list(keeplast.exported_state(made, "t", BY_OFFSET))
 
 
-def test_what_is_not_there_is_a_mistake(data: Path, tmp_path: Path) -> None:
+def test_a_missing_export_topic_or_partition_is_a_mistake(data: Path, tmp_path: Path) -> None:
     made = export(data, tmp_path / "state")
     with pytest.raises(InvalidError, match="no finished export is there"):
         keeplast.exported_state(tmp_path / "nowhere", "t", BY_OFFSET)
@@ -170,7 +170,7 @@ def test_a_damaged_export_is_named(data: Path, tmp_path: Path, name: str, conten
     assert str(made / name) in str(raised.value)
 
 
-def test_files_that_are_missing_or_of_somebody_else_are_named(data: Path, tmp_path: Path) -> None:
+def test_missing_and_foreign_files_are_named(data: Path, tmp_path: Path) -> None:
     made = export(data, tmp_path / "state")
     path = made / "t/partition=0/part-00000.parquet"
     pq.write_table(pa.table({"key": ["a"], "offset": [1]}), path)

@@ -51,7 +51,7 @@ def test_records_of_one_key_are_those_that_inspect_shows(directory: Path) -> Non
     assert [] == list(log.records(key=b"nobody"))
 
 
-def test_a_key_that_is_no_bytes_is_refused_and_not_told_as_absent(directory: Path) -> None:
+def test_a_key_that_is_no_bytes_is_refused_and_not_reported_as_absent(directory: Path) -> None:
     log = keeplast.open_log(directory)
     found = keeplast.explain_keys(log, COMPACT, [b"a"])
     assert [0, 2] == [each.record.offset for each in found[b"a"].records]
@@ -72,7 +72,7 @@ def test_reading_starts_at_an_offset(directory: Path, offset: int) -> None:
     assert expected == [each.base_offset for each in log.batches(from_offset=offset)]
 
 
-def test_a_torn_tail_of_the_active_segment_ends_the_log_and_is_told(directory: Path) -> None:
+def test_a_torn_tail_of_the_active_segment_ends_the_log_and_is_reported(directory: Path) -> None:
     path = directory / "00000000000000000004.log"
     path.write_bytes(path.read_bytes() + batch(5, b"x", b"y")[:40])
     with pytest.warns(UserWarning, match="torn at byte"):
@@ -97,7 +97,7 @@ def test_a_wrong_crc_is_an_error_for_records_only(directory: Path) -> None:
         list(log.records())
 
 
-def test_what_is_no_partition_directory_is_invalid(tmp_path: Path) -> None:
+def test_another_directory_than_a_partitions_is_invalid(tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     for name in ("plain", "missing-0"):
         with pytest.raises(keeplast.InvalidError):
@@ -155,7 +155,7 @@ def test_the_state_of_a_brokers_own_topic_ranks_by_offset(tmp_path: Path) -> Non
         keeplast.open_log(directory).plan(by_time)
 
 
-def test_a_state_says_by_what_its_records_ranked_and_who_chose_it(tmp_path: Path) -> None:
+def test_a_state_names_the_ranking_of_its_records_and_its_source(tmp_path: Path) -> None:
     directory = write_log(tmp_path, "t-0", {0: []})
     dated = [Record(0, EPOCH_MS + 9, b"k", b"older"), Record(1, EPOCH_MS + 1, b"k", b"newer")]
     (directory / f"{0:020d}.log").write_bytes(b"".join(encode_batch([each]) for each in dated))

@@ -112,7 +112,7 @@ def test_tasks_find_what_this_process_does(place: AskedPlace | Path) -> None:
         ({"key": ANNA, "topics": ["other"]}, "no such"),
     ],
 )
-def test_what_cannot_be_asked_is_the_callers_mistake(
+def test_an_unanswerable_question_is_the_callers_mistake(
     place: AskedPlace | Path, asked: dict[str, object], words: str
 ) -> None:
     with pytest.raises(InvalidError, match=words):
@@ -206,7 +206,7 @@ def test_a_live_topic_is_held_and_released(world: VerifiedWorld) -> None:
     assert () == keeplast.holds(place)
 
 
-def test_what_needs_a_decision_log_says_so(world: VerifiedWorld) -> None:
+def test_a_call_that_needs_a_decision_log_says_so(world: VerifiedWorld) -> None:
     place = attached(world, store=False)
     for ask in (keeplast.holds, keeplast.erasure_requests):
         with pytest.raises(InvalidError, match="name the decision log"):

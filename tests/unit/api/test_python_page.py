@@ -29,8 +29,8 @@ def test_the_example_prints_what_a_reader_expects(tmp_path: Path) -> None:
     assert "[(1, False, True), (2, True, False)]" in lines
     assert "True ['same']" in lines
     assert "{'orders': {'0': 339}}" == lines[-1]
-    told = re.findall(r"\((\d+), '\w+'\)", lines[0])
-    assert [f"[{', '.join(told)}]", str(len(told))] == [lines[1], lines[-2]]
+    numbers = re.findall(r"\((\d+), '\w+'\)", lines[0])
+    assert [f"[{', '.join(numbers)}]", str(len(numbers))] == [lines[1], lines[-2]]
 
 
 @pytest.mark.parametrize("name", keeplast.__all__)

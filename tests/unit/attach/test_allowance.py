@@ -38,7 +38,7 @@ def test_a_swap_counts_once_with_all_records_that_it_will_ever_cost(world: Attac
     assert DaySum(0, 0) == spent(world, "another cluster")
 
 
-def test_what_was_announced_and_taken_back_counts_too(world: AttachedWorld) -> None:
+def test_announced_segments_that_were_taken_back_count_too(world: AttachedWorld) -> None:
     publisher = world.claim()
     before = len(world.cluster.values)
     world.write_output(publisher, world.served()[:2])
@@ -79,7 +79,7 @@ def test_a_round_waits_that_would_not_fit_and_one_too_large_for_any_day_begins_o
     Allowance(log, CLUSTER_ID, DaySum(2, 10)).begin(2)
 
 
-def test_what_waits_is_told_by_partition(world: AttachedWorld) -> None:
+def test_waits_are_reported_by_partition(world: AttachedWorld) -> None:
     publisher = world.claim()
     log, row = world.log(), publisher.held.row_id
     assert {} == log.counts.waiting(CLUSTER_ID)

@@ -219,7 +219,7 @@ def check_servable(world: World, before: Sequence[RemoteLogSegment], end: int) -
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("cores", [1, 2])
-def test_what_readers_get_is_what_the_key_law_leaves(tmp_path: Path, seed: int, cores: int) -> None:
+def test_readers_get_the_records_of_the_key_law(tmp_path: Path, seed: int, cores: int) -> None:
     """AT-17: transactions lie over the bounds of segments."""
     world = World(tmp_path, seed=seed)
     before, segments = world.tier.read().records(), world.tier.served()
@@ -282,7 +282,7 @@ def test_a_second_round_takes_in_what_is_new_and_what_was_compacted(tmp_path: Pa
     check_servable(world, segments, done)
 
 
-def test_what_is_clean_is_left_alone(tmp_path: Path) -> None:
+def test_a_clean_section_is_left_alone(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.clean(replace(TOPIC, segment_bytes=1 << 20))
     served = world.tier.served()
@@ -375,7 +375,7 @@ def test_a_record_stays_by_the_version_in_its_header_and_not_by_its_place(
     assert len(world.tier.served()) < len(segments)
 
 
-def test_what_an_earlier_round_kept_by_its_version_stays_above_a_later_record(
+def test_a_record_kept_by_its_version_in_an_earlier_round_stays_above_a_later_one(
     tmp_path: Path,
 ) -> None:
     """The second round ranks what is clean against what is new, though it has a lower offset."""
@@ -518,7 +518,7 @@ def test_a_hole_below_the_margin_is_what_ends_sources_not_the_margin(tmp_path: P
     assert SourcesLimit(found.end, SourcesEnd.MARGIN) == found.limit
 
 
-def test_a_hole_in_front_of_the_last_segment_is_told_where_that_is_all_of_the_margin(
+def test_a_hole_in_front_of_the_last_segment_is_reported_where_that_is_all_of_the_margin(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path)
@@ -587,11 +587,11 @@ def test_segments_of_which_nothing_stays_become_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("joins", [0, 1])
-def test_who_is_overtaken_while_segments_become_one_leaves_nothing_behind(
+def test_a_process_that_is_overtaken_while_segments_become_one_leaves_nothing(
     tmp_path: Path, joins: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever holds the partition then has removed what was there, and the word of it; what is
-    written behind that nobody would find. Of several that are joined the earlier ones go, too."""
+    """Who holds the partition then has removed what was there, and the word of it; what is
+    written after that would never be found. Of several that are joined the earlier ones go, too."""
     monkeypatch.setattr("keeplast.attach.rounds.hollow.SOURCES_MAX", 8)
     world = hollow_world(tmp_path)
     before, ids = world.tier.read().records(), world.tier.ids()
@@ -606,7 +606,7 @@ def test_who_is_overtaken_while_segments_become_one_leaves_nothing_behind(
     def overtaken(self: LocalStorage, segment: RemoteLogSegment, *rest: Any) -> bytes | None:
         done = kept(self, segment, *rest)
         if len(made) == joins + 1:
-            # The log and the word of it are gone; what lies beside it is written all the same.
+            # The log and the word of it are gone; what lies next to it is written all the same.
             (log,) = world.tier.root.rglob(f"*-{encode_id(segment.id.segment_id)}.log")
             log.unlink()
             self.delete_own(work_name(segment.id))
@@ -623,7 +623,7 @@ def test_who_is_overtaken_while_segments_become_one_leaves_nothing_behind(
     assert before == world.tier.read().records()
 
 
-def test_no_output_has_more_sources_than_a_batch_tells(
+def test_no_output_has_more_sources_than_a_batch_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AT-33: small segments of a quiet topic, which a large segment.bytes would all join."""
@@ -637,7 +637,7 @@ def test_no_output_has_more_sources_than_a_batch_tells(
     assert -(-len(swap.sources) // 3) == len(swap.outputs)
 
 
-def test_what_a_broker_uploads_over_an_output_is_not_clean(tmp_path: Path) -> None:
+def test_an_upload_over_an_output_is_not_clean(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.clean()
     outputs = [each for swap in world.publisher.swaps for each in swap.outputs]
@@ -653,7 +653,7 @@ def test_what_a_broker_uploads_over_an_output_is_not_clean(tmp_path: Path) -> No
     assert overlaid_from(world.tier.cache, outputs, over.start_offset) == over.start_offset
 
 
-def test_what_the_log_start_has_cut_over_an_output_leaves_clean_what_is_behind_it(
+def test_an_output_cut_by_the_log_start_leaves_later_offsets_clean(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path)
@@ -700,7 +700,7 @@ class Elected:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("place", [-1, 0.0, 0.5, 1.0, 2])
-def test_what_a_new_leader_uploads_over_a_round_is_taken_by_the_next(
+def test_an_upload_over_a_round_by_a_new_leader_is_taken_by_the_next(
     tmp_path: Path, seed: int, place: float
 ) -> None:
     """R-4, AT-12: it begins inside an output, where one begins, or before one that is hidden."""
@@ -728,10 +728,10 @@ def test_what_a_new_leader_uploads_over_a_round_is_taken_by_the_next(
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("place", [-1, 0.0, 0.5, 1.0])
-def test_what_is_served_from_a_later_epoch_on_is_taken_from_its_beginning(
+def test_a_segment_served_from_a_later_epoch_on_is_taken_from_its_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, place: float
 ) -> None:
-    """Seeds 948 and 7470: a copy over outputs, and the one that it begins in is told once more."""
+    """Seeds 948 and 7470: a copy over outputs; the one that it begins in is announced again."""
     whole = World(tmp_path / "whole", seed=seed)
     elected = whole.tier.served()[4].start_offset
     lineage = (LeaderEpoch(0, 0), LeaderEpoch(2, elected))
@@ -751,7 +751,7 @@ def test_what_is_served_from_a_later_epoch_on_is_taken_from_its_beginning(
     ]
     first = before.start_offset if place < 0 else firsts[int(place * (len(firsts) - 1))]
     copied = world.tier.copy_over(world.directory, first, behind.end_offset)
-    world.tier.tell(updated(before, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+    world.tier.announce(updated(before, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
     assert [] == world.tier.cache.holes(0)
     assert (0, first) not in [
         (each.epoch, each.start_offset)
@@ -771,7 +771,7 @@ def test_what_is_served_from_a_later_epoch_on_is_taken_from_its_beginning(
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("joins", [True, False])
-def test_what_a_late_copy_lies_within_is_written_anew_and_ends_it(
+def test_an_output_around_a_late_copy_is_written_again_and_ends_it(
     tmp_path: Path, seed: int, joins: bool
 ) -> None:
     """AT-10: a late copy ends inside of an output, also of one of which nothing goes."""

@@ -95,7 +95,7 @@ def test_it_holds_by_the_header_of_the_rounds_and_is_broken_by_any_other(tmp_pat
     world = VerifiedWorld(tmp_path, write_history(tmp_path / "logs", versions=True), LINEAGE)
     try:
         by_header = replace(MERGING, strategy=Strategy.HEADER, strategy_header="ver")
-        # What is raw ranks, too: the less there is of it, the more is told by what was compacted.
+        # What is raw ranks, too: the less there is of it, the more follows from what was compacted.
         world.clean(by_header, margin=1)
         report = world.verify(by_header)
         assert Verdict.HOLDS is report.verdict, report
@@ -107,7 +107,7 @@ def test_it_holds_by_the_header_of_the_rounds_and_is_broken_by_any_other(tmp_pat
         world.close()
 
 
-def test_a_tombstone_or_marker_that_was_due_is_no_fault_and_one_that_was_not_is_told(
+def test_a_tombstone_or_marker_that_was_due_is_no_fault_and_one_that_was_not_is_a_finding(
     world: VerifiedWorld,
 ) -> None:
     first = world.clean(MERGING, margin=30_000).end_offset or 0
@@ -150,7 +150,7 @@ def test_a_log_start_within_a_segment_cuts_what_is_compared(cleaned: VerifiedWor
     assert any(f"offsets {first.start_offset + 7} to" in each for each in report.notes)
 
 
-def test_an_object_that_is_missing_is_told(cleaned: VerifiedWorld) -> None:
+def test_a_missing_object_is_a_finding(cleaned: VerifiedWorld) -> None:
     cleaned.collect()
     victim = cleaned.compacted()[0]
     cleaned.file_of(victim).unlink()
@@ -162,7 +162,7 @@ def test_an_object_that_is_missing_is_told(cleaned: VerifiedWorld) -> None:
     assert Verdict.UNJUDGED is report.check("keys").verdict
 
 
-def test_an_object_that_is_missing_is_told_though_brokers_still_have_it(
+def test_a_missing_object_is_a_finding_though_brokers_still_have_it(
     cleaned: VerifiedWorld,
 ) -> None:
     """A broker's cache hides it."""
@@ -173,12 +173,12 @@ def test_an_object_that_is_missing_is_told_though_brokers_still_have_it(
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex", "snapshot", "leader_epoch_checkpoint"])
-def test_a_file_beside_a_log_that_is_missing_is_told(cleaned: VerifiedWorld, kind: str) -> None:
+def test_a_missing_file_next_to_a_log_is_a_finding(cleaned: VerifiedWorld, kind: str) -> None:
     cleaned.file_of(cleaned.compacted()[0]).with_suffix(f".{kind}").unlink()
     assert ["objects"] == broken(cleaned.verify(MERGING))
 
 
-def test_a_byte_that_was_flipped_is_told(cleaned: VerifiedWorld) -> None:
+def test_a_flipped_byte_is_a_finding(cleaned: VerifiedWorld) -> None:
     path = cleaned.file_of(cleaned.compacted()[-1])
     flip(path)
     report = cleaned.verify(MERGING)
@@ -186,13 +186,13 @@ def test_a_byte_that_was_flipped_is_told(cleaned: VerifiedWorld) -> None:
     assert "position" in report.check("objects").findings[0].problem
 
 
-def test_an_index_that_lies_is_told(cleaned: VerifiedWorld) -> None:
+def test_an_index_that_lies_is_a_finding(cleaned: VerifiedWorld) -> None:
     victim = max(cleaned.compacted(), key=lambda each: each.size_bytes)
     flip(cleaned.file_of(victim).with_suffix(".index"), 7)
     assert ["indexes"] == broken(cleaned.verify(MERGING))
 
 
-def test_an_object_that_is_shorter_and_valid_is_told(cleaned: VerifiedWorld) -> None:
+def test_a_shorter_and_valid_object_is_a_finding(cleaned: VerifiedWorld) -> None:
     cleaned.collect()
     victim = max(cleaned.compacted(), key=lambda each: each.size_bytes)
     path = cleaned.file_of(victim)
@@ -206,7 +206,9 @@ def _first_batch(data: bytes) -> bytes:
     return data[: 12 + int.from_bytes(data[8:12], "big")]
 
 
-def test_a_record_that_went_though_its_key_has_no_later_one_is_told(cleaned: VerifiedWorld) -> None:
+def test_a_record_that_went_though_its_key_has_no_later_one_is_a_finding(
+    cleaned: VerifiedWorld,
+) -> None:
     """What a defect of the cleaner would do: a source had a key that nothing served has."""
     waiting = cleaned.replaced()
     assert waiting
@@ -219,7 +221,7 @@ def test_a_record_that_went_though_its_key_has_no_later_one_is_told(cleaned: Ver
     assert ["removed"] == broken(report)
 
 
-def test_a_record_that_is_superseded_and_served_is_told(cleaned: VerifiedWorld) -> None:
+def test_a_superseded_record_that_is_served_is_a_finding(cleaned: VerifiedWorld) -> None:
     cleaned.collect()
     done = 0
     for each in cleaned.compacted():
@@ -231,7 +233,7 @@ def test_a_record_that_is_superseded_and_served_is_told(cleaned: VerifiedWorld) 
     assert ["keys"] == broken(cleaned.verify(MERGING))
 
 
-def test_what_consumers_are_not_given_or_given_otherwise_is_told(cleaned: VerifiedWorld) -> None:
+def test_records_that_consumers_lack_or_get_changed_are_findings(cleaned: VerifiedWorld) -> None:
     offset = _plain_offset(cleaned)
     cleaned.consumers.changes = without(offset)
     report = cleaned.verify(MERGING)
@@ -255,7 +257,7 @@ def _plain_offset(world: VerifiedWorld) -> int:
     )
 
 
-def test_a_record_that_no_object_has_is_told_in_what_is_raw(world: VerifiedWorld) -> None:
+def test_a_raw_record_that_no_object_has_is_a_finding(world: VerifiedWorld) -> None:
     def more(given: list[ConsumedRecord], _: bool) -> list[ConsumedRecord]:
         there = {each.offset for each in given}
         before = next(each for each in given if each.offset + 1 not in there)
@@ -266,7 +268,7 @@ def test_a_record_that_no_object_has_is_told_in_what_is_raw(world: VerifiedWorld
     assert "records" in broken(world.verify(MERGING))
 
 
-def test_an_aborted_record_that_a_consumer_is_given_is_told(world: VerifiedWorld) -> None:
+def test_an_aborted_record_that_a_consumer_is_given_is_a_finding(world: VerifiedWorld) -> None:
     everything: list[list[ConsumedRecord]] = []
 
     def keep(given: list[ConsumedRecord], is_committed: bool) -> list[ConsumedRecord]:
@@ -280,7 +282,7 @@ def test_an_aborted_record_that_a_consumer_is_given_is_told(world: VerifiedWorld
     assert "aborted records" in report.check("transactions").findings[0].problem
 
 
-def test_a_committed_record_that_a_consumer_is_not_given_is_told(world: VerifiedWorld) -> None:
+def test_a_committed_record_that_a_consumer_is_not_given_is_a_finding(world: VerifiedWorld) -> None:
     readable = world.tier.read()
     committed = {each.offset for each in readable.records()}
     offset = next(
@@ -298,7 +300,7 @@ def test_a_committed_record_that_a_consumer_is_not_given_is_told(world: Verified
     assert "are not given" in report.check("transactions").findings[0].problem
 
 
-def test_what_brokers_still_have_locally_is_no_fault(world: VerifiedWorld) -> None:
+def test_records_that_brokers_still_have_locally_are_no_fault(world: VerifiedWorld) -> None:
     before = world.tier.read()
     world.clean(MERGING)
     world.tier.read = lambda: before  # type: ignore[method-assign]
@@ -309,7 +311,7 @@ def test_what_brokers_still_have_locally_is_no_fault(world: VerifiedWorld) -> No
     assert "local.retention" in check.reasons[0]
 
 
-def test_a_swap_that_the_cluster_lost_is_told(cleaned: VerifiedWorld) -> None:
+def test_a_swap_that_the_cluster_lost_is_a_finding(cleaned: VerifiedWorld) -> None:
     batch = cleaned.cluster.batches[-1]
     del cleaned.cluster.values[batch.start :]
     cleaned.tier.cache = cleaned.cluster.cache()
@@ -320,18 +322,18 @@ def test_a_swap_that_the_cluster_lost_is_told(cleaned: VerifiedWorld) -> None:
     assert "do not serve what was published" in problems
 
 
-def test_a_mark_that_the_decision_log_does_not_know_is_told(world: VerifiedWorld) -> None:
+def test_a_mark_that_the_decision_log_does_not_know_is_a_finding(world: VerifiedWorld) -> None:
     name = RemoteLogSegmentId(PARTITION, bytes(range(1, 17)))
     foreign = replace(world.world.segment(0, 5, b"x"), broker_id=-1001, id=name)
-    world.cluster.tell(foreign)
+    world.cluster.announce(foreign)
     report = world.verify(MERGING)
     assert ["swaps"] == broken(report)
     assert "does not know" in report.check("swaps").findings[0].problem
 
 
-def test_a_hole_is_told(world: VerifiedWorld) -> None:
+def test_a_hole_is_a_finding(world: VerifiedWorld) -> None:
     victim = world.tier.served()[1]
-    world.cluster.tell(moved(victim, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+    world.cluster.announce(moved(victim, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
     world.tier.cache = world.cluster.cache()
     report = world.verify(MERGING)
     assert "served" in broken(report)
@@ -366,7 +368,7 @@ def test_a_partition_that_changes_whenever_it_is_read_is_not_judged(
 
 
 @pytest.mark.parametrize("place", [0.3, 1.0])
-def test_what_a_new_leader_uploads_over_a_round_is_no_fault(tmp_path: Path, place: float) -> None:
+def test_an_upload_over_a_round_by_a_new_leader_is_no_fault(tmp_path: Path, place: float) -> None:
     """R-4; what the next round replaces lies over one another, and cannot be compared."""
     directory = write_history(tmp_path / "logs")
     world = VerifiedWorld(tmp_path, directory, LINEAGE, left=4)
@@ -404,7 +406,7 @@ def test_nothing_is_written_by_it(cleaned: VerifiedWorld) -> None:
 
 
 def test_offsets_are_read_in_the_epoch_that_the_log_gives_them(tmp_path: Path) -> None:
-    """A leader that was cut off copied offsets that another one wrote anew."""
+    """A leader that was cut off copied offsets that another one wrote newly."""
     world = AttachedWorld(tmp_path, segments=0)
     cache = PartitionCache()
 
@@ -465,7 +467,7 @@ def test_the_rounds_that_what_is_served_has_come_of_are_named(world: VerifiedWor
         for each in kept
         for n in range(10, 30)
     )
-    # Which of the two let a key go nobody can tell.
+    # It is not known which of the two let a key go.
     report = world.verify(MERGING, both)
     assert (["removed"], names) == (broken(report), report.rounds)
     for each, data in kept.items():

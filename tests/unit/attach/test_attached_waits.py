@@ -1,4 +1,4 @@
-"""Tombstones of an attached topic wait for groups by what brokers tell, and not for ever."""
+"""Tombstones of an attached topic wait for groups by the answers of brokers, and not for ever."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from keeplast.log.append import NewRecord
 from keeplast.model.hold import GroupReader
 from keeplast.model.partition import TopicPartition
 from tests.support.attached_tier import PARTITION
+from tests.support.group_cluster import GroupCluster
 from tests.support.log_builder import LogBuilder
-from tests.support.told_groups import ToldGroups
 from tests.unit.attach.test_attached_rounds import MERGING, TOPIC, World
 
 NAME = TopicPartition(PARTITION.topic, PARTITION.partition)
@@ -30,7 +30,7 @@ WAITS = replace(
 
 
 def write_deletes(root: Path) -> Path:
-    """Write keys that are deleted, a batch each, and behind them others that nobody deletes."""
+    """Write keys that are deleted, a batch each, and after them others that are not deleted."""
     log = LogBuilder(root / "t-0", TOPIC)
     for number in range(2 * DELETED + REST):
         log.now_ms += 1000
@@ -74,11 +74,11 @@ class Waiting:
         return self.deletes() & self.dated
 
 
-def told(offset: int | Exception, *, topic_id: bytes = PARTITION.topic_id) -> BrokerGroups:
+def committed(offset: int | Exception, *, topic_id: bytes = PARTITION.topic_id) -> BrokerGroups:
     """Return a cluster whose group has committed ``offset``, or of which that is the error."""
     groups: dict[str, Mapping[TopicPartition, int] | Exception]
     groups = {"g": offset if isinstance(offset, Exception) else {NAME: offset}}
-    return BrokerGroups(ToldGroups({NAME.topic: TopicEnds(topic_id, {0: 1 << 20})}, groups))
+    return BrokerGroups(GroupCluster({NAME.topic: TopicEnds(topic_id, {0: 1 << 20})}, groups))
 
 
 @pytest.fixture
@@ -86,21 +86,21 @@ def waiting(tmp_path: Path) -> Waiting:
     return Waiting(tmp_path)
 
 
-def test_what_the_group_has_read_goes_and_what_it_has_not_stays(waiting: Waiting) -> None:
-    assert waiting.dated - waiting.lower == waiting.left(told(waiting.middle))
+def test_tombstones_that_the_group_has_read_go_and_others_stay(waiting: Waiting) -> None:
+    assert waiting.dated - waiting.lower == waiting.left(committed(waiting.middle))
 
 
 @pytest.mark.parametrize(
     ("brokers", "words"),
     [
         (None, "no broker was asked"),
-        (told(RefusedError("it needs Describe on the consumer group g")), "needs Describe"),
-        (told(1 << 21), "beyond the log end"),
-        (told(1 << 19, topic_id=bytes(16)), "another topic of this name"),
+        (committed(RefusedError("it needs Describe on the consumer group g")), "needs Describe"),
+        (committed(1 << 21), "beyond the log end"),
+        (committed(1 << 19, topic_id=bytes(16)), "another topic of this name"),
     ],
-    ids=["nobody", "refused", "beyond", "another"],
+    ids=["no broker", "refused", "beyond", "another"],
 )
-def test_who_is_not_told_of_has_read_nothing_and_is_named(
+def test_a_group_without_an_answer_has_read_nothing_and_is_named(
     waiting: Waiting, brokers: GroupReader | None, words: str
 ) -> None:
     assert waiting.dated == waiting.left(brokers)
@@ -110,20 +110,20 @@ def test_who_is_not_told_of_has_read_nothing_and_is_named(
 
 def test_the_longest_wait_ends_it_but_not_for_what_may_come_back(waiting: Waiting) -> None:
     waiting.world.clock.advance(WAIT_MS)
-    assert waiting.dated - waiting.lower == waiting.left(told(0), below=waiting.middle)
+    assert waiting.dated - waiting.lower == waiting.left(committed(0), below=waiting.middle)
 
 
 def test_just_before_the_longest_wait_is_over_all_stay(waiting: Waiting) -> None:
     waiting.world.clock.advance(WAIT_MS - 1)
-    assert waiting.dated == waiting.left(told(0))
+    assert waiting.dated == waiting.left(committed(0))
 
 
-def test_who_has_read_all_lets_go_no_more_than_may(waiting: Waiting) -> None:
-    assert waiting.dated - waiting.lower == waiting.left(told(1 << 20), below=waiting.middle)
+def test_a_group_that_has_read_all_lets_go_no_more_than_may(waiting: Waiting) -> None:
+    assert waiting.dated - waiting.lower == waiting.left(committed(1 << 20), below=waiting.middle)
 
 
-def test_the_receipt_names_whom_the_round_waited_for(tmp_path: Path) -> None:
+def test_the_receipt_names_the_groups_that_the_round_waited_for(tmp_path: Path) -> None:
     lines: list[bytes] = []
-    World(tmp_path, write_deletes).clean(WAITS, receipt=lines, brokers=told(7))
+    World(tmp_path, write_deletes).clean(WAITS, receipt=lines, brokers=committed(7))
     (document,) = map(json.loads, lines)
     assert [("g", 7)] == [(e["group"], e["offset"]) for e in document["readers"]["groups"]]

@@ -1,4 +1,4 @@
-"""Which offsets of a segment nobody reads, though they lie there."""
+"""Which offsets of a segment are not read, though they lie there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from keeplast.attach.rules.sources import effective_log
 from tests.unit.cluster.test_late_copies import ELECTED, Story, in_pieces
 
 
-def test_what_lies_in_front_of_and_behind_what_is_read_is_not_read() -> None:
+def test_offsets_before_and_after_the_read_ones_are_unread() -> None:
     story = Story()
     outputs, copied = in_pieces(story, start=30)
     late = story.copy(55, 64, (1, 55))

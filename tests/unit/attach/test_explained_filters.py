@@ -73,7 +73,7 @@ def own_key(made: Filtered) -> FilterKey:
     return found
 
 
-def told(answer: AttachedExplanation) -> object:
+def parts_of(answer: AttachedExplanation) -> object:
     """Return all that matters of an answer: records, fates, copies."""
     records = [
         (e.record.record, e.record.segment, e.record.outcome, e.fate) for e in answer.found.records
@@ -89,19 +89,19 @@ def test_no_key_is_hidden_and_segments_without_it_are_not_read(made: Filtered) -
         with_filters, without = Asked(made), Asked(made)
         found, plain = with_filters.explain(each, key), without.explain(each, None)
         assert found.found.records
-        assert told(plain) == told(found)
+        assert parts_of(plain) == parts_of(found)
         assert 0 == plain.left_out
         assert without.planned - found.left_out_bytes == with_filters.planned
         left_out += found.left_out
     assert left_out > 0
 
 
-def test_of_a_key_that_nobody_wrote_filtered_segments_are_not_read(made: Filtered) -> None:
+def test_filtered_segments_are_not_read_for_a_key_that_was_never_written(made: Filtered) -> None:
     with_filters, without, left_out = Asked(made), Asked(made), 0
     names = [b"nobody-%d" % number for number in range(10)]
     for each in names:
         found, plain = with_filters.explain(each, own_key(made)), without.explain(each, None)
-        assert told(plain) == told(found)
+        assert parts_of(plain) == parts_of(found)
         left_out += found.left_out
     # Now and then one takes a key for one of its own.
     assert len(names) * len(made.filters()) // 2 < left_out
@@ -156,7 +156,7 @@ def put_lying(made: Filtered, segment: RemoteLogSegment, key: FilterKey, of: str
 
 
 def test_no_filter_key_is_made_by_looking(tmp_path: Path) -> None:
-    """Explain writes nothing: where no round has made filters there is nobody's key."""
+    """Explain writes nothing: where no round has made filters there is no key."""
     made = Filtered(tmp_path / "with", write_log(tmp_path / "logs", seed=1), 0.0)
     made.clean()
     assert [None, None] == [made.world.world.log().find_filter_key() for _ in range(2)]

@@ -64,10 +64,10 @@ def explained(
     )  # fmt: skip
 
 
-def offsets(told: AttachedExplanation, *outlooks: Outlook) -> list[int]:
+def offsets(answer: AttachedExplanation, *outlooks: Outlook) -> list[int]:
     return [
         each.record.offset
-        for each in told.found.records
+        for each in answer.found.records
         if not outlooks or each.fate.outlook in outlooks
     ]
 
@@ -92,17 +92,17 @@ def replaced(world: VerifiedWorld) -> dict[bytes | None, list[int]]:
 
 
 @pytest.mark.parametrize("strategy", [Strategy.OFFSET, Strategy.TIMESTAMP])
-def test_what_is_to_go_goes_with_the_next_round_and_nothing_else(
+def test_records_that_are_to_go_go_with_the_next_round_and_no_others(
     world: VerifiedWorld, strategy: Strategy
 ) -> None:
     topic, workspace = replace(MERGING, strategy=strategy), Workspace(MEMORY_BYTES_MIN)
     before = served(world)
-    told = {key: explained(world, key, topic, workspace=workspace) for key in KEYS}
-    assert before == {key: offsets(each) for key, each in told.items()}
-    assert not any(each.copies for each in told.values())
+    answer = {key: explained(world, key, topic, workspace=workspace) for key in KEYS}
+    assert before == {key: offsets(each) for key, each in answer.items()}
+    assert not any(each.copies for each in answer.values())
     assert not world.clean(topic, margin=MARGIN).skipped
     after = served(world)
-    goes = {key: offsets(each, Outlook.GOES_NEXT) for key, each in told.items()}
+    goes = {key: offsets(each, Outlook.GOES_NEXT) for key, each in answer.items()}
     gone = {key: [n for n in before[key] if n not in after.get(key, [])] for key in KEYS}
     assert goes == gone
     assert any(gone.values())
@@ -124,21 +124,23 @@ def test_a_tombstone_that_wins_stays_and_that_is_said(world: VerifiedWorld) -> N
     kinds: dict[bool, set[TraceKind]] = {True: set(), False: set()}
     workspace = Workspace(MEMORY_BYTES_MIN)
     for key in KEYS:
-        told = explained(world, key, workspace=workspace)
-        winner = told.found.winner
+        answer = explained(world, key, workspace=workspace)
+        winner = answer.found.winner
         assert winner is not None, key
         assert not winner.fate.has_horizon
         kinds[winner.record.is_tombstone].add(
-            find_attached_trace(told.found, replaced=len(told.copies), is_partly_unseen=True).kind
+            find_attached_trace(
+                answer.found, replaced=len(answer.copies), is_partly_unseen=True
+            ).kind
         )
     assert {True: {TraceKind.TOMBSTONE_STAYS}, False: {TraceKind.VALUE_WINS}} == kinds
 
 
-def test_what_the_newest_segments_hold_goes_when_no_clock_tells(world: VerifiedWorld) -> None:
-    told = [explained(world, key) for key in KEYS[:6]]
+def test_records_of_the_newest_segments_go_at_no_known_time(world: VerifiedWorld) -> None:
+    answer = [explained(world, key) for key in KEYS[:6]]
     later = [
         each.fate
-        for one in told
+        for one in answer
         for each in one.found.records
         if each.fate.outlook is Outlook.GOES_LATER
     ]
@@ -151,19 +153,19 @@ def test_what_the_newest_segments_hold_goes_when_no_clock_tells(world: VerifiedW
         )
 
 
-def test_a_key_that_nobody_wrote_is_in_nothing_that_was_searched(world: VerifiedWorld) -> None:
-    told = explained(world, b"nobody")
-    assert not told.found.records
+def test_a_key_that_was_never_written_is_in_no_searched_object(world: VerifiedWorld) -> None:
+    answer = explained(world, b"nobody")
+    assert not answer.found.records
     end = world.tier.served()[-1].end_offset + 1
-    assert any(f"offsets {end} to {world.cluster.log.end - 1}" in each for each in told.unseen)
-    unseen = find_attached_trace(told.found, replaced=0, is_partly_unseen=told.is_partly_unseen)
+    assert any(f"offsets {end} to {world.cluster.log.end - 1}" in each for each in answer.unseen)
+    unseen = find_attached_trace(answer.found, replaced=0, is_partly_unseen=answer.is_partly_unseen)
     assert (TraceKind.UNSEEN, None) == (unseen.kind, unseen.by_ms)
     world.cluster.log = replace(world.cluster.log, end=end)
-    told = explained(world, b"nobody")
-    assert not told.is_partly_unseen
+    answer = explained(world, b"nobody")
+    assert not answer.is_partly_unseen
     assert (
         TraceKind.IN_REPLACED
-        is find_attached_trace(told.found, replaced=1, is_partly_unseen=False).kind
+        is find_attached_trace(answer.found, replaced=1, is_partly_unseen=False).kind
     )
 
 
@@ -191,18 +193,18 @@ def test_a_segment_that_the_log_start_has_cut_stays(world: VerifiedWorld) -> Non
     assert {Stay.BELOW_LOG_START, Stay.CUT_SEGMENT} <= stays
 
 
-def test_what_lies_below_the_log_start_is_found(world: VerifiedWorld) -> None:
+def test_records_below_the_log_start_are_found(world: VerifiedWorld) -> None:
     second = world.tier.served()[1]
     lost = served(world)
     world.cluster.log = replace(world.cluster.log, start=second.start_offset)
     for key in KEYS[:8]:
-        told = explained(world, key)
-        below = [each.record.offset for each in told.copies]
+        answer = explained(world, key)
+        below = [each.record.offset for each in answer.copies]
         assert [n for n in lost[key] if n < second.start_offset] == below
-        assert {None} >= {each.collected_ms for each in told.copies}
+        assert {None} >= {each.collected_ms for each in answer.copies}
 
 
-def test_each_record_is_told_once_where_a_new_leader_uploaded_over_the_end(
+def test_each_record_is_shown_once_where_a_new_leader_uploaded_over_the_end(
     world: VerifiedWorld, history: Path
 ) -> None:
     *_, last, newest = world.tier.served()
@@ -212,12 +214,12 @@ def test_each_record_is_told_once_where_a_new_leader_uploaded_over_the_end(
     expected = served(world)
     shadowed = {key: [n for n in found if first <= n] for key, found in expected.items()}
     for key in KEYS[:10]:
-        told = explained(world, key)
-        assert expected[key] == offsets(told)
-        assert set(shadowed[key]) == {each.record.offset for each in told.copies}
+        answer = explained(world, key)
+        assert expected[key] == offsets(answer)
+        assert set(shadowed[key]) == {each.record.offset for each in answer.copies}
 
 
-def test_a_served_object_that_is_missing_is_told_with_the_partition(world: VerifiedWorld) -> None:
+def test_a_missing_served_object_is_reported_with_the_partition(world: VerifiedWorld) -> None:
     world.file_of(world.tier.served()[1]).unlink()
     with pytest.raises(ConflictError, match=r"missing.*orders-0"):
         explained(world, KEYS[0])
@@ -230,13 +232,13 @@ def test_a_replaced_object_that_is_gone_meanwhile_is_left_out(world: VerifiedWor
     assert not explained(world, KEYS[0]).copies
 
 
-def test_a_replaced_object_that_is_damaged_is_told_as_not_searched(world: VerifiedWorld) -> None:
+def test_a_damaged_replaced_object_is_reported_as_not_searched(world: VerifiedWorld) -> None:
     world.clean(MERGING, margin=MARGIN)
     path = world.file_of(world.replaced()[0])
     flip(path, 70)
-    told = explained(world, KEYS[0])
-    assert told.is_partly_unseen
-    assert any("which brokers read no more" in each for each in told.unseen)
+    answer = explained(world, KEYS[0])
+    assert answer.is_partly_unseen
+    assert any("which brokers read no more" in each for each in answer.unseen)
 
 
 def test_a_partition_of_which_nothing_is_read_is_refused(world: VerifiedWorld) -> None:
@@ -263,8 +265,8 @@ def test_what_a_round_has_left_holds_no_later_one_back_however_young_it_is(tmp_p
         for base, following in list(pairwise(world.bases))[-8:]:
             world.tier.copy_one(world.directory, base, following - 1)
         workspace = Workspace(MEMORY_BYTES_MIN)
-        told = {key: explained(world, key, topic, workspace=workspace) for key in KEYS[:3]}
-        goes = {key: offsets(each, Outlook.GOES_NEXT) for key, each in told.items()}
+        answer = {key: explained(world, key, topic, workspace=workspace) for key in KEYS[:3]}
+        goes = {key: offsets(each, Outlook.GOES_NEXT) for key, each in answer.items()}
         assert all(goes.values())
         before = served(world)
         assert not world.clean(topic, margin=MARGIN).skipped

@@ -1,4 +1,4 @@
-"""What a round reads may go while it reads: whose doing that was is told, and nothing is left."""
+"""What a round reads may go while it reads: the cause is reported, and nothing is left."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_round_whose_sources_went_says_whose_doing_that_was(
     assert before - set(world.tier.segments)
 
 
-def test_damage_that_is_found_behind_a_swap_of_the_round_is_damage(world: AttachedWorld) -> None:
+def test_damage_that_is_found_after_a_swap_of_the_round_is_damage(world: AttachedWorld) -> None:
     """What the round itself has replaced was not taken by anybody else."""
     publisher = world.claim()
     publish = publisher.decide_and_publish

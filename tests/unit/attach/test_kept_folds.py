@@ -117,7 +117,7 @@ def test_a_fold_of_another_partition_or_cluster_is_not_gone_on_with(
 def test_a_metadata_topic_that_does_not_go_on_from_the_fold_stops_everything(
     world: AttachedWorld, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What this partition has seen itself lies before it: the fold alone can tell."""
+    """What this partition has seen itself lies before it: the fold alone can decide."""
     publisher = world.swapped()
     early = publisher.log.find(publisher.name)
     assert early is not None
@@ -131,7 +131,7 @@ def test_a_metadata_topic_that_does_not_go_on_from_the_fold_stops_everything(
         event = decode(world.cluster.values[-1])
         assert isinstance(event, RemoteLogSegmentUpdate)
         del world.cluster.values[-1]
-        world.cluster.tell(replace(event, event_timestamp_ms=event.event_timestamp_ms + 1))
+        world.cluster.announce(replace(event, event_timestamp_ms=event.event_timestamp_ms + 1))
     elif what == "other leader":
         world.cluster.leader_epoch -= 1
     else:
@@ -165,7 +165,7 @@ def test_a_metadata_topic_that_lost_its_beginning_is_refused_with_a_fold_too(
         world.claim()
 
 
-def test_who_attaches_first_is_not_stopped_by_the_fold_of_a_topic_that_was_made_again(
+def test_the_first_attachment_is_not_stopped_by_the_fold_of_a_topic_that_was_made_again(
     world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.log().folds.write(CLUSTER_ID, 0, None)

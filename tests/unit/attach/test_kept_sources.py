@@ -1,4 +1,4 @@
-"""Sources stay as long as their decision says, whoever collects them."""
+"""Sources stay as long as their decision says, with any collector."""
 
 from __future__ import annotations
 

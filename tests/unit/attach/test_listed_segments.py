@@ -40,12 +40,12 @@ STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 
 @dataclass
 class WrittenTier:
-    """A tier in which a segment is being written, beside those that were searched."""
+    """A tier in which a segment is being written, next to those that were searched."""
 
     tier: AttachedTier
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW_MS))
     listings: list[set[SegmentPlace]] = field(default_factory=list)
-    """What each listing has besides; the last one stays."""
+    """What each listing has in addition; the last one stays."""
     announced: tuple[RemoteLogSegment, ...] = ()
     announced_at: int = 0
     own_ids: frozenset[bytes] = frozenset()
@@ -111,7 +111,7 @@ def written(tmp_path: Path) -> WrittenTier:
     return WrittenTier(tier)
 
 
-def test_what_was_announced_behind_the_look_is_searched(written: WrittenTier) -> None:
+def test_segments_announced_after_the_look_are_searched(written: WrittenTier) -> None:
     written.lay()
     written.listings = [{written.place}]
     written.announced = (written.written,)
@@ -133,7 +133,9 @@ def test_an_output_that_a_round_is_writing_is_searched_when_it_is_announced(
     assert (4, NOW_MS + 3000) == (written.looks, written.clock.now_ms())
 
 
-def test_what_a_round_begins_behind_the_list_is_not_waited_for(written: WrittenTier) -> None:
+def test_a_segment_that_a_round_begins_after_the_list_is_not_waited_for(
+    written: WrittenTier,
+) -> None:
     written.lay()
     later = (b"l" * 16, 0)
     written.listings = [{written.place}, {written.place, later}, {later}]
@@ -155,7 +157,7 @@ def test_what_takes_the_place_of_something_unsearched_is_searched_too(
     assert frozenset((b"k1",)) == one.keys
 
 
-def test_what_a_round_never_ends_is_told_after_a_minute(written: WrittenTier) -> None:
+def test_a_segment_that_a_round_never_ends_is_reported_after_a_minute(written: WrittenTier) -> None:
     written.listings = [{written.place}]
     written.own_ids = frozenset((WRITTEN,))
     assert [WRITTEN_NOW] == [each.problem for each in written.search()]
@@ -169,7 +171,7 @@ def test_what_a_round_never_ends_is_told_after_a_minute(written: WrittenTier) ->
         (NOW_MS - 30_000, True, COPY_BEGUN),
     ],
 )  # fmt: skip
-def test_nobody_is_waited_for_who_is_not_at_work(
+def test_there_is_no_wait_for_a_process_that_is_not_at_work(
     written: WrittenTier, begun_ms: int | None, waits: bool, problem: str
 ) -> None:
     written.listings = [{written.place}]

@@ -26,7 +26,7 @@ WISH = RoundWish(topic=TopicConfig(cleanup_policy=frozenset({"compact"})), margi
 
 
 def clean(world: AttachedWorld, wish: RoundWish = WISH) -> RoundReport:
-    """Do a round as whoever comes next."""
+    """Do a round as the process that comes next."""
     clock = SystemClock()
     with LocalRunner(1, clock=clock) as runner:
         return clean_attached(
@@ -34,15 +34,15 @@ def clean(world: AttachedWorld, wish: RoundWish = WISH) -> RoundReport:
         )
 
 
-def test_what_was_written_and_never_announced_goes_and_nothing_else(world: AttachedWorld) -> None:
+def test_unannounced_outputs_go_and_nothing_else(world: AttachedWorld) -> None:
     log = log_of((0,), 0)
     left, others, announced = (world.segment(0, 0, log) for _ in range(3))
     for each in (left, others, announced):
         world.tier.put(each, log)
     world.tier.put_new(work_name(left.id), BEGUN)
-    # Of this one the cluster knows: a broker is copying it, whatever lies beside it.
+    # Of this one the cluster knows: a broker is copying it, whatever lies next to it.
     world.tier.put_new(work_name(announced.id), BEGUN)
-    world.cluster.tell(announced)
+    world.cluster.announce(announced)
     before = set(world.tier.segments)
     report = clean(world)
     assert report.skipped
@@ -54,7 +54,7 @@ def test_what_was_written_and_never_announced_goes_and_nothing_else(world: Attac
     assert RemoteLogSegmentState.COPY_SEGMENT_STARTED is found.state
 
 
-def test_what_an_overtaken_process_writes_on_goes_with_the_next_round(world: AttachedWorld) -> None:
+def test_later_outputs_of_an_overtaken_process_go_with_the_next_round(world: AttachedWorld) -> None:
     log = log_of((0,), 0)
     left = world.segment(0, 0, log)
     world.tier.put(left, log)
@@ -76,7 +76,7 @@ def test_what_an_overtaken_process_writes_on_goes_with_the_next_round(world: Att
     assert work_name(left.id) not in world.tier.own
 
 
-def test_what_nobody_has_word_of_costs_a_round_no_request(
+def test_a_round_makes_no_request_for_segments_without_a_word(
     world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = log_of((0,), 0)
@@ -119,7 +119,7 @@ def test_a_word_that_changes_while_it_is_swept_leaves_its_output_to_the_next_rou
     assert left.id.segment_id not in world.tier.segments
 
 
-def test_who_was_overtaken_removes_nothing(world: AttachedWorld) -> None:
+def test_a_process_that_was_overtaken_removes_nothing(world: AttachedWorld) -> None:
     log = log_of((0,), 0)
     left = world.segment(0, 0, log)
     world.tier.put(left, log)
@@ -145,14 +145,14 @@ def test_past_a_hole_nothing_is_decided_and_nothing_of_it_deleted(tmp_path: Path
     behind = publisher.decide_and_publish(world.swap(publisher, 1, 3))
     publisher.close()
     (output,) = behind.outputs
-    world.cluster.tell(moved(output, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+    world.cluster.announce(moved(output, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
     assert [(20, 39)] == world.cluster.cache().holes(0)
-    objects, told = set(world.tier.segments), len(world.cluster.values)
+    objects, announced = set(world.tier.segments), len(world.cluster.values)
     decisions = world.log().decisions(publisher.held)
     report = clean(world, NO_MARGIN)
     # Only [0, 19], which is clean, lies before the hole: [40, 59] behind it is left alone.
     assert report.skipped, report
-    assert (decisions, told) == (
+    assert (decisions, announced) == (
         world.log().decisions(publisher.held), len(world.cluster.values),
     )  # fmt: skip
     world.clock.advance(GRACE_MS)
@@ -171,21 +171,21 @@ def test_at_a_hole_at_the_log_start_nothing_begins(tmp_path: Path) -> None:
     publisher = world.claim()
     (output,) = publisher.decide_and_publish(world.swap(publisher, 0, 2)).outputs
     publisher.close()
-    world.cluster.tell(moved(output, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
-    objects, told = set(world.tier.segments), len(world.cluster.values)
+    world.cluster.announce(moved(output, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+    objects, announced = set(world.tier.segments), len(world.cluster.values)
     report = clean(world, NO_MARGIN)
     assert NothingBelow(SourcesLimit(0, SourcesEnd.HOLE)) == report.cause
     world.clock.advance(GRACE_MS)
     with pytest.raises(CorruptError, match="brokers serve nothing for offsets"):
         collect(world.claim(), GRACE_MS)
-    assert (objects, told) == (set(world.tier.segments), len(world.cluster.values))
+    assert (objects, announced) == (set(world.tier.segments), len(world.cluster.values))
     world.close()
 
 
 def test_a_copy_that_comes_late_over_an_output_hides_nothing_for_good(tmp_path: Path) -> None:
-    """AT-10: brokers are told again of the output that they had in its place.
+    """AT-10: brokers hear again of the output that they had in its place.
 
-    It was begun behind the last look; whoever sees it decides on no such output.
+    It was begun behind the last look; who sees it decides on no such output.
     """
     world = AttachedWorld(tmp_path, segments=4)
     late = world.segment(0, 9, log := log_of(range(10), 9))
@@ -193,8 +193,8 @@ def test_a_copy_that_comes_late_over_an_output_hides_nothing_for_good(tmp_path: 
     publisher = world.claim()
     (output,) = publisher.decide_and_publish(world.swap(publisher, 0, 2)).outputs
     publisher.close()
-    world.cluster.tell(late)
-    world.cluster.tell(moved(late, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+    world.cluster.announce(late)
+    world.cluster.announce(moved(late, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
     assert [(10, 19)] == world.cluster.cache().holes(0)
     clean(world)
     world.require_readable()

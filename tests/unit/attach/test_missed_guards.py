@@ -40,7 +40,7 @@ VALUES, RECORDS = 20, 200
 
 
 def write_a_deleted_key(root: Path, deleted_at: int = 3 * VALUES) -> Path:
-    """Write a key at first, delete it later, and write others, which nobody deletes."""
+    """Write a key at first, delete it later, and write others, which are not deleted."""
     log = LogBuilder(root / "t-0", TOPIC)
     for number in range(RECORDS):
         log.now_ms += 1000
@@ -60,7 +60,7 @@ class History:
         self.world = World(root, write_a_deleted_key)
         tier = self.world.tier
         with monkeypatch.context() as patch:
-            patch.setattr(AttachedTier, "upload", AttachedTier.tell)
+            patch.setattr(AttachedTier, "upload", AttachedTier.announce)
             begun = tier.copy_over(self.world.directory, 0, end)
         # Announced before anything else was copied: by a leader of long ago.
         self.begun: RemoteLogSegment = begun
@@ -79,7 +79,7 @@ class History:
 
     def finish(self) -> None:
         """Let the leader of long ago finish its copy."""
-        self.world.tier.tell(updated(self.begun, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+        self.world.tier.announce(updated(self.begun, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
 
     def value(self) -> bytes | None:
         """Return what a reader has of the deleted key in the end."""
@@ -210,7 +210,7 @@ def read_locally(root: Path, local_ms: int) -> bytes | None:
     return read_across(local, VALUES, world.tier.read().records())
 
 
-def test_who_reads_a_local_segment_learns_what_is_deleted(tmp_path: Path) -> None:
+def test_a_reader_of_a_local_segment_learns_the_deleted_keys(tmp_path: Path) -> None:
     assert None is read_locally(tmp_path, LOCAL_MS)
 
 

@@ -1,4 +1,4 @@
-"""Segments whose transaction index lacks an abort: told by looks and verify, and due at once."""
+"""Segments whose transaction index lacks an abort: a finding of looks and verify, due at once."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def made(tmp_path: Path) -> Iterator[tuple[VerifiedWorld, int, int]]:
     found[0].close()
 
 
-def test_it_is_told_and_due_at_once_and_a_round_takes_the_records(
+def test_it_is_reported_and_due_at_once_and_a_round_takes_the_records(
     made: tuple[VerifiedWorld, int, int],
 ) -> None:
     world, first, marker = made
@@ -85,13 +85,13 @@ def test_it_is_told_and_due_at_once_and_a_round_takes_the_records(
     assert AbortUnnamed(first, marker) == found.decision
     report = world.verify(MERGING)
     assert Verdict.BROKEN is report.verdict
-    (told,) = [
+    (finding,) = [
         each
         for check in report.checks
         for each in check.findings
         if "no entry for the aborted transaction" in each.problem
     ]
-    assert (["transactions"], marker) == (broken(report), told.offset)
+    assert (["transactions"], marker) == (broken(report), finding.offset)
     assert ABORTED in keys_of(world)
     assert not world.clean(RARELY, margin=MARGIN, force=False).skipped
     assert ABORTED not in keys_of(world)
@@ -103,7 +103,7 @@ def test_it_is_told_and_due_at_once_and_a_round_takes_the_records(
 
 
 @pytest.mark.parametrize("between", [1, 3])
-def test_it_is_found_behind_segments_of_a_broker_that_knows_no_producer(
+def test_it_is_found_after_segments_of_a_broker_that_knows_no_producer(
     tmp_path: Path, between: int
 ) -> None:
     world, first, marker = world_of(tmp_path, between=between)
@@ -132,7 +132,7 @@ def test_what_is_named_and_what_was_committed_is_no_finding(
         world.close()
 
 
-def test_in_the_margin_it_is_told_and_waits(made: tuple[VerifiedWorld, int, int]) -> None:
+def test_in_the_margin_it_is_reported_and_waits(made: tuple[VerifiedWorld, int, int]) -> None:
     world, _, marker = made
     found = look(world, margin=1 << 20)
     assert [marker] == [each.marker_offset for each in found.missing_aborts]
@@ -158,7 +158,7 @@ def test_an_index_that_was_announced_as_empty_names_nothing(tmp_path: Path) -> N
         world.close()
 
 
-def test_records_below_the_log_start_are_given_to_nobody(
+def test_records_below_the_log_start_are_given_to_no_consumer(
     made: tuple[VerifiedWorld, int, int],
 ) -> None:
     world, first, _ = made

@@ -1,4 +1,4 @@
-"""Why there is no round of a live partition is told by what ends its sources, never a stand-in."""
+"""Why there is no round of a live partition is named by what ends its sources, never a stand-in."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def world(tmp_path: Path) -> Iterator[AttachedWorld]:
 
 
 def left(world: AttachedWorld) -> tuple[Publisher, set[bytes]]:
-    """Leave all kinds of things, and let brokers delete the topic; return what nobody names."""
+    """Leave all kinds of things, and let brokers delete the topic; return the unnamed ones."""
     publisher = world.swapped()
     # Given out, written, never announced: no broker knows of it.
     log = log_of((30,), 39)
@@ -93,9 +93,9 @@ def left(world: AttachedWorld) -> tuple[Publisher, set[bytes]]:
     publisher.close()
     for each in world.cluster.cache().segments:
         if each.state is FINISHED:
-            world.cluster.tell(moved(each, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+            world.cluster.announce(moved(each, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
             world.tier.delete(each)
-            world.cluster.tell(moved(each, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
+            world.cluster.announce(moved(each, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
     world.clock.advance(GRACE_MS)
     return publisher, {unknown.id.segment_id}
 
@@ -124,7 +124,7 @@ def collected(
     )  # fmt: skip
 
 
-def test_what_is_named_goes_and_what_nobody_names_stays(world: AttachedWorld) -> None:
+def test_named_segments_go_and_unnamed_ones_stay(world: AttachedWorld) -> None:
     publisher, unknown = left(world)
     before = dict(world.tier.segments)
     found = asked(world, Gone(world))
@@ -145,7 +145,7 @@ def test_what_is_named_goes_and_what_nobody_names_stays(world: AttachedWorld) ->
     assert {} == world.tier.own
 
 
-def test_what_a_round_announced_behind_the_deletion_goes_too(world: AttachedWorld) -> None:
+def test_segments_that_a_round_announced_after_the_deletion_go_too(world: AttachedWorld) -> None:
     """AT-26: no broker will ever say of it that it is to go."""
     publisher = world.claim()
     late = world.write_output(publisher, world.served()[3:])
@@ -158,7 +158,7 @@ def test_what_a_round_announced_behind_the_deletion_goes_too(world: AttachedWorl
     assert unknown == set(world.tier.segments)
 
 
-def test_what_was_written_within_the_grace_waits(world: AttachedWorld) -> None:
+def test_segments_written_within_the_grace_wait(world: AttachedWorld) -> None:
     left(world)
     before = set(world.tier.segments)
     found = collected(world, Gone(world), grace_ms=GRACE_MS + 1)
@@ -188,7 +188,7 @@ def test_in_doubt_everything_stays(world: AttachedWorld, what: str, words: str) 
     elif what == "served":
         world.upload(0, 9)
     elif what == "copying":
-        world.cluster.tell(world.segment(0, 9, b"x"))
+        world.cluster.announce(world.segment(0, 9, b"x"))
     elif what == "other cluster":
         cluster.cluster_id = "b-cluster"
     elif what == "cut":
@@ -209,14 +209,14 @@ def test_in_doubt_everything_stays(world: AttachedWorld, what: str, words: str) 
     assert row.detached_ms is None
 
 
-def test_what_is_still_shown_as_served_goes_when_somebody_says_so(world: AttachedWorld) -> None:
-    """Brokers ended before they let go of the topic: nobody will ever say that it is to go."""
+def test_objects_still_shown_as_served_go_on_request(world: AttachedWorld) -> None:
+    """Brokers ended before they let go of the topic: no broker will ever say that it is to go."""
     _, unknown = left(world)
     served = world.upload(0, 9)
     log = log_of((50,), 59)
     copying = world.segment(50, 59, log)
     world.tier.put(copying, log)
-    world.cluster.tell(copying)
+    world.cluster.announce(copying)
     found = asked(world, Gone(world))
     ids = {served.id.segment_id, copying.id.segment_id}
     assert ids == {each.segment_id for each in found.served}
@@ -232,7 +232,7 @@ def test_what_is_still_shown_as_served_goes_when_somebody_says_so(world: Attache
 
 
 @pytest.mark.parametrize("what", ["there", "hidden", "no owner"])
-def test_whoever_says_so_the_topic_must_be_gone_and_ours(world: AttachedWorld, what: str) -> None:
+def test_the_topic_must_be_gone_and_ours(world: AttachedWorld, what: str) -> None:
     left(world)
     world.upload(0, 9)
     cluster = Gone(world)
@@ -257,7 +257,7 @@ def test_words_of_what_was_never_written_go_of_a_topic_that_lives(world: Attache
     other = replace(nothing.id, partition=replace(PARTITION, partition=1))
     world.tier.put_new(work_name(other), BEGUN)
     world.tier.put(written, log)
-    world.cluster.tell(announced)
+    world.cluster.announce(announced)
     before = dict(world.tier.own)
     assert ((), 1) == counted(words_of_live(publisher, removes=True))
     assert before == world.tier.own
@@ -277,7 +277,7 @@ def counted(words: Words) -> tuple[tuple[str, ...], int]:
     return tuple(each.name for each in words.due), len(words.waiting)
 
 
-def test_a_topic_of_the_same_name_made_anew_leaves_what_the_old_one_left(
+def test_a_new_topic_of_the_same_name_keeps_the_objects_of_the_old_one(
     world: AttachedWorld,
 ) -> None:
     _, unknown = left(world)
@@ -326,7 +326,7 @@ def test_a_crash_or_a_rival_at_every_step_removes_nothing_else(tmp_path: Path) -
     assert len(counted.names) > 10
 
 
-def test_what_nobody_names_beside_a_topic_that_lives_is_only_told(world: AttachedWorld) -> None:
+def test_unnamed_segments_of_a_live_topic_are_only_reported(world: AttachedWorld) -> None:
     publisher = world.swapped()
     world.write_output(publisher, world.served()[1:2])
     assert () == unknown_of_live(publisher)

@@ -53,6 +53,8 @@ def facts_of(log: bytes, *, is_writable: bool) -> OutputFacts:
 
 @pytest.mark.parametrize("is_writable", [True, False])
 @pytest.mark.parametrize("log", [LOG[:-1], LOG + bytes(100)])
-def test_what_ends_inside_a_batch_or_is_none_is_damage(log: bytes, is_writable: bool) -> None:
+def test_a_part_that_ends_inside_a_batch_or_is_none_is_damage(
+    log: bytes, is_writable: bool
+) -> None:
     with pytest.raises(CorruptError):
         facts_of(log, is_writable=is_writable)

@@ -76,7 +76,7 @@ def test_a_decision_goes_when_it_is_old_and_nothing_of_it_is_there(world: Attach
         publisher.log.prune(publisher.held, [left.id])
 
 
-def test_what_waits_is_never_forgotten(world: AttachedWorld) -> None:
+def test_a_decision_that_waits_is_never_forgotten(world: AttachedWorld) -> None:
     swap(world, last=2)
     publisher = world.claim()
     decision = publisher.decide_and_publish(world.swap(publisher))

@@ -1,4 +1,4 @@
-"""A swap is decided once and published as one batch, whoever stops, comes back or competes."""
+"""A swap is decided once and published as one batch, with any process that stops or competes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def counted(tmp_path: Path) -> list[str]:
 
 
 def test_a_crash_at_every_step_rolls_forward_or_is_taken_back(tmp_path: Path, turn: Turn) -> None:
-    """AT-2 to AT-6, AT-3, AT-4, AT-5: nothing is left over, whoever comes next."""
+    """AT-2 to AT-6, AT-3, AT-4, AT-5: nothing is left over, whichever process comes next."""
     (tmp_path / "count").mkdir()
     names = counted(tmp_path / "count")
     assert {"append", "decide", "mark_published", "mark_collecting", "delete"} <= set(names)
@@ -241,7 +241,7 @@ def test_the_largest_swap_fits_the_smallest_batch_that_the_check_allows() -> Non
 def test_what_no_batch_holds_is_not_decided(
     world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AT-33: it could never be published, and nobody would come past the decision."""
+    """AT-33: it could never be published, and no process would come past the decision."""
     publisher, swap = world.prepared()
     monkeypatch.setattr("keeplast.cluster.live_cluster.BATCH_RECORDS_MAX", 2)
     with pytest.raises(InvalidError, match="take fewer segments"):
@@ -261,7 +261,7 @@ def test_a_source_that_is_replaced_meanwhile_is_not_decided(world: AttachedWorld
     assert () == publisher.log.decisions(publisher.held)
 
 
-def test_what_a_broker_copies_over_a_swap_is_served_and_not_clean(world: AttachedWorld) -> None:
+def test_a_copy_over_a_swap_is_served_and_not_clean(world: AttachedWorld) -> None:
     """AT-12."""
     publisher, swap = world.prepared(0, 3)
     # The upload comes between the look and the batch.
@@ -408,12 +408,12 @@ def begin(world: AttachedWorld, start: int, end: int) -> RemoteLogSegment:
     log = log_of(range(start, end + 1), end)
     made = world.segment(start, end, log)
     world.tier.put(made, log)
-    world.cluster.tell(made)
+    world.cluster.announce(made)
     return made
 
 
 def finish(world: AttachedWorld, copy: RemoteLogSegment) -> None:
-    world.cluster.tell(moved(copy, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+    world.cluster.announce(moved(copy, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
 
 
 def close_over(world: AttachedWorld, publisher: Publisher) -> Swap:
@@ -495,7 +495,7 @@ def test_what_a_late_copy_hides_is_decided_on_only_together_with_it(world: Attac
         publisher.decide_and_publish(Swap(PARTITION, (longer,), (output,), 20))
 
 
-def test_who_is_overtaken_in_a_look_meets_no_foreign_mark(world: AttachedWorld) -> None:
+def test_a_process_that_is_overtaken_in_a_look_meets_no_foreign_mark(world: AttachedWorld) -> None:
     """AT-9: the next owner announces, publishes and collects before the look has ended."""
     publisher = world.claim()
     publisher.cluster = Before(  # type: ignore[assignment]
@@ -507,7 +507,7 @@ def test_who_is_overtaken_in_a_look_meets_no_foreign_mark(world: AttachedWorld) 
         publisher.log.check(publisher.held)
 
 
-def test_what_another_process_collects_behind_a_look_is_no_foreign_mark(
+def test_a_collection_of_another_process_after_a_look_is_no_foreign_mark(
     world: AttachedWorld,
 ) -> None:
     publisher = world.swapped()
@@ -521,7 +521,9 @@ def test_what_another_process_collects_behind_a_look_is_no_foreign_mark(
     assert 4 == len(publisher.look().cache.segments)
 
 
-def test_what_expires_behind_the_decision_is_published_and_collected(world: AttachedWorld) -> None:
+def test_a_source_that_expires_after_the_decision_is_published_and_collected(
+    world: AttachedWorld,
+) -> None:
     """R2, AT-25."""
     publisher, swap = world.prepared()
     world.cluster.lost_answers = [False] * 3
@@ -540,7 +542,7 @@ def test_a_topic_that_was_created_again_is_another_one(world: AttachedWorld) -> 
         publisher.decide_and_publish(swap)
 
 
-def test_who_was_overtaken_decides_nothing(world: AttachedWorld) -> None:
+def test_a_process_that_was_overtaken_decides_nothing(world: AttachedWorld) -> None:
     """AT-9."""
     publisher, swap = world.prepared()
     world.claim()
@@ -570,7 +572,7 @@ def test_a_second_decision_log_is_refused(world: AttachedWorld) -> None:
 def test_a_storage_that_is_not_the_brokers_is_refused_before_anything_is_written(
     world: AttachedWorld,
 ) -> None:
-    """Another bucket or prefix, or an empty directory: an owner object there fences nobody."""
+    """Another bucket or prefix, or an empty directory: an owner object there fences no process."""
     right, world.tier = world.tier, MemoryTier()
     for others in (MemoryTier(), MemoryTier(dict(list(right.segments.items())[:-1]))):
         world.tier = others
@@ -585,7 +587,7 @@ def test_a_storage_that_is_not_the_brokers_is_refused_before_anything_is_written
     assert 1 == world.claim().epoch
 
 
-def test_another_storage_later_is_refused_and_whoever_holds_the_partition_goes_on(
+def test_another_storage_later_is_refused_and_the_holder_of_the_partition_goes_on(
     world: AttachedWorld,
 ) -> None:
     """An empty one, and a copy of the right one that was made before the last claim."""
@@ -604,7 +606,7 @@ def test_another_storage_later_is_refused_and_whoever_holds_the_partition_goes_o
     publisher.decide_and_publish(swap)
 
 
-def test_an_object_that_is_lost_keeps_nobody_from_a_storage_that_has_the_owner_object(
+def test_a_lost_object_stops_no_work_in_a_storage_that_has_the_owner_object(
     world: AttachedWorld,
 ) -> None:
     """What was replaced is still collected, and the partition may be given up."""
@@ -654,7 +656,7 @@ def test_a_segment_that_is_stored_otherwise_is_damage_before_anything_is_written
     assert None is world.log().find(AttachedName(CLUSTER_ID, PARTITION))
 
 
-def test_who_is_second_to_attach_has_nothing_attached(
+def test_the_second_to_attach_has_nothing_attached(
     world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both saw no owner; the object says who was first."""
@@ -674,7 +676,7 @@ def test_who_is_second_to_attach_has_nothing_attached(
     assert row.detached_ms is not None
 
 
-def test_who_is_second_of_one_decision_log_is_told_so(
+def test_the_second_process_of_one_decision_log_is_refused(
     world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log was read before the winner claimed, the owner object after it."""
@@ -735,7 +737,9 @@ NO_VALUES: list[tuple[str, object]] = [
 ]  # fmt: skip
 
 
-def test_what_is_no_owner_object_is_damage_and_told_how_to_go_on(world: AttachedWorld) -> None:
+def test_a_bad_owner_object_is_damage_and_the_message_says_how_to_go_on(
+    world: AttachedWorld,
+) -> None:
     world.claim().close()
     ((key, good),) = world.tier.own.items()
     members = json.loads(good)
@@ -773,7 +777,7 @@ def test_an_id_is_announced_once_and_only_when_it_was_registered(world: Attached
 
 
 @pytest.mark.parametrize("is_published", [True, False])
-def test_what_was_decided_is_never_discarded(world: AttachedWorld, is_published: bool) -> None:
+def test_decided_outputs_are_never_discarded(world: AttachedWorld, is_published: bool) -> None:
     publisher, swap = world.prepared()
     before = publisher.log.own_segments(publisher.held, only_left=True)
     world.cluster.lost_answers = [] if is_published else [False] * 3
@@ -785,10 +789,10 @@ def test_what_was_decided_is_never_discarded(world: AttachedWorld, is_published:
     world.settle()
 
 
-def test_what_brokers_serve_is_not_discarded_whatever_the_log_says(world: AttachedWorld) -> None:
+def test_served_segments_are_not_discarded_whatever_the_log_says(world: AttachedWorld) -> None:
     publisher = world.claim()
     made = world.write_output(publisher, world.served()[:1])
-    world.cluster.tell(moved(made, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+    world.cluster.announce(moved(made, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
     with pytest.raises(InvariantError, match="live"):
         publisher.discard(publisher.log.own_segments(publisher.held))
     assert made.id.segment_id in world.tier.segments

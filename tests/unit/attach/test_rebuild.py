@@ -73,7 +73,7 @@ def rebuilt(
     )  # fmt: skip
 
 
-def told(decisions: tuple[Decision, ...]) -> list[object]:
+def contents(decisions: tuple[Decision, ...]) -> list[object]:
     """Return what does not depend on which log has it."""
     return [
         (
@@ -92,7 +92,9 @@ def test_a_lost_log_is_written_again_and_goes_on(world: AttachedWorld) -> None:
     world.clock.advance(GRACE_MS)
     publisher, found = rebuilt(world)
     assert Rebuilt(3, 2) == found
-    assert told(old.log.decisions(old.held)) == told(publisher.log.decisions(publisher.held))
+    assert contents(old.log.decisions(old.held)) == contents(
+        publisher.log.decisions(publisher.held)
+    )
     assert publisher.epoch > old.epoch
     assert 1 == repair(publisher).discarded
     objects = set(world.tier.segments)
@@ -109,7 +111,7 @@ def test_a_lost_log_is_written_again_and_goes_on(world: AttachedWorld) -> None:
         world.claim()
 
 
-def test_who_had_the_lost_log_is_fenced_at_his_next_step(world: AttachedWorld) -> None:
+def test_a_process_with_the_lost_log_is_fenced_at_its_next_step(world: AttachedWorld) -> None:
     old = world.swapped()
     swap = world.swap(old, 1, 3)
     world.clock.advance(GRACE_MS)
@@ -150,7 +152,7 @@ def test_an_output_that_is_live_without_a_decision_is_an_older_logs(world: Attac
     publisher.close()
     world.close()
     world.copy_log("decisions.db", "backup.db")
-    # All of it under one epoch: the owner object cannot tell.
+    # All of it under one epoch: the owner object cannot show it.
     log = world.log()
     log._transactions.holder = publisher.log.holder  # the very process
     publisher.log = log
@@ -240,7 +242,9 @@ def test_two_that_rebuild_at_once_leave_one_owner(tmp_path: Path) -> None:
     assert {"done", "ConflictError"} <= ends
 
 
-def test_nothing_is_taken_from_who_was_at_work_a_moment_ago(world: AttachedWorld) -> None:
+def test_nothing_is_taken_from_a_process_that_was_at_work_a_moment_ago(
+    world: AttachedWorld,
+) -> None:
     worked(world)
     before = dict(world.tier.own)
     world.clock.advance(GRACE_MS - 1)
@@ -253,7 +257,7 @@ def test_nothing_is_taken_from_who_was_at_work_a_moment_ago(world: AttachedWorld
 
 
 def test_a_remote_tier_of_another_cluster_is_not_taken_over(world: AttachedWorld) -> None:
-    """A clone that shares the bucket: what the other wrote, and what it removed, tells."""
+    """A clone that shares the bucket: what the other wrote, and what it removed, shows it."""
     worked(world)
     world.clock.advance(GRACE_MS)
     before = dict(world.tier.own)
@@ -272,7 +276,7 @@ def test_a_remote_tier_of_another_cluster_is_not_taken_over(world: AttachedWorld
     assert strange.id.segment_id in world.tier.segments
 
 
-def test_what_a_round_began_and_nobody_heard_of_is_no_other_clusters(world: AttachedWorld) -> None:
+def test_segments_of_an_unannounced_round_are_no_other_clusters(world: AttachedWorld) -> None:
     from keeplast.attach.held.outputs import BEGUN, work_name
 
     worked(world)
@@ -290,9 +294,9 @@ def test_a_mark_that_no_swap_explains_is_refused(world: AttachedWorld) -> None:
     log = log_of((60,), 69)
     made = replace(world.segment(60, 69, log), broker_id=mark_of(1), event_timestamp_ms=5)
     world.tier.put(made, log)
-    world.cluster.tell(made)
+    world.cluster.announce(made)
     finished = moved(made, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
-    world.cluster.tell(replace(finished, broker_id=mark_of(1)))
+    world.cluster.announce(replace(finished, broker_id=mark_of(1)))
     world.clock.advance(GRACE_MS)
     before = dict(world.tier.own)
     with pytest.raises(RefusedError, match="explains"):
@@ -313,10 +317,10 @@ def test_a_bucket_without_an_owner_is_taken_too(world: AttachedWorld) -> None:
 def test_a_log_that_lacks_nothing_only_claims(world: AttachedWorld) -> None:
     old = worked(world)
     world.clock.advance(GRACE_MS)
-    before = told(old.log.decisions(old.held))
+    before = contents(old.log.decisions(old.held))
     publisher, found = rebuilt(world, "decisions.db")
     assert Rebuilt(0, 0) == found
-    assert before == told(publisher.log.decisions(publisher.held))
+    assert before == contents(publisher.log.decisions(publisher.held))
     assert 1 == repair(publisher).discarded
 
 
@@ -358,7 +362,7 @@ def test_swaps_that_brokers_copied_over_or_that_expired_are_found_too(
     world.require_readable()
 
 
-def test_a_partition_that_nobody_compacted_has_nothing_to_rebuild(world: AttachedWorld) -> None:
+def test_a_partition_that_was_never_compacted_has_nothing_to_rebuild(world: AttachedWorld) -> None:
     def asked() -> bool:
         return is_compacted(world.cluster, cast(Any, world.tier), NAME, TERMS, "id")
 

@@ -1,4 +1,4 @@
-"""The decision log keeps the head of receipts, by the transaction that a line tells of."""
+"""The decision log keeps the head of receipts, by the transaction that a line names."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ def anchored(publisher: Publisher, receipts: Receipts, text: str) -> ChainHead:
     return head
 
 
-def test_a_decision_keeps_the_line_that_tells_of_it(
-    world: AttachedWorld, receipts: Receipts
-) -> None:
+def test_a_decision_keeps_its_line_of_the_receipt(world: AttachedWorld, receipts: Receipts) -> None:
     publisher = world.claim()
     head = anchored(publisher, receipts, "round")
     host = publisher.log.holder.host
@@ -74,7 +72,7 @@ def test_a_decision_that_is_not_made_keeps_nothing(
     assert [None] == [head for head, _ in receipts.kept()]
 
 
-def test_a_decision_that_is_refused_behind_the_anchor_keeps_nothing(
+def test_a_decision_that_is_refused_after_the_anchor_keeps_nothing(
     world: AttachedWorld, receipts: Receipts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher, swap = world.prepared()

@@ -90,7 +90,7 @@ def test_what_is_dirty_counts_from_the_round_that_takes_it() -> None:
     assert NOW_MS + 50_000 + TERMS.local_ms + 1_000 == future.from_ms
 
 
-def test_the_longest_wait_for_consumer_groups_counts_behind_the_horizon() -> None:
+def test_the_longest_wait_for_consumer_groups_counts_from_the_horizon() -> None:
     def dates(*decisions: Decision, readers_ms: int = 5_000) -> RemovalDates:
         return find_removal_dates(
             TERMS, cache_of(SERVED), decisions, PACE, log_start=0, now_ms=NOW_MS,
@@ -122,10 +122,10 @@ def test_a_copy_that_may_be_finished_yet_and_one_that_is_hidden() -> None:
     found = waits.of(30, horizon_ms=0, first_dirty=80)
     assert TombstoneRemoval(None, NOW_MS - 10 + COPY_MS, None, TombstonesWait.COPY) == found
     hidden = cache_of(segment(3, 20, 29), SERVED)
-    told = dates_of(cache=hidden)
-    assert TombstonesStay.HIDDEN is told.of(20, horizon_ms=0, first_dirty=80).stays
-    assert None is told.of(19, horizon_ms=0, first_dirty=80).stays
-    whole = told.of_partition(hidden, 80)
+    dates = dates_of(cache=hidden)
+    assert TombstonesStay.HIDDEN is dates.of(20, horizon_ms=0, first_dirty=80).stays
+    assert None is dates.of(19, horizon_ms=0, first_dirty=80).stays
+    whole = dates.of_partition(hidden, 80)
     # A segment that is clean in part is taken again, whole.
     assert (0, None, 20) == (whole.clean_below, whole.clean, whole.hidden_from)
     words = PartitionTombstones(TopicPartition("t", 0), whole).words
@@ -183,11 +183,11 @@ def test_no_time_is_too_early_nor_later_than_it_must_be(
 ) -> None:
     copies = () if begun is None else (segment(2, begun[0], 99, at_ms=begun[1]),)
     cache = cache_of(SERVED, begun=copies)
-    told = dates_of(*decisions, cache=cache).of(offset, horizon_ms=horizon_ms, first_dirty=80)
-    assert told.from_ms is not None
+    date = dates_of(*decisions, cache=cache).of(offset, horizon_ms=horizon_ms, first_dirty=80)
+    assert date.from_ms is not None
 
     def collected(each: Decision) -> Decision:
-        """Return it, collected as late as whoever goes on may do that."""
+        """Return it, collected as late as the next process may do that."""
         if each.collected_ms is not None:
             return each
         at_ms = max((each.published_ms or 0) + max(PACE.grace_ms, each.keep_ms), NOW_MS)
@@ -200,8 +200,8 @@ def test_no_time_is_too_early_nor_later_than_it_must_be(
         )  # fmt: skip
         return below is not None and offset < below and horizon_ms <= now_ms
 
-    assert goes(told.from_ms)
-    assert told.from_ms == NOW_MS or not goes(told.from_ms - 1)
+    assert goes(date.from_ms)
+    assert date.from_ms == NOW_MS or not goes(date.from_ms - 1)
 
 
 GONE = [b"gone%d" % number for number in range(14)]
@@ -226,7 +226,7 @@ def world(tmp_path: Path) -> Iterator[VerifiedWorld]:
         yield made
 
 
-def told(world: VerifiedWorld, margin: int, key: bytes, workspace: Workspace) -> Any:
+def explanation(world: VerifiedWorld, margin: int, key: bytes, workspace: Workspace) -> Any:
     """Return what is said of a key."""
     cache, log = world.cluster.cache(), world.world.log()
     held = log.find(AttachedName(CLUSTER_ID, PARTITION))
@@ -250,7 +250,7 @@ def tombstones(world: VerifiedWorld, margin: int) -> dict[int, TombstoneRemoval]
     """Return what is said of each tombstone that wins, by offset."""
     workspace, said = Workspace(MEMORY_BYTES_MIN), {}
     for key in GONE:
-        found = told(world, margin, key, workspace)
+        found = explanation(world, margin, key, workspace)
         for each in found.records:
             if each.fate.removal is None:
                 continue
@@ -274,12 +274,12 @@ def deletes(world: VerifiedWorld) -> set[int]:
     }
 
 
-def test_rounds_take_every_tombstone_by_the_time_that_was_told(world: VerifiedWorld) -> None:
+def test_rounds_take_every_tombstone_by_its_date(world: VerifiedWorld) -> None:
     clock = world.world.clock
-    told_first = tombstones(world, 30_000)
-    first = {n: e.from_ms for n, e in told_first.items() if e.from_ms is not None}
-    # Of what the first round does not take nobody knows when one does.
-    assert 0 < len(first) < len(told_first) == len(GONE)
+    marked_first = tombstones(world, 30_000)
+    first = {n: e.from_ms for n, e in marked_first.items() if e.from_ms is not None}
+    # Of what the first round does not take it is unknown when one does.
+    assert 0 < len(first) < len(marked_first) == len(GONE)
     assert not world.clean(MERGING, margin=30_000).skipped
     waiting = tombstones(world, 8_000)
     world.collect()
@@ -292,4 +292,4 @@ def test_rounds_take_every_tombstone_by_the_time_that_was_told(world: VerifiedWo
         assert each.from_ms <= (waiting[offset].from_ms or 0) <= first[offset]
     clock.advance(max(e.from_ms or 0 for e in again.values()) - clock.now_ms())
     assert not world.clean(MERGING, margin=8_000).skipped
-    assert set(told_first) - set(first) == deletes(world)
+    assert set(marked_first) - set(first) == deletes(world)

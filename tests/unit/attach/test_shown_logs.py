@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.api.open_log import OpenLog
-from keeplast.attach.answers.shown_logs import shown_log, told_from
+from keeplast.attach.answers.shown_logs import earliest_as_of, shown_log
 from keeplast.attach.held.publication import Publisher
 from keeplast.attach.rounds import attached_place
 from keeplast.attach.rounds.attached_files import attached_path
@@ -89,8 +89,8 @@ def shown(world: VerifiedWorld, *, has_log: bool = True) -> ShownLog:
     )
 
 
-def told(found: ShownLog, *, end_offset: int | None = None) -> State | None:
-    """Return the state as it is told, None when it is refused."""
+def shown_state(found: ShownLog, *, end_offset: int | None = None) -> State | None:
+    """Return the state as it is shown, None when it is refused."""
     files = LogDirectoryRecipe(attached_path(PARTITION).parent, (found,)).open()
     try:
         return values(OpenLog(attached_path(PARTITION), files=files), end_offset=end_offset)
@@ -106,43 +106,43 @@ def end_of(world: VerifiedWorld) -> int:
     return world.tier.served()[-1].end_offset + 1
 
 
-def test_every_point_of_what_was_copied_is_told_as_its_directory_tells_it(
+def test_every_point_of_a_copied_log_has_the_state_of_its_directory(
     world: VerifiedWorld, history: Path
 ) -> None:
     found, end = shown(world), end_of(world)
     assert (0, f"offsets {end} to {world.cluster.log.end - 1}") == (
-        found.told_from, found.behind[: len(f"offsets {end} to {world.cluster.log.end - 1}")],
+        found.earliest_as_of, found.behind[: len(f"offsets {end} to {world.cluster.log.end - 1}")],
     )  # fmt: skip
     directory = OpenLog(history)
     for at in [*range(0, end, 17), end - 1]:
-        assert values(directory, end_offset=at) == told(found, end_offset=at), at
+        assert values(directory, end_offset=at) == shown_state(found, end_offset=at), at
 
 
-def test_what_rounds_have_passed_is_refused_and_the_rest_told(
+def test_points_that_rounds_have_passed_are_refused_and_later_ones_shown(
     world: VerifiedWorld, history: Path
 ) -> None:
     directory = OpenLog(history)
-    before = told(shown(world))
+    before = shown_state(shown(world))
     assert not world.clean(TOPIC, margin=MARGIN).skipped
     known = known_of(world)
     found = shown(world)
     assert known is not None
-    assert 0 < found.told_from == known.cleaned_to < end_of(world)
-    assert before == told(found)
-    for at in range(1, found.told_from, 13):
-        assert told(found, end_offset=at) is None, at
+    assert 0 < found.earliest_as_of == known.cleaned_to < end_of(world)
+    assert before == shown_state(found)
+    for at in range(1, found.earliest_as_of, 13):
+        assert shown_state(found, end_offset=at) is None, at
     answers = 0
-    for at in range(found.told_from, end_of(world)):
-        state = told(found, end_offset=at)
-        # Nobody knows of a transaction that has data in what was compacted.
+    for at in range(found.earliest_as_of, end_of(world)):
+        state = shown_state(found, end_offset=at)
+        # No table knows of a transaction that has data in what was compacted.
         assert state in (None, values(directory, end_offset=at)), at
         answers += state is not None
-    assert answers > (end_of(world) - found.told_from) // 2
-    # Without the decision log nobody knows how far the round went.
-    assert end_of(world) == shown(world, has_log=False).told_from
+    assert answers > (end_of(world) - found.earliest_as_of) // 2
+    # Without the decision log it is unknown how far the round went.
+    assert end_of(world) == shown(world, has_log=False).earliest_as_of
 
 
-def test_a_round_that_was_cut_short_is_told_of_by_its_end(
+def test_a_round_that_was_cut_short_is_known_by_its_end(
     world: VerifiedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attached_place, "SWAP_SEGMENTS_MAX", 2)
@@ -160,11 +160,11 @@ def test_a_round_that_was_cut_short_is_told_of_by_its_end(
     known, log = known_of(world), world.world.log()
     assert known is not None
     assert (0, 1) == (known.cleaned_to, len(log.decisions(known)))
-    assert {shown(world).told_from} == set(ends)
-    assert told(shown(world), end_offset=shown(world).told_from - 1) is None
-    # Of rounds by an earlier version nobody knows, until somebody claims the partition.
+    assert {shown(world).earliest_as_of} == set(ends)
+    assert shown_state(shown(world), end_offset=shown(world).earliest_as_of - 1) is None
+    # Of rounds by an earlier version nothing is known until a process claims the partition.
     older, cache = replace(known, cleaned_for=0), world.cluster.cache()
-    assert end_of(world) == told_from(cache, log, older, log_start=0)
+    assert end_of(world) == earliest_as_of(cache, log, older, log_start=0)
     with sqlite3.connect(world.world.root / "decisions.db") as database:
         database.execute("UPDATE attached SET cleaned_for = 0")
     monkeypatch.setattr(Publisher, "decide_and_publish", publish)
@@ -178,16 +178,16 @@ def test_what_a_new_leader_copied_over_outputs_does_not_bring_earlier_states_bac
     world: VerifiedWorld, history: Path
 ) -> None:
     world.clean(TOPIC, margin=MARGIN)
-    cleaned_to = shown(world).told_from
-    expected = told(shown(world))
+    cleaned_to = shown(world).earliest_as_of
+    expected = shown_state(shown(world))
     served = [each for each in world.tier.served() if each.end_offset < cleaned_to]
     last, newest = served[-1], world.tier.served()[-1]
     batches = list(read_batches(world.tier.log_of(last)))
     world.tier.copy_over(history, batches[len(batches) // 2].base_offset, newest.end_offset)
     found = shown(world)
-    assert cleaned_to == found.told_from
-    assert told(found, end_offset=cleaned_to - 1) is None
-    assert expected == told(found)
+    assert cleaned_to == found.earliest_as_of
+    assert shown_state(found, end_offset=cleaned_to - 1) is None
+    assert expected == shown_state(found)
 
 
 def test_a_hole_and_an_object_that_is_missing_are_errors_and_no_shorter_state(
@@ -196,7 +196,7 @@ def test_a_hole_and_an_object_that_is_missing_are_errors_and_no_shorter_state(
     gone = world.tier.served()[1]
     world.file_of(gone).unlink()
     with pytest.raises(ConflictError, match="keeplast verify"):
-        told(shown(world))
+        shown_state(shown(world))
     world.world.expire(gone)
     held = world.cluster.log
     world.cluster.log = replace(held, start=0)
@@ -208,8 +208,8 @@ def test_a_log_of_which_nothing_was_copied_is_empty_and_that_is_said(world: Veri
     start = end_of(world) + 1
     world.cluster.log = replace(world.cluster.log, start=start)
     found = shown(world)
-    assert (start, start) == (found.log_start, found.told_from)
+    assert (start, start) == (found.log_start, found.earliest_as_of)
     assert found.behind.startswith(f"offsets {start} to")
-    assert {} == told(found) == told(found, end_offset=start)
+    assert {} == shown_state(found) == shown_state(found, end_offset=start)
     world.cluster.log = replace(world.cluster.log, end=start)
-    assert ("", {}) == (shown(world).behind, told(shown(world)))
+    assert ("", {}) == (shown(world).behind, shown_state(shown(world)))

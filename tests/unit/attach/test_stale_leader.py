@@ -1,4 +1,4 @@
-"""A leader of the metadata topic that was cut off tells an old end: nothing wrong comes of it.
+"""A leader of the metadata topic that was cut off gives an old end: nothing wrong comes of it.
 
 It believes that it leads, in the epoch that everybody knew. What is appended goes to the new one,
 since all who are in sync must take it; what is asked is answered as it was. A broker's copy comes
@@ -42,7 +42,7 @@ class Divided(ModelCluster):
     old: MetadataEnd | None = None
 
     def cut_off(self, behind: int = 0) -> None:
-        """Elect another leader; the old one is ``behind`` what it had been told was committed."""
+        """Elect another leader; the old one is ``behind`` what it had heard was committed."""
         self.old = MetadataEnd(len(self.values) - behind, self.leader_epoch)
         self.leader_epoch += 1
 
@@ -86,7 +86,7 @@ def copied(world: AttachedWorld) -> None:
     world.upload(40, 49)
 
 
-def test_an_old_leader_that_answers_from_any_step_on_harms_nobody(tmp_path: Path) -> None:
+def test_an_old_leader_that_answers_from_any_step_on_does_no_harm(tmp_path: Path) -> None:
     """It has all that was acknowledged, or has not heard yet that the last of it is committed."""
     (tmp_path / "count").mkdir()
     counted, steps = divided(tmp_path / "count"), Steps()
@@ -127,12 +127,12 @@ def test_what_another_process_has_seen_of_the_new_leader_shows_the_old_one_up(
     cluster_of(world).cut_off()
     old, cluster_of(world).old = cluster_of(world).old, None
     world.swapped(1, 3).close()
-    told, objects = len(world.cluster.values), set(world.tier.segments)
+    announced, objects = len(world.cluster.values), set(world.tier.segments)
     cluster_of(world).old = old
     world.clock.advance(GRACE_MS)
     with pytest.raises(RefusedError, match="an older leader may have answered"):
         world.claim()
-    assert (told, objects) == (len(world.cluster.values), set(world.tier.segments))
+    assert (announced, objects) == (len(world.cluster.values), set(world.tier.segments))
     cluster_of(world).old = None
     world.settle()
 

@@ -84,7 +84,7 @@ def below(*decisions: Decision, cache: Any = None, log_start: int = 0) -> int | 
     )
 
 
-def test_what_was_clean_before_the_round_may_go() -> None:
+def test_tombstones_that_were_clean_before_the_round_may_go() -> None:
     assert 80 == below()
     assert 80 == below(decision(0))
 
@@ -104,7 +104,7 @@ def test_what_was_dirty_in_a_round_whose_sources_were_read_lately_stays(changes:
     assert 40 == below(decision(40, **changes), decision(60))
 
 
-def test_a_round_of_which_nobody_knows_where_it_was_dirty_keeps_all() -> None:
+def test_a_round_with_an_unknown_dirty_start_keeps_all() -> None:
     assert 0 == below(decision(0, collected_ms=NOW_MS - 1))
 
 
@@ -143,7 +143,7 @@ def test_a_copy_that_comes_meanwhile_stops_the_swap() -> None:
         require_settled(over, swap, (output,), log_start=0, now_ms=NOW_MS)
 
 
-def test_terms_are_told_by_local_retention_and_by_how_often_brokers_look() -> None:
+def test_terms_follow_from_local_retention_and_from_how_often_brokers_look() -> None:
     often = {"log.retention.check.interval.ms": "7"}
     slow = {"log.retention.check.interval.ms": "900"}
     found = removal_terms(TOPIC, LOCAL, [often, slow])
@@ -165,7 +165,7 @@ def test_terms_are_told_by_local_retention_and_by_how_often_brokers_look() -> No
         (replace(TOPIC, strategy=Strategy.TIMESTAMP), LOCAL),
     ],
 )
-def test_where_nobody_can_say_when_a_value_is_gone_tombstones_stay(
+def test_tombstones_stay_where_it_is_unknown_when_a_value_is_gone(
     config: TopicConfig, settings: dict[str, str]
 ) -> None:
     assert None is removal_terms(config, settings, [{}])

@@ -10,7 +10,8 @@ from benchmarks.start import write_partitions
 
 def test_a_console_is_asked_for_pages_and_watched(tmp_path: Path) -> None:
     logs = write_partitions(tmp_path / "logs", 3, SMALL)
-    with running(logs, tmp_path / "cache") as console:
+    words = ("console", str(logs), "--listen", "127.0.0.1:0")
+    with running(words, tmp_path / "cache") as console:
         found = page_times(console, ("/", "/log/bench/2"), turns=2)
         assert ["/", "/log/bench/2"] == list(found)
         assert all(3 == len(each) and each[0] <= each[1] for each in found.values())
@@ -19,5 +20,5 @@ def test_a_console_is_asked_for_pages_and_watched(tmp_path: Path) -> None:
         assert 0 < resident_mib(console)
 
 
-def test_figures_are_told_in_a_table() -> None:
+def test_figures_are_shown_in_a_table() -> None:
     assert table([("memory", "1 MiB")]).endswith("| memory | 1 MiB |")

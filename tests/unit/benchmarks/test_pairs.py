@@ -40,12 +40,14 @@ def test_fewer_than_five_pairs_say_nothing(count: int) -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs"), [((), ()), ((1.0,), (1.0, 2.0)), ((0.0,), (1.0,)), ((1.0,), (-1.0,))]
 )
-def test_what_is_no_pair_is_refused(ours: tuple[float, ...], theirs: tuple[float, ...]) -> None:
+def test_unequal_or_impossible_times_are_refused(
+    ours: tuple[float, ...], theirs: tuple[float, ...]
+) -> None:
     with pytest.raises(ValueError, match=r"ours="):
         Pairs(ours, theirs)
 
 
-def test_processor_time_stands_beside_the_clock_and_counts_as_well() -> None:
+def test_processor_time_stands_next_to_the_clock_and_counts_as_well() -> None:
     both = compare(ours=[(1.0, 1.0)] * 5, theirs=[(6.0, 3.0)] * 5)
     assert "6.00x (3.00x)" == both.ratios
     assert "0 % (0 %)" == both.spreads

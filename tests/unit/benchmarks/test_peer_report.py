@@ -72,15 +72,15 @@ def test_a_row_shows_the_best_count_and_the_most_memory() -> None:
 
 def test_a_run_goes_on_with_whole_turns_only() -> None:
     sides = [ONE, replace(ONE, contestant="keeplast, one core", seconds=1 / 6, cpu_seconds=1 / 6)]
-    beside = replace(ONE, contestant="Kafka, two threads")
-    names = [one.contestant for one in (*sides, beside)]
-    cut = [*in_turns(*sides, beside, turns=2), replace(ONE, turn=2), replace(beside, turn=2)]
+    other = replace(ONE, contestant="Kafka, two threads")
+    names = [one.contestant for one in (*sides, other)]
+    cut = [*in_turns(*sides, other, turns=2), replace(ONE, turn=2), replace(other, turn=2)]
     assert [*cut[:6], cut[7]] == to_keep(cut, names)
     failed = replace(sides[1], turn=2, failure="failed")
     assert [*cut[:6], cut[7]] == to_keep([*cut, failed], names)
 
 
-def test_a_directory_whose_pairs_differ_begins_anew() -> None:
+def test_a_directory_whose_pairs_differ_begins_again() -> None:
     ours = replace(ONE, contestant="keeplast, one core", seconds=1 / 6, cpu_seconds=1 / 6)
     other = [replace(one, directory="100 KB") for one in in_turns(ONE, ours)]
     held_up = [

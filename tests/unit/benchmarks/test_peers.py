@@ -47,13 +47,13 @@ def test_contestants_take_turns(tmp_path: Path, asked: list[str]) -> None:
     assert [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] == [one.turn for one in taken]
 
 
-def test_who_fails_is_not_tried_again(tmp_path: Path, asked: list[str]) -> None:
+def test_a_contestant_that_fails_is_not_tried_again(tmp_path: Path, asked: list[str]) -> None:
     taken = list(peers.run([SMALL], [KAFKA, "fails"], 3, tmp_path, []))
     assert [KAFKA, "fails", KAFKA, KAFKA] == asked
     assert ["failed"] == [one.failure for one in taken if one.failure is not None]
 
 
-def test_what_is_known_is_not_measured_again(tmp_path: Path, asked: list[str]) -> None:
+def test_a_known_figure_is_not_measured_again(tmp_path: Path, asked: list[str]) -> None:
     known = [Taken("small", name, 1, 1, 1, turn=turn) for turn in (0, 1) for name in (KAFKA, OURS)]
     list(peers.run([SMALL], [KAFKA, OURS], 3, tmp_path, known))
     assert [KAFKA, OURS] == asked

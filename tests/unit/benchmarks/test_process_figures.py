@@ -1,4 +1,4 @@
-"""Memory and processor time of other processes, as the benchmarks tell them."""
+"""Memory and processor time of other processes, as the benchmarks give them."""
 
 from __future__ import annotations
 

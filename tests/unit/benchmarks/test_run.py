@@ -24,7 +24,7 @@ TAKEN = Measure(1.0, 0.5, 100 * MIB, MIB, 1000, 10, None, 1.0)
 
 
 class Contestant:
-    """Notes that it was asked, and leaves what it is told to have left."""
+    """Notes that it was asked, and leaves what it is given to leave."""
 
     def __init__(self, name: str, asked: list[str], *, left: int = 10) -> None:
         """Write the name to ``asked`` each time."""

@@ -20,7 +20,7 @@ def test_copies_follow_the_logs_that_were_written(tmp_path: Path) -> None:
     assert all(each[-1] == 0 for each in sizes)
 
 
-def test_table_tells_milliseconds_a_partition_where_there_are_many() -> None:
+def test_table_has_milliseconds_a_partition_where_there_are_many() -> None:
     found = table({"first clean": Taken(6.0, 10.0), "plan of 20 partitions": Taken(1.0, 2.0)}, 20)
     assert "| first clean | 6.0 s | 10.0 s |  |" in found
     assert "| plan of 20 partitions | 1.0 s | 2.0 s | 100.00 ms |" in found

@@ -26,14 +26,14 @@ def test_odd_dates_are_counted_from_the_first_dirty_segment_to_the_active_one() 
     assert Dating(future=1, missing=1, backdated=2, ahead_ms=DAY_MS) == find_dating(
         log, first_dirty=10, now_ms=NOW_MS
     )
-    # Segment 0 contains offset 5; the active one is nobody's concern yet.
+    # Segment 0 contains offset 5; the active one does not count yet.
     assert Dating(future=2, missing=1, backdated=2, ahead_ms=9 * DAY_MS) == find_dating(
         log, first_dirty=5, now_ms=NOW_MS
     )
     assert Dating() == find_dating(log, first_dirty=50, now_ms=NOW_MS)
 
 
-def test_a_date_in_the_future_does_not_make_those_behind_it_old() -> None:
+def test_a_date_in_the_future_does_not_make_later_ones_old() -> None:
     log = [segment(0, NOW_MS + DAY_MS), segment(10, NOW_MS), segment(20, NOW_MS)]
     assert 0 == find_dating(log, first_dirty=0, now_ms=NOW_MS).backdated
 

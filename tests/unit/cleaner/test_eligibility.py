@@ -145,7 +145,7 @@ def test_x03_a_segment_as_old_as_the_lag_is_cleanable(age_ms: int, expected: int
     assert expected == bound_of(log, lag_ms=HOUR_MS).offset
 
 
-def test_x04_an_old_segment_behind_a_young_one_waits_too() -> None:
+def test_x04_an_old_segment_after_a_young_one_waits_too() -> None:
     old, young = NOW_MS - 2 * HOUR_MS, NOW_MS
     assert 10 == bound_of(segments(old, young, old, old), lag_ms=HOUR_MS).offset
 
@@ -171,7 +171,7 @@ def test_the_lag_is_looked_at_from_the_first_dirty_offset_on() -> None:
     assert 5 == bound_of(log, lag_ms=HOUR_MS, first_dirty=5).offset
 
 
-def test_the_lowest_of_all_limits_is_the_one_that_is_told() -> None:
+def test_the_lowest_of_all_limits_is_the_one_that_is_named() -> None:
     log = segments(NOW_MS - 2 * HOUR_MS, NOW_MS, NOW_MS)
     for watermark, opened, lag_ms, expected in (
         (25, None, 0, ActiveLimit(20)),
@@ -233,7 +233,7 @@ def test_x11_the_bound_is_rounded_down_to_a_segment() -> None:
     assert (20, 0, 200) == (found.bound, found.clean_bytes, found.cleanable_bytes)
 
 
-def test_an_uncleanable_offset_behind_the_active_base_is_rounded_to_it() -> None:
+def test_an_uncleanable_offset_after_the_active_base_is_rounded_to_it() -> None:
     assert ACTIVE_BASE == find_cleanable_range(EIGHT, first_dirty=0, uncleanable=75).bound
 
 
@@ -269,7 +269,7 @@ def test_a_range_that_ends_before_it_begins_is_invalid() -> None:
         segments_between(EIGHT, 2, 1)
 
 
-def test_behind_the_active_base_there_are_no_closed_segments() -> None:
+def test_after_the_active_base_there_are_no_closed_segments() -> None:
     assert [60] == [s.base_offset for s in non_active_from(EIGHT, 65)]
     assert () == tuple(non_active_from(EIGHT, 70))
     assert () == tuple(non_active_from(EIGHT, 71))
@@ -289,7 +289,7 @@ def test_what_has_expired_is_looked_for_in_whole_clean_segments(
     ("clean_elsewhere_to", "expected"),
     [(None, None), (0, 3), (8, 3), (9, 12), (20, 12), (21, None)],
 )
-def test_an_aborted_transaction_is_kept_until_the_rest_of_the_log_is_clean_behind_it(
+def test_an_aborted_transaction_is_kept_until_the_rest_of_the_log_is_clean_after_it(
     clean_elsewhere_to: int | None, expected: int | None
 ) -> None:
     aborted = [
@@ -299,7 +299,7 @@ def test_an_aborted_transaction_is_kept_until_the_rest_of_the_log_is_clean_behin
     assert expected == find_kept_transaction(aborted, clean_elsewhere_to)
 
 
-def test_what_is_behind_a_kept_transaction_stays() -> None:
+def test_records_after_a_kept_transaction_stay() -> None:
     found = bound_of(EIGHT, kept_transaction=33)
     assert found.offset == 33
     assert KeptLimit(33) == found.limit

@@ -97,7 +97,7 @@ def test_ct37_a_group_may_span_every_relative_offset() -> None:
     assert [[0], [5]] == groups([segment(0), segment(5)], bound=FAR + 1)
 
 
-def test_ct37_segments_behind_a_gap_are_grouped_again() -> None:
+def test_ct37_segments_after_a_gap_are_grouped_again() -> None:
     log = [segment(0), segment(5), segment(FAR + 2), segment(FAR + 6)]
     found = groups(log, bound=FAR + 9)
     assert [[0], [5], [FAR + 2, FAR + 6]] == found

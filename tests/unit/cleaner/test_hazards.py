@@ -1,4 +1,4 @@
-"""What a user is told of settings that are accepted."""
+"""What a user reads of settings that are accepted."""
 
 from __future__ import annotations
 

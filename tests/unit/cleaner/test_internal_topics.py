@@ -1,4 +1,4 @@
-"""What brokers' own topics are pinned to, whoever says otherwise."""
+"""What brokers' own topics are pinned to, against every setting."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_brokers_own_topic_ranks_by_offset(topic: str) -> None:
 
 
 @pytest.mark.parametrize("topic", ["connect-offsets", "app-store-changelog", "orders"])
-def test_everybody_elses_topic_is_its_owners(topic: str) -> None:
+def test_a_topic_of_users_is_its_owners(topic: str) -> None:
     assert BY_TIME == pinned(topic, BY_TIME)
     assert BY_TIME == request(topic, BY_TIME).topic
 

@@ -107,7 +107,7 @@ def test_nothing_expires_and_the_log_start_stays_inside_the_first_segment() -> N
     st.sampled_from([-1, 0, 100, INT64_MAX]), st.sampled_from([-1, 0, 25]),
     st.integers(0, 60), st.integers(0, 60), st.booleans(),
 )  # fmt: skip
-def test_a_segment_is_foretold_to_go_at_the_moment_from_which_on_it_may(
+def test_a_segment_has_the_first_moment_at_which_it_may_go_as_its_date(
     ages: list[tuple[int, int]], retention_ms: int, retention_bytes: int, log_start: int,
     high_watermark: int, is_torn: bool,
 ) -> None:  # fmt: skip
@@ -124,11 +124,13 @@ def test_a_segment_is_foretold_to_go_at_the_moment_from_which_on_it_may(
         )  # fmt: skip
         return {each.segment.base_offset for each in found.expired}
 
-    told = foresee_expiry(
+    foreseen = foresee_expiry(
         topic, segments, log_start=start, log_end=log_end, high_watermark=watermark,
         now_ms=NOW_MS, is_torn=is_torn,
     )  # fmt: skip
-    times = {each.from_ms for each in told.values()}
+    times = {each.from_ms for each in foreseen.values()}
     for now_ms in {NOW_MS, 10 * NOW_MS, *times, *(each - 1 for each in times)}:
         if now_ms >= NOW_MS:
-            assert {base for base, each in told.items() if each.from_ms <= now_ms} == gone(now_ms)
+            assert {base for base, each in foreseen.items() if each.from_ms <= now_ms} == gone(
+                now_ms
+            )

@@ -98,5 +98,5 @@ def test_where_the_checkpoint_was_repaired_comes_before_how_far() -> None:
         ),
     ],
 )
-def test_what_is_overdue_is_due_for_that_first(topic: TopicConfig, expected: object) -> None:
+def test_an_overdue_log_is_due_for_that_first(topic: TopicConfig, expected: object) -> None:
     assert expected == due_reason(section_from(10, topic), topic)

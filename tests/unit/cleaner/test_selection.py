@@ -77,7 +77,7 @@ def test_a_choice_says_why(candidate: Candidate, why: str) -> None:
 
 @pytest.mark.parametrize("slots", [1, 2, 5])
 @pytest.mark.parametrize("seed", range(5))
-def test_nobody_waits_longer_than_promised(slots: int, seed: int) -> None:
+def test_no_partition_waits_longer_than_promised(slots: int, seed: int) -> None:
     """Every log is eligible all the time; some are hotter, and some are always overdue."""
     rng = random.Random(seed)
     logs = [
@@ -96,6 +96,6 @@ def test_nobody_waits_longer_than_promised(slots: int, seed: int) -> None:
     assert longest < PASSED_OVER_MAX + math.ceil(len(logs) / slots)
 
 
-def test_kafka_starves_whoever_is_never_the_dirtiest() -> None:
+def test_kafka_starves_a_partition_that_is_never_the_dirtiest() -> None:
     logs = [log(0, 0.9), log(1, 0.6, passed_over=1000, compaction_delay_ms=10**9)]
     assert [0] == chosen(*logs, order=Order.KAFKA)

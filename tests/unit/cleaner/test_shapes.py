@@ -89,7 +89,7 @@ def test_a_key_map_that_fits_no_task_needs_buckets_however_small_the_share() -> 
     assert [Shape.BROADCAST] == shapes([many_keys], THREADS)
 
 
-def test_a_key_map_that_is_too_large_to_be_sent_to_everybody_does_not_travel() -> None:
+def test_a_key_map_that_is_too_large_to_be_sent_to_every_task_does_not_travel() -> None:
     bytes_per_key = key_map_bytes(GIANT.plan, 1)
     heavy = in_stages(replace(GIANT, seconds=StageSeconds(100.0, 100.0)))
     fits, does_not = (
@@ -115,7 +115,7 @@ def one_partition(size_gib: float, *, records_per_key: int = 9) -> Workload:
 
 
 def in_stages(workload: Workload) -> Workload:
-    """Return a round whose stages are jobs of their own, as something tells of transactions."""
+    """Return a round whose stages are jobs of their own, as if there were transactions."""
     return replace(workload, plan=replace(workload.plan, expects_transactions=True))
 
 
@@ -159,13 +159,13 @@ def test_what_tasks_that_meet_may_give_up_is_never_more_than_a_driver_can_send()
 
 
 def test_tasks_that_meet_have_all_slots_or_are_none() -> None:
-    alone, beside = one_partition(1), [one_partition(1), one_partition(2)]
+    alone, several = one_partition(1), [one_partition(1), one_partition(2)]
     ground = Ground(4, GIB)
     assert [Shape.BROADCAST] == shapes([alone], ground)
-    assert [Shape.PARTITION] * 2 == shapes(beside, ground)
+    assert [Shape.PARTITION] * 2 == shapes(several, ground)
 
 
-def test_few_keys_are_sent_to_everybody_from_two_cores_on() -> None:
+def test_few_keys_are_sent_to_every_task_from_two_cores_on() -> None:
     few = in_stages(one_partition(10, records_per_key=1000))
     assert [Shape.BROADCAST] == shapes([few], Ground(2, GIB))
     assert [Shape.BROADCAST] == shapes([few], Ground(8, GIB))
@@ -213,7 +213,7 @@ def test_a_bounded_map_is_one_task_whatever_is_asked(asked: Shape | None) -> Non
 
 
 @pytest.mark.parametrize("asked", Shape)
-def test_what_is_asked_for_is_given(asked: Shape) -> None:
+def test_the_wanted_shape_is_given(asked: Shape) -> None:
     assert [asked, asked] == shapes([GIANT, SMALL], CLUSTER, asked)
 
 

@@ -83,7 +83,7 @@ def test_data_that_changes_nothing_is_no_event() -> None:
     assert expected == events_of([], window)
 
 
-def test_data_counts_again_behind_the_beginning_of_an_aborted_transaction() -> None:
+def test_data_counts_again_after_the_beginning_of_an_aborted_transaction() -> None:
     window = window_of(b"".join(data_batch(i, 7, [b"k"]) for i in range(4)))
     expected = [(0, 7, kernels.DATA), (2, 7, kernels.DATA)]
     assert expected == events_of([AbortedTransaction(7, 2, 9, 0)], window)

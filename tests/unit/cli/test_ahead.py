@@ -1,4 +1,4 @@
-"""What is compiled beside a command, and when there is no such process."""
+"""What is compiled next to a command, and when there is no such process."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_folder_that_does_not_keep_them_gets_no_process(
         assert [] == started
 
 
-def test_command_with_one_core_has_no_process_beside_it(
+def test_command_with_one_core_starts_no_second_process(
     started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ahead.compiled_ahead(1, SMALL):
@@ -153,7 +153,7 @@ def test_command_with_one_core_has_no_process_beside_it(
 
 
 def test_process_ends_with_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It would go on for as long as its input is open: nobody has to wait for it."""
+    """It would go on for as long as its input is open: no process has to wait for it."""
     begun: list[subprocess.Popen[bytes]] = []
 
     def forever(*_: Any, **options: Any) -> subprocess.Popen[bytes]:

@@ -62,7 +62,7 @@ def test_a_finding_of_the_cluster_refuses_every_topic() -> None:
     assert [] == list(topic_verdicts(FACTS, found))
 
 
-def test_a_hole_is_told_below_the_table() -> None:
+def test_a_hole_is_reported_below_the_table() -> None:
     remote = RemotePartitionStatus(
         topic="orders", topic_id="x", partition=0, log=OffsetRange(0, 200), remote_start=50,
         remote_end=149, served=SegmentSum(2, 2048), hidden=SegmentSum(1, 10), copying=NONE,
@@ -80,7 +80,7 @@ def test_a_hole_is_told_below_the_table() -> None:
     assert "orders-0: nothing serves offsets 0 to 49" in text
 
 
-def test_a_client_that_is_not_installed_is_told_with_the_remedy(
+def test_a_missing_client_is_reported_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
@@ -88,7 +88,7 @@ def test_a_client_that_is_not_installed_is_told_with_the_remedy(
         ClusterClient("127.0.0.1:1")
 
 
-def test_a_cluster_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keeplast.cluster.client.TIMEOUT_SECONDS", 0.5)
     address = f"127.0.0.1:{free_port()}"
     client = ClusterClient(address)

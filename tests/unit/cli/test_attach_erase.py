@@ -84,7 +84,7 @@ def lines(call: Call) -> set[int]:
     return {each["line"] for each in call.document["keys"] if each["is_there"]}
 
 
-def test_each_key_is_told_with_what_is_served_and_what_is_hidden(
+def test_each_key_is_shown_with_its_served_and_hidden_records(
     world: VerifiedWorld, operator: OperatorFiles
 ) -> None:
     before = sorted(world.tier.root.rglob("*")), list(world.cluster.values)
@@ -172,11 +172,11 @@ def test_what_a_remote_tier_has_now_is_held_against_a_certificate(
     world.cluster.topic_id = TOPIC_ID
     second = tmp_path / "second.json"
     assert 0 == certify(world, operator, second).code
-    told = list(world.cluster.values)
+    announced = list(world.cluster.values)
     del world.cluster.values[-1]
     standing, why = prove(world, operator, second, *hashed, expected=1)
     assert ("older", True) == (standing, "the metadata topic ends at" in why)
-    world.cluster.values[:] = told
+    world.cluster.values[:] = announced
     world.close()
     (tmp_path / "older.db").replace(world.world.root / "decisions.db")
     for name in ("decisions.db-wal", "decisions.db-shm"):
@@ -253,7 +253,7 @@ def test_a_certificate_is_refused_while_a_trace_is_there_and_says_what_it_is_abo
     assert f"offsets {newest.end_offset + 1} to " in said
 
 
-def test_what_nobody_could_search_is_no_searched_place(
+def test_an_unsearchable_place_is_not_named_as_searched(
     world: VerifiedWorld, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     out = tmp_path / "gone.json"
@@ -272,13 +272,13 @@ def test_what_nobody_could_search_is_no_searched_place(
         served, id=replace(served.id, segment_id=b"c" * 16), broker_id=1,
         state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
     )  # fmt: skip
-    world.cluster.tell(begun)
+    world.cluster.announce(begun)
     assert 0 == certify(world, operator, out).code
     shutil.copy(stem, stem.with_name(stem.name.replace(
         encode_id(served.id.segment_id), encode_id(begun.id.segment_id))))  # fmt: skip
     refused = certify(world, operator, tmp_path / "other.json")
     assert (4, True) == (refused.code, "was begun and has not ended" in refused.err), refused.err
-    world.cluster.tell(moved(begun, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+    world.cluster.announce(moved(begun, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
     # It has the served segment's records now, and was searched.
     assert 0 == certify(world, operator, tmp_path / "other.json").code
     flip(stem, 70)
@@ -334,7 +334,7 @@ def test_a_named_topic_that_is_not_compacted_keeps_a_certificate_back(
         (("--grace-ms", "-1"), "grace"),
     ],
 )
-def test_what_cannot_be_asked_is_exit_code_2(
+def test_an_unanswerable_question_is_exit_code_2(
     world: VerifiedWorld, operator: OperatorFiles, more: tuple[str, ...], words: str
 ) -> None:
     run = erase(world, operator, *more)

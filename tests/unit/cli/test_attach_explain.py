@@ -1,4 +1,4 @@
-"""``keeplast explain kafka://…``: what a person and a script are told; no cluster."""
+"""``keeplast explain kafka://…``: what a person and a script get; no cluster."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def files(world: VerifiedWorld) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
-def test_a_person_is_told_of_each_record_and_of_what_was_not_searched(
+def test_each_record_and_each_unsearched_place_is_printed(
     world: VerifiedWorld,
 ) -> None:
-    before, told = files(world), list(world.cluster.values)
+    before, events = files(world), list(world.cluster.values)
     text = " ".join(explain(world, KEPT).split())
     assert f'key "{KEPT}": ' in text
     assert "more in replaced segments" in text
@@ -72,7 +72,7 @@ def test_a_person_is_told_of_each_record_and_of_what_was_not_searched(
     assert "collected from" in text
     assert "which only brokers have" in text
     assert before == files(world)
-    assert told == world.cluster.values
+    assert events == world.cluster.values
 
 
 def test_a_script_reads_the_document_of_explain(world: VerifiedWorld) -> None:
@@ -113,24 +113,26 @@ def test_segments_without_the_key_by_their_filters_are_counted_where_the_store_i
 def test_tasks_find_what_this_process_finds(
     world: VerifiedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told() -> list[Any]:
+    def answers() -> list[Any]:
         names = ("replaced_copies", "winners", "not_searched", "last_trace", "bound")
         (part,) = document(explain(world, KEPT, "--values", "--json"))["partitions"]
         # A timeline begins now, by the machine's clock.
         records = [{**each, "timeline": None} for each in part["records"]]
         return [records, *(part[name] for name in names)]
 
-    here, travelling = told(), Travelling()
+    here, travelling = answers(), Travelling()
     assert here[0]
     assert here[1]
     monkeypatch.setattr(
         "keeplast.cli.explain.search_runner", lambda workers: nullcontext(travelling)
     )
-    assert here == told()
+    assert here == answers()
     assert travelling.items
 
 
-def test_with_which_round_a_tombstone_goes_is_told_or_why_with_none(world: VerifiedWorld) -> None:
+def test_the_round_that_takes_a_tombstone_is_named_or_why_there_is_none(
+    world: VerifiedWorld,
+) -> None:
     def trace(*, store: bool = True) -> dict[str, Any]:
         (part,) = document(explain(world, "k1", "--json", store=store))["partitions"]
         (last,) = [each for each in part["records"] if each["is_tombstone"]][-1:]
@@ -154,7 +156,7 @@ def test_with_which_round_a_tombstone_goes_is_told_or_why_with_none(world: Verif
     assert text.count("never at this rate: local.retention.ms has no limit") == 2
 
 
-def test_without_a_decision_log_nobody_says_when_copies_go(world: VerifiedWorld) -> None:
+def test_without_a_decision_log_copies_have_no_date(world: VerifiedWorld) -> None:
     (part,) = document(explain(world, "k1", "--json", store=False))["partitions"]
     assert {None} == {each["collected_from_ms"] for each in part["replaced_copies"]}
     assert "no decision log was named" in part["erased_by"]
@@ -171,7 +173,7 @@ def test_a_topic_that_is_not_to_be_compacted_is_left_out(
     assert ["keeplast's settings do not compact it"] == [each["why"] for each in found["left_out"]]
 
 
-def test_a_served_object_that_is_missing_is_told_of_its_partition(world: VerifiedWorld) -> None:
+def test_a_missing_served_object_is_an_error_of_its_partition(world: VerifiedWorld) -> None:
     world.file_of(world.compacted()[0]).unlink()
     text = explain(world, "k1", "--json", expected=5)
     (error,) = document(text)["errors"]
@@ -189,7 +191,7 @@ def test_a_served_object_that_is_missing_is_told_of_its_partition(world: Verifie
         (("k1", "--with", "grace-ms=-1"), "grace"),
     ],
 )
-def test_what_cannot_be_asked_is_exit_code_2(
+def test_an_unanswerable_question_is_exit_code_2(
     world: VerifiedWorld, more: tuple[str, ...], words: str
 ) -> None:
     assert words in explain(world, *more, expected=2)
@@ -205,7 +207,7 @@ def finder(
     return found
 
 
-def test_the_console_finds_what_the_command_tells(world: VerifiedWorld) -> None:
+def test_the_console_finds_the_records_of_the_command(world: VerifiedWorld) -> None:
     url = f"sqlite:///{world.world.root / 'decisions.db'}"
     clock = SystemClock()
     limits = LoopLimits(requests_per_second=201)
@@ -213,14 +215,14 @@ def test_the_console_finds_what_the_command_tells(world: VerifiedWorld) -> None:
     scope = PartitionChoice(topics=(PARTITION.topic,))
     searches = KeySearches(finder(url, limits, clock, scope), clock, SearchLimits())
     found = searches.search(PARTITION.topic, None, b"k1", None, lambda: False)
-    told, shown = document(explain(world, "k1", "--json")), found.document(values=False)
-    for each in (*told["partitions"], *shown["partitions"]):
+    printed, shown = document(explain(world, "k1", "--json")), found.document(values=False)
+    for each in (*printed["partitions"], *shown["partitions"]):
         each.pop("now_ms")
         for record in each["records"]:
             record.pop("timeline")
             record.pop("goes_from_ms")
-    assert told["partitions"][0]["records"] == shown["partitions"][0]["records"]
-    assert told["partitions"][0]["replaced_copies"] == shown["partitions"][0]["replaced_copies"]
+    assert printed["partitions"][0]["records"] == shown["partitions"][0]["records"]
+    assert printed["partitions"][0]["replaced_copies"] == shown["partitions"][0]["replaced_copies"]
     # Every object of it went by the pace.
     copied = sum(each.size_bytes for each in (*world.tier.served(), *world.replaced()))
     assert (pace.bytes - before >= copied, pace.requests > 0) == (True, True)

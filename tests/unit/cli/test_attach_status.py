@@ -96,7 +96,7 @@ def document(text: str) -> dict[str, Any]:
 
 
 def test_it_counts_what_the_plan_of_a_round_counts(world: VerifiedWorld, tmp_path: Path) -> None:
-    told, ids = list(world.cluster.values), world.tier.ids()
+    events, ids = list(world.cluster.values), world.tier.ids()
     asked = (*places(world), *with_segments(tmp_path, 500))
     saving = outlook(world, "--exact", *asked)["saving"]
     assert (None, None) == (saving["reason"], saving["error"])
@@ -110,11 +110,13 @@ def test_it_counts_what_the_plan_of_a_round_counts(world: VerifiedWorld, tmp_pat
     text = call(world, "status", "--exact", *asked)
     assert "to save" in text
     assert NAME in text
-    assert told == world.cluster.values
+    assert events == world.cluster.values
     assert ids == world.tier.ids()
 
 
-def test_what_cannot_be_compacted_yet_says_why(world: VerifiedWorld, tmp_path: Path) -> None:
+def test_a_partition_that_cannot_be_compacted_yet_says_why(
+    world: VerifiedWorld, tmp_path: Path
+) -> None:
     asked = (*places(world, store=False), *with_segments(tmp_path, 1 << 20))
     saving = outlook(world, "--exact", *asked)["saving"]
     assert (0, 0) == (saving["bytes"], saving["records"])
@@ -125,7 +127,7 @@ def test_what_cannot_be_compacted_yet_says_why(world: VerifiedWorld, tmp_path: P
 def test_the_check_looks_at_the_storage_where_one_is_named(
     world: VerifiedWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, ids, own = list(world.cluster.values), world.tier.ids(), world.tier.own()
+    events, ids, own = list(world.cluster.values), world.tier.ids(), world.tier.own()
     decided = ("--decisions", places(world)[3])
     found = document(checked(world, *places(world)[:2], *decided, "--json"))["checks"]
     rows = {each["name"]: each["state"] for each in found}
@@ -138,7 +140,7 @@ def test_the_check_looks_at_the_storage_where_one_is_named(
     assert "1 in the way of a clean" in text
     assert "may be attached" not in text
     assert "as the plugin is configured on the brokers" in " ".join(text.split())
-    assert (told, ids, own) == (world.cluster.values, world.tier.ids(), world.tier.own())
+    assert (events, ids, own) == (world.cluster.values, world.tier.ids(), world.tier.own())
     text = checked(world, "--storage-option", "region=x", *decided, expected=2)
     assert "give storage=PLUGIN:PLACE" in text
 
@@ -154,13 +156,13 @@ def test_a_decision_log_that_is_not_there_yet_is_absent_and_is_not_made(
     assert not path.exists()
 
 
-def test_by_the_decision_log_it_says_as_of_which_offsets_states_can_be_told(
+def test_with_the_decision_log_it_says_as_of_which_offsets_states_can_be_shown(
     world: VerifiedWorld,
 ) -> None:
     store = places(world)[2:]
-    told = outlook(world, *store)
+    found = outlook(world, *store)
     cleaned_to = max(each.end_offset for each in world.compacted()) + 1
-    assert cleaned_to == told["told_from"]
+    assert cleaned_to == found["told_from"]
     words = f"exported as of offset {cleaned_to} or later"
     assert words in " ".join(call(world, "status", *store).split())
     assert outlook(world)["told_from"] is None
@@ -170,16 +172,16 @@ def test_it_says_with_which_rounds_tombstones_go_or_why_they_stay(
     world: VerifiedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = places(world)[2:]
-    told = outlook(world, *store)["tombstone_dates"]
+    dates = outlook(world, *store)["tombstone_dates"]
     assert (PARTITION.topic, 0, None, None) == (
-        told["topic"], told["partition"], told["stays"], told["hidden_from"],
+        dates["topic"], dates["partition"], dates["stays"], dates["hidden_from"],
     )  # fmt: skip
-    assert told["clean_below"] == max(each.end_offset for each in world.compacted()) + 1
+    assert dates["clean_below"] == max(each.end_offset for each in world.compacted()) + 1
     retention_ms, local_ms = 86_400_000, 1_000 + LOOKS * CHECK_MS_DEFAULT
-    assert world.world.clock.now_ms() + retention_ms < told["clean_from_ms"]
-    assert max(local_ms, GRACE_MS_DEFAULT) < told["after_next_round_ms"] - retention_ms
+    assert world.world.clock.now_ms() + retention_ms < dates["clean_from_ms"]
+    assert max(local_ms, GRACE_MS_DEFAULT) < dates["after_next_round_ms"] - retention_ms
     (planned,) = document(plan(world, "--json"))["tombstones"]
-    assert told == planned
+    assert dates == planned
     for text in (call(world, "status", *store), plan(world)):
         words = f"{NAME}: tombstones and markers: what the next round gives"
         assert words in " ".join(text.split())
@@ -282,7 +284,7 @@ def test_the_storage_says_when_a_round_is_due_at_the_latest(
     assert "max.compaction.lag.ms ends" in call(world, "status", *places(world), *asked)
 
 
-def test_old_values_have_a_span_behind_their_round_and_replaced_ones_a_date(
+def test_old_values_have_a_span_after_their_round_and_replaced_ones_a_date(
     world: VerifiedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, now_ms = places(world)[2:], world.world.clock.now_ms()
@@ -305,7 +307,7 @@ def test_old_values_have_a_span_behind_their_round_and_replaced_ones_a_date(
     assert never["why"].startswith("never at this rate: local.retention.ms")
 
 
-def test_what_keeps_rounds_from_a_partition_is_said(
+def test_the_reason_that_keeps_rounds_from_a_partition_is_named(
     world: VerifiedWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked = (*places(world)[2:], *with_segments(tmp_path, 500))
@@ -352,8 +354,8 @@ def test_many_partitions_are_a_line_each() -> None:
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert len(found) == len([line for line in lines if "due now: so it is" in line])
-    (told,) = [line for line in lines if "erased by" in line]
-    assert told.endswith(f"orders-{DETAILS_MAX}: erased by: no date: so they say")
+    (named,) = [line for line in lines if "erased by" in line]
+    assert named.endswith(f"orders-{DETAILS_MAX}: erased by: no date: so they say")
     assert not any("log end" in line for line in lines)
 
 
@@ -366,7 +368,7 @@ def waiting_for(root: Path, *groups: str) -> tuple[str, str]:
     return "--config-file", str(said)
 
 
-def test_status_and_plan_name_whom_tombstones_wait_for(
+def test_status_and_plan_name_the_groups_that_tombstones_wait_for(
     world: VerifiedWorld, tmp_path: Path
 ) -> None:
     world.cluster.groups = {"billing": 7}
@@ -397,7 +399,7 @@ def test_check_names_the_permission_that_a_group_takes_and_refuses_nothing_for_i
     assert "group search counts as not there yet: the principal may not do that; it needs" in text
 
 
-def test_status_tells_of_an_index_that_lacks_an_abort_where_the_storage_is_named(
+def test_status_reports_an_index_that_lacks_an_abort_where_the_storage_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, marker = write_forgotten_abort(tmp_path / "logs" / "t-0", MERGING)
@@ -406,8 +408,8 @@ def test_status_tells_of_an_index_that_lacks_an_abort_where_the_storage_is_named
     try:
         raw = with_segments(tmp_path, 600)
         found = outlook(made, *places(made, store=False), *raw)
-        (told,) = found["missing_aborts"]
-        assert (first, marker) == (told["first_offset"], told["marker_offset"])
+        (missing,) = found["missing_aborts"]
+        assert (first, marker) == (missing["first_offset"], missing["marker_offset"])
         words = " ".join(call(made, "status", *places(made, store=False), *raw).split())
         assert f"lacks the abort at offset {marker} of the transaction" in words
         assert f"an index lacks the abort at offset {marker}" in words
@@ -424,5 +426,5 @@ def test_of_a_cluster_that_is_gone_with_its_storage_the_cluster_is_named(
         raise UnavailableError(f"no broker answers. {logs.where}", code="K400")
 
     monkeypatch.setattr(AttachedLogs, "connect", lost)
-    told = call(world, "status", "--storage", "local:/nowhere", expected=5)
-    assert (True, False) == ("no broker answers" in told, "K304" in told), told
+    text = call(world, "status", "--storage", "local:/nowhere", expected=5)
+    assert (True, False) == ("no broker answers" in text, "K304" in text), text

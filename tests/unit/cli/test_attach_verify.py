@@ -60,7 +60,7 @@ def test_a_table_says_each_verdict(world: VerifiedWorld) -> None:
         assert any(line.startswith(name) and "holds" in line for line in text.splitlines()), name
 
 
-def test_what_is_broken_is_exit_code_1_and_in_the_document(world: VerifiedWorld) -> None:
+def test_a_broken_partition_is_exit_code_1_and_in_the_document(world: VerifiedWorld) -> None:
     world.file_of(world.compacted()[0]).unlink()
     found = document(verify(world, "--json", expected=1))
     assert (NAME, "broken") == (found["partition"], found["verdict"])
@@ -68,13 +68,13 @@ def test_what_is_broken_is_exit_code_1_and_in_the_document(world: VerifiedWorld)
     assert 1 == check["count"] == len(check["findings"])
 
 
-def test_what_cannot_be_judged_is_exit_code_1_when_that_was_asked(world: VerifiedWorld) -> None:
+def test_an_unjudged_partition_is_exit_code_1_with_strict(world: VerifiedWorld) -> None:
     world.file_of(world.replaced()[0]).unlink()
     verify(world)
     assert "cannot be judged" in verify(world, "--strict", expected=1)
 
 
-def test_a_cluster_that_fails_meanwhile_is_told_of_its_partition(
+def test_a_cluster_that_fails_meanwhile_is_an_error_of_its_partition(
     world: VerifiedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
@@ -99,7 +99,7 @@ def test_an_exact_plan_says_what_would_go(world: VerifiedWorld) -> None:
     assert "bytes" in plan(world, *more[:-1], "--exact")
 
 
-def test_a_verdict_is_noted_beside_the_round_that_wrote_what_is_served(
+def test_a_verdict_is_noted_next_to_the_round_that_wrote_the_served_objects(
     world: VerifiedWorld, tmp_path: Path
 ) -> None:
     receipt = tmp_path / "receipts.jsonl"
@@ -165,7 +165,9 @@ def test_a_receipt_is_held_against_the_heads_of_the_decision_log(
     assert b"" == path.read_bytes()
 
 
-def test_a_receipt_of_another_decision_log_is_told(world: VerifiedWorld, tmp_path: Path) -> None:
+def test_a_receipt_of_another_decision_log_is_reported(
+    world: VerifiedWorld, tmp_path: Path
+) -> None:
     path = tmp_path / "receipts.jsonl"
     lines = [stripped(each) for each in path.read_bytes().splitlines(keepends=True)]
     path.unlink()

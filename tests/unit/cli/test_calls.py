@@ -250,7 +250,7 @@ def test_the_exit_code_follows_the_partitions_error(
     assert f"error: t-0: {error}" in run.err
 
 
-def test_the_worst_partition_decides_and_all_are_told(
+def test_the_worst_partition_decides_and_all_are_named(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
 ) -> None:
     (data_dir / "t-1").mkdir()
@@ -304,7 +304,7 @@ def test_an_unknown_policy_is_refused_before_anything_starts(
         ("--config-file", "/nowhere/keeplast.toml/x"),
     ],
 )
-def test_what_cannot_be_used_is_a_usage_error_with_a_document(
+def test_an_unusable_argument_is_a_usage_error_with_a_document(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path, arguments: tuple[str, ...]
 ) -> None:
     run = keeplast("plan", data_dir, *COMPACT, *arguments, "--json", code=2)

@@ -58,7 +58,7 @@ def test_a_group_in_a_group_is_given_as_values() -> None:
     assert 5 == json.loads(result.stdout)["number"]
 
 
-def test_what_was_not_given_has_the_groups_default() -> None:
+def test_a_missing_option_has_the_groups_default() -> None:
     call("1")
     assert Everything(numbers=(1,), number=3, inner=Names(names=())) == seen[-1]
     assert "its own" == seen[-1].inner.no_option

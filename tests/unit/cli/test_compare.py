@@ -26,7 +26,7 @@ def data(tmp_path: Path) -> Path:
     return log.directory.parent
 
 
-def test_what_would_change_is_said_and_shown(data: Path, keeplast: Command) -> None:
+def test_changes_are_counted_and_shown(data: Path, keeplast: Command) -> None:
     run = keeplast("plan", data, *TOPIC, *HEADER, "--compare", code=0)
     assert "log-0: 2 of 33 keys would keep another record by header ver than by offset" in run.out
     assert "1 keys that are deleted today would be there" in run.out
@@ -64,7 +64,7 @@ def test_the_strategy_in_force_is_nothing_to_compare_with(data: Path, keeplast: 
     assert "in force already" in run.err
 
 
-def test_a_damaged_partition_is_said_and_the_exit_code_tells(data: Path, keeplast: Command) -> None:
+def test_a_damaged_partition_is_named_and_sets_the_exit_code(data: Path, keeplast: Command) -> None:
     path = data / "log-0" / f"{0:020d}.log"
     flip(path, 80)
     run = keeplast("plan", data, *TOPIC, *HEADER, "--compare", "--json", code=3)

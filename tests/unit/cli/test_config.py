@@ -107,7 +107,7 @@ def test_a_topic_that_is_not_here_is_said(keeplast: Command, data_dir: Path) -> 
     assert "no such topic" in run.err
 
 
-def test_check_tells_every_mistake_at_once(keeplast: Command, tmp_path: Path) -> None:
+def test_check_reports_every_mistake_at_once(keeplast: Command, tmp_path: Path) -> None:
     path = tmp_path / "settings.toml"
     path.write_text(
         "[cluster]\nlog.segment.bites = 5\n[topic.t]\nmax.compaction.lag.ms = 0\n"
@@ -151,7 +151,7 @@ def test_a_directory_means_its_settings_file(keeplast: Command, tmp_path: Path) 
     assert "no mistake: 1 setting" in keeplast("config", "--check", tmp_path).out
 
 
-def test_a_place_behind_the_settings_is_told_where_it_stands(
+def test_a_place_after_the_settings_is_refused_with_where_it_stands(
     keeplast: Command, data_dir: Path
 ) -> None:
     run = keeplast("configure", "segment.ms=1", data_dir)
@@ -181,8 +181,8 @@ def test_a_brokers_file_is_a_source_with_its_name(keeplast: Command, tmp_path: P
     assert "server.properties,cluster(log.roll.hours)" in "".join(shown.split())
     got = keeplast("config", tmp_path / "data", "--key", "segment.ms", *broker)
     assert ("7200000\n", True) == (got.out, "server.properties" in got.err)
-    told = keeplast("config", "--key", "segment.ms", *broker)
-    assert "line 3: log.roll.hours, which is 7200000 (2 h)" in told.out
+    printed = keeplast("config", "--key", "segment.ms", *broker)
+    assert "line 3: log.roll.hours, which is 7200000 (2 h)" in printed.out
     row = keeplast("config", "--key", "segment.bytes", *broker, "--json").document
     assert (None, True) == (row["in_broker_config"]["line"], row["in_broker_config"]["is_default"])
 
@@ -198,7 +198,7 @@ def test_a_brokers_file_is_checked(keeplast: Command, tmp_path: Path) -> None:
     assert "hunter2" not in run.out + run.err
 
 
-def test_what_is_set_is_judged_with_the_brokers_file(keeplast: Command, tmp_path: Path) -> None:
+def test_a_setting_is_judged_with_the_brokers_file(keeplast: Command, tmp_path: Path) -> None:
     write_log(tmp_path / "data", "t-0", {0: []})
     file = tmp_path / "server.properties"
     file.write_text("log.cleaner.max.compaction.lag.ms=10\n")
@@ -231,7 +231,7 @@ def test_a_plan_of_a_change_writes_nothing(keeplast: Command, data_dir: Path) ->
     "more",
     [("--topic", "u"), ("--partition", "0"), ("--despite", "keyless-records"), ("--take-over",)],
 )
-def test_what_only_a_store_takes_is_a_mistake_of_the_call(
+def test_an_option_for_stores_alone_is_a_mistake_of_the_call(
     keeplast: Command, data_dir: Path, more: tuple[str, ...]
 ) -> None:
     assert 2 == keeplast("configure", data_dir, "segment.ms=5", "--topic", "t", *more).code

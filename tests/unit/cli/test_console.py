@@ -29,7 +29,7 @@ def test_an_address_may_be_short(text: str, expected: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["box:x", "box:70000", "a b", "box:-1", "70000", "box:1:x"])
-def test_what_is_no_address_is_told(text: str) -> None:
+def test_a_bad_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidError, match="HOST:PORT"):
         console_address(text)
 
@@ -71,7 +71,9 @@ def test_actions_that_would_be_written_nowhere_are_refused(
     assert (2, True) == (run.code, "give --receipt FILE too" in run.err), run.err
 
 
-def test_a_hosts_directory_is_shown_beside_a_store_alone(keeplast: Command, data_dir: Path) -> None:
+def test_a_hosts_directory_is_shown_next_to_a_store_alone(
+    keeplast: Command, data_dir: Path
+) -> None:
     for place in (data_dir, "kafka://b:9092"):
         run = keeplast("console", place, "--data-dir", data_dir)
         assert (2, True) == (run.code, "it is one of a store" in run.err), run.err
@@ -116,9 +118,7 @@ def test_a_search_has_limits_that_make_sense(keeplast: Command, data_dir: Path) 
         assert (2, True) == (run.code, option[2:] in run.err), run.err
 
 
-def test_a_directory_that_is_none_is_told_before_anybody_waits(
-    keeplast: Command, tmp_path: Path
-) -> None:
+def test_a_missing_directory_is_refused_before_a_wait(keeplast: Command, tmp_path: Path) -> None:
     run = keeplast("console", tmp_path / "nothing")
     assert run.code in (2, 4)
     assert "nothing" in run.err
@@ -145,6 +145,6 @@ def test_a_run_with_a_console_does_the_same_and_ends(
     )  # fmt: skip
     assert 1 == run.document["rounds"]
     assert "console at http://127.0.0.1:" in run.err
-    # The token is for whoever sits there, and for no file.
+    # The token is for the person who sits there, and for no file.
     assert "enter#" in run.err
     assert "enter#" not in log.read_text("utf-8")

@@ -79,7 +79,7 @@ def test_the_document(keeplast: Command, log: Path) -> None:
     assert [10] == bases_of(log)
 
 
-def test_a_topic_that_only_deletes_is_told_that_no_round_will_do_it(
+def test_a_topic_that_only_deletes_is_refused_because_no_round_will_do_it(
     keeplast: Command, log: Path
 ) -> None:
     policy = ("--config", "cleanup.policy=delete")

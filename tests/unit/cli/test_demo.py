@@ -68,8 +68,8 @@ def test_people_get_pictures_counts_and_a_verdict(repository: GitRepository) -> 
 def test_what_comes_next_names_a_directory_to_copy_that_is_there(
     repository: GitRepository,
 ) -> None:
-    told = run_demo(repository.path).stdout
-    (line,) = [each for each in told.splitlines() if "a copy to try the rest on" in each]
+    text = run_demo(repository.path).stdout
+    (line,) = [each for each in text.splitlines() if "a copy to try the rest on" in each]
     copied = Path(line.split("cp -r ")[1].split()[0])
     assert SAMPLE.samefile(copied)
     assert (copied / "orders-0").is_dir()

@@ -177,7 +177,7 @@ def test_history_can_be_left_in_the_middle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["missing", "no repository", "a file", "empty"])
-def test_what_is_no_readable_repository_is_a_usage_error(tmp_path: Path, kind: str) -> None:
+def test_an_unreadable_repository_is_a_usage_error(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "place"
     if kind == "empty":
         GitRepository(path)

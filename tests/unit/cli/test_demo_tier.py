@@ -29,7 +29,7 @@ def test_a_reader_gets_what_was_appended_whatever_happens_to_the_leaders() -> No
     assert 0 == found["garbage"]["waiting"]
 
 
-def test_a_lost_record_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_record_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     apply = Appender._apply
 
     def forgetful(source: Appender, records: Any) -> None:

@@ -56,13 +56,13 @@ def test_records_without_a_key_go_past_their_limit_by_its_words() -> None:
     found.check(drops_keyless=True)
 
 
-def test_each_limit_has_a_refusal_and_each_command_tells_its_own(keeplast: Command) -> None:
+def test_each_limit_has_a_refusal_and_each_command_names_its_own(keeplast: Command) -> None:
     assert set(Despite) == ASKED.keys() | {Despite.KEYLESS_RECORDS, Despite.PARTIAL_TOPICS}
-    told = set()
+    named = set()
     for name, found in commands(typer.main.get_command(app)):
         for each in found.params:
             if each.name == "despite":
-                told |= {limit for limit in Despite if f"{limit}: " in each.help}
+                named |= {limit for limit in Despite if f"{limit}: " in each.help}
                 refused = keeplast(*name, "data", "--despite", "nothing")
                 assert (2, True) == (refused.code, "not a limit of this command" in refused.err)
-    assert set(Despite) == told
+    assert set(Despite) == named

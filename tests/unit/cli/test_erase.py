@@ -32,9 +32,9 @@ from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.report import RoundReport
 from tests.support import called
 from tests.support.committed_offsets import commit_offsets, home_of
+from tests.support.group_cluster import GroupCluster
 from tests.support.key_pair import OperatorFiles, write_operator_files
 from tests.support.small_log import batch, write_log
-from tests.support.told_groups import ToldGroups
 from tests.support.travelling import Travelling
 from tests.unit.cli.conftest import Run
 
@@ -194,7 +194,7 @@ def test_now_does_what_may_be_done_and_a_certificate_says_so(
         assert ANNA not in path.read_bytes()
 
 
-def test_what_may_not_go_yet_stays_and_has_its_date(
+def test_records_that_may_not_go_yet_stay_and_have_their_date(
     keeplast: Command, data: Path, operator: OperatorFiles
 ) -> None:
     lag = "min.compaction.lag.ms=2000000000000"
@@ -221,17 +221,17 @@ def test_readers_that_are_waited_for_keep_the_tombstone_and_it_has_its_date(
             assert not each["offsets"] or each["may_go_from_ms"] > found["now_ms"]
 
 
-def brokers_tell(
+def brokers_answer(
     monkeypatch: pytest.MonkeyPatch, read_to: int | None, topic_id: bytes = b"i" * 16
 ) -> list[str]:
     """Let brokers say how far the group g has read t-0; returns whom and what was asked."""
     partition = TopicPartition("t", 0)
-    cluster = ToldGroups(
+    cluster = GroupCluster(
         {"t": TopicEnds(topic_id, {0: 100, 1: 100})},
         {"g": {} if read_to is None else {partition: read_to}},
     )
 
-    def connect(address: str, settings: object) -> ToldGroups:
+    def connect(address: str, settings: object) -> GroupCluster:
         cluster.asked.append(address)
         return cluster
 
@@ -246,7 +246,9 @@ WAITS = (
 
 
 @pytest.mark.parametrize(
-    ("read_to", "offsets"), [(2, [[2]]), (3, []), (None, [[2]])], ids=["not yet", "read", "nobody"]
+    ("read_to", "offsets"),
+    [(2, [[2]]), (3, []), (None, [[2]])],
+    ids=["not yet", "read", "no broker"],
 )
 def test_rounds_and_dates_go_by_what_brokers_say(
     keeplast: Command,
@@ -258,7 +260,7 @@ def test_rounds_and_dates_go_by_what_brokers_say(
 ) -> None:
     """What lies in the directory's own files does not count then."""
     commit_offsets(data, "g", {TopicPartition("t", 0): 3 if read_to != 3 else 0})
-    asked = brokers_tell(monkeypatch, read_to)
+    asked = brokers_answer(monkeypatch, read_to)
     before = erase(keeplast, data, operator, "--json", "--dry-run", *WAITS).document
     assert ["host:9092", "t", "g"] == asked[:3]
     found = erase(keeplast, data, operator, "--now", "--json", *WAITS).document
@@ -274,22 +276,22 @@ def test_brokers_of_another_topic_of_the_name_let_nothing_go(
     keeplast: Command, data: Path, operator: OperatorFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (data / "t-0" / "partition.metadata").write_bytes(encode(PartitionMetadata(b"o" * 16)))
-    brokers_tell(monkeypatch, 3)
+    brokers_answer(monkeypatch, 3)
     (anna,) = erase(keeplast, data, operator, "--now", "--json", *WAITS).document["keys"]
     assert [[2]] == [each["offsets"] for each in anna["places"] if each["offsets"]]
 
 
-def test_a_connection_that_nobody_makes_is_a_usage_error(
+def test_an_unused_connection_is_a_usage_error(
     keeplast: Command, data: Path, operator: OperatorFiles
 ) -> None:
     run = erase(keeplast, data, operator, "--command-config", "client.properties", code=2)
     assert "add --bootstrap-server" in " ".join(run.err.split())
 
 
-def test_what_is_sent_to_a_task_has_what_brokers_told(
+def test_a_task_is_sent_the_answers_of_brokers(
     keeplast: Command, data: Path, operator: OperatorFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brokers_tell(monkeypatch, 2)
+    brokers_answer(monkeypatch, 2)
     here = erase(keeplast, data, operator, "--json", "--now-ms", NOW, *WAITS).document
     with monkeypatch.context() as patched:
         patched.setattr("keeplast.cli.erase.search_runner", lambda _: nullcontext(Travelling()))
@@ -348,7 +350,7 @@ def test_persons_are_matched_with_the_hash_key_alone(
     assert "hash key is not the one" in other.err
 
 
-def test_a_later_write_is_told_as_later(
+def test_a_later_write_is_reported_as_later(
     keeplast: Command, data: Path, operator: OperatorFiles, certified: Path
 ) -> None:
     append(data, "t-0", NewRecord(ANNA, b"again", 1_800_000_000_000))
@@ -357,7 +359,7 @@ def test_a_later_write_is_told_as_later(
     assert {0: "later_write", 1: "same"} == standings(run)
 
 
-def test_a_round_since_is_told_as_later_or_as_changed(
+def test_a_round_since_is_reported_as_later_or_as_changed(
     keeplast: Command, data: Path, operator: OperatorFiles, certified: Path
 ) -> None:
     append(data, "t-1", NewRecord(FILLER, b"3", 1_700_000_000_100))
@@ -370,7 +372,7 @@ def test_a_round_since_is_told_as_later_or_as_changed(
 
 
 @pytest.mark.parametrize("has_hash_key", [True, False])
-def test_an_older_directory_is_told_as_older(
+def test_an_older_directory_is_reported_as_older(
     keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path, has_hash_key: bool
 ) -> None:
     shutil.copytree(data, tmp_path / "backup")
@@ -402,7 +404,7 @@ def test_a_backup_without_the_last_expiry_is_older_by_its_receipts(
 def test_receipts_that_are_not_there_are_a_mistake_of_the_call(
     keeplast: Command, certified: Path, data: Path, operator: OperatorFiles, has_data: bool
 ) -> None:
-    """A name that was mistyped would be told as a directory that is older."""
+    """A name that was mistyped would be reported as a directory that is older."""
     missing = data / "keeplast-recepits"
     run = keeplast(
         "erase", "check", certified, "--public-key", operator.public_key,
@@ -441,7 +443,7 @@ def test_receipts_that_were_changed_since_are_no_receipts_of_a_certificate(
     )
 
 
-def test_what_came_back_with_a_backup_is_found_by_the_hash_key_alone(
+def test_a_key_that_came_back_with_a_backup_is_found_by_the_hash_key_alone(
     keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     requests = tmp_path / "requests"
@@ -518,7 +520,7 @@ def test_no_certificate_while_a_trace_is_left(
     assert not out.exists()
 
 
-def test_a_swap_that_was_interrupted_is_finished_before_dates_are_told(
+def test_an_interrupted_swap_is_finished_before_dates_are_given(
     keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     """What is in place is not the whole log, and the certificate of it would be of a part."""
@@ -534,7 +536,7 @@ def test_a_swap_that_was_interrupted_is_finished_before_dates_are_told(
 
 
 @pytest.mark.parametrize("name", [STAGED, "keeplast-copy.log"])
-def test_a_trace_beside_the_log_counts(
+def test_a_trace_next_to_the_log_counts(
     keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path, name: str
 ) -> None:
     erase(keeplast, data, operator, "--now")
@@ -584,7 +586,7 @@ def test_a_trace_in_what_is_left_of_a_partition_that_went_counts(
     certify(keeplast, data, operator, tmp_path / "gone.json", "--request", request)
 
 
-def test_a_batch_beside_the_log_that_calls_itself_a_marker_is_not_believed(
+def test_a_batch_next_to_the_log_that_calls_itself_a_marker_is_not_believed(
     keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     """A flipped bit makes a batch one of markers, which have no keys; its checksum is wrong."""
@@ -606,7 +608,7 @@ def test_a_byte_order_mark_is_no_part_of_a_key(
     assert not (data / "keeplast-erasures").exists()
 
 
-def test_white_space_behind_a_key_is_named_by_its_line(
+def test_white_space_after_a_key_is_named_by_its_line(
     keeplast: Command, data: Path, operator: OperatorFiles
 ) -> None:
     with_keys(operator, ANNA, CORA + b" ")
@@ -634,8 +636,8 @@ def test_a_line_that_is_probably_meant_otherwise_is_named_by_its_number_alone(
 ) -> None:
     with_keys(operator, CORA, line, line)
     run = erase(keeplast, data, operator, "--dry-run")
-    told = " ".join(run.err.split())
-    assert words in told
+    text = " ".join(run.err.split())
+    assert words in text
     assert f"path={operator.keys} line=2 lines=2" in run.err.replace("\n", "")
     assert [] == named(run.err)
 
@@ -660,16 +662,16 @@ def test_a_line_that_is_what_it_looks_like_is_not_doubted(
     assert "warning" not in erase(keeplast, data, operator, "--dry-run").err
 
 
-def test_keys_of_which_nothing_was_found_are_told_by_their_lines(
+def test_keys_without_a_finding_are_named_by_their_lines(
     keeplast: Command, data: Path, operator: OperatorFiles
 ) -> None:
     with_keys(operator, ANNA, CORA, CORA + b"x")
-    told = " ".join(erase(keeplast, data, operator, "--dry-run").out.split())
-    assert "no record was found of line 2, 3: gone, or never here, or not spelled as" in told
+    text = " ".join(erase(keeplast, data, operator, "--dry-run").out.split())
+    assert "no record was found of line 2, 3: gone, or never here, or not spelled as" in text
     many = (b"%d" % number for number in range(13))
     with_keys(operator, *many)
-    told = " ".join(erase(keeplast, data, operator, "--dry-run").out.split())
-    assert "of line 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 3 more: gone" in told
+    text = " ".join(erase(keeplast, data, operator, "--dry-run").out.split())
+    assert "of line 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 3 more: gone" in text
     with_keys(operator, ANNA)
     assert "no record was found" not in erase(keeplast, data, operator, "--dry-run").out
 
@@ -728,7 +730,7 @@ def test_a_partition_that_is_here_as_it_was_is_not_missed(
 @pytest.mark.parametrize(
     "name", ["other-0", "t-x", "tt-0.bak", "t", "t-0-changelog-1", "lost+found"]
 )
-def test_what_has_another_name_and_was_not_searched_is_told_and_in_no_ones_way(
+def test_an_unsearched_file_of_another_name_is_reported_and_stops_nothing(
     keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path, name: str
 ) -> None:
     erase(keeplast, data, operator, "--now")
@@ -741,10 +743,10 @@ def test_what_has_another_name_and_was_not_searched_is_told_and_in_no_ones_way(
         (data / name / "there").write_text("mine")
     (data / "t-0" / "notes.txt").write_text("mine")
     run = certify(keeplast, data, operator, tmp_path / "gone.json")
-    told = " ".join(run.out.split())
-    assert "2 path(s) of unknown name" in told
-    assert f"not searched: {name}" in told
-    assert "not searched: t-0/notes.txt (4 bytes): the keys are known by their hashes" in told
+    text = " ".join(run.out.split())
+    assert "2 path(s) of unknown name" in text
+    assert f"not searched: {name}" in text
+    assert "not searched: t-0/notes.txt (4 bytes): the keys are known by their hashes" in text
     (tmp_path / "gone.json").unlink()
     run = certify(keeplast, data, operator, tmp_path / "gone.json", "--keys", operator.keys)
     assert "notes.txt" not in run.out
@@ -785,10 +787,10 @@ def test_bytes_of_a_key_in_a_file_of_unknown_name_keep_a_certificate_back(
     assert ANNA not in squeezed
     (data / where).write_bytes(squeezed if is_log else b"torn " + batch(0, ANNA, b"1"))
     run = erase(keeplast, data, operator, "--json", code=4)
-    (told,) = run.document["foreign_files"]["told"]
+    (file,) = run.document["foreign_files"]["told"]
     size = (data / where).stat().st_size
-    assert (where, size, None) == (told["path"], told["size_bytes"], told["why"])
-    assert [True] == [each.startswith("line 1, ") for each in told["keys"]]
+    assert (where, size, None) == (file["path"], file["size_bytes"], file["why"])
+    assert [True] == [each.startswith("line 1, ") for each in file["keys"]]
     assert [] == named(run.out + run.err)
     out = tmp_path / "gone.json"
     refused = certify(keeplast, data, operator, out, "--keys", operator.keys, code=4)
@@ -874,7 +876,7 @@ def test_secrets_that_every_user_may_read_are_named(
         assert f"chmod 600. path={secret}" in run.err.replace("\n", "")
 
 
-def test_what_cannot_be_read_never_counts_as_searched(
+def test_an_unreadable_file_never_counts_as_searched(
     keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     erase(keeplast, data, operator, "--now")
@@ -900,8 +902,8 @@ def test_what_cannot_be_read_never_counts_as_searched(
     (unknown,) = statement["unknown_paths"]
     assert ("t-1/notes", len(ANNA)) == (unknown["path"], unknown["bytes"])
     assert "Not searched: 1 path(s) of unknown name below the place, 9 bytes" in statement["claim"]
-    told = keeplast("erase", "check", out, "--public-key", operator.public_key).out
-    assert "not searched: t-1/notes (9 bytes): the keys are known" in " ".join(told.split())
+    text = keeplast("erase", "check", out, "--public-key", operator.public_key).out
+    assert "not searched: t-1/notes (9 bytes): the keys are known" in " ".join(text.split())
     out.unlink()
     refused = certify(keeplast, data, operator, out, "--keys", operator.keys, code=4)
     assert "t-1/notes (9 bytes): it has line 1, " in refused.err
@@ -1010,7 +1012,7 @@ def test_a_certificate_takes_no_files_place(
     assert "outside of the data directory" in inside.err
 
 
-def test_a_topic_whose_policy_nobody_knows_is_no_topic_without_traces(
+def test_a_topic_of_unknown_policy_is_no_topic_without_traces(
     keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     write_log(data, "u-0", {0: [(ANNA, b"1")]})
@@ -1117,7 +1119,7 @@ def test_replaced_segments_stay_for_their_grace_and_no_certificate_says_otherwis
     assert (4, True) == (refused.code, "replaced segment" in refused.err), refused.err
 
 
-def test_a_store_is_certified_and_an_older_one_is_told_as_older(
+def test_a_store_is_certified_and_an_older_one_is_reported_as_older(
     keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     requests, out = tmp_path / "requests", tmp_path / "gone.json"
@@ -1257,7 +1259,7 @@ def test_a_store_without_an_id_is_not_the_one_of_a_certificate_until_a_commit_dr
 
 
 def resigned(path: Path, operator: OperatorFiles, change: Callable[[dict[str, Any]], None]) -> None:
-    """Sign a certificate anew with another statement, as an earlier version made it."""
+    """Sign a certificate again with another statement, as an earlier version made it."""
     statement = json.loads(path.read_bytes())["statement"]
     change(statement)
     signer = Signer(operator.sign_key)
@@ -1269,7 +1271,7 @@ def resigned(path: Path, operator: OperatorFiles, change: Callable[[dict[str, An
     )
 
 
-def test_a_certificate_of_an_earlier_version_is_read_and_told_as_not_bound(
+def test_a_certificate_of_an_earlier_version_is_read_and_reported_as_not_bound(
     keeplast: Command, store: str, data: Path, operator: OperatorFiles, tmp_path: Path
 ) -> None:
     out = tmp_path / "gone.json"
@@ -1394,8 +1396,8 @@ def test_an_object_with_a_name_that_keeplast_never_gave_never_counts_as_searched
     (folder / "copy.log").write_bytes(batch(0, ANNA, b"1"))
     signed = ("--sign-key", operator.sign_key, "--out", tmp_path / "gone.json")
     refused = keeplast("erase", "certify", *asked, *signed)
-    told = "keeplast gave nothing this name" in refused.err
-    assert (4, True) == (refused.code, told), refused.err
+    is_named = "keeplast gave nothing this name" in refused.err
+    assert (4, True) == (refused.code, is_named), refused.err
     run = keeplast(*erased, "--json")
     assert (4, ["t"]) == (run.code, [each["topic"] for each in run.document["not_searched"]])
     (folder / "copy.log").unlink()
@@ -1460,7 +1462,7 @@ def test_what_is_left_of_an_earlier_topic_of_the_name_keeps_a_certificate_back(
     assert (4, True) == (refused.code, "replaced segment" in refused.err), refused.err
 
 
-def test_what_a_key_waits_for_stands_beside_it(
+def test_the_reason_of_a_wait_stands_next_to_the_key(
     keeplast: Command, store: str, operator: OperatorFiles
 ) -> None:
     """A hold keeps what ``--now`` would take, and no other command need be asked why."""
@@ -1481,10 +1483,10 @@ def test_an_object_that_is_gone_is_named_and_no_log_is_said_to_change(
     lost.unlink()
     asked = (store, "--hash-key", operator.hash_key, "--keys", operator.keys)
     run = keeplast("erase", "keys", *asked, "--topic", "t")
-    told = run.err.replace("\n", "")
-    assert (5, True) == (run.code, "a part of the log is missing" in told), told
-    assert lost.name in told
-    assert "the log changed" not in told
+    text = run.err.replace("\n", "")
+    assert (5, True) == (run.code, "a part of the log is missing" in text), text
+    assert lost.name in text
+    assert "the log changed" not in text
 
 
 def test_a_stores_requests_are_kept_in_its_metadata(
@@ -1527,7 +1529,7 @@ def test_a_topic_that_was_named_and_is_compacted_no_more_keeps_a_certificate_bac
 def test_what_no_round_removes_has_no_date(
     keeplast: Command, data: Path, operator: OperatorFiles, name: str
 ) -> None:
-    """A broker removes the one, if it comes by, and nobody the other."""
+    """A broker removes the one, if it comes by, and nothing the other."""
     (data / name).parent.mkdir(exist_ok=True)
     (data / name).write_bytes(batch(0, ANNA, b"1"))
     before, after = (

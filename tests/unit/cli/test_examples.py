@@ -1,4 +1,4 @@
-"""The worked examples, as their pages tell a reader to run them."""
+"""The worked examples, as a reader runs them by their pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 SAMPLE = Path(keeplast.__file__).parent / "samples" / "broker-4.3.0"
 
 
-def told(script: str, directory: Path) -> str:
+def printed(script: str, directory: Path) -> str:
     command = [sys.executable, str(EXAMPLES / script), str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -30,7 +30,7 @@ def told(script: str, directory: Path) -> str:
     "tests/unit/api/test_exported_state.py::test_the_newest_version_of_incremental_exports_is_taken"
 )
 def test_a_lost_store_is_made_again_from_a_checkpoint(tmp_path: Path) -> None:
-    found = told("restore-store/restore.py", tmp_path / "try")
+    found = printed("restore-store/restore.py", tmp_path / "try")
     assert "equal to the lost ones; orders go on from 800" in found
     assert "all 1000 orders are in" in found
     versions = sorted(each.name for each in (tmp_path / "try/backup/versions").iterdir())
@@ -38,16 +38,16 @@ def test_a_lost_store_is_made_again_from_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_devices_that_report_out_of_order_keep_their_greatest_version(tmp_path: Path) -> None:
-    found = told("devices/devices.py", tmp_path / "try")
+    found = printed("devices/devices.py", tmp_path / "try")
     assert 6 == found.count("before the round and after it")
     assert "did not come back" in found
 
 
 @pytest.mark.repeats(
-    "tests/simulation/test_erasure_bound.py::test_what_was_overwritten_is_gone_when_status_said"
+    "tests/simulation/test_erasure_bound.py::test_overwritten_values_are_gone_when_status_said"
 )
 def test_a_person_is_gone_by_a_date(tmp_path: Path) -> None:
-    found = told("gone-by-a-date/forget.py", tmp_path / "try")
+    found = printed("gone-by-a-date/forget.py", tmp_path / "try")
     assert "gone within 7 days and an hour" in found
     assert "no byte of the directory has his key" in found
 
@@ -56,7 +56,7 @@ def test_a_person_is_gone_by_a_date(tmp_path: Path) -> None:
     "tests/simulation/test_least_lag.py::test_a_bad_write_is_undone_from_the_value_before_it"
 )
 def test_a_reader_within_the_lag_misses_nothing_and_a_mistake_is_put_right(tmp_path: Path) -> None:
-    found = told("a-least-lag/mistake.py", tmp_path / "try")
+    found = printed("a-least-lag/mistake.py", tmp_path / "try")
     assert "given all 60 messages" in found
     assert "cleaned_to=120 end_offset=100" in found
     assert "every article has its price" in found
@@ -122,7 +122,7 @@ def test_bytes_that_are_no_message_are_refused(pgoutput: Any, data: bytes) -> No
 )
 @pytest.mark.parametrize("script", ["delta", "iceberg"])
 def test_a_lakehouse_table_follows_the_increments(tmp_path: Path, script: str) -> None:
-    found = told(f"lakehouse/{script}.py", tmp_path / "try")
+    found = printed(f"lakehouse/{script}.py", tmp_path / "try")
     page = (EXAMPLES / "lakehouse/README.md").read_text()
     assert found in page
     assert "12 delete" in found

@@ -21,9 +21,9 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from tests.support import called
 from tests.support.flipped import flip
+from tests.support.group_cluster import GroupCluster
 from tests.support.log_builder import START_MS, LogBuilder, text
 from tests.support.small_log import batch, write_log
-from tests.support.told_groups import ToldGroups
 from tests.support.travelling import Travelling
 from tests.unit.cli.conftest import Run
 
@@ -132,7 +132,7 @@ def test_an_offset_names_the_key_of_its_record(keeplast: Command, data_dir: Path
         (("@nowhere",), "the file of a key cannot be read"),
     ],
 )
-def test_what_names_no_key_is_told(
+def test_a_key_argument_that_names_no_key_is_refused(
     keeplast: Command, data_dir: Path, arguments: tuple[object, ...], said: str
 ) -> None:
     run = keeplast(
@@ -148,7 +148,7 @@ def test_what_names_no_key_is_told(
     assert said in run.err
 
 
-def test_a_record_without_a_key_is_told(keeplast: Command, tmp_path: Path) -> None:
+def test_a_record_without_a_key_is_refused(keeplast: Command, tmp_path: Path) -> None:
     write_log(tmp_path, "k-0", {0: [(None, b"v")], 1: []})
     run = keeplast(
         "explain", tmp_path, "--offset", 0, "--config", "cleanup.policy=compact", "--topic", "k"
@@ -212,7 +212,7 @@ def test_a_cleaned_record_that_lost_by_another_strategy_stays_until_its_key_come
     assert "no dirty record has its key" in document["partitions"][0]["records"][0]["why"]
 
 
-def test_the_library_tells_the_same(data_dir: Path) -> None:
+def test_the_library_gives_the_same_answer(data_dir: Path) -> None:
     log = package.open_log(data_dir / "t-1")
     topic = package.topic_config({"cleanup.policy": "compact"})
     found = package.explain(log, topic, key=text(1), now_ms=START_MS)
@@ -232,7 +232,7 @@ def test_inspect_shows_the_records_of_a_key(keeplast: Command, data_dir: Path) -
     assert (2, True) == (refused.code, "--key is about records" in refused.err)
 
 
-def test_a_round_is_foretold_only_where_it_has_something_to_clean(
+def test_a_round_is_foreseen_only_where_it_has_something_to_clean(
     keeplast: Command, data_dir: Path
 ) -> None:
     compact = ("--config", "cleanup.policy=compact", "--topic", "t", "--partition", 0)
@@ -286,7 +286,7 @@ def test_retention_is_named_with_the_date_from_which_on_it_takes_a_segment(
     assert None is none["partitions"][0]["records"][0]["retention"]
 
 
-def test_receipts_tell_with_which_round_the_rest_of_a_key_went(
+def test_receipts_name_the_round_that_took_the_rest_of_a_key(
     keeplast: Command, data_dir: Path
 ) -> None:
     compact = ("--config", "cleanup.policy=compact", "--topic", "t", "--partition", 0)
@@ -335,14 +335,14 @@ def test_a_store_has_live_records_and_those_of_replaced_segments(
     url = called.copied(SAMPLE, tmp_path, "--topic", "orders")
     before = keeplast("explain", url, "order-041", "--json", code=0)
     (part,) = before.document["partitions"]
-    told = {each["offset"]: each["fate"] for each in part["records"]}
-    assert "wins" == told.pop(324)
-    assert {"goes_next"} == set(told.values())
+    fates = {each["offset"]: each["fate"] for each in part["records"]}
+    assert "wins" == fates.pop(324)
+    assert {"goes_next"} == set(fates.values())
     assert 0 == keeplast("clean", url, "--despite", "dirty-ratio").code
     after = keeplast("explain", url, "order-041", "--json")
     (part,) = after.document["partitions"]
     assert [(324, "wins")] == [(each["offset"], each["fate"]) for each in part["records"]]
-    assert {*told, 324} == {each["offset"] for each in part["replaced_copies"]}
+    assert {*fates, 324} == {each["offset"] for each in part["replaced_copies"]}
     assert "replaced segment" in keeplast("explain", url, "order-041").out
 
 
@@ -355,7 +355,7 @@ def copies(document: dict[str, Any], number: int = 0) -> list[tuple[str, int]]:
     ]
 
 
-def test_a_swap_that_was_interrupted_is_finished_before_fates_are_told(
+def test_an_interrupted_swap_is_finished_before_fates_are_given(
     keeplast: Command, data_dir: Path
 ) -> None:
     (data_dir / "t-0" / f"{BASE}.log.swap").write_bytes(batch(0, b"gone", b"1"))
@@ -376,7 +376,7 @@ def test_a_swap_that_was_interrupted_is_finished_before_fates_are_told(
 def test_what_is_replaced_and_not_gone_yet_is_searched(
     keeplast: Command, data_dir: Path, name: str
 ) -> None:
-    """As ``erase`` searches it: whoever reads the disk can read it."""
+    """As ``erase`` searches it: who reads the disk can read it."""
     gone = batch(0, b"gone", b"1") + batch(1, b"other", b"2") + batch(2, b"gone", None)
     (data_dir / "t-0" / name).write_bytes(gone)
     document = explained(keeplast, data_dir, "gone", "--partition", 0, "--values")
@@ -422,7 +422,7 @@ def test_what_is_left_of_a_partition_that_is_not_here_is_searched(
     assert f"t-7: offset 5 also in {marked}/{5:020d}.log" in run.out
 
 
-def test_a_bound_waits_for_what_lies_beside_the_log(keeplast: Command, tmp_path: Path) -> None:
+def test_a_bound_waits_for_files_next_to_the_log(keeplast: Command, tmp_path: Path) -> None:
     """A trace is there until its file is gone, whatever becomes of the log's records."""
     log = LogBuilder(tmp_path / "t-1", TopicConfig(segment_bytes=1 << 20))
     for value in (b"a", None):
@@ -441,13 +441,13 @@ def test_a_bound_waits_for_what_lies_beside_the_log(keeplast: Command, tmp_path:
     with_staged = trace()
     assert ("bounded", before["by_ms"]) == (with_staged["kind"], with_staged["by_ms"])
     assert "also in files next to the log" in with_staged["why"]
-    # Nobody knows by when somebody removes what no broker gave its name.
+    # It is unknown by when somebody removes what no broker gave its name.
     (tmp_path / "t-1" / "mine.log").write_bytes(batch(0, b"1", b"x"))
     assert ("beside_stays", None) == (trace()["kind"], trace()["by_ms"])
     assert "no date: " in trace()["why"]
 
 
-def test_what_cannot_be_read_to_its_end_is_told_with_what_was_found_before(
+def test_a_log_that_cannot_be_read_to_its_end_is_reported_with_earlier_findings(
     keeplast: Command, data_dir: Path
 ) -> None:
     name = f"{BASE}.log.abc.deleted"
@@ -460,7 +460,7 @@ def test_what_cannot_be_read_to_its_end_is_told_with_what_was_found_before(
     path.write_bytes(batch(0, b"gone", b"1")[:-1] + b"?")
     document = explained(keeplast, data_dir, "gone", "--partition", 0)
     assert [f"{name}: a batch has a wrong checksum"] == document["partitions"][0]["not_searched"]
-    # Nobody can say that it is not there.
+    # It cannot be said that it is not there.
     assert "unseen" == document["partitions"][0]["last_trace"]["kind"]
     assert document["partitions"][0]["last_trace"]["by_ms"] is None
 
@@ -477,7 +477,7 @@ def test_a_copy_of_an_open_transaction_has_no_outcome(keeplast: Command, data_di
     assert copy["outcome"] is None
 
 
-def test_a_partition_that_is_named_alone_does_not_hide_what_is_beside_it(
+def test_a_partition_that_is_named_alone_does_not_hide_the_files_next_to_it(
     keeplast: Command, data_dir: Path
 ) -> None:
     run = keeplast("explain", data_dir / "t-0", "3", "--config", "cleanup.policy=compact", "--json")
@@ -490,7 +490,7 @@ def test_a_partition_that_is_named_alone_does_not_hide_what_is_beside_it(
 def test_what_a_task_finds_is_what_this_process_finds(
     keeplast: Command, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of what lies beside a log, of a log that cannot be read, and of values."""
+    """Also of what lies next to a log, of a log that cannot be read, and of values."""
     (data_dir / "t-1" / f"{BASE}.log.deleted").write_bytes(batch(0, b"1", b"x"))
     write_log(data_dir, f"t-7.{'a' * 32}-delete", {5: [(b"1", b"x")]})
     log = write_log(data_dir, "t-2", {0: [(b"1", b"x")], 1: [(b"1", b"y")]})
@@ -504,14 +504,14 @@ def test_what_a_task_finds_is_what_this_process_finds(
     )
     assert here == explained(keeplast, data_dir, "1", "--values", code=3)
     assert 3 == travelling.items
-    told = explained(keeplast, data_dir, "--offset", 0, "--partition", 1)
-    assert {"text": "1", "size_bytes": 1} == told["key"]
+    answer = explained(keeplast, data_dir, "--offset", 0, "--partition", 1)
+    assert {"text": "1", "size_bytes": 1} == answer["key"]
 
 
-def test_a_task_has_what_brokers_told(
+def test_a_task_has_the_answers_of_brokers(
     keeplast: Command, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = ToldGroups({"t": TopicEnds(b"i" * 16, {0: 9, 1: 9})}, {"g": {}})
+    cluster = GroupCluster({"t": TopicEnds(b"i" * 16, {0: 9, 1: 9})}, {"g": {}})
     monkeypatch.setattr("keeplast.cluster.client.ClusterClient", lambda *_: cluster)
     waits = (
         "--config", "tombstones.wait.for.groups=g", "--with", "bootstrap-server=host:9092",
@@ -533,19 +533,19 @@ def test_tasks_search_a_store_as_this_process_does(
     assert 0 == keeplast("clean", url, "--despite", "dirty-ratio").code
     asked = ("explain", url, "order-041", "--now-ms", START_MS, "--json")
 
-    def told() -> dict[str, Any]:
+    def answer() -> dict[str, Any]:
         (part,) = keeplast(*asked).document["partitions"]
         # By the store's own clock.
         part["last_trace"].pop("values_by_ms")
         part.pop("erased_by")
         return dict(part)
 
-    here, travelling = told(), Travelling()
+    here, travelling = answer(), Travelling()
     assert here["replaced_copies"]
     monkeypatch.setattr(
         "keeplast.cli.explain.search_runner", lambda workers: nullcontext(travelling)
     )
-    assert here == told()
+    assert here == answer()
     assert 1 == travelling.items
 
 
@@ -591,9 +591,9 @@ def test_a_key_that_no_record_has_is_said_with_how_keys_are_given(
 ) -> None:
     write_log(tmp_path, "k-0", {0: [(b"a", b"1")], 1: []})
     options = ("--topic", "k", "--config", "cleanup.policy=compact")
-    told = "no record has exactly this key; a key is given as text, hex:DIGITS, base64:DATA"
+    words = "no record has exactly this key; a key is given as text, hex:DIGITS, base64:DATA"
     missing = keeplast("explain", tmp_path, "aa", *options)
-    assert (0, True) == (missing.code, told in " ".join(missing.out.split())), missing.err
+    assert (0, True) == (missing.code, words in " ".join(missing.out.split())), missing.err
     found = keeplast("explain", tmp_path, "a", *options)
     assert (0, False) == (found.code, "no record has exactly" in found.out)
 

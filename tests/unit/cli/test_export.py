@@ -120,7 +120,7 @@ def test_a_large_partition_is_written_in_parts(
     assert pq.read_table(one / "part-00000.parquet").to_pylist() == rows
 
 
-def test_what_is_in_the_way_is_replaced_only_on_request(data: Path, tmp_path: Path) -> None:
+def test_files_in_the_way_are_replaced_only_on_request(data: Path, tmp_path: Path) -> None:
     target = tmp_path / "state"
     assert 0 == run(data, target).exit_code
     refused = run(data, target, code=4)
@@ -130,7 +130,7 @@ def test_what_is_in_the_way_is_replaced_only_on_request(data: Path, tmp_path: Pa
     assert ["data", "state"] == sorted(path.name for path in tmp_path.iterdir())
 
 
-def test_what_is_no_export_is_never_replaced(data: Path, tmp_path: Path) -> None:
+def test_a_directory_without_an_export_is_never_replaced(data: Path, tmp_path: Path) -> None:
     other = tmp_path / "photos"
     other.mkdir()
     (other / "cat.jpg").write_bytes(b"cat")
@@ -164,7 +164,7 @@ def test_an_export_goes_to_no_other_kind_of_store(
     assert ["data"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_what_came_to_lie_there_meanwhile_is_not_replaced(
+def test_a_file_that_came_meanwhile_is_not_replaced(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "state"
@@ -191,7 +191,7 @@ def test_an_export_is_replaced_where_a_link_leads(data: Path, tmp_path: Path) ->
     assert ["state"] == [path.name for path in place.iterdir()]
 
 
-def test_a_failed_export_leaves_nothing_behind(data: Path, tmp_path: Path) -> None:
+def test_a_failed_export_leaves_nothing(data: Path, tmp_path: Path) -> None:
     target = tmp_path / "state"
     assert 0 == run(data, target).exit_code
     before = json.loads((target / "_offsets.json").read_text())
@@ -223,7 +223,7 @@ def test_a_log_that_is_cut_off_meanwhile_is_not_exported(
     assert not (tmp_path / "state").exists()
 
 
-def test_what_a_killed_export_has_left_goes_with_the_next_one(data: Path, tmp_path: Path) -> None:
+def test_files_of_a_killed_export_go_with_the_next_one(data: Path, tmp_path: Path) -> None:
     left = tmp_path / ".state.0123abcd.partial"
     left.mkdir()
     (left / "part-00000.parquet").touch()
@@ -241,7 +241,7 @@ def test_a_full_disk_is_named(data: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert ["data"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_an_export_that_is_stopped_leaves_nothing_behind(
+def test_an_export_that_is_stopped_leaves_nothing(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -306,8 +306,8 @@ def test_a_point_that_cleaning_has_passed_is_refused_with_the_earliest_that_is_l
     gone = run(root, tmp_path / "gone", "--ending-offsets", '{"c":{"0":2}}')
     assert (4, True) == (gone.exit_code, "cleaned_to=3" in gone.output), gone.output
     assert not (tmp_path / "gone").exists()
-    run(root, tmp_path / "told", "--ending-offsets", '{"c":{"0":3}}', code=0)
-    assert {b"a": b"2", b"b": b"3"} == state(tmp_path / "told" / "c" / "partition=0")
+    run(root, tmp_path / "ends", "--ending-offsets", '{"c":{"0":3}}', code=0)
+    assert {b"a": b"2", b"b": b"3"} == state(tmp_path / "ends" / "c" / "partition=0")
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_a_checkpoint_says_what_is_exported_and_as_of_which_offsets(tmp_path: Pa
         ([b'{"a":{"0":99}}'], ["points", "--partition", "0"], 2, "does not have this offset"),
     ],
 )
-def test_what_is_no_checkpoint_is_said(
+def test_a_bad_checkpoint_is_reported(
     tmp_path: Path, values: list[bytes | None], arguments: list[str], code: int, said: str
 ) -> None:
     root = write_shared(tmp_path / "data", *values)
@@ -411,7 +411,7 @@ def test_a_checkpoint_of_an_aborted_transaction_does_not_count(tmp_path: Path) -
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
-def test_what_a_group_has_committed_is_a_checkpoint(tmp_path: Path) -> None:
+def test_the_committed_offsets_of_a_group_are_a_checkpoint(tmp_path: Path) -> None:
     root = write_shared(tmp_path / "data")
     commit_offsets(root, "readers", {A0: 2, A1: 1, TopicPartition("gone", 0): 7})
     done = run(root, tmp_path / "out", "--checkpoint-group", "readers", "--json", code=0)
@@ -477,7 +477,7 @@ def test_the_state_as_of_a_time_ends_in_front_of_the_first_later_record(
         ("-1", "not a time"),
     ],
 )
-def test_what_is_no_time_is_a_usage_error(data: Path, tmp_path: Path, time: str, said: str) -> None:
+def test_a_bad_time_is_a_usage_error(data: Path, tmp_path: Path, time: str, said: str) -> None:
     done = run(data, tmp_path / "out", f"--as-of={time}")
     assert (2, True) == (done.exit_code, said in " ".join(done.output.split())), done.output
 
@@ -518,7 +518,7 @@ def test_several_directories_are_exported_as_one_place(data: Path, tmp_path: Pat
 
 
 def test_a_part_of_a_topic_is_exported_only_where_that_is_asked(tmp_path: Path) -> None:
-    """The sample's metadata log knows orders-0: here it lies without it, beside another number."""
+    """The sample's metadata log knows orders-0: here it lies without it, next to another number."""
     data = tmp_path / "data"
     shutil.copytree(SAMPLE, data)
     (data / "orders-0").rename(data / "orders-1")

@@ -18,7 +18,7 @@ from keeplast.format.identifier import encode_id
 from keeplast.model.partition import TopicPartition
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import commanded_world
-from tests.support.told_groups import ToldGroups
+from tests.support.group_cluster import GroupCluster
 from tests.support.verified_world import VerifiedWorld
 from tests.unit.attach.test_attached_rounds import MERGING
 
@@ -128,7 +128,7 @@ def test_every_kind_of_place_says_the_same_in_its_document(
         (lambda end: ("--as-of", "2100-01-01T00:00:00Z"), "with the brokers alone"),
     ],
 )
-def test_points_that_cannot_be_told_are_refused(
+def test_points_whose_state_cannot_be_shown_are_refused(
     world: VerifiedWorld, tmp_path: Path, point: object, words: str
 ) -> None:
     assert callable(point)
@@ -147,12 +147,12 @@ def test_a_topic_that_is_not_tiered_has_no_state_there(
     assert "not tiered" in export(world, tmp_path / "a", "--topic", "prefs", expected=4)
 
 
-def test_without_the_decision_log_it_is_said_what_cannot_be_told(
+def test_without_the_decision_log_the_export_says_which_states_it_cannot_show(
     world: VerifiedWorld, tmp_path: Path
 ) -> None:
-    told = "only the latest state can be told"
-    assert told not in export(world, tmp_path / "a")
-    assert told in export(world, tmp_path / "b", has_log=False)
+    words = "only the latest state is known"
+    assert words not in export(world, tmp_path / "a")
+    assert words in export(world, tmp_path / "b", has_log=False)
 
 
 @pytest.mark.parametrize(
@@ -174,29 +174,31 @@ def test_without_the_decision_log_it_is_said_what_cannot_be_told(
         (("--checkpoint", "elsewhere"), "elsewhere", 2),
     ],
 )
-def test_what_does_not_go_with_a_cluster_is_said(
+def test_an_option_that_does_not_go_with_a_cluster_is_named(
     world: VerifiedWorld, tmp_path: Path, more: tuple[str, ...], words: str, code: int
 ) -> None:
     assert words in export(world, tmp_path / "a", *more, expected=code)
 
 
-def committed(world: VerifiedWorld, offset: int, *, topic_id: bytes | None = None) -> ToldGroups:
+def committed(world: VerifiedWorld, offset: int, *, topic_id: bytes | None = None) -> GroupCluster:
     end = world.cluster.log.end
     known = TopicEnds(PARTITION.topic_id if topic_id is None else topic_id, {0: end})
     partition = TopicPartition(TOPIC, 0)
-    return ToldGroups({TOPIC: known}, {"readers": {partition: offset}})
+    return GroupCluster({TOPIC: known}, {"readers": {partition: offset}})
 
 
-def let_tell(world: VerifiedWorld, patch: pytest.MonkeyPatch, told: ToldGroups) -> None:
+def let_answer(world: VerifiedWorld, patch: pytest.MonkeyPatch, cluster: GroupCluster) -> None:
     for name in ("find_ends", "read_group_offsets"):
-        patch.setattr(type(world.consumers), name, staticmethod(getattr(told, name)), raising=False)
+        patch.setattr(
+            type(world.consumers), name, staticmethod(getattr(cluster, name)), raising=False
+        )
 
 
-def test_what_a_group_has_committed_is_a_point_that_brokers_tell(
+def test_the_committed_offset_of_a_group_can_be_the_point_of_an_export(
     world: VerifiedWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = end_of(world)
-    let_tell(world, monkeypatch, committed(world, end))
+    let_answer(world, monkeypatch, committed(world, end))
     text = export(world, tmp_path / "a", "--checkpoint-group", "readers")
     assert "as of what group readers has committed" in text
     expected = OpenLog(world.directory).state(MERGING, end_offset=end)
@@ -219,11 +221,11 @@ def test_what_a_group_has_committed_elsewhere_is_no_point(
     offset: Callable[[VerifiedWorld], int], topic_id: bytes | None, group: str, code: int,
     words: str,
 ) -> None:  # fmt: skip
-    let_tell(world, monkeypatch, committed(world, offset(world), topic_id=topic_id))
+    let_answer(world, monkeypatch, committed(world, offset(world), topic_id=topic_id))
     assert words in export(world, tmp_path / "a", "--checkpoint-group", group, expected=code)
 
 
-def test_an_error_names_the_segment_and_no_file_that_nobody_has(
+def test_an_error_names_the_segment_and_no_temporary_file(
     world: VerifiedWorld, tmp_path: Path
 ) -> None:
     refused = export(

@@ -129,7 +129,9 @@ def test_an_export_that_is_there_is_replaced_on_request_alone(
     assert ["00000002"] == versions(bucket)
 
 
-def test_what_is_no_export_is_left_alone(bucket: ObstoreObjects, log: LogBuilder) -> None:
+def test_a_directory_without_an_export_is_left_alone(
+    bucket: ObstoreObjects, log: LogBuilder
+) -> None:
     bucket.put_new("states/other", b"mine")
     assert "not made by an export" in export(log, "--incremental", code=4).stderr
     assert ["states/other"] == keys_of(bucket)
@@ -220,7 +222,7 @@ def test_of_two_first_exports_at_once_one_counts(
     assert 1 == len(versions(bucket)) == len({key.split("/")[2] for key in keys_of(bucket)[1:]})
 
 
-def test_where_nobody_knows_whether_the_pointer_moved_nothing_is_removed(
+def test_where_it_is_unknown_whether_the_pointer_moved_nothing_is_removed(
     bucket: ObstoreObjects, log: LogBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export(log, "--incremental")
@@ -261,6 +263,6 @@ def test_a_consumer_goes_on_from_the_version_that_counts(
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"format": 1, "version": "../x", "kept": []}', '{"format": 1}']
 )
-def test_what_is_no_pointer_is_corrupt(text: str) -> None:
+def test_a_bad_pointer_is_corrupt(text: str) -> None:
     with pytest.raises(CorruptError, match="not what leads to the versions"):
         decode_pointer(text.encode(), Path("/s3:/b/current"))

@@ -75,7 +75,7 @@ def test_each_version_is_whole_and_the_newest_ones_stay(log: LogBuilder, tmp_pat
     assert sorted(path.name for path in target.iterdir()) == ["current", "versions"]
 
 
-def test_what_a_killed_run_left_changes_nothing(log: LogBuilder, tmp_path: Path) -> None:
+def test_files_of_a_killed_run_change_nothing(log: LogBuilder, tmp_path: Path) -> None:
     target = tmp_path / "state"
     continued(log, target)
     # It had its name, and nothing led to it yet.

@@ -119,7 +119,9 @@ def test_an_offset_beyond_what_the_store_has_is_a_mistake(
     assert "log_end=8" in run.err
 
 
-def test_status_says_as_of_which_offsets_a_state_can_be_told(store: str, keeplast: Command) -> None:
+def test_status_says_as_of_which_offsets_a_state_can_be_shown(
+    store: str, keeplast: Command
+) -> None:
     status = ("status", store, "--topic", "orders")
     (before,) = keeplast(*status, "--json").document["partitions"]
     assert (0, 8) == (before["told_from"], before["bound"])
@@ -147,7 +149,7 @@ def test_status_says_as_of_which_offsets_a_state_can_be_told(store: str, keeplas
         (("--as", "log", "--keep", "2", "--tombstones"), "given=keep, tombstones", 2),
     ],
 )
-def test_what_does_not_go_with_a_store_is_said(
+def test_an_option_that_does_not_go_with_a_store_is_named(
     tmp_path: Path, data: Path, store: str, keeplast: Command, more: tuple[str, ...], words: str,
     code: int,
 ) -> None:  # fmt: skip

@@ -45,7 +45,7 @@ def no_stop() -> None:
 
 
 @pytest.mark.parametrize("number", CODES)
-def test_a_signal_behind_the_end_of_the_work_hides_no_result(
+def test_a_signal_after_the_end_of_the_work_hides_no_result(
     number: signal.Signals, handlers: dict[signal.Signals, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def body() -> tuple[int, dict[str, Any]]:

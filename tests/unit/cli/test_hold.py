@@ -110,8 +110,8 @@ def test_rounds_and_status_of_a_directory_heed_a_hold(data: Path, keeplast: Comm
     held.call("hold", "add", "audit", *chosen, "--at", 4, "--max-age", "7d")
     assert "hold audit: not cleaned past 4 until" in held.call("status", *chosen).out
     held.call("clean", "--topic", "t", "--despite", "dirty-ratio", "--json", "--runner", "local")
-    told = held.call("status", "--json").document["partitions"]
-    (first,) = [each for each in told if each["partition"] == 0]
+    partitions = held.call("status", "--json").document["partitions"]
+    (first,) = [each for each in partitions if each["partition"] == 0]
     assert (3, 3, "audit") == (first["told_from"], first["first_dirty"], first["holds"][0]["name"])
     released = held.call("hold", "release", "audit", "--json").document["released"]
     assert 1 == len(released)
@@ -124,8 +124,8 @@ def test_rounds_and_status_of_a_store_heed_a_hold(tmp_path: Path, keeplast: Comm
     (hold,) = held.call(*add, "--topic", "orders", "--json").document["holds"]
     assert 0 < hold["offset"] <= held.at
     status = ("status", url)
-    told = " ".join(keeplast(*status).out.split())
-    assert f"hold audit: not cleaned past {hold['offset']} until" in told
+    text = " ".join(keeplast(*status).out.split())
+    assert f"hold audit: not cleaned past {hold['offset']} until" in text
     cleaned = held.call("clean", "--despite", "dirty-ratio", "--json").document["partitions"][0]
     assert cleaned["bound"] <= hold["offset"]
     erased = keeplast(*status, "--erased-by", "--json").document["partitions"]
@@ -166,7 +166,7 @@ def test_a_hold_that_is_not_there_is_a_usage_error(data: Path) -> None:
     assert (2, True) == (done.exit_code, "there are: none" in done.output), done.output
 
 
-def test_who_lists_holds_opens_no_metadata_for_writing(
+def test_a_list_of_holds_opens_no_metadata_for_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeplast: Command
 ) -> None:
     """A principal that may only read is enough, and no lock is in a host's way."""

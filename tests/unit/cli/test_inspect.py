@@ -117,7 +117,7 @@ def test_a_marker_is_shown_as_what_it_is(keeplast: Command, tmp_path: Path) -> N
     assert "control" in keeplast("inspect", directory).out
 
 
-def test_a_torn_tail_of_the_active_segment_is_told_and_is_no_damage(
+def test_a_torn_tail_of_the_active_segment_is_reported_and_is_no_damage(
     keeplast: Command, data_dir: Path
 ) -> None:
     log = data_dir / "t-0" / f"{ACTIVE}.log"
@@ -232,14 +232,14 @@ def test_unknown_staged_and_missing_files_are_notes(keeplast: Command, data_dir:
 
 
 @pytest.mark.parametrize("name", [f"{ACTIVE}.snapshot", "leader-epoch-checkpoint"])
-def test_damage_beside_the_log_is_found(keeplast: Command, data_dir: Path, name: str) -> None:
+def test_damage_next_to_the_log_is_found(keeplast: Command, data_dir: Path, name: str) -> None:
     (data_dir / "t-0" / name).write_bytes(b"\x00\x01garbage, certainly")
     run = keeplast("inspect", data_dir / "t-0", "--json")
     assert [("corrupt", name)] == problems(run)
     assert 3 == keeplast("inspect", data_dir / "t-0" / name).code
 
 
-def test_every_file_beside_a_log_can_be_read_alone(keeplast: Command, data_dir: Path) -> None:
+def test_every_file_next_to_a_log_can_be_read_alone(keeplast: Command, data_dir: Path) -> None:
     directory = data_dir / "t-0"
     producer = producer_snapshot.ProducerEntry(7, 0, 3, 4, 0, EPOCH_MS, 0, -1)
     contents = {
@@ -270,7 +270,9 @@ def test_entries_are_limited(keeplast: Command, tmp_path: Path) -> None:
     assert (2, True) == (len(document["entries"]), document["truncated"])
 
 
-def test_what_is_no_part_of_a_log_is_a_usage_error(keeplast: Command, data_dir: Path) -> None:
+def test_a_file_that_is_no_part_of_a_log_is_a_usage_error(
+    keeplast: Command, data_dir: Path
+) -> None:
     (data_dir / "notes.txt").write_text("x")
     for path in (data_dir / "notes.txt", data_dir / "nowhere", data_dir):
         run = keeplast("inspect", path, "--json", code=2)
@@ -374,7 +376,7 @@ def test_a_data_directory_leads_to_a_topic_of_the_user(keeplast: Command, tmp_pa
     assert "choose one in it, such as orders-0. path=" in run.err
 
 
-def test_an_offset_behind_the_end_is_said_to_be_there(keeplast: Command, data_dir: Path) -> None:
+def test_an_offset_after_the_end_is_said_to_be_there(keeplast: Command, data_dir: Path) -> None:
     run = keeplast("inspect", data_dir / "t-0", "--from-offset", 5, code=0)
     assert "nothing to show from offset 5 on: the log ends at 5" in run.out
     assert "nothing to show" not in keeplast("inspect", data_dir / "t-0", "--from-offset", 4).out
@@ -424,7 +426,7 @@ def test_a_leader_epoch_that_contradicts_the_checkpoint_is_found(
     assert (code, severities) == (run.code, [each["severity"] for each in found])
 
 
-def test_a_wrong_crc_is_told_in_one_order_by_all_commands(
+def test_a_wrong_crc_is_reported_in_one_order_by_all_commands(
     keeplast: Command, data_dir: Path
 ) -> None:
     path = data_dir / "t-0" / f"{FIRST}.log"

@@ -43,7 +43,7 @@ READING = {
     "inspect", "pack", "place add", "place check", "place list", "status",
     "verify",
 }  # fmt: skip
-"""Commands that change no log whatever they are told."""
+"""Commands that change no log with any argument."""
 
 
 def options() -> Iterator[tuple[str, str]]:
@@ -104,7 +104,7 @@ def test_the_page_has_every_limit_and_no_test() -> None:
 def test_undo_has_no_option_that_lifts_a_refusal() -> None:
     for path in ("unit/run/test_undo.py", "unit/store/test_tier_undo.py"):
         source = (ROOT / "tests" / path).read_text("utf-8")
-        assert "def test_what_would_lose_something_is_refused(" in source
+        assert "def test_an_undo_that_would_lose_records_is_refused(" in source
 
 
 def test_a_property_of_a_place_that_can_widen_has_a_row() -> None:

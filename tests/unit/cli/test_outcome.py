@@ -1,4 +1,4 @@
-"""The last line of a command: exit code 0 that hides nothing, and failures told once, in full."""
+"""The last line of a command: exit code 0 that hides nothing; failures stand once, in full."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_call_that_skipped_everything_ends_with_0_and_says_so(
     assert (0, said) == (run.code, run.out.splitlines()[-1])
 
 
-def test_a_failure_is_told_once_and_in_full(
+def test_a_failure_is_reported_once_and_in_full(
     keeplast: Callable[..., Run], coordinator: FakeCoordinator, data_dir: Path
 ) -> None:
     coordinator.answer = lambda: FAILED
@@ -96,7 +96,7 @@ def test_a_failure_is_told_once_and_in_full(
     assert "1 failed: the errors follow on stderr" == run.out.splitlines()[-1]
 
 
-def test_what_cannot_be_judged_is_said_beside_exit_code_0() -> None:
+def test_parts_that_cannot_be_judged_are_named_with_exit_code_0() -> None:
     unjudged = Check("winners", "all", Verdict.UNJUDGED, (), 0, ("records are gone",))
     held = VerificationReport("t-0", (Check("readable", "all", Verdict.HOLDS, (), 0, ()),))
     reports = [held, VerificationReport("t-1", (unjudged,))]
@@ -110,7 +110,7 @@ def test_what_cannot_be_judged_is_said_beside_exit_code_0() -> None:
 def test_a_round_that_filters_shortened_shows_the_log_and_how_many_records_went(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The records of what nobody has read are counted by nobody."""
+    """Records that were not read are not counted."""
     filters = FilterStats(
         clean_segments=9, clean_bytes=9000, skipped_segments=8, skipped_bytes=8000
     )

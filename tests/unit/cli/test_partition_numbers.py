@@ -15,7 +15,7 @@ Command = Callable[..., Run]
 
 @pytest.mark.parametrize("given", ["0-", "3-1", "0,,1", "-1", "all", "9999999999", "0-10000"])
 @pytest.mark.parametrize("command", ["clean", "plan", "status", "explain", "hold add"])
-def test_what_is_no_number_is_refused_with_the_form_that_is(
+def test_a_bad_number_is_refused_with_the_right_form(
     keeplast: Command, data_dir: Path, command: str, given: str
 ) -> None:
     run = keeplast(*command.split(), data_dir, f"--partition={given}")
@@ -37,7 +37,7 @@ def test_a_range_is_all_of_its_numbers_each_once(text: str, numbers: tuple[int, 
 
 
 @pytest.mark.parametrize("text", ["0-1", "0,1", "x"])
-def test_what_is_about_one_partition_takes_no_range(
+def test_an_option_about_one_partition_takes_no_range(
     keeplast: Command, data_dir: Path, text: str
 ) -> None:
     where = ("--topic", "t", "--partition", text, "--before-offset", "1")

@@ -81,7 +81,7 @@ def test_a_table_is_added_to_a_file_that_keeps_everything_else(
         (("p", "postgres://db/x"), "postgresql://USER@HOST/DATABASE"),
     ],
 )
-def test_what_cannot_be_named_is_refused_and_nothing_is_written(
+def test_a_bad_name_is_refused_and_nothing_is_written(
     keeplast: Command, folder: Path, given: tuple[str, ...], words: str
 ) -> None:
     run = keeplast("place", "add", *given)

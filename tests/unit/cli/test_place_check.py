@@ -140,7 +140,7 @@ def store(tmp_path: Path, ready: Path, keeplast: Command) -> str:
     return called.copied(ready, tmp_path)
 
 
-def test_a_store_is_looked_at_and_nothing_stays_behind(
+def test_a_store_is_looked_at_and_nothing_stays_in_it(
     keeplast: Command, store: str, tmp_path: Path
 ) -> None:
     before = sorted(str(p) for p in (tmp_path / "objects").rglob("*"))

@@ -60,7 +60,7 @@ def test_help_imports_nothing_heavy_and_is_quick() -> None:
     assert any(each < HELP_TO_LIBRARIES_MAX for each in ratios)
 
 
-def test_who_interrupts_while_modules_are_loaded_is_shown_no_trace() -> None:
+def test_an_interrupt_while_modules_are_loaded_shows_no_trace() -> None:
     code = (
         "import os, sys, runpy, signal; sys.argv = ['keeplast', '--help']\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -96,7 +96,7 @@ def test_the_package_imports_nothing_heavy() -> None:
     assert "[]\n" == out
 
 
-def test_what_others_print_to_descriptor_1_does_not_reach_stdout(data_dir: Path) -> None:
+def test_text_of_others_on_descriptor_1_does_not_reach_stdout(data_dir: Path) -> None:
     code = (
         "import os, sys\n"
         "from keeplast.cli import main\n"

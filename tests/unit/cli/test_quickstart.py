@@ -1,4 +1,4 @@
-"""README and quick start work line by line in a fresh clone, and again by who begins anew."""
+"""README and quick start work line by line in a fresh clone, and again by who starts over."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DATED = "keeplast status"
 
 @pytest.fixture
 def clone(tmp_path: Path) -> PageShell:
-    """A clone in which nobody has built anything."""
+    """A clone in which nothing was built."""
     (tmp_path / "src").symlink_to(ROOT / "src")
     return PageShell(tmp_path)
 

@@ -30,12 +30,12 @@ OF_A_BROKER = ("sudo", "full-isr", "kafka-leader-election.sh")
 
 @pytest.fixture
 def host(tmp_path: Path) -> PageShell:
-    """A broker's host: its stopped directory, its settings, room beside it."""
+    """A broker's host: its stopped directory, its settings, room next to it."""
     shell = PageShell(tmp_path, programs=dict.fromkeys(OF_A_BROKER, NOTHING))
     data, work = tmp_path / "data", tmp_path / "spool"
     work.mkdir()
     subprocess.run(["cp", "-a", SAMPLE, data], check=True)
-    # The sample's own topic was told never to be dirty enough, and another one rolls by its age.
+    # The sample's own topic was set never to be dirty enough, and another one rolls by its age.
     (data / "keeplast.toml").write_text(
         '[topic.orders]\n"min.cleanable.dirty.ratio" = 0.1\n'
         '[topic.__transaction_state]\n"min.cleanable.dirty.ratio" = 1.0\n'
@@ -61,7 +61,7 @@ def final_state(partition: Path) -> dict[bytes | None, bytes | None]:
     return {record.key: record.value for record in open_log(partition).records()}
 
 
-def test_the_settings_that_count_are_shown_with_who_said_so(host: PageShell) -> None:
+def test_the_settings_that_count_are_shown_with_their_source(host: PageShell) -> None:
     check, effective, plan = (host.run(step.command) for step in steps_of("settings"))
     assert (0, 0, 0) == (check.code, effective.code, plan.code), plan.err
     assert re.search(r"min\.cleanable\.dirty\.ratio +0\.1 +keeplast\.toml", effective.out)

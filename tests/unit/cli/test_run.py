@@ -105,7 +105,7 @@ def test_a_damaged_partition_is_code_3_until_it_is_repaired(
     assert 0 == keeplast("run", settled_dir, *LOCAL).code
 
 
-def test_an_unknown_policy_is_refused_and_told(keeplast: Command, data_dir: Path) -> None:
+def test_an_unknown_policy_is_refused_and_named(keeplast: Command, data_dir: Path) -> None:
     run = keeplast("run", data_dir, *LOCAL)
     assert "cleanup.policy of the topic is unknown" in run.out.replace("\n", " ")
     assert 4 == run.code

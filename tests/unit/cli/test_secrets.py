@@ -58,7 +58,7 @@ def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) ->
 def test_whatever_fails_is_printed_without_secrets(
     error: Exception, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Also a traceback of what nobody has foreseen, and the document."""
+    """Also a traceback of what was not foreseen, and the document."""
 
     def body() -> tuple[int, None]:
         raise error

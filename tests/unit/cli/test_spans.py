@@ -30,7 +30,7 @@ def test_a_number_is_milliseconds_and_a_unit_says_so(text: str, milliseconds: in
 
 
 @pytest.mark.parametrize("text", ["", "-1", "+1", "1.5h", "h", "7 days", "1g", "\u0661", "9" * 30])
-def test_what_is_no_span_is_refused_with_what_to_write(text: str) -> None:
+def test_a_bad_span_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="write milliseconds, or 90s, 30min, 12h or 7d"):
         span_ms(text)
 

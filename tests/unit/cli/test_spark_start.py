@@ -31,7 +31,7 @@ POLICY = ("--config", "cleanup.policy=compact")
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "clean"])
-def test_spark_does_the_work_where_somebody_asks_for_it(
+def test_spark_does_the_work_on_request(
     keeplast: Callable[..., Run], coordinator: FakeCoordinator, data_dir: Path,
     monkeypatch: pytest.MonkeyPatch, command: str, arguments: tuple[str, ...], is_submitted: bool,
     expected: str,
@@ -131,7 +131,7 @@ def test_a_runner_that_cannot_be_imported_is_a_mistake_of_the_call(
 
 
 def forget_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have pyspark, and what of ours imports it, imported anew; put back afterwards."""
+    """Have pyspark, and what of ours imports it, imported again; put back afterwards."""
     for name in list(sys.modules):
         if name.partition(".")[0] == "pyspark" or name.startswith("keeplast.pipeline"):
             monkeypatch.delitem(sys.modules, name)

@@ -82,10 +82,10 @@ def test_each_partition_stays_one_line_on_a_narrow_screen(
     heading, *rows = lines[2:7]
     assert ["late-0", "orders-0", "orders-1", "events-0"] == [row.split()[0] for row in rows]
     assert columns >= max(len(line) for line in (heading, *rows))
-    told = [line for line in lines if line.startswith("no room for: ")]
+    notes = [line for line in lines if line.startswith("no room for: ")]
     names = ", ".join(left_out)
     wanted = [f"no room for: {names}; a wider screen or --json has it"] if left_out else []
-    assert wanted == told
+    assert wanted == notes
     # The picture is in one piece, as wide as there is room for.
     assert 8 <= rows[0].count("▓") <= 16
     assert "▓" * rows[0].count("▓") in rows[0]
@@ -154,7 +154,9 @@ def test_records_or_nothing_can_be_counted_instead(keeplast: Command, directory:
     assert keeplast(*asked, "skip").document["partitions"][0]["tombstones"] is None
 
 
-def test_a_directory_in_use_is_read_and_that_is_told(keeplast: Command, directory: Path) -> None:
+def test_a_directory_in_use_is_read_and_the_use_is_reported(
+    keeplast: Command, directory: Path
+) -> None:
     with locked(directory):
         run = keeplast("status", directory, *NOW)
         assert "holds the directory" in run.out
@@ -197,7 +199,7 @@ def test_files_that_a_round_takes_away_meanwhile_are_looked_for_again(
     assert 3 == len(looks)
 
 
-def test_what_is_set_aside_is_told_with_its_reason(keeplast: Command, directory: Path) -> None:
+def test_a_partition_set_aside_is_shown_with_its_reason(keeplast: Command, directory: Path) -> None:
     partition = TopicPartition("orders", 1)
     error = CorruptError("bad batch", path="f.log", position=7)
     mark = set_aside(LocalFiles(), partition, directory / "orders-1", error, EPOCH_MS)
@@ -221,7 +223,7 @@ def test_what_is_set_aside_is_told_with_its_reason(keeplast: Command, directory:
     }
 
 
-def test_a_log_whose_rounds_fail_is_told_and_promised_nothing(
+def test_a_log_whose_rounds_fail_is_reported_and_promised_nothing(
     keeplast: Command, directory: Path
 ) -> None:
     late = TopicPartition("late", 0)

@@ -74,7 +74,7 @@ def test_a_status_has_the_same_fields_everywhere(place: tuple[str, ...], keeplas
 
 
 @pytest.mark.parametrize("kind", [PlaceKind.STORE, PlaceKind.DIRECTORY])
-def test_what_is_left_out_is_told_everywhere(
+def test_left_out_columns_are_named_everywhere(
     kind: PlaceKind, request: pytest.FixtureRequest, keeplast: Command
 ) -> None:
     place = str(request.getfixturevalue(kind.value))
@@ -93,7 +93,7 @@ def test_what_is_left_out_is_told_everywhere(
     ]
     + [(PlaceKind.STORE, "--exact"), (PlaceKind.DIRECTORY, "--exact")],
 )
-def test_what_a_place_cannot_do_is_refused_with_the_alternative(
+def test_an_option_that_a_place_cannot_do_is_refused_with_the_alternative(
     kind: PlaceKind, option: str, request: pytest.FixtureRequest, keeplast: Command
 ) -> None:
     found = request.getfixturevalue(kind.value)
@@ -147,7 +147,7 @@ def test_objects_that_cannot_be_reached_leave_the_metadata_in_the_answer(
     assert all(each["error"] and each["bytes"] for each in rows)
 
 
-def test_who_leads_a_partition_is_shown_by_its_lease(store: str, keeplast: Command) -> None:
+def test_the_leader_of_a_partition_is_known_by_its_lease(store: str, keeplast: Command) -> None:
     name = TopicPartition("orders", 0)
     with package.open_store(store, owner="a", topic_of=package.topic_config) as opened:
         state = opened.own(name, takes_over=True)

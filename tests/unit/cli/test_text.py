@@ -49,7 +49,7 @@ def test_visible_text_stays_as_it_is() -> None:
 
 
 @given(st.text())
-def test_what_is_printable_stays_on_its_line_and_commands_nothing(text: str) -> None:
+def test_printable_text_stays_on_its_line_and_commands_nothing(text: str) -> None:
     shown = printable(text)
     assert "".join(shown.splitlines()) == shown
     assert all(c.isprintable() or c == "\u3000" or c.isspace() for c in shown)
@@ -102,11 +102,11 @@ def test_without_a_checkpoint_all_that_is_closed_is_dirty() -> None:
     assert "first dirty" not in picture
 
 
-def test_what_lies_below_the_log_start_is_marked() -> None:
+def test_records_below_the_log_start_are_marked() -> None:
     assert draw_log(segments(100, 100), log_start=5, width=21).startswith("·····▓▓▓▓▓│")
 
 
-def test_what_is_held_back_is_neither_clean_nor_dirty() -> None:
+def test_a_section_that_is_held_back_is_neither_clean_nor_dirty() -> None:
     regions = [LogRegion.CLEAN, LogRegion.DIRTY, LogRegion.UNCLEANABLE, LogRegion.ACTIVE]
     picture = draw_log(segments(1, 1, 1, 1), first_dirty=10, regions=regions, width=11)
     assert "██│▓▓│▒▒│░░" == picture.splitlines()[0]

@@ -184,7 +184,7 @@ def test_status_shows_regions_before_and_after(keeplast: Command, store: str) ->
     assert left["orphans"] == 0
 
 
-def test_nobody_is_fenced_without_being_asked_to(keeplast: Command, store: str) -> None:
+def test_no_owner_is_fenced_without_the_option(keeplast: Command, store: str) -> None:
     run = keeplast("clean", store, "--despite", "dirty-ratio", "--owner", "another", code=4)
     assert "another host owns the partition" in run.err
     run = keeplast(
@@ -225,7 +225,7 @@ def test_a_lost_object_is_found(tmp_path: Path, keeplast: Command, store: str) -
     assert f"I-14: offset {int(lost.stem)}: the object is gone" in run.out
 
 
-def test_an_export_that_fails_is_no_log_and_begins_anew(
+def test_an_export_that_fails_is_no_log_and_begins_again(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
     lost = max((tmp_path / "objects").rglob("*.log"))
@@ -303,9 +303,7 @@ def test_a_relative_place_is_the_same_from_everywhere(
     assert f"found=file://{tmp_path}/kept" in run.err
 
 
-def test_what_is_wrong_with_the_call_is_said_once(
-    keeplast: Command, store: str, tmp_path: Path
-) -> None:
+def test_a_mistake_of_the_call_is_named_once(keeplast: Command, store: str, tmp_path: Path) -> None:
     keeplast("copy", tmp_path / "data", store, "--new")
     run = keeplast("configure", store)
     said = "error: say what to change: KEY=VALUE, or --unset KEY [K102]\n"
@@ -322,14 +320,14 @@ def test_the_value_of_an_object_option_is_in_no_error(keeplast: Command, store: 
     assert "hidden" not in run.err
 
 
-def test_status_beside_a_host_that_is_none_is_a_mistake(
+def test_status_with_a_missing_host_directory_is_a_mistake(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
     run = keeplast("status", store, "--data-dir", tmp_path / "nowhere", code=2)
     assert "directory; give a Kafka log.dirs directory" in run.err
 
 
-def test_status_beside_a_host_without_the_partition_shows_the_tier(
+def test_status_with_a_host_without_the_partition_shows_the_tier(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
     (tmp_path / "host").mkdir()
@@ -461,7 +459,7 @@ def test_what_an_older_version_kept_with_a_brokers_own_topic_does_not_count(
         assert package.topic_config({"cleanup.policy": "compact"}) == store.look(partition).topic
 
 
-def test_status_shows_the_local_log_beside_object_storage(
+def test_status_shows_the_local_log_next_to_object_storage(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
     shown = keeplast("status", store, "--data-dir", tmp_path / "data", code=0)

@@ -1,4 +1,4 @@
-"""``keeplast copy``: what a directory has gained or has anew, and whose log it is."""
+"""``keeplast copy``: what a directory has gained or has again, and whose log it is."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_copy_leaves_what_is_not_replicated_or_not_decided(
     assert 16 == run.document["partitions"][0]["remote_end"]
 
 
-def test_what_was_copied_after_a_takeover_is_cleaned_like_the_rest(
+def test_segments_copied_after_a_takeover_are_cleaned_like_the_rest(
     tmp_path: Path, keeplast: Command, store: str, log: LogBuilder
 ) -> None:
     fill(log, 1)
@@ -140,7 +140,7 @@ def test_a_log_that_begins_at_another_epoch_than_the_store_has_there_is_refused(
     assert "its leader epochs differ" in run.err
 
 
-def test_what_newer_leaders_wrote_is_cleaned_to_its_end(
+def test_records_of_newer_leaders_are_cleaned_to_their_end(
     tmp_path: Path, keeplast: Command, store: str, log: LogBuilder
 ) -> None:
     fill(log, 4)
@@ -346,7 +346,7 @@ def test_a_topic_of_unknown_policy_keeps_no_other_from_being_taken_in(
         (("{data}/none", "{store}"), 2, "none"),
     ],
 )
-def test_what_is_no_copy_is_said_and_changes_nothing(
+def test_a_bad_call_of_copy_is_reported_and_changes_nothing(
     tmp_path: Path, keeplast: Command, store: str, words: tuple[str, ...], code: int, said: str
 ) -> None:
     before = (tmp_path / "meta.db").read_bytes()

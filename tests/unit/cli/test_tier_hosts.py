@@ -120,7 +120,7 @@ def freeze(hosts: Hosts, process: subprocess.Popen[bytes]) -> None:
             connection.close()
         return True
 
-    wait_until(is_frozen, by=lambda: process.poll() is None, told=str)
+    wait_until(is_frozen, by=lambda: process.poll() is None, words=str)
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def begun(hosts: Hosts, processes: dict[str, Running]) -> tuple[str, str, int]:
     wait_until(
         has_begun,
         by=lambda: all(process.poll() is None for process, _ in processes.values()),
-        told=lambda: "".join(err.read_text() for _, err in processes.values()),
+        words=lambda: "".join(err.read_text() for _, err in processes.values()),
     )
     return found[-1]
 
@@ -156,7 +156,7 @@ def wait_for_leader(hosts: Hosts, name: str, above: int, running: Running) -> No
     process, err = running
     wait_until(
         lambda: hosts.owner()[0] == name and hosts.owner()[1] > above,
-        by=lambda: process.poll() is None, told=err.read_text,
+        by=lambda: process.poll() is None, words=err.read_text,
     )  # fmt: skip
 
 

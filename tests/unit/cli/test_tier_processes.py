@@ -36,13 +36,13 @@ def running(world: StoreWorld, err: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_for(reached: Callable[[], bool], process: subprocess.Popen[bytes], err: Path) -> None:
-    wait_until(reached, by=lambda: process.poll() is None, told=err.read_text)
+    wait_until(reached, by=lambda: process.poll() is None, words=err.read_text)
 
 
 @pytest.mark.repeats(
     "tests/simulation/test_tier_run_process.py::test_of_two_on_one_store_each_keeps_to_what_it_owns"
 )
-def test_a_command_by_hand_beside_a_run_and_a_run_after_a_kill(
+def test_a_command_by_hand_during_a_run_and_a_run_after_a_kill(
     tmp_path: Path, keeplast: Command
 ) -> None:
     world = StoreWorld(tmp_path)

@@ -80,7 +80,7 @@ def ledger(tmp_path: Path, keeplast: Command, monkeypatch: pytest.MonkeyPatch) -
     return made
 
 
-def test_a_file_that_nobody_touched_is_proven_and_its_host_named(ledger: Ledger) -> None:
+def test_an_untouched_file_is_proven_and_its_host_named(ledger: Ledger) -> None:
     said = "its chain is whole, proven up to the head that was kept; written on host host-a"
     assert said == ledger.verify(0)
 
@@ -135,7 +135,7 @@ def test_a_last_line_that_was_edited_is_found(ledger: Ledger) -> None:
     assert "is not the one that was kept as head" in ledger.verify(1)
 
 
-def test_a_ledger_that_was_made_anew_with_a_chain_of_its_own_is_found(ledger: Ledger) -> None:
+def test_a_ledger_that_was_made_again_with_a_chain_of_its_own_is_found(ledger: Ledger) -> None:
     lines = ledger.lines()
     ledger.receipt.unlink()
     for line in lines:
@@ -145,7 +145,7 @@ def test_a_ledger_that_was_made_anew_with_a_chain_of_its_own_is_found(ledger: Le
     assert "it was begun again, or is of another store" in said
 
 
-def test_another_hosts_file_is_told_as_that_hosts(
+def test_another_hosts_file_is_reported_as_that_hosts(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = ledger.root / "of-b"
@@ -194,12 +194,12 @@ def test_of_a_store_that_has_kept_nothing_no_tail_is_proven(
     assert "tail not proven" in found.verify(0)
 
 
-def test_a_line_whose_round_was_not_committed_lies_behind_the_head(ledger: Ledger) -> None:
+def test_a_line_whose_round_was_not_committed_lies_after_the_head(ledger: Ledger) -> None:
     append_receipt(LocalFiles(), ledger.receipt, stripped(ledger.lines()[-1]))
     assert "proven up to the head that was kept" in ledger.verify(0)
 
 
-def test_a_file_that_begins_behind_the_head_is_bound_to_it(ledger: Ledger) -> None:
+def test_a_file_that_begins_after_the_head_is_bound_to_it(ledger: Ledger) -> None:
     # As behind a file that was put aside when its last line was committed.
     kept = ledger.lines()
     line = append_receipt(LocalFiles(), ledger.receipt, stripped(kept[-1]))
@@ -210,7 +210,7 @@ def test_a_file_that_begins_behind_the_head_is_bound_to_it(ledger: Ledger) -> No
     assert "does not follow what was kept as head" in ledger.verify(1)
 
 
-def test_a_file_that_begins_further_behind_the_head_is_not_the_whole_of_it(ledger: Ledger) -> None:
+def test_a_file_that_begins_later_than_the_head_is_not_the_whole_of_it(ledger: Ledger) -> None:
     append_receipt(LocalFiles(), ledger.receipt, stripped(ledger.lines()[-1]))
     line = append_receipt(LocalFiles(), ledger.receipt, stripped(ledger.lines()[-1]))
     ledger.write(line)

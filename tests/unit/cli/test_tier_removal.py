@@ -23,7 +23,7 @@ def store(tmp_path: Path, keeplast: Command) -> str:
     return called.copied(tmp_path / "data", tmp_path, "--topic", "orders")
 
 
-def test_a_truncation_says_what_is_lost_and_does_it_when_told_to(
+def test_a_truncation_says_what_is_lost_and_does_it_with_the_option(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
     receipt = tmp_path / "receipt"
@@ -69,7 +69,7 @@ def test_a_truncation_needs_an_offset_or_a_directory_of_the_log(
     assert 2 == keeplast("repair", store, *options, "--yes").code
 
 
-def test_a_partition_is_given_up_by_name_collected_and_imported_anew(
+def test_a_partition_is_given_up_by_name_collected_and_imported_again(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
     forget = ("detach", store, "--grace-ms", 0)
@@ -77,7 +77,7 @@ def test_a_partition_is_given_up_by_name_collected_and_imported_anew(
     said = keeplast(*forget, "--topic", "orders", code=4)
     assert "orders-0: would be given up and lost: offsets 0..339" in said.out
     done = keeplast(*forget, "--topic", "orders", "--yes")
-    assert (0, True) == (done.code, "read by nobody any more" in done.out)
+    assert (0, True) == (done.code, "no reader sees it any more" in done.out)
     status = keeplast("status", store).out
     assert ": 0 partitions" in status
     assert "orders-0: given up; keeplast collect" in status

@@ -62,8 +62,8 @@ def test_a_round_is_listed_tried_and_undone(keeplast: Command, store: str, tmp_p
     undone = keeplast(*call, "--with", f"receipt={receipt}", "--round", listed[0]["round"])
     assert (0, True) == (undone.code, f"keeplast hold add {store} NAME" in undone.out)
     assert [before[0], after[1]] == regions(keeplast, store)
-    told = keeplast("inspect", receipt)
-    assert f"round {listed[0]['round']} undone" in " ".join(told.out.split())
+    inspected = keeplast("inspect", receipt)
+    assert f"round {listed[0]['round']} undone" in " ".join(inspected.out.split())
     again = keeplast(*call, "--with", f"receipt={receipt}", "--round", listed[0]["round"])
     assert (0, True) == (again.code, "was undone before" in again.err)
     strange = keeplast(*call, "--round", "no-such")
@@ -74,7 +74,7 @@ def test_a_round_is_listed_tried_and_undone(keeplast: Command, store: str, tmp_p
     keeplast("verify", store, code=0)
 
 
-def test_what_is_kept_is_dropped_when_asked(keeplast: Command, store: str) -> None:
+def test_kept_rounds_are_dropped_on_request(keeplast: Command, store: str) -> None:
     clean(keeplast, store)
     run = keeplast("undo", store, "--drop", "--topic", "t")
     assert (0, "dropped what 2 rounds had kept") == (run.code, run.out.strip())
@@ -107,8 +107,8 @@ def test_a_time_above_the_greatest_lag_is_refused(keeplast: Command, store: str)
 def test_explain_names_what_is_kept_and_until_when(keeplast: Command, store: str) -> None:
     clean(keeplast, store)
     call = ("explain", store, "a", "--topic", "t", "--partition", 0)
-    told = keeplast(*call, "--json").document["partitions"][0]
-    assert ([], 9) == (told["replaced_copies"], len(told["kept_for_undo"]))
+    part = keeplast(*call, "--json").document["partitions"][0]
+    assert ([], 9) == (part["replaced_copies"], len(part["kept_for_undo"]))
     assert "has kept for undo, until" in " ".join(keeplast(*call).out.split())
 
 

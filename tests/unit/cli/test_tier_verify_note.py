@@ -1,4 +1,4 @@
-"""``verify --note`` of a store: the verdict stands beside the rounds that wrote what is live."""
+"""``verify --note`` of a store: the verdict stands next to the rounds that wrote what is live."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def lines(place: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (place / "receipt").read_bytes().splitlines()]
 
 
-def beside(place: Path, url: str) -> list[str]:
-    """Return the verdict beside each round, as the console of a store shows it."""
+def verdicts(place: Path, url: str) -> list[str]:
+    """Return the verdict next to each round, as the console of a store shows it."""
     view = StoredLogs(url).view(ALL_PARTITIONS, ViewTerms(receipt=place / "receipt"))
     with view.watcher as watcher:
         found = watcher.view().receipts
@@ -88,11 +88,11 @@ def test_a_verdict_is_noted_in_the_chain_with_the_state_that_it_is_of(
     } == line["verdict"]  # fmt: skip
     epoch, clean_to = state["leader_epoch"], state["first_dirty"]
     words = f"holds (verify of a store, epoch {epoch}, clean to {clean_to})"
-    assert words == beside(tmp_path, store)[-1]
+    assert words == verdicts(tmp_path, store)[-1]
     shown = " ".join(keeplast("inspect", tmp_path / "receipt").out.split())
     assert "its chain is whole" in shown
     assert "holds 20" in shown
-    # What was noted is in nobody's way: the next round goes on in the chain, and is judged.
+    # What was noted stops nothing: the next round goes on in the chain, and is judged.
     again = noted(tmp_path, keeplast, store)
     assert (0, True) == (again.code, "proven up to the head" in again.out), again.err
 
@@ -111,21 +111,23 @@ def test_what_a_log_has_come_of_holds_with_it_and_is_not_broken_with_it(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
     assert 0 == noted(tmp_path, keeplast, store).code
-    first = beside(tmp_path, store)
+    first = verdicts(tmp_path, store)
     take_in(tmp_path, keeplast, store, SEGMENTS | MORE)
     clean(tmp_path, keeplast, store)
-    assert [*first, *[""] * (len(beside(tmp_path, store)) - len(first))] == beside(tmp_path, store)
+    assert [*first, *[""] * (len(verdicts(tmp_path, store)) - len(first))] == verdicts(
+        tmp_path, store
+    )
     assert 0 == noted(tmp_path, keeplast, store).code
-    held = beside(tmp_path, store)
+    held = verdicts(tmp_path, store)
     assert len(held) > len(first)
     assert all(each.endswith("clean to 7)") for each in held), held
     damage(tmp_path)
     assert 1 == noted(tmp_path, keeplast, store).code
-    *before, newest = beside(tmp_path, store)
+    *before, newest = verdicts(tmp_path, store)
     assert (held[:-1], True) == (before, newest.startswith("broken: I-"))
 
 
-def test_what_is_broken_is_noted_beside_the_round_that_wrote_it(
+def test_a_fault_is_noted_next_to_the_round_that_wrote_it(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
     damage(tmp_path)
@@ -136,7 +138,7 @@ def test_what_is_broken_is_noted_beside_the_round_that_wrote_it(
     for verdict, names in (("broken", line["broken"]), ("cannot be judged", line["unjudged"])):
         assert [each["name"] for each in checks if each["verdict"] == verdict] == names
     assert ("broken", True) == (line["verdict"], "I-9" in line["broken"])
-    assert beside(tmp_path, store)[-1].startswith("broken: I-")
+    assert verdicts(tmp_path, store)[-1].startswith("broken: I-")
 
 
 def test_a_round_that_never_was_committed_is_not_judged(
@@ -185,4 +187,4 @@ def test_nothing_is_noted_unless_that_is_asked_for(
     run = keeplast("verify", store, "--receipt", tmp_path / "receipt", "--json")
     assert (0, before) == (run.code, (tmp_path / "receipt").read_bytes())
     assert "noted" not in run.document
-    assert {""} == set(beside(tmp_path, store))
+    assert {""} == set(verdicts(tmp_path, store))

@@ -1,4 +1,4 @@
-"""The worked example of two services that share topics, as its page tells a reader to run it."""
+"""The worked example of two services that share topics, as a reader runs it by its page."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_a_round_whose_only_list_is_damaged_is_named_and_not_taken_for_none(data
     assert not list((data / "t-0").glob("keeplast-undo.*"))
 
 
-def test_what_one_partition_refuses_keeps_no_other_from_it(data: Path) -> None:
+def test_a_refusal_of_one_partition_keeps_no_other_from_it(data: Path) -> None:
     before = logs(data, 1)
     clean(data)
     path = data / "t-0" / f"{0:020d}.log"
@@ -100,7 +100,7 @@ def test_what_one_partition_refuses_keeps_no_other_from_it(data: Path) -> None:
     assert before == logs(data, 1)
 
 
-def test_it_is_refused_while_somebody_has_the_directory_and_in_a_store(data: Path) -> None:
+def test_it_is_refused_while_the_directory_is_in_use_and_in_a_store(data: Path) -> None:
     clean(data)
     with locked(data):
         assert 4 == run("undo", data).exit_code
@@ -111,13 +111,13 @@ def test_it_is_refused_while_somebody_has_the_directory_and_in_a_store(data: Pat
     assert 2 == run("undo", data, "--list", "--topic", "other").exit_code
 
 
-def test_what_is_kept_is_dropped_when_asked(data: Path) -> None:
+def test_kept_rounds_are_dropped_on_request(data: Path) -> None:
     clean(data)
     dropped = run("undo", data, "--drop", "--json")
     assert {"t-0": 1, "t-1": 1} == json.loads(dropped.stdout)["rounds"]
     listed = run("undo", data, "--list")
-    told = "no round has kept anything: rounds keep what they replace where undo.retention.ms is"
-    assert (0, True) == (listed.exit_code, told in " ".join(listed.output.split()))
+    words = "no round has kept anything: rounds keep what they replace where undo.retention.ms is"
+    assert (0, True) == (listed.exit_code, words in " ".join(listed.output.split()))
 
 
 def test_a_time_above_the_greatest_lag_is_refused(data: Path) -> None:
@@ -126,25 +126,19 @@ def test_a_time_above_the_greatest_lag_is_refused(data: Path) -> None:
     assert "undo.retention.ms above max.compaction.lag.ms" in done.output
 
 
-def test_a_request_that_is_kept_elsewhere_is_heeded(data: Path, tmp_path: Path) -> None:
-    clean(data)
+def asks(data: Path, tmp_path: Path, *more: object) -> tuple[object, ...]:
+    """Return the call that asks to erase key ``a``; its hash key is next to the keys."""
     keys, secret = tmp_path / "keys", tmp_path / "hash.key"
     keys.write_bytes(b"a\n")
     secret.write_bytes(b"5" * 32)
     secret.chmod(0o600)
+    return ("erase", "keys", data, "--keys", keys, "--hash-key", secret, *more)
+
+
+def test_a_request_that_is_kept_elsewhere_is_heeded(data: Path, tmp_path: Path) -> None:
+    clean(data)
     elsewhere = ("--requests", tmp_path / "apart")
-    asked = (
-        "erase",
-        "keys",
-        data,
-        "--keys",
-        keys,
-        "--hash-key",
-        secret,
-        "--topic",
-        "t",
-        *elsewhere,
-    )
+    asked = asks(data, tmp_path, "--topic", "t", *elsewhere)
     request = json.loads(run(*asked, "--json").stdout)["request"]
     named = json.loads((data / "keeplast-erasures").read_bytes())
     assert ([], [{"id": request, "topics": ["t"]}]) == (named["requests"], named["elsewhere"])
@@ -155,9 +149,9 @@ def test_a_request_that_is_kept_elsewhere_is_heeded(data: Path, tmp_path: Path) 
         in run("erase", "requests", data, "--forget", "0" * 16).output
     )
     (data / "keeplast-erasures").unlink()
-    # A directory that came back has no such list; whoever looks again names them again.
+    # A directory that came back has no such list; who looks again names them again.
     assert 0 == run("undo", data, "--partition", 1).exit_code
-    run("erase", "keys", data, "--hash-key", secret, "--reapply", *elsewhere)
+    run("erase", "keys", data, "--hash-key", tmp_path / "hash.key", "--reapply", *elsewhere)
     assert 4 == run("undo", data).exit_code
     assert 0 == run("erase", "requests", data, "--forget", request, *elsewhere).exit_code
     assert {} == {
@@ -170,23 +164,8 @@ def test_a_request_that_is_kept_elsewhere_is_heeded(data: Path, tmp_path: Path) 
 
 
 def test_a_list_of_undo_takes_a_name_out_whose_file_is_lost(data: Path, tmp_path: Path) -> None:
-    secret = tmp_path / "hash.key"
-    secret.write_bytes(b"5" * 32)
-    keys = tmp_path / "keys"
-    keys.write_bytes(b"a\n")
     lost = tmp_path / "apart"
-    asked = (
-        "erase",
-        "keys",
-        data,
-        "--keys",
-        keys,
-        "--hash-key",
-        secret,
-        "--all-topics",
-        "--requests",
-        lost,
-    )
+    asked = asks(data, tmp_path, "--all-topics", "--requests", lost)
     request = json.loads(run(*asked, "--json").stdout)["request"]
     lost.unlink()
     assert request in run("erase", "requests", data).output
@@ -196,23 +175,8 @@ def test_a_list_of_undo_takes_a_name_out_whose_file_is_lost(data: Path, tmp_path
 
 def test_what_is_to_be_erased_does_not_come_back(data: Path, tmp_path: Path) -> None:
     """An undo is refused while there is a request, and erase --now takes what was kept."""
-    secret, keys = tmp_path / "hash.key", tmp_path / "keys"
-    secret.write_bytes(b"k" * 32)
-    keys.write_text("a\n")
     clean(data)
-    asked = run(
-        "erase",
-        "keys",
-        data,
-        "--keys",
-        keys,
-        "--hash-key",
-        secret,
-        "--topic",
-        "t",
-        "--json",
-        code=1,
-    )
+    asked = run(*asks(data, tmp_path, "--topic", "t", "--json"), code=1)
     places = json.loads(asked.stdout)["keys"][0]["places"]
     assert all(any("keeplast-undo." in n for n in each["files_beside"]) for each in places)
     refused = run("undo", data, "--partition", 0)
@@ -221,7 +185,7 @@ def test_what_is_to_be_erased_does_not_come_back(data: Path, tmp_path: Path) -> 
     request = json.loads(asked.stdout)["request"]
     assert listed
     assert all(f"to be erased: request {request}" in each["refusal"] for each in listed)
-    run("erase", "keys", data, "--keys", keys, "--hash-key", secret, "--topic", "t", "--now")
+    run(*asks(data, tmp_path, "--topic", "t", "--now"))
     assert not list(data.glob("*/keeplast-undo.*"))
 
 
@@ -287,7 +251,7 @@ def test_a_round_before_one_that_is_not_named_is_refused_and_nothing_is_done(twi
     assert (before, [later, earlier]) == (logs(twice), rounds_of(twice, 0))
 
 
-def test_a_round_that_nobody_knows_is_a_mistake(twice: Path) -> None:
+def test_an_unknown_round_is_a_mistake(twice: Path) -> None:
     names = twice.parent / "names"
     names.write_text("\n")
     for given in ("0" * 32, f"@{names}", f"@{names}.not"):
@@ -318,8 +282,8 @@ def test_a_program_lists_tries_and_undoes_rounds(data: Path) -> None:
 def test_explain_names_what_is_kept_for_undo_and_until_when(data: Path) -> None:
     clean(data)
     (kept,) = keeplast.kept_rounds(data, partitions=[0])
-    told = run("explain", data, "a", "--topic", "t", "--partition", 0, "--json")
-    (partition,) = json.loads(told.stdout)["partitions"]
+    done = run("explain", data, "a", "--topic", "t", "--partition", 0, "--json")
+    (partition,) = json.loads(done.stdout)["partitions"]
     assert [kept.round] * 6 == [each["round"] for each in partition["kept_for_undo"]]
     assert [*range(6)] == [each["offset"] for each in partition["kept_for_undo"]]
     assert {kept.until_ms} == {each["until_ms"] for each in partition["kept_for_undo"]}
@@ -336,8 +300,8 @@ def test_a_key_that_only_undo_has_kept_is_no_key_without_a_trace(data: Path) -> 
     clean(data)
     clean(data)
     run("clean", data, "--topic", "t", "--partition", 2, "--expired", "--selection", "kafka")
-    told = run("explain", data, "gone", "--topic", "t", "--partition", 2, "--json")
-    (partition,) = json.loads(told.stdout)["partitions"]
+    done = run("explain", data, "gone", "--topic", "t", "--partition", 2, "--json")
+    (partition,) = json.loads(done.stdout)["partitions"]
     assert [] == partition["records"]
     assert {0, 1} == {each["offset"] for each in partition["kept_for_undo"]}
     last = max(each["until_ms"] for each in partition["kept_for_undo"])
@@ -352,8 +316,8 @@ def test_what_was_kept_and_is_damaged_is_not_searched_and_ends_no_answer(data: P
     content[-1] ^= 1
     path.unlink()
     path.write_bytes(content)
-    told = run("explain", data, "a", "--topic", "t", "--partition", 0, "--json", code=0)
-    (partition,) = json.loads(told.stdout)["partitions"]
+    done = run("explain", data, "a", "--topic", "t", "--partition", 0, "--json", code=0)
+    (partition,) = json.loads(done.stdout)["partitions"]
     assert "kept for undo" in partition["not_searched"][0]
     assert partition["records"]
 

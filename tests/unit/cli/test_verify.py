@@ -71,7 +71,7 @@ def test_damage_is_exit_code_1_with_offset_and_key(cleaned: Path, keeplast: Comm
     assert 'key="a"' in run.out
 
 
-def test_what_cannot_be_judged_is_0_and_strictly_1(cleaned: Path, keeplast: Command) -> None:
+def test_an_unjudged_check_is_0_and_strictly_1(cleaned: Path, keeplast: Command) -> None:
     places = (cleaned / "before", cleaned / "after")
     run = keeplast("verify", *places, code=0)
     assert "log-0: cannot be judged" in run.out
@@ -125,7 +125,7 @@ def test_receipt_of_an_earlier_clean_says_that_no_round_lies_between(
     assert (0, "holds") == (run.code, partition["verdict"]), partition
     assert "no round: compared without a receipt" == partition["notes"][0]
     assert "receipt" not in [check["name"] for check in partition["checks"]]
-    # A checkpoint that has moved since tells of a round that the file knows nothing of.
+    # A checkpoint that has moved since shows a round that the file knows nothing of.
     for name, offset in (("copy", 13), ("after", 24)):
         (cleaned / name / "cleaner-offset-checkpoint").write_text(f"0\n1\nlog 0 {offset}\n")
     run = keeplast(*arguments)
@@ -353,7 +353,7 @@ def noted(place: Path, keeplast: Command, *more: str) -> Run:
     return keeplast("verify", *places, "--receipt", place / "receipt", "--note", *more)
 
 
-def test_a_verdict_is_noted_in_the_receipts_chain_beside_its_round(
+def test_a_verdict_is_noted_in_the_receipts_chain_next_to_its_round(
     cleaned: Path, keeplast: Command
 ) -> None:
     before = (cleaned / "receipt").read_bytes()
@@ -371,7 +371,7 @@ def test_a_verdict_is_noted_in_the_receipts_chain_beside_its_round(
     assert (0, True) == (shown.code, "its chain is whole" in shown.out)
     words = " ".join(shown.out.split())
     assert f"holds {time_text(verdict['now_ms'])[:10]}" in words
-    # It stands beside its round, as no line of its own.
+    # It stands next to its round, as no line of its own.
     assert 1 == words.count("log-0")
     # What was noted changes nothing for who judges, or cleans, by the same file.
     assert 0 == noted(cleaned, keeplast).code
@@ -387,7 +387,7 @@ def test_nothing_is_noted_unless_that_is_asked_for(cleaned: Path, keeplast: Comm
     assert "verdict" not in keeplast("inspect", cleaned / "receipt").out
 
 
-def test_what_is_broken_is_noted_and_no_log_is_touched(cleaned: Path, keeplast: Command) -> None:
+def test_a_fault_is_noted_and_no_log_is_touched(cleaned: Path, keeplast: Command) -> None:
     log = DamagedLog(cleaned / "after" / "log-0")
     log.drop(21)
     log.save()
@@ -437,7 +437,7 @@ def test_where_no_round_was_judged_nothing_is_noted(cleaned: Path, keeplast: Com
     assert (0, b"") == (empty.code, (cleaned / "none").read_bytes()), empty.err
 
 
-def test_what_cannot_be_noted_is_refused_before_anything_is_judged(
+def test_an_impossible_note_is_refused_before_anything_is_judged(
     cleaned: Path, keeplast: Command
 ) -> None:
     places = (cleaned / "before", cleaned / "after")

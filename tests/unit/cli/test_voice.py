@@ -142,7 +142,7 @@ def test_the_options_stand_anywhere_on_the_command_line(
         assert "segment.ms: default" in log.read_text()
 
 
-def test_what_stands_behind_two_dashes_is_no_option_of_ours(
+def test_words_after_two_dashes_are_no_options_of_ours(
     keeplast: Callable[..., Run], tmp_path: Path
 ) -> None:
     run = keeplast("inspect", "--", "--quiet")

@@ -1,4 +1,4 @@
-"""Brokers' lag behind the metadata topic, as a JMX exporter tells it; silence is not zero."""
+"""Brokers' lag behind the metadata topic, as a JMX exporter gives it; silence is not zero."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLL = "kafka_consumer_consumer_metrics_last_poll_seconds_ago"
 CLIENT = 'client_id="__remote_log_metadata_client_1_consumer"'
 
 
-def told(lag: str, partition: int = 7, poll: str = "0.0") -> str:
+def page(lag: str, partition: int = 7, poll: str = "0.0") -> str:
     """Return a part of what a JMX exporter gives of a broker."""
     labels = f'{CLIENT},partition="{partition}",topic="__remote_log_metadata",'
     return (
@@ -47,25 +47,25 @@ def of_one_name(lag: str, average: str, most: str) -> str:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (told("0.0"), 0),
-        (told("12.0"), 12),
-        (told("1.0E7"), 10_000_000),
-        (told("3.0") + told("5.0"), 5),
-        (told("0.0", partition=8), None),
-        (told("0.0").replace("__remote_log_metadata\",", "orders\","), None),
-        (told("NaN"), math.inf),
-        (told("-1.0"), math.inf),
-        (told("many"), math.inf),
-        (told("0.0", poll="61.0"), math.inf),
-        (told("0.0", poll="-1.0"), math.inf),
-        (told("0.0").replace(POLL, "other"), 0),
-        (told("2.0").replace(FETCH, "kafka_consumer_Lag_"), 2),
-        (told("2.0").replace("\n", " 1700000000000\n"), 2),
-        (told("0.0", poll="61.0").replace("client_id", "clientId"), math.inf),
-        (told("0.0", poll="61.0").replace(f"{POLL}{{{CLIENT}", f'{POLL}{{client_id="other"'), 0),
+        (page("0.0"), 0),
+        (page("12.0"), 12),
+        (page("1.0E7"), 10_000_000),
+        (page("3.0") + page("5.0"), 5),
+        (page("0.0", partition=8), None),
+        (page("0.0").replace("__remote_log_metadata\",", "orders\","), None),
+        (page("NaN"), math.inf),
+        (page("-1.0"), math.inf),
+        (page("many"), math.inf),
+        (page("0.0", poll="61.0"), math.inf),
+        (page("0.0", poll="-1.0"), math.inf),
+        (page("0.0").replace(POLL, "other"), 0),
+        (page("2.0").replace(FETCH, "kafka_consumer_Lag_"), 2),
+        (page("2.0").replace("\n", " 1700000000000\n"), 2),
+        (page("0.0", poll="61.0").replace("client_id", "clientId"), math.inf),
+        (page("0.0", poll="61.0").replace(f"{POLL}{{{CLIENT}", f'{POLL}{{client_id="other"'), 0),
         (of_one_name("3.0", "NaN", "NaN"), 3),
         (of_one_name("0.0", "4.0", "9.0"), 0),
-        (told("2.0").replace(",topic=", ",other=\"},{\",topic="), 2),
+        (page("2.0").replace(",topic=", ",other=\"},{\",topic="), 2),
         ("", None),
         ("<html>records_lag{</html>", None),
         (f"{FETCH}records_lag 5", None),
@@ -99,7 +99,7 @@ def test_collection_waits_while_a_broker_is_behind_or_silent(
         text = texts[int(url[-1])]
         if text == "down":
             raise UnavailableError("refused")
-        return told(text) if text else "up 1\n"
+        return page(text) if text else "up 1\n"
 
     urls = tuple(f"http://broker/{number}" for number in range(len(texts)))
     why = BrokerMetrics(urls, read).why_wait(7, replicas)
@@ -113,16 +113,16 @@ def test_collection_waits_while_a_broker_is_behind_or_silent(
     ("text", "words"),
     [
         ("up 1\n", "no metric has a name that ends with records_lag"),
-        (told("0.0").replace("records_lag{", "Value{"), "ends with records_lag"),
-        (told("0.0").replace("records_lag{", "records_lag_total{"), "ends with records_lag"),
+        (page("0.0").replace("records_lag{", "Value{"), "ends with records_lag"),
+        (page("0.0").replace("records_lag{", "records_lag_total{"), "ends with records_lag"),
         (f"{FETCH}records_lag_7 0.0\n", "ends with records_lag"),
         (f"{FETCH}7_records_lag 0.0\n", "has no labels topic and partition"),
-        (told("0.0").replace("topic=", "name="), "has no labels topic and partition"),
-        (told("0.0", partition=8), "give the URL of every broker"),
+        (page("0.0").replace("topic=", "name="), "has no labels topic and partition"),
+        (page("0.0", partition=8), "give the URL of every broker"),
     ],
 )
 def test_what_an_exporters_rules_leave_out_is_named_with_its_url(text: str, words: str) -> None:
-    answers = {"http://a/": told("0.0"), "http://b/": text}
+    answers = {"http://a/": page("0.0"), "http://b/": text}
     why = BrokerMetrics(("http://a/", "http://b/"), answers.__getitem__)
     said = why.why_wait(7, 2) or ""
     assert words in said
@@ -131,7 +131,7 @@ def test_what_an_exporters_rules_leave_out_is_named_with_its_url(text: str, word
 
 
 def test_a_broker_without_a_replica_does_not_hide_what_another_ones_rules_leave_out() -> None:
-    answers = {"http://a/": told("0.0", partition=8), "http://b/": "up 1\n"}
+    answers = {"http://a/": page("0.0", partition=8), "http://b/": "up 1\n"}
     for urls in (tuple(answers), tuple(reversed(answers))):
         said = BrokerMetrics(urls, answers.__getitem__).why_wait(7, 1) or ""
         assert "ends with records_lag (url=http://b/)" in said
@@ -141,8 +141,8 @@ def test_a_broker_without_a_replica_does_not_hide_what_another_ones_rules_leave_
     "text",
     ["", "<html>\n<head><title>Exporter</title></head>\n", '{"status": 200}', "# up\n", "\x1b[2J"],
 )
-def test_a_page_that_has_no_metrics_holds_back_whatever_others_tell(text: str) -> None:
-    answers = {"http://a/": told("0.0"), "http://b/": text}
+def test_a_page_without_metrics_holds_back_even_if_others_are_current(text: str) -> None:
+    answers = {"http://a/": page("0.0"), "http://b/": text}
     said = BrokerMetrics(("http://a/", "http://b/"), answers.__getitem__).why_wait(7, 1) or ""
     assert "no metrics in Prometheus's text form" in said
     assert "url=http://b/" in said
@@ -152,7 +152,7 @@ def test_a_page_that_has_no_metrics_holds_back_whatever_others_tell(text: str) -
 @pytest.mark.parametrize(
     "given", ["", "broker:7071", "ftp://broker/", "http://", "http://[::1", "http://b:x/", "a,"]
 )
-def test_what_is_no_url_is_refused(given: str) -> None:
+def test_a_bad_url_is_refused(given: str) -> None:
     with pytest.raises(InvalidError, match="--broker-metrics"):
         metrics_urls([given])
 
@@ -205,7 +205,7 @@ def _say(request: BaseHTTPRequestHandler, code: int, text: bytes) -> None:
 
 def test_metrics_are_read_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    with served(lambda request: _say(request, 200, told("4.0").encode())) as url:
+    with served(lambda request: _say(request, 200, page("4.0").encode())) as url:
         assert "lacks 4 records" in (BrokerMetrics((url,)).why_wait(7, 1) or "")
 
 
@@ -223,7 +223,7 @@ def test_an_answer_that_is_none_counts_as_silence(code: int, words: str) -> None
         assert "does not say" in (BrokerMetrics((url,)).why_wait(7, 1) or "")
 
 
-def test_a_redirect_is_told_with_where_it_leads() -> None:
+def test_a_redirect_is_refused_with_its_target() -> None:
     with (
         served(lambda request: _say(request, 302, b"")) as url,
         pytest.raises(UnavailableError, match="location=/metrics"),
@@ -231,7 +231,7 @@ def test_a_redirect_is_told_with_where_it_leads() -> None:
         read_metrics(url)
 
 
-def test_what_is_behind_a_query_is_asked_for_with_it() -> None:
+def test_the_query_of_a_url_is_asked_for_with_it() -> None:
     def answer(request: BaseHTTPRequestHandler) -> None:
         _say(request, 200, request.path.encode())
 
@@ -261,14 +261,14 @@ def test_an_answer_that_is_cut_off_counts_as_silence() -> None:
         request.send_response(200)
         request.send_header("Content-Length", "5000")
         request.end_headers()
-        request.wfile.write(told("0.0").encode())
+        request.wfile.write(page("0.0").encode())
 
     with served(answer) as url, pytest.raises(UnavailableError, match="cut off"):
         read_metrics(url)
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.0 200 OK\r\nX: ", b"HTTP/1.0 200 OK\r\n\r\n"])
-def test_who_answers_byte_by_byte_is_not_waited_for(
+def test_an_exporter_that_answers_byte_by_byte_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
     monkeypatch.setattr(broker_metrics, "ANSWER_SECONDS_MAX", 0.2)
@@ -288,7 +288,7 @@ def test_who_answers_byte_by_byte_is_not_waited_for(
             gone.set()
 
 
-def test_who_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exporter_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_metrics, "TIMEOUT_SECONDS", 0.1)
     gone = threading.Event()
 

@@ -91,7 +91,7 @@ def test_a_topic_as_it_should_be_has_no_finding() -> None:
     assert [] == refusals(list(check_cluster(CLUSTER, ADDRESS)))
 
 
-def test_uploads_that_nobody_ended_are_warned_of_once_where_brokers_use_object_storage() -> None:
+def test_unfinished_uploads_are_warned_of_once_where_brokers_use_object_storage() -> None:
     _, found = check_cluster(CLUSTER, ADDRESS)
     assert ("unended-uploads", Severity.WARNS, None) == (found.rule, found.severity, found.topic)
     local = {**BROKER, "remote.log.storage.manager.class.name": LOCAL_STORAGE}
@@ -99,7 +99,7 @@ def test_uploads_that_nobody_ended_are_warned_of_once_where_brokers_use_object_s
     assert "patch-release" == found.rule
 
 
-def test_that_no_broker_tells_its_patch_release_is_told_once() -> None:
+def test_one_note_says_that_no_broker_names_its_patch_release() -> None:
     found, _ = check_cluster(CLUSTER, ADDRESS)
     assert ("patch-release", Severity.WARNS, None) == (found.rule, found.severity, found.topic)
     assert "tested are 3.9.1 and 4.3.0" in found.words
@@ -159,7 +159,7 @@ def test_a_topic_that_is_to_expire_may_have_a_retention() -> None:
     assert ("retention-ms", Severity.WARNS) == (found.rule, found.severity)
 
 
-def test_local_copies_for_ever_are_warned_of() -> None:
+def test_local_copies_without_an_end_are_warned_of() -> None:
     topic = changed(TOPIC, "local.retention.ms", "-2")
     (found,) = check_topic(topic, COMPACT, ADDRESS)
     assert ("local-retention", Severity.WARNS) == (found.rule, found.severity)
@@ -241,7 +241,7 @@ def test_a_broker_before_4_0_is_one_of_3_9_by_what_it_speaks_and_has() -> None:
     )
 
 
-def test_a_broker_of_another_4_x_is_told_by_its_settings_and_refused() -> None:
+def test_a_broker_of_another_4_x_is_known_by_its_settings_and_refused() -> None:
     # 4.3.0 was the first release with these, 4.2.0 has all the others.
     new = ("follower.fetch.last.tiered.offset.enable", "cordoned.log.dirs")
     earlier = {name: value for name, value in BROKER.items() if name not in new}
@@ -254,11 +254,11 @@ def test_a_broker_of_another_4_x_is_told_by_its_settings_and_refused() -> None:
     later = {**BROKER, "remote.log.compaction.enable": "false"}
     (newer,) = refused_of(of_brokers(later, unset=frozenset({"remote.log.compaction.enable"})))
     assert "has settings that 4.3.0 has not (remote.log.compaction.enable)" in newer.words
-    # One that somebody has set is a plugin's, or nobody's: it tells nothing of the release.
+    # One that somebody has set is a plugin's, or of no plugin: it says nothing of the release.
     assert [] == refused_of(of_brokers(later))
 
 
-def test_brokers_of_no_tested_release_are_not_told_to_be_of_one() -> None:
+def test_brokers_of_no_tested_release_are_not_named_as_of_one() -> None:
     assert "patch-release" not in [
         each.rule for each in check_cluster(of_brokers(BROKER_OF_THE_TIER), ADDRESS)
     ]
@@ -268,7 +268,7 @@ def refused_of(cluster: ClusterFacts) -> list[AttachFinding]:
     return [each for each in check_cluster(cluster, ADDRESS) if each.severity is Severity.REFUSES]
 
 
-def test_a_release_that_was_not_tested_is_a_risk_that_somebody_may_take() -> None:
+def test_a_release_that_was_not_tested_is_a_risk_that_a_user_may_take() -> None:
     odd = BrokerFacts(2, {**OLD, PROTOCOL: "3.6-IV2"})
     cluster = replace(CLUSTER, brokers=(CLUSTER.brokers[0], odd), accepts_untested=True)
     found = [each for each in check_cluster(cluster, ADDRESS) if each.rule == "broker-version"]
@@ -292,7 +292,7 @@ def test_each_right_that_is_missing_has_its_line() -> None:
     ] == [each.remedy.partition("--operation ")[2] for each in found]  # fmt: skip
 
 
-def test_a_record_that_nobody_can_follow_is_told_with_its_offset() -> None:
+def test_a_record_that_brokers_cannot_follow_is_reported_with_its_offset() -> None:
     (found,) = check_faults([MetadataFault(7, 4711, "null value")])
     assert "partition 7 of __remote_log_metadata, offset 4711: null value" in found.words
     assert found.topic is None

@@ -61,7 +61,7 @@ def test_a_file_of_another_system_is_read_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "words"),
     [
         (b"hunter2", "key=(not shown) line=1"),
         (b"acks=1\n" + b"hunter2" * 100_000, "key=(not shown) line=2"),
@@ -71,10 +71,10 @@ def test_a_file_of_another_system_is_read_alike() -> None:
         (b"\xef\xbb\xbfssl.key.password=hunter2\r\n", "byte order mark"),
     ],
 )
-def test_a_file_that_was_meant_for_something_else_is_not_shown(data: bytes, told: str) -> None:
+def test_a_file_that_was_meant_for_something_else_is_not_shown(data: bytes, words: str) -> None:
     with pytest.raises(InvalidError) as caught:
         decode_client_properties(data, "/etc/client.properties")
-    assert told in str(caught.value)
+    assert words in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert "path=/etc/client.properties" in str(caught.value)
     assert len(str(caught.value)) < 300
@@ -92,7 +92,7 @@ def test_a_file_that_was_meant_for_something_else_is_not_shown(data: bytes, told
         (("security.protocl=hunter2",), "security.protocl"),
     ],
 )
-def test_what_cannot_be_carried_over_is_refused_by_name_alone(
+def test_a_property_that_cannot_be_carried_over_is_refused_by_name_alone(
     lines: tuple[str, ...], key: str
 ) -> None:
     with pytest.raises(InvalidError) as caught:

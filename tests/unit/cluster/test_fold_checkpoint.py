@@ -48,11 +48,11 @@ PARTITIONS = [
 def history(seed: int, count: int = 400) -> list[bytes]:
     """Return records as brokers and compactors mix them, lawful or dropped."""
     dice = random.Random(seed)
-    told: list[RemoteLogSegment] = []
+    announced: list[RemoteLogSegment] = []
     values: list[bytes] = []
     for number in range(count):
         event: RemoteLogEvent
-        if not told or dice.random() < 0.5:
+        if not announced or dice.random() < 0.5:
             start = dice.randrange(0, 2000, 10)
             end = start + dice.randrange(1, 60)
             first = dice.randrange(3)
@@ -69,9 +69,9 @@ def history(seed: int, count: int = 400) -> list[bytes]:
                 custom_metadata=dice.choice((None, b"", b"\0custom")),
                 state=STARTED, tags=dice.choice(((), ((0, b"\1"),), ((0, b"\1"), (9, b"")))),
             )  # fmt: skip
-            told.append(event)
+            announced.append(event)
         else:
-            of = dice.choice(told)
+            of = dice.choice(announced)
             event = RemoteLogSegmentUpdate(
                 id=of.id,
                 broker_id=dice.choice((1, -1002)),
@@ -151,7 +151,7 @@ def test_a_fold_with_one_bit_changed_is_not_read_or_says_the_same() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"klfold\0\1", b"\0" * 4096])
-def test_what_is_no_fold_is_not_read(data: bytes) -> None:
+def test_a_bad_fold_is_not_read(data: bytes) -> None:
     with pytest.raises(CorruptError, match="cannot be read"):
         decode_checkpoint(data)
 

@@ -47,7 +47,7 @@ Epochs = tuple[tuple[int, int], ...]
 
 
 class Story:
-    """Brokers' fold of one partition, told by names that are numbers."""
+    """Brokers' fold of one partition, with names that are numbers."""
 
     def __init__(self) -> None:
         self.cache = PartitionCache()
@@ -105,7 +105,7 @@ def overtaken(
     return late, [story.copy(at, at + 9) for at in range(0, 50, 10)]
 
 
-def test_a_late_copy_leaves_no_hole_where_nobody_compacts() -> None:
+def test_a_late_copy_leaves_no_hole_where_there_is_no_compaction() -> None:
     story = Story()
     late, _ = overtaken(story, 10, 24)
     story.move(late, FINISHED)
@@ -113,7 +113,7 @@ def test_a_late_copy_leaves_no_hole_where_nobody_compacts() -> None:
     assert () == late_copies(story.cache)
 
 
-def test_a_late_copy_hides_what_a_merge_has_behind_its_end() -> None:
+def test_a_late_copy_hides_the_records_of_a_merge_after_its_end() -> None:
     """The hazard: the piece that began behind it went with the merge."""
     story = Story()
     late, pieces = overtaken(story, 10, 24)
@@ -157,7 +157,7 @@ def test_where_outputs_begin_by_where_a_begun_copy_lies(
     assert expected == story.choose().begins_at
 
 
-def test_a_copy_of_whom_nothing_was_heard_for_a_week_holds_up_nothing() -> None:
+def test_a_silent_copy_of_a_week_ago_holds_up_nothing() -> None:
     story = Story()
     late, _ = overtaken(story, 10, 24)
     assert (late,) == begun_copies(story.cache, NOW_MS + COPY_MS - 1)
@@ -223,7 +223,7 @@ def test_a_late_copy_that_leaves_the_end_of_a_longer_one_is_passed_over() -> Non
     assert [late.id] == [each.id for each in found.hidden]
 
 
-def test_what_another_lineage_wrote_is_no_late_copy() -> None:
+def test_a_segment_of_another_lineage_is_no_late_copy() -> None:
     story = Story()
     story.copy(0, 29, (0, 0), (2, 20))
     story.copy(10, 19, (1, 10))
@@ -274,7 +274,7 @@ ELECTED = (LeaderEpoch(0, 0), LeaderEpoch(1, 50))
 
 
 def in_pieces(story: Story, start: int = 40) -> tuple[list[RemoteLogSegment], RemoteLogSegment]:
-    """Let an overtaken leader copy 40 to 69 over outputs, of which the first is told once more."""
+    """Let an overtaken leader copy 40 to 69 over outputs, and announce the first once more."""
     outputs = [
         story.copy(0, 39, by=COMPACTOR),
         story.copy(start, 49, by=COMPACTOR),
@@ -305,7 +305,7 @@ def test_what_is_served_from_a_later_epoch_on_is_read_from_its_beginning() -> No
     assert {each.id for each in outputs[1:]} == {each.id for each in found.hidden}
 
 
-def test_what_begins_in_a_longer_one_and_goes_on_behind_it_is_one_source_with_it() -> None:
+def test_a_segment_that_begins_in_a_longer_one_and_ends_after_it_is_one_source_with_it() -> None:
     """Seed 7470."""
     story = Story()
     outputs, copied = in_pieces(story, start=30)
@@ -338,7 +338,7 @@ def test_what_the_log_start_has_cut_of_what_is_served_in_pieces_is_passed() -> N
     assert 70 == sources_start(story.cache, 55)
 
 
-def test_what_was_copied_behind_the_log_start_is_in_one_piece_from_its_epoch_on() -> None:
+def test_a_copy_from_after_the_log_start_is_in_one_piece_from_its_epoch_on() -> None:
     """Seed 290: brokers cut the epochs of what they copy at the log start, and not the segment."""
     story = Story()
     story.copy(0, 49, (0, 15))
@@ -420,16 +420,16 @@ def test_what_no_word_can_close_keeps_nothing_else_open() -> None:
     over = story.copy(30, 59)
     story.move(output, FINISHED)
     assert [(25, 29), (40, 59)] == story.cache.holes(0)
-    told = reasserted(story.cache, (), 0)
-    assert over.id == told[-1].id
-    assert all(each.id not in (late.id, output.id) for each in told)
-    for event in told:
+    events = reasserted(story.cache, (), 0)
+    assert over.id == events[-1].id
+    assert all(each.id not in (late.id, output.id) for each in events)
+    for event in events:
         story.cache.apply(event)
     assert [(25, 29)] == story.cache.holes(0)
     assert () == reasserted(story.cache, (), 0)
 
 
-def test_check_tells_a_late_copy_from_what_is_gone() -> None:
+def test_check_distinguishes_a_late_copy_from_a_lost_segment() -> None:
     story = Story()
     late, pieces = overtaken(story, 10, 24)
     story.merge(*pieces[:3])
@@ -447,7 +447,7 @@ def test_check_tells_a_late_copy_from_what_is_gone() -> None:
     lengths=st.lists(st.integers(1, 12), min_size=4, max_size=9),
     order=st.randoms(use_true_random=False),
 )
-def test_no_late_copy_leaves_a_hole_behind_a_round_that_it_would_not_leave_without(
+def test_no_late_copy_leaves_a_hole_after_a_round_that_it_would_not_leave_without(
     late: list[tuple[int, int]], lengths: list[int], order: random.Random
 ) -> None:
     story = Story()

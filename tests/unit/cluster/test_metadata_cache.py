@@ -51,7 +51,7 @@ def moved(
 
 @dataclass
 class Story:
-    """A cache, and what it was told."""
+    """A cache, and the events that it got."""
 
     cache: PartitionCache = field(default_factory=PartitionCache)
 
@@ -138,15 +138,15 @@ def test_a_late_duplicate_comes_back_and_its_deletion_leaves_a_hole() -> None:
         ((FORGET,), "goes from COPY_SEGMENT_FINISHED to DELETE_SEGMENT_FINISHED"),
     ],
 )
-def test_what_comes_too_late_is_dropped(
+def test_an_update_that_comes_too_late_is_dropped(
     three: Story, states: tuple[RemoteLogSegmentState, ...], why: str
 ) -> None:
     """Z5."""
     three.move("A", *states[:-1])
     before = three.cache.segments
-    told = three.cache.apply(moved("A", states[-1]))
-    assert told is not None
-    assert why in told
+    problem = three.cache.apply(moved("A", states[-1]))
+    assert problem is not None
+    assert why in problem
     assert before == three.cache.segments
 
 

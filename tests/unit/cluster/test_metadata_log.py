@@ -92,7 +92,7 @@ def test_a_partition_of_which_nothing_was_announced_has_nothing() -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"\0", b"\1\x07\0"])
-def test_nothing_is_concluded_from_behind_a_record_that_nobody_reads(value: bytes | None) -> None:
+def test_nothing_is_concluded_from_records_after_an_unreadable_one(value: bytes | None) -> None:
     """AT-22."""
     found = folded(*HISTORY[:2], value, *HISTORY[2:])
     (fault,) = found.faults
@@ -109,13 +109,13 @@ def test_an_offset_without_a_record_is_a_fault() -> None:
     assert "marker" in found.faults[0].problem
 
 
-def test_what_brokers_drop_is_told_and_no_fault() -> None:
+def test_an_update_that_brokers_drop_is_reported_and_no_fault() -> None:
     found = folded(moved(9, FINISH))
     found.require_sound()
     assert "is not known" in found.dropped[0].problem
 
 
-def test_only_the_partitions_that_tell_of_a_topic_are_read() -> None:
+def test_only_the_partitions_with_records_of_a_topic_are_read() -> None:
     found = partitions_of([TOPIC], METADATA)
     assert 1 <= len(found) <= 2
     assert found == sorted(found)

@@ -64,7 +64,7 @@ def test_requests_and_bytes_stay_below_their_caps() -> None:
     assert layout.pace.waited_seconds == pytest.approx(clock.seconds() - started)
 
 
-def test_a_wait_ends_when_somebody_says_so_and_what_was_taken_is_owed() -> None:
+def test_a_wait_ends_at_a_stop_and_its_requests_are_owed() -> None:
     class LeftError(Exception):
         pass
 
@@ -77,7 +77,7 @@ def test_a_wait_ends_when_somebody_says_so_and_what_was_taken_is_owed() -> None:
     for _ in range(2):
         with pytest.raises(LeftError):
             impatient.read_own("name")
-    # What is told to wait a minute does so, and it is nobody else's who leaves.
+    # What is to wait a minute does so, and it holds no other up when it leaves.
     assert 2 == layout.pace.requests
     started = clock.seconds()
     with pytest.raises(UnavailableError):
@@ -93,7 +93,7 @@ def test_a_listing_asks_page_by_page() -> None:
     assert 4 == layout.pace.requests
 
 
-def test_a_store_that_asks_for_less_makes_everybody_wait_longer_each_time() -> None:
+def test_a_store_that_asks_for_less_makes_every_request_wait_longer_each_time() -> None:
     layout, clock = paced(Refusing(9))
     pauses = []
     for _ in range(10):

@@ -127,9 +127,9 @@ def test_what_is_only_hidden_when_it_is_deleted_is_warned_of(tier: AttachedTier)
         ("aiven:az://container", False, ["soft-delete"]),
         ("aiven:gs://bucket", False, ["soft-delete"]),
     ):
-        told = found(tier, storage, Refusing(tier, "nothing", nothing, hides=hides))
-        assert rules == [each.rule for each in told]
-        assert {Severity.WARNS} >= {each.severity for each in told}
+        findings = found(tier, storage, Refusing(tier, "nothing", nothing, hides=hides))
+        assert rules == [each.rule for each in findings]
+        assert {Severity.WARNS} >= {each.severity for each in findings}
 
 
 ALL = {"s3:PutObject", "s3:GetObject", "s3:ListBucket", "s3:DeleteObject"}
@@ -150,11 +150,11 @@ def test_what_a_store_does_not_allow_is_named_once_each_and_what_it_allows_is_no
     s3: RefusingS3, denied: set[str]
 ) -> None:
     s3.denied = denied
-    told = [*check_storage(at(s3), "aiven:s3://bucket/tier/", ())]
-    # Whether what was not written may be read, nobody can say.
+    findings = [*check_storage(at(s3), "aiven:s3://bucket/tier/", ())]
+    # Whether what was not written may be read cannot be said.
     named = denied - ({"s3:GetObject"} if denied == ALL else set())
-    assert sorted(named) == sorted(each.words.rpartition("needs ")[2] for each in told)
-    assert {"storage-permission"} >= {each.rule for each in told}
+    assert sorted(named) == sorted(each.words.rpartition("needs ")[2] for each in findings)
+    assert {"storage-permission"} >= {each.rule for each in findings}
     if "s3:DeleteObject" not in denied:
         assert {} == s3.objects
 
@@ -196,7 +196,7 @@ def test_a_store_that_heeds_no_conditions_is_refused(s3: RefusingS3) -> None:
     assert {} == s3.objects
 
 
-def test_a_probe_that_somebody_else_removes_in_between_is_tried_by_another_name(
+def test_a_probe_that_another_process_removes_in_between_is_tried_by_another_name(
     s3: RefusingS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put, gone = obstore.put, [True]
@@ -226,12 +226,12 @@ def objects(tmp_path: Path) -> ObstoreObjects:
 def test_an_object_that_has_a_version_is_hidden_and_not_deleted(
     objects: ObstoreObjects, monkeypatch: pytest.MonkeyPatch, version: str | None, expected: bool
 ) -> None:
-    assert not objects.tells_version("a")
+    assert not objects.has_version("a")
     monkeypatch.setattr(obstore, "head", lambda *_: {"version": version})
-    assert expected == objects.tells_version("a")
+    assert expected == objects.has_version("a")
 
 
 def test_only_what_a_store_refuses_is_forbidden(objects: ObstoreObjects) -> None:
     with pytest.raises(FileNotFoundError) as caught:
-        objects.tells_version("b")
+        objects.has_version("b")
     assert not is_forbidden(caught.value)

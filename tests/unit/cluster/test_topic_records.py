@@ -97,13 +97,13 @@ def test_names_of_headers_that_are_no_text_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize("answers", [REFUSALS_MAX + 1, 100])
-def test_an_offset_that_brokers_go_on_refusing_is_told(answers: int) -> None:
+def test_an_offset_that_brokers_go_on_refusing_is_an_error(answers: int) -> None:
     with pytest.raises(CorruptError, match="offset 7 on") as caught:
         read([record(6)], *[[failure("UNKNOWN")]] * answers)
     assert "UNKNOWN" == caught.value.found
 
 
-def test_a_hole_is_told_at_once() -> None:
+def test_a_hole_is_an_error_at_once() -> None:
     with pytest.raises(CorruptError, match="_AUTO_OFFSET_RESET"):
         read([failure("_AUTO_OFFSET_RESET")])
 
@@ -113,13 +113,13 @@ def test_a_broker_that_comes_back_is_waited_for() -> None:
     assert [6, 9] == [e.offset for e in read(*passing, [record(6)], [record(9)])]
 
 
-def test_silence_is_told_as_a_stop_or_as_brokers_that_are_gone() -> None:
+def test_silence_is_reported_as_a_stop_or_as_lost_brokers() -> None:
     with pytest.raises(CorruptError, match="nothing for a minute"):
         read([record(6)])
     with pytest.raises(UnavailableError, match="_TRANSPORT"):
         read([record(6)], [failure("_TRANSPORT")])
 
 
-def test_what_a_principal_may_not_do_is_refused() -> None:
+def test_a_request_that_the_principal_may_not_make_is_refused() -> None:
     with pytest.raises(RefusedError, match="t-0"):
         read([failure("TOPIC_AUTHORIZATION_FAILED")])

@@ -1,4 +1,4 @@
-"""Fingerprints are the polynomial they are said to be, and tell apart what differs."""
+"""Fingerprints are the polynomial they are said to be, and differ for what differs."""
 
 from __future__ import annotations
 

@@ -99,12 +99,14 @@ def test_folder_that_cannot_be_written_is_said_and_replaced(tmp_path: Path) -> N
 
 def test_every_kernel_is_declared_by_the_room_itself() -> None:
     """So that all of them are packed, and as many are counted as there are."""
-    told = (
+    script = (
         "import importlib, pkgutil, keeplast.columns as room; from keeplast.columns import kernel; "
         "before = kernel.names(); [importlib.import_module(f'{room.__name__}.{each.name}') "
         "for each in pkgutil.iter_modules(room.__path__)]; print(before == kernel.names())"
     )
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert "True" == done.stdout.strip()
 
 
@@ -152,7 +154,7 @@ def _twice(number: Any) -> Any:
 
 @pytest.fixture
 def declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the dispatcher of a kernel that nobody has called, with a cache of its own."""
+    """Return the dispatcher of a kernel that was never called, with a cache of its own."""
     monkeypatch.setattr(kernel, "_KERNELS", [])
     monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(kernel_cache, "_folder", tmp_path)
@@ -221,7 +223,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("lost", ["code", "code is empty", "index is empty"])
-def test_what_a_process_that_was_killed_has_left_is_made_anew(
+def test_an_entry_that_a_killed_process_left_is_made_again(
     lost: str, declared: Any, tmp_path: Path
 ) -> None:
     """The index is written first; a host without power can keep a file's name and nothing else."""
@@ -261,7 +263,7 @@ def test_processors_have_files_of_their_own(declared: Any, tmp_path: Path) -> No
     assert all(f"-{kernel.processor()}." in name for name in files_of(tmp_path))
 
 
-def test_what_another_process_is_writing_is_left_alone(
+def test_an_entry_that_another_process_is_writing_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_cache, "_folder", tmp_path)
@@ -276,7 +278,7 @@ def test_what_another_process_is_writing_is_left_alone(
         assert not partial.exists()
 
 
-def test_what_is_compiled_is_said_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_compilation_is_said_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(kernel_cache, "_folder", tmp_path)
     monkeypatch.setattr(kernel_cache, "_warning", "it will not last")
     said: list[str] = []

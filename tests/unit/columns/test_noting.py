@@ -1,4 +1,4 @@
-"""A ledger tells of each record what the key map would, without being asked by key."""
+"""A ledger says of each record what the key map would, without being asked by key."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_notes_are_what_the_map_answers(windows: list[list[int]], gaps: int) -> 
     assert len(rows) == np.count_nonzero(key_map.ledger.standings)
 
 
-def test_what_lies_outside_the_ledger_is_not_noted() -> None:
+def test_records_outside_the_ledger_are_not_noted() -> None:
     ledger = new_ledger(10, 1000, 4)
     key_map = NotingKeyMap(ledger)
     for offset in (9, 10, 13, 14):

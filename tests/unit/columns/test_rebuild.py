@@ -1,4 +1,4 @@
-"""Batches that are written anew: their fields, and what refuses to be written.
+"""Batches that are written again: their fields, and what refuses to be written.
 
 A batch is rebuilt when a later record supersedes one of its own; here that is always key ``x``.
 """

@@ -77,7 +77,7 @@ WAIT = 100
         (NOW - WAIT - 1, INT64_MAX),
     ],
 )
-def test_what_readers_have_not_read_stays_until_the_wait_is_over(
+def test_tombstones_that_readers_have_not_read_stay_until_the_wait_is_over(
     horizon: int, expected: int
 ) -> None:
     kept = KEPT_FROM(2, horizon, NOW, NOW - WAIT, 10, INT64_MAX, 0)
@@ -94,11 +94,13 @@ def test_what_readers_have_not_read_stays_until_the_wait_is_over(
 @pytest.mark.parametrize(
     ("horizon", "expected"), [(NOW + 1, 0), (NOW, 10), (NOW - WAIT + 1, 10), (NOW - WAIT, 20)]
 )
-def test_what_may_come_back_stays_also_behind_the_longest_wait(horizon: int, expected: int) -> None:
+def test_tombstones_of_keys_that_may_come_back_stay_also_after_the_longest_wait(
+    horizon: int, expected: int
+) -> None:
     assert expected == KEPT_FROM(2, horizon, NOW, NOW - WAIT, 10, 20, 0)
 
 
-def test_nobody_who_waits_lets_a_marker_go_whose_transaction_has_data() -> None:
+def test_a_waiting_group_lets_no_marker_go_whose_transaction_has_data() -> None:
     assert not DISCARDS(True, False, False, 10, INT64_MAX)
 
 

@@ -28,7 +28,7 @@ RECORDS = [Record(7, NOW_MS, b"a", b"1"), Record(9, NOW_MS + 5, b"b", None)]
 
 
 def patched(batch: bytes, at: int, layout: str, value: int, *, seals: bool = True) -> bytes:
-    """Return a v2 batch with one field replaced and, unless told otherwise, a right CRC again."""
+    """Return a v2 batch with one field replaced and, by default, a right CRC again."""
     data = bytearray(batch)
     struct.pack_into(layout, data, at, value)
     if seals:

@@ -1,4 +1,4 @@
-"""Which batches belong to aborted transactions, and which markers nobody needs any more."""
+"""Which batches belong to aborted transactions, and which markers are not needed any more."""
 
 from __future__ import annotations
 

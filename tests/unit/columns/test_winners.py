@@ -205,7 +205,7 @@ def test_a_map_that_was_sent_answers_and_grows_after_the_sender_is_gone(count: i
     assert {LOSES} == set(numbered.standings(more.tolist(), more).tolist())
 
 
-def test_rows_of_other_shards_are_left_to_whoever_puts_those() -> None:
+def test_rows_of_other_shards_are_left_to_their_own_tasks() -> None:
     numbered, keys = Numbered(), np.arange(10_000)
     block, starts, _ = numbered._block(keys, keys)
     numbered.map.put_shards(8, 16, block, starts)

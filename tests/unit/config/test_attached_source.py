@@ -19,7 +19,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.pipeline.data_source import SCHEMA, table_schema
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import asked_world, end_of, state_up_to
-from tests.support.told_groups import ToldGroups
+from tests.support.group_cluster import GroupCluster
 from tests.support.verified_world import VerifiedWorld
 
 TOPIC = PARTITION.topic
@@ -35,7 +35,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiedWorld]:
 
 
 def rows(world: VerifiedWorld, **more: str) -> dict[bytes, bytes]:
-    """Return the state, by default as of what was copied; the decision log tells of it."""
+    """Return the state, by default as of what was copied; the decision log knows it."""
     store = f"sqlite:///{world.world.root / 'decisions.db'}"
     return rows_without_log(store=store, **more)
 
@@ -79,7 +79,7 @@ def test_records_are_those_that_consumers_are_given(world: VerifiedWorld) -> Non
         ({"endingTimestamp": str(10**15)}, "with the brokers alone"),
     ],
 )
-def test_points_that_cannot_be_told_are_refused(
+def test_points_whose_state_cannot_be_shown_are_refused(
     world: VerifiedWorld, point: dict[str, str], words: str
 ) -> None:
     with pytest.raises(RefusedError, match=words) as error:
@@ -92,10 +92,10 @@ def test_a_group_is_asked_of_the_brokers(
 ) -> None:
     end = end_of(world)
     topic = TopicEnds(PARTITION.topic_id, {0: world.cluster.log.end})
-    told = ToldGroups({TOPIC: topic}, {"readers": {ORDERS: end}, "behind": {ORDERS: 5}})
+    groups = GroupCluster({TOPIC: topic}, {"readers": {ORDERS: end}, "behind": {ORDERS: 5}})
     for name in ("find_ends", "read_group_offsets"):
         monkeypatch.setattr(
-            type(world.consumers), name, staticmethod(getattr(told, name)), raising=False
+            type(world.consumers), name, staticmethod(getattr(groups, name)), raising=False
         )
     assert state_up_to(world, end) == rows(world, endingGroup="readers")
     with pytest.raises(RefusedError, match="cleaned_to="):
@@ -113,7 +113,9 @@ def test_a_group_is_asked_of_the_brokers(
         ({"endingOffsets": '{"oders":{"0":1}}'}, f"did you mean {TOPIC}-0"),
     ],
 )
-def test_what_is_not_there_is_said(world: VerifiedWorld, more: dict[str, str], words: str) -> None:
+def test_a_missing_place_or_partition_is_named(
+    world: VerifiedWorld, more: dict[str, str], words: str
+) -> None:
     with pytest.raises(InvalidError, match=words):
         KafkaLogSource({**CLUSTER, **more}).reader(SCHEMA).partitions()
 
@@ -126,10 +128,10 @@ def test_what_the_clients_file_says_goes_to_the_client_alone(
         "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config=a.PlainLoginModule "
         'required username="me" password="sesame";\n'
     )
-    told: list[dict[str, str]] = []
+    received: list[dict[str, str]] = []
 
     def connected(_: str, settings: dict[str, str]) -> object:
-        told.append(settings)
+        received.append(settings)
         return world.consumers
 
     monkeypatch.setattr(client, "ClusterClient", connected)
@@ -137,7 +139,7 @@ def test_what_the_clients_file_says_goes_to_the_client_alone(
     source = KafkaLogSource(given)
     reader = source.reader(SCHEMA)
     parts = reader.partitions()
-    assert ["sesame"] == [each["sasl.password"] for each in told]
+    assert ["sesame"] == [each["sasl.password"] for each in received]
     assert b"sesame" not in pickle.dumps((source, reader, parts))
     assert parts
 
@@ -150,7 +152,7 @@ def test_a_table_keeps_where_the_cluster_is_and_no_password() -> None:
     assert all(value in text for value in kept.values())
 
 
-def test_an_error_of_a_task_names_the_segment_and_no_file_that_nobody_has(
+def test_an_error_of_a_task_names_the_segment_and_no_temporary_file(
     world: VerifiedWorld,
 ) -> None:
     last = world.tier.served()[-1]

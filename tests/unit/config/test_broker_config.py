@@ -114,14 +114,14 @@ def test_nothing_but_known_settings_is_kept_or_shown() -> None:
         ("a=b\nc=d\\u00g0\n", ["line=2", "malformed escape"]),
     ],
 )
-def test_what_cannot_be_used_is_an_error_with_its_line(text: str, words: list[str]) -> None:
+def test_an_unusable_line_is_an_error_with_its_number(text: str, words: list[str]) -> None:
     with pytest.raises(InvalidError) as caught:
         decoded(text)
     for each in (*words, PATH):
         assert each in str(caught.value)
 
 
-def test_what_a_broker_ignores_is_ignored_and_said() -> None:
+def test_a_property_that_a_broker_ignores_is_ignored_and_named() -> None:
     own, typo = decoded("retention.ms=5\nlog.cleaner.delete.retension.ms=1\nlisteners=x\n").warnings
     assert "the broker's is log.retention.ms" in own
     assert "did you mean log.cleaner.delete.retention.ms" in typo
@@ -155,7 +155,7 @@ def test_python_takes_the_files_settings_below_the_topics(tmp_path: Path) -> Non
     assert keeplast.cleaner_config({}, cluster={"log.cleaner.backoff.ms": 3}).backoff_ms == 3
 
 
-def test_defaults_that_nobody_says_are_assumed_and_none_with_the_file() -> None:
+def test_unsaid_defaults_are_assumed_and_none_with_the_file() -> None:
     flags = flags_layer(["delete.retention.ms=5", "log.cleaner.min.compaction.lag.ms=0"])
     assumed = assumed_defaults(Settings((flags,)), {"t": COMPACT})
     assert {
@@ -190,7 +190,7 @@ def test_the_policy_of_a_topic_is_never_that_of_the_cluster() -> None:
     assert frozenset({"compact"}) == said.cleanup_policy
 
 
-def test_of_kept_partitions_the_cleaners_own_settings_alone_are_said_beside_them() -> None:
+def test_the_cleaners_own_settings_alone_are_said_next_to_kept_partitions() -> None:
     """What the environment says of topics changes nothing in a store, and hides no default."""
     said = environment_layer(
         {

@@ -1,4 +1,4 @@
-"""What values must not say together, and what a user is told of them.
+"""What values must not say together, and what a user reads of them.
 
 LC ids are those of Kafka's LogConfigTest, KafkaConfigTest and DynamicBrokerConfigTest (cleaning.md
 section 8.6).

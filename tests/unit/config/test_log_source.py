@@ -27,7 +27,7 @@ def source(**options: str) -> KafkaLogSource:
         lambda path: source(path=path, subscribe="orders").reader(SCHEMA).partitions(),
     ],
 )
-def test_a_mistake_is_a_sentence_behind_one_frame_of_ours(
+def test_a_mistake_is_a_sentence_after_one_frame_of_ours(
     tmp_path: Path, ask: Callable[[str], object]
 ) -> None:
     with pytest.raises(InvalidError) as caught:

@@ -97,7 +97,7 @@ def test_a_table_is_read_with_the_options_that_it_was_made_with(data: Path) -> N
     schema = KafkaLogSource(made).schema()
     assert (SCHEMA.names, SCHEMA.simpleString()) == (schema.names, schema.simpleString())
     assert "s3cret" not in schema.json()
-    # Spark 4.2 gives none of them to whoever reads the table, but the schema.
+    # Spark 4.2 gives none of them to a reader of the table, but the schema.
     reader = KafkaLogSource({}).reader(schema)
     rows = [b for p in reader.partitions() for b in reader.read(p)]
     assert [0, 1, 2] == [o for b in rows for o in b.column("offset").to_pylist()]

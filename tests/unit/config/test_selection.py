@@ -125,7 +125,7 @@ def test_a_topic_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) -
         select(tmp_path, COMPACT, topics=["pricse"])
 
 
-def test_what_a_broker_disposes_of_and_the_metadata_log_are_nobodys(tmp_path: Path) -> None:
+def test_stray_and_deleted_directories_and_the_metadata_log_are_no_choice(tmp_path: Path) -> None:
     mark = "0123456789abcdef0123456789abcdef"
     make(tmp_path, "a-0", f"b-0.{mark}-delete", f"c-0.{mark}-stray", f"d-0.{mark}-future")
     write_log(tmp_path, "__cluster_metadata-0", {0: []})
@@ -170,7 +170,7 @@ def test_a_link_in_the_place_of_the_directorys_file_is_refused(tmp_path: Path) -
         select(tmp_path, COMPACT)
 
 
-def test_the_brokers_own_topics_are_compacted_without_being_told(tmp_path: Path) -> None:
+def test_the_brokers_own_topics_are_compacted_without_a_setting(tmp_path: Path) -> None:
     make(tmp_path, "__consumer_offsets-3", "__transaction_state-0", "__remote_log_metadata-0")
     selection = select(tmp_path)
     assert ["__consumer_offsets-3", "__transaction_state-0"] == chosen(selection)
@@ -201,7 +201,7 @@ def test_a_clusters_policy_does_not_reach_the_brokers_own_topics(tmp_path: Path)
         ([], "", {"KEEPLAST_LOG_CLEANER_COMPACTION_STRATEGY": "timestamp"}),
     ],
 )
-def test_nobody_can_say_how_the_brokers_own_topics_rank(
+def test_no_setting_changes_how_the_brokers_own_topics_rank(
     tmp_path: Path, flags: list[str], file: str, variables: dict[str, str]
 ) -> None:
     make(tmp_path, "__consumer_offsets-0", "orders-0")
@@ -217,7 +217,7 @@ def test_nobody_can_say_how_the_brokers_own_topics_rank(
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
-def test_a_clusters_policy_is_not_kept_as_that_of_topics_that_nobody_named(
+def test_a_clusters_policy_is_not_kept_as_that_of_unnamed_topics(
     tmp_path: Path, policy: str
 ) -> None:
     make(tmp_path, "a-0", "b-0")
@@ -231,7 +231,7 @@ def test_a_clusters_policy_is_not_kept_as_that_of_topics_that_nobody_named(
     assert policy == settings["cleanup.policy"]
 
 
-def test_what_brokers_trim_is_refused_whoever_says_compact(tmp_path: Path) -> None:
+def test_topics_that_brokers_trim_are_refused_though_a_policy_says_compact(tmp_path: Path) -> None:
     make(tmp_path, "__share_group_state-0", "__remote_log_metadata-0", "orders-0")
     topics = ("__share_group_state", "__remote_log_metadata", "orders")
     selection = select(tmp_path, COMPACT, topics=topics)
@@ -276,9 +276,9 @@ def test_a_default_decides_about_no_topic_that_is_not_named_and_be_there_one_top
     selection = select_partitions(data / path, LocalFiles(), sources=sources)
     assert ([], ["events-0"]) == (chosen(selection), refused(selection))
     assert "may have its own" in str(selection.decided[0].rounds[-1].failure)
-    ((_, told),), _ = select_directory(data / path, LocalFiles(), sources=sources)
-    assert isinstance(told, RefusedError)
-    assert "may have its own" in str(told)
+    ((_, refusal),), _ = select_directory(data / path, LocalFiles(), sources=sources)
+    assert isinstance(refusal, RefusedError)
+    assert "may have its own" in str(refusal)
     named = PartitionChoice(topics=("events",))
     assert ["events-0"] == chosen(select_partitions(data, LocalFiles(), named, sources))
 

@@ -154,7 +154,7 @@ def test_a_key_map_needs_one_usable_slot(map_bytes: int, factor: str, is_usable:
             chosen.cleaner_config()
 
 
-def test_who_decided_the_policy_is_known() -> None:
+def test_the_source_of_the_policy_is_known() -> None:
     metadata = Layer("metadata", topics={"known": {}, "own": {"cleanup.policy": "compact"}})
     chosen = Settings((flags_layer(["log.cleanup.policy=compact"]),), directory_layer=metadata)
     assert PolicyOrigin.TOPIC is chosen.policy_origin("own")
@@ -192,7 +192,7 @@ def test_a_limit_on_bytes_is_above_nothing() -> None:
             settings(f"log.cleaner.io.max.bytes.per.second={rate}").cleaner_config()
 
 
-def test_the_settings_of_a_topic_say_who_chose_its_strategy() -> None:
+def test_the_settings_of_a_topic_name_the_source_of_its_strategy() -> None:
     said = Settings(
         (
             flags_layer(["log.cleaner.compaction.strategy=timestamp"]),
@@ -203,8 +203,8 @@ def test_the_settings_of_a_topic_say_who_chose_its_strategy() -> None:
     by_default = said.topic_config("other").ranking
     assert "timestamp, from --config, as the cluster's default" == by_default
     assert "offset, as brokers read this topic" == said.topic_config("__consumer_offsets").ranking
-    nobodys = Settings(()).topic_config("t")
-    assert "offset, Kafka's default: no source says another" == nobodys.ranking
+    unset = Settings(()).topic_config("t")
+    assert "offset, Kafka's default: no source says another" == unset.ranking
     header = {"compaction.strategy": "header", "compaction.strategy.header": "v"}
     assert "header v, from the topic's settings" == keeplast.topic_config(header).ranking
-    assert nobodys == Settings((flags_layer(["compaction.strategy=offset"]),)).topic_config("t")
+    assert unset == Settings((flags_layer(["compaction.strategy=offset"]),)).topic_config("t")

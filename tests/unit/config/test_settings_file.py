@@ -60,7 +60,7 @@ def test_a_value_changes_in_its_place_and_keeps_its_comment() -> None:
     assert expected == edit(COMMENTED, {"cleanup.policy": "compact"}, "orders")
 
 
-def test_a_new_key_goes_behind_the_last_of_its_table_and_not_into_the_next_ones_comment() -> None:
+def test_a_new_key_goes_after_the_last_of_its_table_and_not_into_the_next_ones_comment() -> None:
     expected = COMMENTED.replace(
         "# the end of the cluster\n", '# the end of the cluster\n"log.roll.ms" = 5\n'
     )
@@ -223,7 +223,7 @@ def test_what_a_user_should_know_is_said(tmp_path: Path) -> None:
     assert "max.compaction.lag.ms" in hazard
 
 
-def test_a_file_that_somebody_else_changes_meanwhile_is_theirs(tmp_path: Path) -> None:
+def test_a_file_that_another_process_changes_meanwhile_is_left_to_it(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     path.write_text("[cluster]\n")
 
@@ -247,7 +247,7 @@ def test_a_file_that_somebody_else_changes_meanwhile_is_theirs(tmp_path: Path) -
     assert "log.roll.ms = 8" in path.read_text()
 
 
-def test_of_two_who_change_a_file_at_once_neither_loses_what_the_other_has_written(
+def test_of_two_writers_of_a_file_at_once_neither_loses_the_text_of_the_other(
     tmp_path: Path,
 ) -> None:
     class Slow(LocalFiles):

@@ -277,7 +277,7 @@ def test_count_of_0_leaves_the_payload_alone() -> None:
     assert list(batch.records()) == []
 
 
-def test_bad_record_tells_its_position_unless_it_is_compressed() -> None:
+def test_bad_record_names_its_position_unless_it_is_compressed() -> None:
     good = encode_record(RECORDS[0], base_offset=10, base_timestamp=100)
     plain = bytearray(encode_batch(RECORDS))
     plain[HEADER_BYTES + len(good)] = 0x01

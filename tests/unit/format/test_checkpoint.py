@@ -59,7 +59,7 @@ def test_last_line_of_a_repeated_partition_counts() -> None:
         (b"0\n1\n\xff 0 1\n", 4),
     ],
 )
-def test_anything_else_is_corrupt_and_tells_its_line(data: bytes, position: int) -> None:
+def test_anything_else_is_corrupt_and_names_its_line(data: bytes, position: int) -> None:
     with pytest.raises(CorruptError) as caught:
         decode_offsets(data)
     assert position == caught.value.position

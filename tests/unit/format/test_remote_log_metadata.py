@@ -82,7 +82,7 @@ def test_bytes_are_those_of_a_broker(name: str) -> None:
     assert event == decode(bytes.fromhex(text))
 
 
-def test_what_a_newer_broker_adds_is_kept() -> None:
+def test_fields_of_a_newer_broker_are_kept() -> None:
     """AT-36."""
     segment = replace(
         SEGMENT,
@@ -111,7 +111,7 @@ def test_what_a_newer_broker_adds_is_kept() -> None:
         ("8100" + SEGMENT_HEX[2:], "as no broker writes it"),
     ],
 )
-def test_what_would_end_a_brokers_reader_is_refused(text: str, problem: str) -> None:
+def test_a_record_that_would_end_a_brokers_reader_is_refused(text: str, problem: str) -> None:
     with pytest.raises(CorruptError) as caught:
         decode(bytes.fromhex(text))
     if text:
@@ -217,7 +217,7 @@ def test_murmur2_is_kafkas(text: bytes, expected: int) -> None:
         ("MWJ6FHTfRYy67jzwZdeqSQ", (42, 45, 26, 24)),
     ],
 )
-def test_a_partition_is_told_of_where_brokers_look(
+def test_the_metadata_of_a_partition_is_where_brokers_look(
     topic_id: str, expected: tuple[int, ...]
 ) -> None:
     found = tuple(metadata_partition(decode_id(topic_id), each, 50) for each in (0, 1, 7, 42))

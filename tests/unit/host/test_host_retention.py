@@ -73,7 +73,7 @@ def test_log_start_moves_in_both_tiers_and_on_followers(cluster: Cluster) -> Non
     assert cluster.host("a", recovers=True).local_log_start == 20
 
 
-def test_log_start_behind_object_storage_leaves_the_local_log_alone(cluster: Cluster) -> None:
+def test_log_start_after_object_storage_leaves_the_local_log_alone(cluster: Cluster) -> None:
     host = cluster.led(40)
     host.copy()
     end = host.state().remote_end
@@ -107,7 +107,7 @@ def test_a_log_start_inside_of_a_batch_leaves_no_replica_without_the_rest_of_it(
     assert {b"k%d" % i for i in range(4)} == set(read_all(b, 2))
 
 
-def test_a_follower_behind_the_log_start_begins_anew(cluster: Cluster) -> None:
+def test_a_follower_below_the_log_start_begins_again(cluster: Cluster) -> None:
     a, b = cluster.pair(4)
     write(a, 40, start=4)
     a.delete_records(30)
@@ -135,7 +135,7 @@ def test_retention_counts_both_tiers(tmp_path: Path) -> None:
     cluster.store.close()
 
 
-def test_what_a_crash_tore_is_cut_when_asked(cluster: Cluster) -> None:
+def test_records_torn_by_a_crash_are_cut_on_request(cluster: Cluster) -> None:
     host = cluster.led(10)
     host.roll()
     write(host, 5, start=10)
@@ -161,7 +161,7 @@ def test_a_log_that_ends_below_its_start_begins_there(cluster: Cluster) -> None:
     assert (again.log_end_offset, again.high_watermark) == (50, 50)
 
 
-def test_a_replica_that_starts_anew_catches_up_from_object_storage(cluster: Cluster) -> None:
+def test_an_empty_replica_catches_up_from_object_storage(cluster: Cluster) -> None:
     a = cluster.led(40)
     a.copy()
     cluster.clean()

@@ -71,7 +71,7 @@ def test_a_leaders_round_replaces_the_overlap_in_both_tiers(cluster: Cluster) ->
 
 
 class RefusingFiles(LocalFiles):
-    """A disk that refuses to write beside the log, as one that is full."""
+    """A disk that refuses to write next to the log, as one that is full."""
 
     def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
         if path.name.endswith(".deleted"):
@@ -176,25 +176,31 @@ def test_what_a_followers_pass_has_taken_the_store_knows_of_when_it_leads(
     replicate(a, b)
     assert clean(cluster, b)
     cleaned_to = b.listing().active.base_offset
-    assert 0 == b.state().told_from
+    assert 0 == b.state().earliest_as_of
     b.become_leader(1)
     assert 0 == b.state().first_dirty()
     b.copy()
     assert cleaned_to == b.state().cleaned_for > 0
     assert (b.directory / CLEANED_FOR).exists()
     assert clean(cluster, b)
-    assert cleaned_to == b.state().first_dirty() == b.state().told_from
+    assert cleaned_to == b.state().first_dirty() == b.state().earliest_as_of
     assert not (b.directory / CLEANED_FOR).exists()
 
 
-def test_st_23_a_followers_pass_drops_no_tombstone(cluster: Cluster) -> None:
-    """ST-23: the follower's horizon passes, the leader dies, the deleted key must not come back."""
+def led_and_followed(cluster: Cluster) -> tuple[PartitionHost, PartitionHost]:
+    """Return a leader that has copied twelve records, and its follower."""
     a, b = cluster.host("a"), cluster.host("b")
     a.become_leader(0)
     b.become_follower(0)
     write(a, 12)
     a.roll()
     a.copy()
+    return a, b
+
+
+def test_st_23_a_followers_pass_drops_no_tombstone(cluster: Cluster) -> None:
+    """ST-23: the follower's horizon passes, the leader dies, the deleted key must not come back."""
+    a, b = led_and_followed(cluster)
     clean(cluster, a)
     a.append([NewRecord(b"k1", None, NOW_MS)])
     write(a, 20, keys=40, start=100)
@@ -265,12 +271,7 @@ def test_st_23_a_followers_pass_keeps_what_an_aborted_transaction_is_known_by(
 
 def test_st_23_a_followers_pass_sets_no_horizon(cluster: Cluster) -> None:
     """A reader has ``delete.retention.ms`` from the leader's round on, not ours."""
-    a, b = cluster.host("a"), cluster.host("b")
-    a.become_leader(0)
-    b.become_follower(0)
-    write(a, 12)
-    a.roll()
-    a.copy()
+    a, b = led_and_followed(cluster)
     a.append([NewRecord(b"k1", None, NOW_MS)])
     write(a, 20, keys=40, start=100)
     replicate(a, b)
@@ -355,25 +356,25 @@ def test_a_topic_that_is_not_compacted_is_not_cleaned(tmp_path: Path) -> None:
 
 
 def test_nothing_of_a_round_is_live_before_its_line_is_written(cluster: Cluster) -> None:
-    """Whatever ends the call between the two, no group is live that no receipt tells of."""
+    """Whatever ends the call between the two, no group is live that no receipt names."""
     host = cluster.led(60)
     host.copy()
     lines: list[bytes] = []
-    told: set[int] = set()
+    noted: set[int] = set()
 
     def replaced() -> set[int]:
         now = remote_bytes(cluster)
         return {base for base, data in copied.items() if now.get(base) != data}
 
     def note(line: bytes) -> None:
-        assert replaced() <= told
+        assert replaced() <= noted
         if len(lines) == 1:
             raise OSError(errno.ENOSPC, "No space left on device")
         lines.append(line)
-        told.update(base for group in json.loads(line)["outputs"] for base in group["sources"])
+        noted.update(base for group in json.loads(line)["outputs"] for base in group["sources"])
 
     copied = remote_bytes(cluster)
     with pytest.raises(OSError, match="No space left"):
         host.clean(cluster.runner, force=True, grace_ms=0, receipt=note)
-    assert replaced() <= told
+    assert replaced() <= noted
     assert 0 < len(replaced()) < len(copied) - 1

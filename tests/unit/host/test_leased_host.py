@@ -396,7 +396,7 @@ def test_a_follower_keeps_what_object_storage_has_of_another_leader(make: Make) 
     ]
 
 
-def test_a_new_follower_begins_behind_what_local_retention_would_remove(make: Make) -> None:
+def test_a_new_follower_begins_after_records_that_local_retention_would_remove(make: Make) -> None:
     world = make(local_retention_bytes="500")
     a = world.led()
     written = write(a, 83)

@@ -146,7 +146,7 @@ def test_offset_for_time_is_found_in_either_tier(cluster: Cluster) -> None:
     assert host.offset_for_time(NOW_MS + 40) is None
 
 
-def test_offset_for_time_is_found_behind_where_the_log_was_once_closed(cluster: Cluster) -> None:
+def test_offset_for_time_is_found_after_an_earlier_end_of_the_log(cluster: Cluster) -> None:
     host = cluster.led(2)
     host.close()
     again = cluster.host("a")
@@ -296,7 +296,7 @@ def test_a_follower_takes_nothing_of_a_later_leader_from_one_that_was_replaced(
 def test_what_object_storage_has_is_not_appended_to_another_leaders_records(
     cluster: Cluster,
 ) -> None:
-    """Its epoch at the end would tell the next truncation that both logs are the same."""
+    """Its epoch at the end would say to the next truncation that both logs are the same."""
     a, b = cluster.host("a"), cluster.host("b")
     b.become_leader(1)
     write(b, 3)
@@ -315,7 +315,7 @@ def test_what_object_storage_has_is_not_appended_to_another_leaders_records(
     assert read_all(a) == read_all(b)
 
 
-def test_a_replica_that_begins_behind_object_storage_is_not_elected(cluster: Cluster) -> None:
+def test_a_replica_that_begins_after_object_storage_is_not_elected(cluster: Cluster) -> None:
     a, b = cluster.host("a"), cluster.host("b")
     a.become_leader(1)
     write(a, 5)

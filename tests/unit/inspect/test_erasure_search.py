@@ -73,7 +73,7 @@ def test_a_log_whose_files_are_replaced_meanwhile_is_searched_again(log: Path) -
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("is_alone", [True, False])
-def test_a_key_beside_the_log_is_found_whatever_its_batch_is(
+def test_a_key_next_to_the_log_is_found_in_each_kind_of_batch(
     tmp_path: Path, codec: Codec, is_alone: bool
 ) -> None:
     """The bytes of few keys are sought before records are taken apart; a value's do not count."""
@@ -92,7 +92,7 @@ def test_a_key_beside_the_log_is_found_whatever_its_batch_is(
     assert [{b"anna"}, set(), {b""}, set()] == [found(e) for e in (b"anna", b"ben", b"", b"cora")]
 
 
-def test_a_key_beside_the_log_is_found_in_messages_of_old_formats(tmp_path: Path) -> None:
+def test_a_key_next_to_the_log_is_found_in_messages_of_old_formats(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(encode_message(magic=1, offset=0, timestamp=1, key=b"anna", value=b"1"))
     keys = frozenset((b"anna",))
@@ -105,7 +105,7 @@ def test_a_log_that_changes_all_the_time_has_no_answer(log: Path) -> None:
         search(log, lambda read_bytes: replace_first(log, KEY))
 
 
-def test_what_is_appended_meanwhile_is_behind_what_was_searched(log: Path) -> None:
+def test_records_appended_meanwhile_are_after_the_searched_ones(log: Path) -> None:
     active, calls = log / f"{1:020d}.log", list[int]()
 
     def progressed(read_bytes: int) -> None:

@@ -120,7 +120,7 @@ def test_a_log_that_changes_each_time_is_no_answer(directory: Path) -> None:
         explain(directory, progressed)
 
 
-def test_damage_is_told_where_nothing_has_changed(directory: Path) -> None:
+def test_damage_is_reported_where_nothing_has_changed(directory: Path) -> None:
     path = directory / "00000000000000000000.log"
     flip(path)
     with pytest.raises(CorruptError, match="crc"):

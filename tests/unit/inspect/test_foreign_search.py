@@ -1,4 +1,4 @@
-"""Files of unknown name are searched for keys as far as they can be, and told where they cannot."""
+"""Files of unknown name are searched for keys as far as possible, and reported otherwise."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def below(root: Path) -> Callable[[], Iterable[ForeignPath]]:
     return partial(walk, root, LocalFiles(), lambda parts: False)
 
 
-def told(root: Path, keys: WantedKeys) -> dict[str, ForeignFinding]:
+def found_files(root: Path, keys: WantedKeys) -> dict[str, ForeignFinding]:
     return {each.name: each for each in search_foreign(below(root), keys).findings}
 
 
@@ -69,7 +69,7 @@ def test_the_bytes_of_keys_are_found_wherever_windows_end(
     assert {key for key in keys if key and key in data} == found
 
 
-def test_thousands_of_keys_with_one_beginning_are_told_apart(tmp_path: Path) -> None:
+def test_thousands_of_keys_with_one_beginning_are_found_each(tmp_path: Path) -> None:
     keys = [b"user-%05d" % number for number in range(10_000)]
     handle = BytesReadHandle(b"user-" * 1000 + keys[77] + b"user-user-0008")
     assert {keys[77]} == KeyBytes(keys).find(handle, lambda _: None)
@@ -79,7 +79,7 @@ def test_a_key_that_lies_over_the_end_of_a_window_is_found(tmp_path: Path) -> No
     at = PIECE_BYTES - 4
     (tmp_path / "x").write_bytes(bytes(at) + KEY + bytes(100))
     (tmp_path / "y").write_bytes(bytes(at) + KEY[:-1] + bytes(100))
-    found = told(tmp_path, wanted(KEY))
+    found = found_files(tmp_path, wanted(KEY))
     assert {"x": {KEY}} == {name: each.keys for name, each in found.items()}
 
 
@@ -91,39 +91,39 @@ def test_what_begins_as_a_log_is_searched_as_one_whatever_its_name(
     value = encode_batch([Record(0, 1, OTHER, KEY)], codec=codec)
     (tmp_path / "000.index").write_bytes(value)  # a key in a value is not what is asked for
     for keys in (wanted(KEY), blind(KEY)):
-        (each,) = told(tmp_path, keys).values()
+        (each,) = found_files(tmp_path, keys).values()
         assert ("#12", {KEY}, None) == (each.name, set(each.keys), each.why)
 
 
-def test_a_log_that_ends_early_is_told_and_its_bytes_are_sought(tmp_path: Path) -> None:
+def test_a_log_that_ends_early_is_reported_and_its_bytes_are_sought(tmp_path: Path) -> None:
     whole = batch(0, OTHER, b"1") + batch(1, KEY, b"2")
     (tmp_path / "cut").write_bytes(whole[:-1])
     (tmp_path / "flipped").write_bytes(whole[:-1] + b"?")
     for keys, found in ((wanted(KEY), {KEY}), (blind(KEY), set())):
-        for each in told(tmp_path, keys).values():
+        for each in found_files(tmp_path, keys).values():
             assert (found, DAMAGED, True) == (set(each.keys), each.why, each.may_have_records)
 
 
-def test_the_empty_key_is_told_as_not_sought_but_where_records_are_read(tmp_path: Path) -> None:
+def test_the_empty_key_is_reported_as_not_sought_but_where_records_are_read(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(batch(0, b"", b"1"))
     (tmp_path / "text").write_bytes(b"text")
     (tmp_path / "nothing").write_bytes(b"")
-    found = told(tmp_path, wanted(b""))
+    found = found_files(tmp_path, wanted(b""))
     assert {"log", "text"} == found.keys()
     assert (frozenset({b""}), None) == (found["log"].keys, found["log"].why)
     assert (frozenset(), EMPTY_KEY) == (found["text"].keys, found["text"].why)
 
 
-def test_by_hashes_alone_no_bytes_are_sought_and_that_is_told_with_the_size(
+def test_by_hashes_alone_no_bytes_are_sought_and_the_report_says_so_with_the_size(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "notes").write_bytes(KEY)
-    (each,) = told(tmp_path, blind(KEY)).values()
+    (each,) = found_files(tmp_path, blind(KEY)).values()
     assert (9, True) == (each.size_bytes, "--keys" in (each.why or ""))
     assert not each.may_have_records
 
 
-def test_links_loops_pipes_and_sockets_are_told_and_never_followed(tmp_path: Path) -> None:
+def test_links_loops_pipes_and_sockets_are_reported_and_never_followed(tmp_path: Path) -> None:
     root, apart = tmp_path / "root", tmp_path / "apart"
     root.mkdir()
     apart.mkdir()
@@ -140,7 +140,7 @@ def test_links_loops_pipes_and_sockets_are_told_and_never_followed(tmp_path: Pat
             server.bind("socket")
         finally:
             os.chdir(here)
-        found = told(root, wanted(KEY))
+        found = found_files(root, wanted(KEY))
     assert {"out", "file", "loop", "dangling", "pipe", "socket"} == found.keys()
     assert not any(each.keys for each in found.values())
     assert {NO_FILE} == {each.why for name, each in found.items() if name != "socket"}
@@ -152,15 +152,15 @@ def test_names_with_newlines_and_bytes_that_are_no_text_are_names(tmp_path: Path
     for name in odd:
         (tmp_path / os.fsdecode(name)).mkdir()
         (tmp_path / os.fsdecode(name) / "x\ny").write_bytes(KEY)
-    found = told(tmp_path, wanted(KEY))
+    found = found_files(tmp_path, wanted(KEY))
     assert {os.fsdecode(name) + "/x\ny" for name in odd} == found.keys()
     assert all(each.keys for each in found.values())
 
 
-def test_a_file_that_is_larger_than_any_is_told_and_not_read(tmp_path: Path) -> None:
+def test_a_file_above_the_largest_size_is_reported_and_not_read(tmp_path: Path) -> None:
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(FILE_BYTES_MAX + 1)
-    (each,) = told(tmp_path, wanted(KEY)).values()
+    (each,) = found_files(tmp_path, wanted(KEY)).values()
     assert (FILE_BYTES_MAX + 1, TOO_LARGE) == (each.size_bytes, each.why)
 
 
@@ -178,7 +178,7 @@ class Closed(LocalFiles):
         return super().listdir(path)
 
 
-def test_what_may_not_be_read_or_listed_is_told(tmp_path: Path) -> None:
+def test_a_path_that_may_not_be_read_or_listed_is_reported(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(KEY)
     (tmp_path / "lost+found").mkdir()
     found = search_foreign(partial(walk, tmp_path, Closed(), lambda parts: False), wanted(KEY))
@@ -194,17 +194,17 @@ def test_deep_folders_are_entered(tmp_path: Path) -> None:
         deep = deep / "t-0"  # the name of a partition, too
     deep.mkdir(parents=True)
     (deep / f"{0:020d}.log").write_bytes(batch(0, KEY, b"1"))
-    (name,) = told(tmp_path, wanted(KEY))
+    (name,) = found_files(tmp_path, wanted(KEY))
     assert 61 == len(name.split("/"))
 
 
-def test_more_paths_than_are_told_are_in_the_way(
+def test_more_paths_than_are_reported_may_have_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remains, "PATHS_MAX", 3)
     for number in range(4):
         (tmp_path / str(number)).write_bytes(b"")
-    (each,) = told(tmp_path, wanted(KEY)).values()
+    (each,) = found_files(tmp_path, wanted(KEY)).values()
     assert (TOO_MANY, True) == (each.why, each.may_have_records)
 
 
@@ -225,7 +225,7 @@ def test_a_file_that_gets_a_key_while_another_is_searched_is_searched_again(
     assert (["a", "c"], 1) == ([each.name for each in found.findings], found.searched)
 
 
-def test_a_file_that_changes_all_the_time_is_told_as_such(tmp_path: Path) -> None:
+def test_a_file_that_changes_all_the_time_is_reported_as_such(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x")
 
@@ -236,7 +236,7 @@ def test_a_file_that_changes_all_the_time_is_told_as_such(tmp_path: Path) -> Non
     assert (CHANGING, LOOKS_MAX + 1) == (each.why, path.stat().st_size)
 
 
-def test_a_file_that_is_gone_is_not_told(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_not_reported(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(KEY)
 
@@ -261,7 +261,7 @@ def test_a_file_that_became_shorter_is_searched_again(tmp_path: Path) -> None:
     assert ({KEY}, 9, None) == (set(each.keys), each.size_bytes, each.why)
 
 
-def test_somebody_may_end_the_search(tmp_path: Path) -> None:
+def test_the_search_may_be_ended(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"nothing")
 
     def progressed(read_bytes: int) -> None:

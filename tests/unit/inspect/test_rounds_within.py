@@ -49,7 +49,7 @@ def test_in_a_broken_log_the_newest_that_wrote_as_many_bytes_counts() -> None:
     assert [] == names({0: Print(91, -1)}, by_size=True)
 
 
-def test_an_output_without_a_checksum_is_nobodys() -> None:
+def test_an_output_without_a_checksum_is_of_no_round() -> None:
     unknown = round_of("unknown", [entry(0, 100, None)])
     assert () == rounds_within([unknown], {0: Print(100, 1)}, by_size=True)
 

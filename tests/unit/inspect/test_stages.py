@@ -88,7 +88,7 @@ def test_markers_are_counted_exactly_by_headers_too(log: LogBuilder) -> None:
     ] == stages
 
 
-def test_waits_that_end_at_different_times_are_told_from_first_to_last(log: LogBuilder) -> None:
+def test_waits_that_end_at_different_times_are_given_from_first_to_last(log: LogBuilder) -> None:
     for number, key in enumerate((b"a", b"b")):
         log.append(tombstone_of(key))
         log.append(record_of(text(number)))
@@ -109,7 +109,7 @@ def test_large_batches_are_counted_from_one_header_to_the_next(log: LogBuilder) 
     assert 40 == by_records(log).tombstones.retained
 
 
-def test_what_is_torn_off_at_the_end_of_the_active_segment_counts_for_nothing(
+def test_a_torn_tail_of_the_active_segment_counts_for_nothing(
     log: LogBuilder,
 ) -> None:
     write_deletions(log)
@@ -120,7 +120,7 @@ def test_what_is_torn_off_at_the_end_of_the_active_segment_counts_for_nothing(
     assert StageCounts(0, 0, 0) == by_headers(log).markers
 
 
-def test_all_bytes_are_told_of_on_the_way(log: LogBuilder) -> None:
+def test_all_bytes_are_reported_on_the_way(log: LogBuilder) -> None:
     write_deletions(log)
     files, heard = UnsyncedFiles(), list[int]()
     listing = list_partition(log.directory, files)

@@ -96,7 +96,7 @@ def test_the_deadline_is_that_of_the_first_dirty_segment(log: LogBuilder) -> Non
     )
 
 
-def test_what_is_in_the_active_segment_is_due_last(log: LogBuilder) -> None:
+def test_the_active_segment_is_due_last(log: LogBuilder) -> None:
     assert NOW_MS + 4 * HOUR_MS + LAG_MS + 1 == status(log).eligibility.by_ms
 
 
@@ -148,7 +148,7 @@ def test_a_bounded_map_may_take_rounds(log: LogBuilder) -> None:
     assert 1 + 6 // 3 == found.eligibility.rounds_max
 
 
-def test_what_a_crash_left_is_counted_by_its_bytes(log: LogBuilder) -> None:
+def test_files_left_by_a_crash_are_counted_by_their_bytes(log: LogBuilder) -> None:
     assert 0 == status(log).leftover_bytes
     (log.directory / f"{0:020d}.log.deleted").write_bytes(bytes(12))
     assert 12 == status(log).leftover_bytes

@@ -165,7 +165,7 @@ def test_file_that_is_no_receipt_is_refused(content: bytes, tmp_path: Path) -> N
         read_receipts(path, LocalFiles())
 
 
-def test_records_behind_the_end_of_a_round_must_stay(kept: Path) -> None:
+def test_records_after_the_end_of_a_round_must_stay(kept: Path) -> None:
     """A round whose key map filled at 15 may not have dropped what came after."""
     (first, second) = receipts_of(kept)
     before, after = (kept / name / str(PARTITION) for name in ("before", "after"))
@@ -220,7 +220,7 @@ def test_replicas_cleaned_at_different_times_hold(tmp_path: Path) -> None:
         assert Verdict.HOLDS is report.verdict, encode(report)
 
 
-def test_replica_that_lags_behind_holds(tmp_path: Path) -> None:
+def test_replica_that_lags_holds(tmp_path: Path) -> None:
     pair = make_pair(tmp_path)
     log = DamagedLog(pair.before)
     log.segments[BOUND].clear()

@@ -89,7 +89,7 @@ def hide_committed(after: DamagedLog, before: DamagedLog) -> None:
 
 
 def flip(after: DamagedLog, before: DamagedLog) -> None:
-    """The abort of producer 7 reads as a commit, in the segment that nobody may touch."""
+    """The abort of producer 7 reads as a commit, in the segment that may not be touched."""
     key, value = encode_end_transaction(EndTransactionMarker(ControlType.COMMIT, 0))
     after.change(26, key=key, value=value)
 

@@ -70,7 +70,7 @@ def test_by_another_strategy_its_winners_are_not_there(pair: tuple[Path, Path]) 
     assert "winners" in broken(verified(*pair, topic=BY_OFFSET))
 
 
-def test_a_receipt_tells_the_strategy(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_receipt_names_the_strategy(pair: tuple[Path, Path], tmp_path: Path) -> None:
     receipt = tmp_path / "receipt"
     assert {} == broken(verified(*pair, topic=BY_OFFSET, receipt=receipt))
 
@@ -90,7 +90,7 @@ def test_a_lost_winner_is_found_wherever_it_lay(
     assert problem in report.check("winners").findings[0].problem
 
 
-def test_a_key_that_came_back_behind_its_tombstone_is_found(pair: tuple[Path, Path]) -> None:
+def test_a_key_that_came_back_after_its_tombstone_is_found(pair: tuple[Path, Path]) -> None:
     """The record with the lower version has the greater offset."""
     before, after = pair
     shutil.rmtree(after)
@@ -139,18 +139,18 @@ def test_rounds_of_random_logs_hold(tmp_path: Path, topic: TopicConfig, seed: in
     log.close()
 
 
-def test_a_judgement_says_by_what_records_ranked_and_who_chose_it(
+def test_a_judgement_names_the_ranking_and_its_source(
     pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     default = "Kafka's default: no source says another"
-    nobodys = replace(BY_OFFSET, strategy_said=(Strategy.OFFSET, default))
-    broken_one = verified(*pair, topic=nobodys)
+    unset = replace(BY_OFFSET, strategy_said=(Strategy.OFFSET, default))
+    broken_one = verified(*pair, topic=unset)
     (said,) = [note for note in broken_one.notes if "rank by" in note]
     assert said.startswith(
         "the records of a key rank by offset, Kafka's default: no source says another; where they "
         "were cleaned by another strategy, say it with --config compaction.strategy="
     )
-    by_receipt = verified(*pair, topic=nobodys, receipt=tmp_path / "receipt")
+    by_receipt = verified(*pair, topic=unset, receipt=tmp_path / "receipt")
     ranked = f"the records of a key rank by header {TOPIC.strategy_header}"
     assert f"{ranked}, as the receipt says" in by_receipt.notes
     assert f"{ranked}, as given" in verified(*pair).notes

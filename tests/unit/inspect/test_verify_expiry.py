@@ -101,7 +101,7 @@ def test_nothing_explains_it(pair: tuple[Path, Path, Path]) -> None:
     assert "winners" in broken(verify(before, after, COMPACT))
 
 
-def test_what_lies_behind_the_front_is_still_compared(pair: tuple[Path, Path, Path]) -> None:
+def test_the_part_after_the_front_is_still_compared(pair: tuple[Path, Path, Path]) -> None:
     before, after, receipt = pair
     path = after / f"{30:020d}.log"
     path.write_bytes(one(30, b"a", timestamp=NOW_MS))

@@ -292,7 +292,7 @@ def test_batch_without_records_or_below_the_log_end_is_refused(
             log.append(records, base_offset=base_offset)
 
 
-def test_after_an_error_nothing_is_written_beside_the_log(tmp_path: Path) -> None:
+def test_after_an_error_nothing_is_written_next_to_the_log(tmp_path: Path) -> None:
     """As after a crash: what is missing can be derived from the log."""
 
     def append_and_fail() -> None:

@@ -1,4 +1,4 @@
-"""How far a round has looked is noted beside the log, counts when it is true, and goes in time."""
+"""How far a round has looked is noted next to the log, counts when it is true, and goes in time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def told_from(partition: Path) -> int:
         FILES,
         NOW_MS,
         timestamp_ahead_max_ms=INT64_MAX,
-    ).told_from
+    ).earliest_as_of
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_note_of_what_was_put_back_goes_and_one_that_counts_stays(partition: P
     assert not (partition / CLEANED_FOR).exists()
 
 
-def test_a_note_may_be_read_by_who_may_read_the_log(partition: Path) -> None:
+def test_a_note_may_be_read_by_readers_of_the_log(partition: Path) -> None:
     """A broker that may not read a file in a partition does not start."""
     (partition / f"{0:020d}.log").chmod(0o640)
     note_round(listed(partition), FILES, 4, witness=None, checkpoint=None)
@@ -140,7 +140,7 @@ def test_a_witness_is_the_first_segment_that_is_not_what_it_was() -> None:
     assert find_witness(before, before) is None
 
 
-def test_a_note_tells_where_states_begin_also_in_status(partition: Path) -> None:
+def test_a_note_says_where_states_begin_also_in_status(partition: Path) -> None:
     note_round(listed(partition), FILES, 3, witness=None, checkpoint=None)
     log = keeplast.open_log(partition)
     with pytest.raises(RefusedError, match="cleaned_to=3 end_offset=2"):
@@ -162,7 +162,7 @@ def test_a_round_leaves_no_note_and_a_target_takes_none_that_it_has_passed(
     assert told_from(partition) == 4
 
 
-def test_a_delete_horizon_behind_the_checkpoint_tells_of_a_round_that_noted_nothing(
+def test_a_delete_horizon_after_the_checkpoint_shows_a_round_without_a_note(
     tmp_path: Path,
 ) -> None:
     """As of a broker that crashed between its swap and its checkpoint."""
@@ -180,7 +180,7 @@ def test_a_delete_horizon_behind_the_checkpoint_tells_of_a_round_that_noted_noth
     assert log.state(POLICY, end_offset=4).keys() == {b"a", b"c"}
 
 
-def test_who_has_written_a_note_need_not_read_it_to_drop_it(partition: Path) -> None:
+def test_the_writer_of_a_note_need_not_read_it_to_drop_it(partition: Path) -> None:
     noted = note_round(listed(partition), FILES, 4, witness=None, checkpoint=2)
     assert noted == 4
     (partition / CLEANED_FOR).write_bytes(b"unread")

@@ -1,4 +1,4 @@
-"""Where a follower's log leaves its leader's, and how a log is cut or begun anew."""
+"""Where a follower's log leaves its leader's, and how a log is cut or begun again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def log_of(directory: Path, count: int) -> None:
             log.append([NewRecord(b"k%d" % i, b"v", NOW_MS)])
 
 
-def test_a_torn_tail_is_cut_behind_the_last_whole_batch(tmp_path: Path) -> None:
+def test_a_torn_tail_is_cut_after_the_last_whole_batch(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     log_of(directory, 5)
     path = directory / f"{0:020d}.log"
@@ -80,7 +80,7 @@ def test_an_epoch_without_a_record_makes_room_for_the_next_leader(tmp_path: Path
     assert leader_epoch.decode(path.read_bytes()) == (LeaderEpoch(0, 0), LeaderEpoch(8, 5))
 
 
-def test_a_leader_that_wrote_nothing_gives_its_epoch_to_nobody_s_record(tmp_path: Path) -> None:
+def test_a_leader_that_wrote_nothing_gives_its_epoch_to_no_record(tmp_path: Path) -> None:
     """It led at epoch 3, follows now, and gets what the leader of epoch 1 had written there."""
     directory = tmp_path / "t-0"
     log_of(directory, 5)
@@ -92,7 +92,7 @@ def test_a_leader_that_wrote_nothing_gives_its_epoch_to_nobody_s_record(tmp_path
     assert found == (LeaderEpoch(0, 0), LeaderEpoch(1, 5))
 
 
-def test_a_log_begins_anew_at_an_offset(tmp_path: Path) -> None:
+def test_a_log_begins_again_at_an_offset(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     log_of(directory, 5)
     restart_log(LocalFiles(), directory, 50)

@@ -46,7 +46,7 @@ def test_a_batch_of_other_bounds_is_no_duplicate(tmp_path: Path) -> None:
                 log.find_duplicate(PRODUCER, 0, sequence, count)
 
 
-def test_sequences_wrap_behind_the_greatest(tmp_path: Path) -> None:
+def test_sequences_wrap_after_the_greatest(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         first = send(log, INT32_MAX - 1, 4)
         assert first == log.find_duplicate(PRODUCER, 0, INT32_MAX - 1, 4)

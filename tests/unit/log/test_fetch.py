@@ -37,7 +37,7 @@ def found_at(log: LogBuilder, timestamp_ms: int) -> tuple[int, int] | None:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 4])
-def test_a_time_is_found_behind_the_end_that_its_index_has_lost(log: LogBuilder, kept: int) -> None:
+def test_a_time_is_found_after_the_end_that_its_index_has_lost(log: LogBuilder, kept: int) -> None:
     path = log.path(0, TIME_INDEX)
     path.write_bytes(path.read_bytes()[: kept * time_index.ENTRY_BYTES])
     for number in range(RECORDS):

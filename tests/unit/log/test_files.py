@@ -129,7 +129,7 @@ def test_range_beyond_the_source_is_an_error(path: Path, tmp_path: Path, append:
     out.close()
 
 
-def test_durable_write_replaces_whole_files_and_leaves_nothing_beside(path: Path) -> None:
+def test_durable_write_replaces_whole_files_and_leaves_no_other_file(path: Path) -> None:
     FILES.write_durable(path, b"new")
     assert path.read_bytes() == b"new"
     assert ["file"] == FILES.listdir(path.parent)

@@ -67,7 +67,7 @@ NEWER: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("newer", NEWER)
-def test_what_a_newer_kafka_wrote_is_refused_by_name_and_left_alone(
+def test_files_of_a_newer_kafka_are_refused_by_name_and_left_alone(
     newer: str, tmp_path: Path
 ) -> None:
     damage, name = NEWER[newer]
@@ -90,14 +90,14 @@ def test_a_newer_kafkas_interrupted_swap_is_not_finished_here(tmp_path: Path) ->
     assert before == tree(directory)
 
 
-def test_what_logs_begin_with_is_told_and_of_staged_ones_not(tmp_path: Path) -> None:
+def test_the_first_bytes_of_logs_are_returned_and_of_staged_ones_not(tmp_path: Path) -> None:
     directory = write_mixed_log(tmp_path)
     logs = sorted(directory.glob("*.log"))
     expected = {int(path.stem): path.read_bytes()[:61] for path in logs}
     first = logs[0]
     for stage in (".swap", ".0123456789abcdef.deleted"):
         first.with_name(first.name + stage).write_bytes(b"another log")
-    assert expected == check_understood(directory, LocalFiles())
+    assert expected == check_understood(directory, LocalFiles())[0]
 
 
 def test_versions_that_are_known_pass(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_versions_that_are_known_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", [f"{BASE}.log.bak", "notes.txt", "..log", f"{BASE}-0000000001.checkpoint", "a\nb", "ü"]
 )
-def test_other_names_are_ignored_and_told(name: str, tmp_path: Path) -> None:
+def test_other_names_are_ignored_and_reported(name: str, tmp_path: Path) -> None:
     directory = write_mixed_log(tmp_path)
     (directory / name).write_bytes(b"whatever")
     report = cleaned(directory)
@@ -120,7 +120,7 @@ def test_other_names_are_ignored_and_told(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [f"{BASE}.foo", f"{BASE}.foo.deleted", f"{BASE}.x-1.cleaned"])
-def test_unknown_kinds_are_told_from_other_names(name: str) -> None:
+def test_unknown_kinds_are_distinguished_from_other_names(name: str) -> None:
     assert is_unknown_kind(name)
 
 
@@ -143,7 +143,7 @@ SPECIAL: dict[str, Damage] = {
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".txnindex"])
 @pytest.mark.parametrize("special", SPECIAL)
-def test_what_is_no_regular_file_is_refused(special: str, suffix: str, tmp_path: Path) -> None:
+def test_an_irregular_file_is_refused(special: str, suffix: str, tmp_path: Path) -> None:
     directory = write_mixed_log(tmp_path)
     path = directory / f"{BASE}{suffix}"
     path.unlink(missing_ok=True)

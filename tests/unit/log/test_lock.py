@@ -67,10 +67,10 @@ def test_directory_that_another_process_holds_is_refused(tmp_path: Path) -> None
         pass
 
 
-def test_who_may_only_read_the_lock_file_is_told_of_its_holder(
+def test_a_user_who_may_only_read_the_lock_file_sees_its_holder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It said that nobody held a directory that a broker served."""
+    """It said that no process held a directory that a broker served."""
     opened = os.open
 
     def only_reads(path: Path, flags: int, mode: int = 0o777) -> int:

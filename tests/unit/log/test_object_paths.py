@@ -28,7 +28,7 @@ def test_a_url_is_a_path(text: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["s3://", "s3:///x", "ftp://host/x", "s3://bucket/../other"])
-def test_what_names_no_place_is_refused(text: str) -> None:
+def test_a_path_of_no_place_is_refused(text: str) -> None:
     with pytest.raises(InvalidError):
         place_path(text)
 

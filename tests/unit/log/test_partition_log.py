@@ -280,13 +280,13 @@ def test_flipped_byte_anywhere_in_the_last_batch_ends_the_log_before_it(
 
 
 @pytest.mark.parametrize("torn", [b"\x00" * 100, b"\x00" * 5, b"\xff" * 40, BATCHES[0][:30]])
-def test_what_a_crash_leaves_behind_the_last_batch(tmp_path: Path, torn: bytes) -> None:
+def test_bytes_that_a_crash_leaves_after_the_last_batch(tmp_path: Path, torn: bytes) -> None:
     tail = find_tail(active_only(tmp_path, DATA + torn), FILES)
     assert (8, len(DATA)) == (tail.log_end, tail.torn_at)
 
 
 def test_damage_in_the_middle_of_the_active_segment_ends_the_log_there(tmp_path: Path) -> None:
-    """With a sound index behind it nobody would look; without one everything is read."""
+    """With a sound index after it there would be no look; without one everything is read."""
     data = bytearray(DATA)
     data[STARTS[2] + 65] ^= 1
     partition = active_only(tmp_path, bytes(data))
@@ -343,7 +343,7 @@ def test_ls05_timestamp_of_the_first_batch(
     (tmp_path / f"{0:020d}.log").write_bytes(data)
     segment = listed(tmp_path).segments[0]
     assert expected == read_first_batch_timestamp(segment, FILES)
-    head = check_understood(tmp_path, FILES)[0]
+    head = check_understood(tmp_path, FILES)[0][0]
     (tmp_path / f"{0:020d}.log").unlink()
     assert expected == read_first_batch_timestamp(segment, FILES, head)
 

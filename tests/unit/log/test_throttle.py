@@ -91,7 +91,7 @@ def test_what_was_not_used_is_saved_for_a_moment_only(tmp_path: Path, clock: Man
     assert 2 - SAVED_SECONDS == pytest.approx(clock.seconds() - began, rel=TOLERANCE)
 
 
-def test_without_a_limit_nobody_waits(tmp_path: Path, clock: ManualClock) -> None:
+def test_without_a_limit_there_is_no_wait(tmp_path: Path, clock: ManualClock) -> None:
     throttle = Throttle(clock)
     write_all(throttled(throttle), tmp_path / "a", bytes(MIB))
     assert (None, 0) == (throttle.bytes_per_second, clock.seconds())
@@ -108,7 +108,7 @@ def test_ct49_the_limit_can_be_changed_while_it_works(tmp_path: Path, clock: Man
     assert 1.5 == pytest.approx(clock.seconds(), rel=TOLERANCE)
 
 
-def test_a_wait_ends_when_it_is_told_to(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_wait_ends_at_a_stop(tmp_path: Path, clock: ManualClock) -> None:
     def stop() -> None:
         if clock.seconds() > 10:
             raise StoppedError("enough")

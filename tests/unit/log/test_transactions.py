@@ -1,4 +1,4 @@
-"""Aborted transactions are told by batches and markers, whatever the indexes say."""
+"""Aborted transactions are known by batches and markers, whatever the indexes say."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def opened(producer_id: int, first_offset: int) -> ProducerEntry:
     return ProducerEntry(producer_id, 0, 0, first_offset, 0, NOW_MS, 0, first_offset)
 
 
-def test_what_the_index_lacks_is_found(tmp_path: Path) -> None:
+def test_an_abort_that_the_index_lacks_is_found(tmp_path: Path) -> None:
     data = data_batch(0, 7, [b"a"]) + data_batch(1, 8, [b"b"]) + marker(2, 7, ABORT)
     directory = write_partition(tmp_path, {0: data + marker(3, 8, ABORT), 4: b""})
     assert (entry(7, 0, 2, 1), entry(8, 1, 3)) == derived(directory)
 
 
-def test_what_an_index_says_and_the_log_does_not_is_not_believed(tmp_path: Path) -> None:
+def test_an_abort_of_the_index_alone_is_not_believed(tmp_path: Path) -> None:
     data = data_batch(0, 7, [b"a"]) + marker(1, 7, COMMIT)
     directory = write_partition(tmp_path, {0: data, 2: b""})
     (directory / f"{0:020d}.txnindex").write_bytes(txn_index.encode([entry(7, 0, 1)]))
@@ -193,7 +193,7 @@ def test_the_kernel_is_the_twin_of_the_producer_state(tmp_path: Path, seed: int)
     )
 
 
-def test_nothing_is_read_behind_what_decides(tmp_path: Path) -> None:
+def test_nothing_is_read_after_the_record_that_decides(tmp_path: Path) -> None:
     segments = {0: data_batch(0, 7, [b"a"]), 1: marker(1, 7, ABORT), 2: one(2, b"k"), 3: b""}
     directory = write_partition(tmp_path, segments)
     (directory / f"{2:020d}.log").write_bytes(b"damage" * 20)

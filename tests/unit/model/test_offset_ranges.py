@@ -17,5 +17,5 @@ from keeplast.model.partition import range_text
         (7, 3, "no offset from 7 on"),
     ],
 )
-def test_a_half_open_range_is_told_with_both_its_ends(start: int, end: int, words: str) -> None:
+def test_a_half_open_range_is_shown_with_both_its_ends(start: int, end: int, words: str) -> None:
     assert words == range_text(start, end)

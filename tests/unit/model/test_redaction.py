@@ -50,7 +50,7 @@ def test_nor_in_a_message_that_quotes_it(url: str) -> None:
     assert SECRET not in without_secrets(f"cannot be reached. url={url.replace(' ', '+')} x=1")
 
 
-def test_how_a_url_is_written_is_told_in_full() -> None:
+def test_an_example_of_a_url_is_shown_in_full() -> None:
     words = "give sqlite:///FILE or postgresql://USER@HOST/DATABASE, and write @ as %40"
     assert words == without_secrets(words)
     for text in ("postgresql://USER:s3cret@HOST/DATABASE", "postgresql://s3cret@HOST/DATABASE"):
@@ -65,7 +65,7 @@ def test_how_a_url_is_written_is_told_in_full() -> None:
         "postgresql://host:5432/db?sslmode=require&connect_timeout=3", "postgresql:///db",
     ],
 )  # fmt: skip
-def test_what_is_no_secret_is_shown(url: str) -> None:
+def test_text_without_secrets_is_shown(url: str) -> None:
     assert url == shown_url(url) == without_secrets(url)
 
 
@@ -110,9 +110,9 @@ def test_options_of_an_object_store_are_secrets_unless_they_are_known() -> None:
         ("", ""),
     ],
 )
-def test_files_outside_a_place_are_told_by_their_names(text: str, shown: str) -> None:
+def test_files_outside_a_place_are_shown_by_their_names(text: str, shown: str) -> None:
     assert shown == without_folders(text, "/logs")
 
 
-def test_without_a_place_every_file_is_told_by_its_name() -> None:
+def test_without_a_place_every_file_is_shown_by_its_name() -> None:
     assert "path=0.log" == without_folders("path=/logs/t-0/0.log", "")

@@ -14,7 +14,7 @@ from keeplast.model.erasure_request import KeyHasher, read_statement, statement_
 STATEMENT = {"b": [1, None, "é"], "a": {"z": "", "y": True}}
 
 
-def test_what_is_written_is_read() -> None:
+def test_written_bytes_are_read() -> None:
     assert STATEMENT == read_statement(statement_bytes(STATEMENT))
 
 

@@ -30,7 +30,7 @@ def names(directory: Path) -> list[str]:
     return sorted(os.listdir(directory))
 
 
-def test_what_a_killed_export_has_left_is_swept(tmp_path: Path) -> None:
+def test_files_of_a_killed_export_are_swept(tmp_path: Path) -> None:
     target = tmp_path / "out"
     killed = subprocess.run([sys.executable, "-c", KILLED, str(target)], check=False)
     assert -9 == killed.returncode
@@ -79,7 +79,7 @@ def test_an_earlier_export_that_was_renamed_for_a_killed_one_is_not_lost(
     assert (["out"], ["new" if is_there else "old"]) == (names(tmp_path), names(target))
 
 
-def test_who_was_taken_for_a_killed_export_says_so(
+def test_an_export_that_was_taken_for_a_killed_one_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def swept_meanwhile(fd: int, operation: int) -> None:

@@ -40,7 +40,7 @@ def test_a_tiny_part_counts_for_the_look_at_its_directory() -> None:
     assert [most, most, 1] == [len(task) for task in shared([1] * (2 * most + 1))]
 
 
-def test_large_parts_stay_alone_and_small_ones_beside_them_together() -> None:
+def test_large_parts_stay_alone_and_small_ones_near_them_together() -> None:
     large, small = 100 * MIB, 5 * MIB
     assert [[large], [small] * 3, [small], [large]] == shared([large, *[small] * 4, large])
 

@@ -40,7 +40,7 @@ def chosen(path: Path, **given: str) -> list[str]:
         ({"assign": '{"orders":[1]}'}, ["orders-1"]),
     ],
 )
-def test_what_is_named_is_read_and_else_all_but_the_brokers_own(
+def test_named_topics_are_read_and_else_all_but_the_brokers_own(
     root: Path, given: dict[str, str], expected: list[str]
 ) -> None:
     assert expected == sorted(chosen(root, **given))
@@ -58,7 +58,7 @@ def test_a_directory_that_is_given_itself_needs_no_name(root: Path) -> None:
         ({"subscribePattern": "nothing"}, "no partition to read"),
     ],
 )
-def test_what_is_not_there_is_told(root: Path, given: dict[str, str], expected: str) -> None:
+def test_a_missing_partition_is_refused(root: Path, given: dict[str, str], expected: str) -> None:
     with pytest.raises(InvalidError) as caught:
         chosen(root, **given)
     assert expected in str(caught.value)

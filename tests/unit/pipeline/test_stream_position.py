@@ -63,7 +63,7 @@ def test_an_offset_has_the_topics_id_and_the_epoch_of_the_record_before_it(direc
     assert ({"0": 6}, 2) == (limited["t"], limited["@"]["t-0"]["epoch"])
 
 
-def test_a_topic_that_was_made_anew_and_has_grown_ends_a_stream_that_begins_again(
+def test_a_topic_that_was_made_again_and_has_grown_ends_a_stream_that_begins_again(
     directory: Path,
 ) -> None:
     make(directory, 3, OLD)
@@ -81,7 +81,7 @@ def test_a_topic_that_was_made_anew_and_has_grown_ends_a_stream_that_begins_agai
 def test_a_log_that_was_cut_below_what_was_read_and_has_grown_ends_the_stream(
     directory: Path,
 ) -> None:
-    """As a topic that was made anew where no id says so."""
+    """As a topic that was made again where no id says so."""
     make(directory, 3, None, (4, 0))
     end = latest(reader_of(directory), {"t": {"0": 0}})
     assert {"t": {"0": 3}, "@": {"t-0": {"epoch": 4}}} == end
@@ -138,6 +138,6 @@ def test_a_position_survives_being_kept() -> None:
         {"t-0": {"epoch": -1}},
     ],
 )
-def test_what_is_no_position_is_refused(known: object) -> None:
+def test_a_bad_position_is_refused(known: object) -> None:
     with pytest.raises(InvalidError, match="remove the checkpoint"):
         read_position({"t": {"0": 3}, "@": known})

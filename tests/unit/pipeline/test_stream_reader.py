@@ -68,7 +68,7 @@ def at(offset: int) -> dict[str, Any]:
     return {"t": {"0": offset}}
 
 
-def test_a_new_stream_begins_at_the_end_unless_told_otherwise(log: LogBuilder) -> None:
+def test_a_new_stream_begins_at_the_end_by_default(log: LogBuilder) -> None:
     assert at(3) == reader_of(log).initialOffset()
     assert at(0) == reader_of(log, startingOffsets="earliest").initialOffset()
     assert at(2) == reader_of(log, startingOffsets='{"t":{"0":2}}').initialOffset()
@@ -89,7 +89,7 @@ def test_what_is_written_after_the_end_was_taken_is_the_next_batchs(log: LogBuil
     assert [3, 4] == read(reader, end, latest(reader, end))
 
 
-def test_what_was_read_is_not_read_again_and_of_no_news_nothing(
+def test_read_records_are_not_read_again_and_without_news_nothing_is(
     log: LogBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by a look, of which a trigger has several; whatever ends a batch, and how."""
@@ -259,7 +259,7 @@ def test_open_transactions_are_waited_for(log: LogBuilder) -> None:
     assert [3, 4, 5] == read(everything, at(3), latest(everything, at(3)))
 
 
-def test_what_is_not_replicated_is_waited_for(log: LogBuilder) -> None:
+def test_unreplicated_records_are_waited_for(log: LogBuilder) -> None:
     checkpoint = log.directory.parent / "replication-offset-checkpoint"
     checkpoint.write_bytes(encode_offsets({PARTITION: 2}))
     assert at(2) == latest(reader_of(log), at(0))
@@ -304,7 +304,7 @@ def test_a_partition_that_is_gone_is_an_error_unless_loss_is_accepted(log: LogBu
 def test_a_partition_that_goes_between_two_batches_is_an_error(
     log: LogBuilder, options: dict[str, str]
 ) -> None:
-    """What it had beyond the last batch was never read, and nobody knows any more what it was."""
+    """What it had beyond the last batch was never read, and is not known any more."""
     other = LogBuilder(log.directory.parent / "t-1", TopicConfig())
     append(other, 2)
     reader, begin = reader_of(log, **options), {"t": {"0": 1, "1": 1}}

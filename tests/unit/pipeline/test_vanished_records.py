@@ -116,7 +116,7 @@ def test_a_state_whose_records_go_before_a_task_reads_them_fails(directory: Path
     [(expire_two_segments, range(80, END)), (raise_log_start, range(END)), (truncate, range(90))],
 )
 @pytest.mark.parametrize("plan", [planned, streamed])
-def test_who_accepts_loss_reads_what_is_left(
+def test_a_reader_that_accepts_loss_reads_the_rest(
     directory: Path,
     plan: Callable[..., Callable[[], list[int]]],
     change: Callable[[Path], None],
@@ -133,33 +133,33 @@ def test_a_task_that_still_has_all_its_records_is_not_failed(directory: Path) ->
     assert list(range(80, END)) == read()
 
 
-def make_anew(directory: Path) -> None:
+def recreate(directory: Path) -> None:
     """Let the directory be that of another topic of the same name, with as many records."""
     metadata = PartitionMetadata(bytes(range(1, 17)))
     (directory / "partition.metadata").write_bytes(partition_metadata.encode(metadata))
 
 
 @pytest.mark.parametrize("plan", [planned, streamed])
-def test_a_topic_that_is_made_anew_before_a_task_reads_it_is_another(
+def test_a_topic_that_is_made_again_before_a_task_reads_it_is_another(
     directory: Path, plan: Callable[..., Callable[[], list[int]]]
 ) -> None:
     metadata = PartitionMetadata(bytes(range(16)))
     (directory / "partition.metadata").write_bytes(partition_metadata.encode(metadata))
     read, lenient = plan(directory), plan(directory, failOnDataLoss="false")
     assert list(range(END)) == read()
-    make_anew(directory)
+    recreate(directory)
     with pytest.raises(ConflictError, match="deleted and made again"):
         read()
     assert list(range(END)) == lenient()
 
 
-def test_a_topic_that_is_made_anew_under_a_stream_is_an_error(directory: Path) -> None:
+def test_a_topic_that_is_made_again_under_a_stream_is_an_error(directory: Path) -> None:
     metadata = PartitionMetadata(bytes(range(16)))
     (directory / "partition.metadata").write_bytes(partition_metadata.encode(metadata))
     options = {"path": str(directory.parent)}
     reader = LogStreamReader(read_options(options, is_streaming=True), ["offset"])
     end = reader.latestOffset({"t": {"0": 0}}, reader.getDefaultReadLimit())
-    make_anew(directory)
+    recreate(directory)
     with pytest.raises(InvalidError, match="begin with another checkpoint"):
         reader.latestOffset(end, reader.getDefaultReadLimit())
     with pytest.raises(InvalidError, match="begin with another checkpoint"):

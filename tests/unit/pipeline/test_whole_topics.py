@@ -93,7 +93,9 @@ def test_partitions_that_the_metadata_log_knows_and_that_are_not_here_are_named(
     assert not (tmp_path / "out").exists()
 
 
-def test_who_names_partitions_or_takes_a_part_gets_what_is_here(one: Path, tmp_path: Path) -> None:
+def test_named_partitions_or_a_part_of_them_are_those_that_are_here(
+    one: Path, tmp_path: Path
+) -> None:
     assert ["t-0", "t-2"] == read(one, partialTopics="true")
     assert ["t-0", "t-2"] == read(one, assign='{"t":[0,2]}')
     assert ["t-2"] == read(one / "t-2")
@@ -102,7 +104,7 @@ def test_who_names_partitions_or_takes_a_part_gets_what_is_here(one: Path, tmp_p
     assert ({"t": {"2": 3}}, {"t": {"0": 3, "2": 3}}) == (some.offsets(), part.offsets())
 
 
-def test_a_topic_is_whole_where_all_its_partitions_are_and_where_nobody_knows(
+def test_a_topic_is_whole_where_all_its_partitions_are_or_their_number_is_unknown(
     one: Path, two: Path
 ) -> None:
     assert ["t-1", "t-3"] == read(two)
@@ -159,7 +161,7 @@ def test_of_several_replicas_the_furthest_is_read_and_that_is_said(tmp_path: Pat
         read(*roots)
 
 
-def test_what_makes_no_place_is_refused(one: Path, two: Path, tmp_path: Path) -> None:
+def test_a_bad_place_is_refused(one: Path, two: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other/t-0", 3)
     metadata = partition_metadata.encode(PartitionMetadata(b"x" * 16))
     (other / "partition.metadata").write_bytes(metadata)

@@ -126,13 +126,13 @@ def test_a_round_goes_by_the_markers(
     assert COMMITTED == [row.offset for row in read_log(directory)]
 
 
-def test_a_round_knows_of_an_abort_behind_its_bound(tmp_path: Path) -> None:
+def test_a_round_knows_of_an_abort_after_its_bound(tmp_path: Path) -> None:
     directory = make(tmp_path)
     clean(replace(clean_request(directory), uncleanable_offset=5))
     assert COMMITTED == [row.offset for row in read_log(directory)]
 
 
-def test_a_follower_keeps_what_aborted_behind_its_bound(tmp_path: Path) -> None:
+def test_a_follower_keeps_aborts_after_its_bound(tmp_path: Path) -> None:
     """What is known of it elsewhere is its data here."""
     directory = make(tmp_path)
     report = clean(replace(clean_request(directory), clean_elsewhere_to=0))
@@ -207,7 +207,7 @@ def make_behind_data(root: Path, *, next_producer: int = 7) -> Path:
 )
 @pytest.mark.parametrize("end", [2, 3, 6])
 @pytest.mark.parametrize("is_state", [False, True])
-def test_a_marker_that_goes_behind_a_readers_back_was_there(
+def test_a_marker_that_goes_during_a_read_was_there(
     tmp_path: Path, happens: Callable[[Path], None], left: list[int], end: int, is_state: bool
 ) -> None:
     """The data was read of a file whose name is gone by the time that its marker is looked for."""

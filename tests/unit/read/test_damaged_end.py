@@ -147,7 +147,7 @@ def test_verify_finds_such_a_log_unreadable(log: LogBuilder) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 30, 100])
-def test_an_unfinished_batch_beyond_the_high_watermark_ends_the_log_and_is_told(
+def test_an_unfinished_batch_beyond_the_high_watermark_ends_the_log_and_is_reported(
     log: LogBuilder, cut: int
 ) -> None:
     replicated_to(log, log.log_end - 1)
@@ -163,14 +163,16 @@ def test_an_unfinished_batch_beyond_the_high_watermark_ends_the_log_and_is_told(
         by_state(log.directory)
 
 
-def test_an_export_tells_of_the_unfinished_batch(log: LogBuilder, tmp_path: Path) -> None:
+def test_an_export_reports_the_unfinished_batch(log: LogBuilder, tmp_path: Path) -> None:
     active(log).write_bytes(active(log).read_bytes()[:-1])
     heard = HeardExport()
     keeplast.export(log.directory.parent, tmp_path / "out", events=heard)
     assert any("is torn at byte" in each for each in heard.notes)
 
 
-def test_who_accepts_loss_reads_what_there_is_below_the_high_watermark(log: LogBuilder) -> None:
+def test_a_reader_that_accepts_loss_reads_the_records_below_the_high_watermark(
+    log: LogBuilder,
+) -> None:
     replicated_to(log, log.log_end + 9)
     given = {"path": str(log.directory.parent), "failOnDataLoss": "false"}
     logs = Logs(read_options(given, is_streaming=False))
@@ -198,7 +200,7 @@ def test_a_whole_batch_is_found_wherever_a_window_of_the_search_ends(log: LogBui
         assert len(sound) + gap == find_whole_batch(listing.active, tail, FILES)
 
 
-def test_a_batch_of_another_log_behind_the_end_is_no_part_of_this_one(log: LogBuilder) -> None:
+def test_a_batch_of_another_log_after_the_end_is_no_part_of_this_one(log: LogBuilder) -> None:
     """Below the end, or further than a segment reaches: a value may be a batch itself."""
     first = active(log).read_bytes()[: batch_bytes(log)]
     far = (log.active_base + (1 << 32)).to_bytes(8, "big") + first[8:]

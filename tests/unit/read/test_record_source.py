@@ -142,7 +142,7 @@ def test_records_below_the_log_start_are_not_seen(directory: Path) -> None:
     assert 450 == read_log(directory)[0].offset
 
 
-def test_the_high_watermark_bounds_who_asks_for_it(directory: Path) -> None:
+def test_the_high_watermark_bounds_readers_that_ask_for_it(directory: Path) -> None:
     checkpoint = directory.parent / "replication-offset-checkpoint"
     checkpoint.write_bytes(encode_offsets({TopicPartition("t", 0): 450}))
     view = view_of(directory)

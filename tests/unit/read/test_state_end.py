@@ -96,7 +96,7 @@ def test_a_log_that_was_never_cleaned_has_the_state_of_every_offset(
 @pytest.mark.parametrize(
     ("end", "is_refused"), [(45, True), (59, True), (60, False), (100, False), (120, False)]
 )
-def test_the_state_behind_the_cleaner_is_refused_and_no_other(
+def test_a_state_before_the_cleaned_end_is_refused_and_no_other(
     log: LogBuilder, end: int, is_refused: bool
 ) -> None:
     clean(log.directory, end=TORN_AT)
@@ -159,14 +159,14 @@ def in_flight(tmp_path: Path) -> LogBuilder:
 
 
 @pytest.mark.parametrize("options", [{}, {"minPartitions": "3"}])
-@pytest.mark.parametrize(("end", "told"), [(1, []), (3, [2]), (4, [0, 2]), (5, [0, 2])])
+@pytest.mark.parametrize(("end", "expected"), [(1, []), (3, [2]), (4, [0, 2]), (5, [0, 2])])
 def test_a_transaction_counts_as_it_was_decided_at_the_end(
-    tmp_path: Path, end: int, told: list[int], options: dict[str, str]
+    tmp_path: Path, end: int, expected: list[int], options: dict[str, str]
 ) -> None:
     log = in_flight(tmp_path)
-    assert told == planned(log, end, **options)()
+    assert expected == planned(log, end, **options)()
     opened = keeplast.open_log(log.directory)
-    assert told == [record.offset for record in opened.state(end_offset=end).values()]
+    assert expected == [record.offset for record in opened.state(end_offset=end).values()]
 
 
 def test_uncommitted_records_are_in_a_state_that_asks_for_them(tmp_path: Path) -> None:
@@ -191,14 +191,14 @@ def spanning(tmp_path: Path, *, commits: bool) -> LogBuilder:
     return log
 
 
-def test_what_a_transaction_replaced_that_ended_behind_the_cleaner_is_refused(
+def test_values_replaced_by_a_transaction_that_ended_after_the_cleaner_are_refused(
     tmp_path: Path,
 ) -> None:
     log = spanning(tmp_path, commits=True)
     with pytest.raises(RefusedError, match="earliest_offset=5 end_offset=4 partition=t-0"):
         planned(log, 4)
     assert [1, 2, 3] == planned(log, 5)()
-    # Without the snapshot nobody knows of the transaction, and it may have begun anywhere.
+    # Without the snapshot the transaction is unknown, and it may have begun anywhere.
     (log.directory / f"{3:020d}.snapshot").unlink()
     with pytest.raises(RefusedError, match="earliest_offset=5 end_offset=4 partition=t-0"):
         planned(log, 4)
@@ -211,7 +211,7 @@ def test_an_aborted_transaction_replaced_nothing(tmp_path: Path) -> None:
     assert [0, 2, 3] == planned(log, 4)()
 
 
-def test_a_producer_whose_sequence_begins_behind_the_cleaner_had_nothing_in_front_of_it(
+def test_a_producer_whose_sequence_begins_after_the_cleaner_had_nothing_before_it(
     tmp_path: Path,
 ) -> None:
     log = LogBuilder(tmp_path / "data/t-0", COMPACT)
@@ -237,7 +237,7 @@ def test_the_time_of_a_state_is_that_of_its_first_later_record(log: LogBuilder) 
         log.roll()
     log.close()
 
-    def told(ending_ms: int) -> list[int]:
+    def shown(ending_ms: int) -> list[int]:
         reader = KafkaLogSource(
             {
                 "path": str(log.directory.parent), "subscribe": "u", "state": "latest",
@@ -252,16 +252,16 @@ def test_the_time_of_a_state_is_that_of_its_first_later_record(log: LogBuilder) 
         ]
 
     base = list(range(15, 30))
-    assert [] == told(NOW_MS)
-    assert base == told(NOW_MS + 1) == told(NOW_MS + 10)
-    assert [*base, 30] == told(NOW_MS + 11)
-    assert [*base, 33] == told(NOW_MS + 50)
-    assert [*base, 34] == told(NOW_MS + 51)
+    assert [] == shown(NOW_MS)
+    assert base == shown(NOW_MS + 1) == shown(NOW_MS + 10)
+    assert [*base, 30] == shown(NOW_MS + 11)
+    assert [*base, 33] == shown(NOW_MS + 50)
+    assert [*base, 34] == shown(NOW_MS + 51)
     opened = keeplast.open_log(log.directory)
     assert [*base, 31] == [r.offset for r in opened.state(as_of_ms=NOW_MS + 20).values()]
 
 
-def test_a_time_in_front_of_all_that_is_behind_the_cleaner_is_told_if_the_last_record_is_there(
+def test_a_time_before_all_records_that_are_not_cleaned_is_shown_if_the_last_record_is_there(
     tmp_path: Path,
 ) -> None:
     log = LogBuilder(tmp_path / "data/t-0", COMPACT)
@@ -317,7 +317,7 @@ def test_what_was_active_may_be_rolled_and_not_cleaned(tmp_path: Path) -> None:
     clean(log.directory)
     with pytest.raises(ConflictError, match="end_offset=60"):
         read()
-    # Keys 0 to 2 are those that whoever reads on from offset 60 gets.
+    # Keys 0 to 2 are those that a reader from offset 60 on gets.
     assert list(range(48, 60)) == lenient()
 
 
@@ -442,13 +442,13 @@ def test_a_state_without_settings_ranks_as_its_directory_says(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("end", [1, 60, 95, 120])
-def test_what_a_group_has_committed_is_an_end(log: LogBuilder, end: int) -> None:
+def test_the_committed_offset_of_a_group_is_an_end(log: LogBuilder, end: int) -> None:
     commit_offsets(log.directory.parent, "readers", {TopicPartition("t", 0): end})
-    told = planned(log, end)()
-    assert told == planned(log, endingGroup="readers")()
-    assert told == planned(log, endingGroup="readers", assign='{"t":[0]}')()
+    expected = planned(log, end)()
+    assert expected == planned(log, endingGroup="readers")()
+    assert expected == planned(log, endingGroup="readers", assign='{"t":[0]}')()
     opened = keeplast.open_log(log.directory)
-    assert told == [record.offset for record in opened.state(end_group="readers").values()]
+    assert expected == [record.offset for record in opened.state(end_group="readers").values()]
 
 
 @pytest.mark.parametrize(

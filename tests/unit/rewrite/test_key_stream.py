@@ -106,7 +106,7 @@ def test_large_values_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sum(read) < (1 << 16) + 101 * 2 * PIECE_BYTES
 
 
-def test_offsets_that_do_not_ascend_are_told() -> None:
+def test_offsets_that_do_not_ascend_are_refused() -> None:
     data = one(5, b"a") + one(5, b"b") + one(6, b"c")
     stream = KeyStream(Workspace(MEMORY_BYTES_MIN), HASH_KEY, 0, -1)
     end = stream.read(MemoryHandle(data), PATH, 0, len(data), lambda: None, lambda count: None)

@@ -70,7 +70,7 @@ def test_a_row_gives_what_its_batches_give(
 
 
 def test_what_is_missing_from_a_payload_is_not_taken_from_the_next_one() -> None:
-    """Both payloads together are the records that both batches tell of, in another place."""
+    """Both payloads together are the records that both batches name, in another place."""
     whole = b"".join(row.record for row in rows_of(window_of(batch(0))))
     cut = len(whole) // 2 - 3
     data = with_payload(0, whole[:cut], 5) + with_payload(1, whole[cut:], 5) + batch(2)
@@ -83,7 +83,7 @@ def test_what_is_missing_from_a_payload_is_not_taken_from_the_next_one() -> None
 
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("at", [61, 66, 68, 90, 400, -1])
-def test_damage_is_told_of_the_batch_that_has_it(
+def test_damage_is_reported_of_the_batch_that_has_it(
     at: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = [bytearray(batch(n)) for n in range(count)]

@@ -23,7 +23,7 @@ from keeplast.run.events import NoEvents
 from keeplast.run.foresight import RESERVE_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
-from tests.support.cleanings import Retell, Retold, nothing_tells
+from tests.support.cleanings import Alteration, Altered, expects_no_transactions
 from tests.support.observed_files import ObservedFiles, UnsyncedFiles
 from tests.support.partition_maker import (
     NOW_MS,
@@ -49,11 +49,11 @@ SHAPES = [
 ]
 
 
-def something_tells(task: PartitionTask) -> PartitionTask:
+def expects_transactions_always(task: PartitionTask) -> PartitionTask:
     return replace(task, plan=replace(task.plan, expects_transactions=True))
 
 
-def told_first(task: PartitionTask) -> PartitionTask:
+def marked_first(task: PartitionTask) -> PartitionTask:
     """The markers have been asked before anything is read."""
     marked = MarkedPlan(task.plan, task.path, LocalFiles(), lambda _: None)
     return replace(task, plan=marked.ask())
@@ -74,7 +74,7 @@ class ReadingFiles(UnsyncedFiles):
 def cleaned(
     directory: Path,
     choice: ShapeChoice,
-    retell: Retell,
+    alter: Alteration,
     *,
     topic: TopicConfig = SMALL_SEGMENTS,
     dirty: int = 0,
@@ -82,7 +82,7 @@ def cleaned(
 ) -> RoundReport:
     request = replace(clean_request(directory, topic=topic), first_dirty_offset=dirty)
     with LocalRunner(cores=2, files=workers or UnsyncedFiles()) as threads:
-        runner = Retold(threads, choice, retell)
+        runner = Altered(threads, choice, alter)
         coordinator = Coordinator(runner, SystemClock(), UnsyncedFiles(), NoEvents())
         report = last_round(coordinator.clean(request))
     assert report.failure is None, report.failure
@@ -124,11 +124,11 @@ def random_segments(dice: random.Random, events_below: int) -> dict[int, bytes]:
     return segments
 
 
-@pytest.mark.parametrize("retell", [nothing_tells, something_tells])
+@pytest.mark.parametrize("alter", [expects_no_transactions, expects_transactions_always])
 @pytest.mark.parametrize("topic", [SMALL_SEGMENTS, BY_TIMESTAMP], ids=["offset", "timestamp"])
 @pytest.mark.parametrize("choice", SHAPES, ids=lambda choice: choice.shape.name)
 def test_a_round_leaves_what_one_leaves_that_asked_before_it_read(
-    choice: ShapeChoice, topic: TopicConfig, retell: Retell, tmp_path: Path
+    choice: ShapeChoice, topic: TopicConfig, alter: Alteration, tmp_path: Path
 ) -> None:
     for seed in range(8):
         dice = random.Random(seed)
@@ -137,8 +137,8 @@ def test_a_round_leaves_what_one_leaves_that_asked_before_it_read(
         dirty = dice.choice([0, dice.randrange(40)]) if seed % 2 else [*segments][-2]
         asked = write_partition(tmp_path / f"{seed}-asked", segments)
         first = write_partition(tmp_path / f"{seed}-first", segments)
-        cleaned(first, WHOLE, told_first, topic=topic, dirty=dirty)
-        cleaned(asked, choice, retell, topic=topic, dirty=dirty)
+        cleaned(first, WHOLE, marked_first, topic=topic, dirty=dirty)
+        cleaned(asked, choice, alter, topic=topic, dirty=dirty)
         assert contents(first) == contents(asked), (seed, dirty)
 
 
@@ -164,7 +164,7 @@ def test_a_log_is_read_once_more_where_a_transaction_is_met(base: int, tmp_path:
     segments = {**PLAIN, base: data_batch(base, 7, [b"a"])}
     segments[3] = marker(3, 7, ABORT)
     directory, files = write_partition(tmp_path, segments), ReadingFiles()
-    cleaned(directory, WHOLE, nothing_tells, dirty=2, workers=files)
+    cleaned(directory, WHOLE, expects_no_transactions, dirty=2, workers=files)
     assert {0: 2, 1: 2, 2: 3} == {at: files.opened[at] for at in (0, 1, 2)}
     left = [record.offset for record in records_of(directory)]
     assert ([1, 2, 4] if base == 0 else [0, 1, 4]) == left

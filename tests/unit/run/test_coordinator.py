@@ -304,7 +304,7 @@ def test_damage_in_a_clean_segment_stops_the_round_too(directory: Path) -> None:
     assert {PARTITION: 30} == checkpoint(directory.parent)
 
 
-def test_damage_beyond_the_round_is_nobodys_business(directory: Path) -> None:
+def test_damage_beyond_the_round_does_not_matter(directory: Path) -> None:
     path = directory / f"{50:020d}.log"
     path.write_bytes(path.read_bytes()[:-1])
     report = clean(replace(clean_request(directory), high_watermark=45))
@@ -433,7 +433,7 @@ def test_target_that_holds_something_is_refused(directory: Path, tmp_path: Path)
         shutil.rmtree(target)
 
 
-def test_what_lies_at_a_target_is_replaced_only_on_request(directory: Path, tmp_path: Path) -> None:
+def test_files_at_a_target_are_replaced_only_on_request(directory: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     request = replace(clean_request(directory), target=target)
     clean(request)
@@ -448,7 +448,7 @@ def test_what_lies_at_a_target_is_replaced_only_on_request(directory: Path, tmp_
 
 
 @pytest.mark.parametrize("ids", [("A" * 21 + "Q", "B" * 21 + "Q"), (None, "B" * 21 + "Q")])
-def test_another_topic_of_the_same_name_at_a_target_is_nobodys_earlier_copy(
+def test_another_topic_of_the_same_name_at_a_target_is_no_earlier_copy(
     directory: Path, tmp_path: Path, ids: tuple[str | None, str]
 ) -> None:
     target = tmp_path / "target"
@@ -459,7 +459,7 @@ def test_another_topic_of_the_same_name_at_a_target_is_nobodys_earlier_copy(
             text = f"version: 0\ntopic_id: {topic_id}\n"
             (place / PARTITION_METADATA).write_text(text)
     before = tree(target)
-    if ids[0] is None:  # of a source that says none nobody can tell
+    if ids[0] is None:  # unknown of a source that says none
         clean(request)
         return
     failed = last_round(coordinator().clean(request))
@@ -497,7 +497,7 @@ class Unreadable(LocalFiles):
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "damaged", "copied", "skipped", "no room"])
-def test_a_source_that_cannot_be_read_costs_nobody_the_earlier_target(
+def test_a_source_that_cannot_be_read_does_not_cost_the_earlier_target(
     directory: Path, tmp_path: Path, name: str
 ) -> None:
     target = tmp_path / "target"
@@ -715,7 +715,7 @@ def test_a_round_that_conflicts_takes_its_receipt_back(directory: Path, tmp_path
     request = replace(clean_request(directory), receipt=receipt)
     report = last_round(coordinator(files=Changing()).clean(request))
     assert isinstance(report.failure, ConflictError)
-    assert line != receipt.read_bytes()  # whoever changed the log is not undone, nor told of
+    assert line != receipt.read_bytes()  # who changed the log is not undone, nor named
 
 
 @pytest.mark.parametrize(
@@ -742,7 +742,7 @@ def test_a_receipt_that_would_be_taken_for_another_file_is_refused(
 @pytest.mark.parametrize(
     "text", [b'{"mine":1}', b'{"mine":1}\n', b'{\n "version": 2\n}\n', b"mine"]
 )
-def test_a_file_of_somebody_else_is_no_receipt_and_stays(
+def test_a_foreign_file_is_no_receipt_and_stays(
     directory: Path, tmp_path: Path, text: bytes
 ) -> None:
     receipt = tmp_path / "mine.json"
@@ -890,13 +890,13 @@ def test_every_round_leaves_a_line_of_json(directory: Path, tmp_path: Path) -> N
     (partition,) = coordinator().clean(request).partitions
     lines = [json.loads(line) for line in receipt.read_text().splitlines()]
     assert len(partition.rounds) == len(lines)
-    # A line is written before what it tells of is put in place: it cannot know how long that took.
+    # A line is written before what it names is put in place: it cannot know how long that took.
     for line in lines:
-        told = line["round"]["stats"]
-        for name in [name for name in told if name.endswith("seconds")]:
-            del told[name]
+        stats = line["round"]["stats"]
+        for name in [name for name in stats if name.endswith("seconds")]:
+            del stats[name]
         for name in NOT_COUNTED:
-            del told[name]
+            del stats[name]
     assert [counted(round_) for round_ in partition.rounds] == [line["round"] for line in lines]
     assert sizes == {source["base"]: source["bytes"] for source in lines[0]["inputs"]}
     assert NOW_MS == lines[0]["now_ms"]
@@ -983,7 +983,7 @@ def test_progress_adds_up_to_what_was_announced(directory: Path) -> None:
     coordinator(events=sums).clean(clean_request(directory))
     assert sums.planned_bytes == sums.read_bytes > 0
     assert sums.rounds == 1
-    # And it is told whose bytes they are, the first pass's apart.
+    # And it is known whose bytes they are, the first pass's apart.
     (work,) = sums.works
     assert work is not None
     assert PARTITION == work.partition

@@ -110,7 +110,7 @@ class FailingFiles(ObservedFiles):
             raise OSError(5, "Input/output error")
 
 
-def test_disk_error_at_every_operation_is_told_and_overcome(tmp_path: Path) -> None:
+def test_disk_error_at_every_operation_is_reported_and_overcome(tmp_path: Path) -> None:
     """The next call finishes or undoes what the error left, as after a crash."""
     request = clean_request(write_mixed_log(tmp_path / "whole"), topic=SMALL_SEGMENTS)
     files = ObservedFiles()

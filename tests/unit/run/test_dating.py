@@ -47,18 +47,18 @@ def test_dates_in_the_future_missing_and_back_dated_are_counted_and_said(tmp_pat
     log.set_mtime(undated, log.now_ms - HOUR_MS // 2)
     report = log.measure()
     assert Dating(future=1, missing=1, backdated=1, ahead_ms=3 * HOUR_MS) == report.dating
-    told = " / ".join(report.notes)
+    text = " / ".join(report.notes)
     for words in (
         f"segment {undated} has no timestamps; its file keeps it back for another 30 min",
         "1 dirty segment is dated in the future, by up to 3 h",
         "1 dirty segment is without timestamps",
         "1 dirty segment is dated before what is in front of it",
     ):
-        assert words in told
+        assert words in text
     log.close()
 
 
-def test_high_watermark_and_open_transaction_are_told_apart(tmp_path: Path) -> None:
+def test_high_watermark_and_open_transaction_are_named_apart(tmp_path: Path) -> None:
     log = ScenarioLog(tmp_path, replace(SMALL, min_cleanable_dirty_ratio=0.0))
     segment(log, dated_ms=log.now_ms)
     log.producer(7).send(1)

@@ -54,7 +54,7 @@ def failure(directory: Path, topic: TopicConfig = AGED) -> Exception | None:
 # --- what keeps a segment ---
 
 
-def test_a_record_from_the_future_keeps_its_segment_and_all_behind_it(tmp_path: Path) -> None:
+def test_a_record_from_the_future_keeps_its_segment_and_all_later_ones(tmp_path: Path) -> None:
     directory = write_log(tmp_path, timestamp_ms=OLD_MS, times={1: NOW_MS + 3 * DAY_MS})
     report = expire(directory, AGED)
     assert [5, 10] == bases_of(directory)

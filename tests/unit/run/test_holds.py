@@ -1,4 +1,4 @@
-"""A hold keeps every round from passing its point, whoever asks for what, until it is over."""
+"""A hold keeps every round from passing its point, whatever is asked for, until it is over."""
 
 from __future__ import annotations
 
@@ -250,8 +250,10 @@ def test_a_hold_as_of_now_reckons_with_a_round_that_is_under_way(
     assert {5: {1, 2}, 6: {1, 2, 3}} == {each: state_as_of(tmp_path, each) for each in (5, 6)}
 
 
-def test_without_a_snapshot_rounds_end_where_one_tells_who_was_in_flight(tmp_path: Path) -> None:
-    """A later reader would not know that nobody was in flight at the point."""
+def test_without_a_snapshot_rounds_end_where_one_names_the_producers_in_flight(
+    tmp_path: Path,
+) -> None:
+    """A later reader would not know that no producer was in flight at the point."""
     log = LogBuilder(tmp_path / "t-0", COMPACT)
     producer = log.producer(1)
     for _ in range(3):
@@ -273,7 +275,7 @@ def test_without_a_snapshot_rounds_end_where_one_tells_who_was_in_flight(tmp_pat
     assert {6, 4} == state_as_of(tmp_path, 8)
 
 
-def test_a_log_that_was_cleaned_further_than_anybody_says_is_not_held(root: Path) -> None:
+def test_a_log_that_was_cleaned_further_than_noted_is_not_held(root: Path) -> None:
     clean(root)
     (root / "cleaner-offset-checkpoint").unlink()
     with pytest.raises(RefusedError, match="clean the log first"):
@@ -283,7 +285,7 @@ def test_a_log_that_was_cleaned_further_than_anybody_says_is_not_held(root: Path
 
 
 def test_a_hold_of_a_time_keeps_the_record_in_front_of_it(tmp_path: Path) -> None:
-    """Without one that is left nobody would know that the time lies there."""
+    """Without one that is left it would not be known that the time lies there."""
     log = LogBuilder(tmp_path / "t-0", COMPACT)
     for number in range(3):
         log.append(NewRecord(b"k", b"%d" % number, NOW_MS + 10 * number))
@@ -329,7 +331,7 @@ def test_a_point_that_cleaning_has_passed_is_not_held(root: Path, offset: int) -
         ("h", HOUR, -1, "offset=-1"),
     ],
 )
-def test_what_cannot_be_held_is_said(
+def test_an_impossible_hold_is_refused(
     root: Path, name: str, age_ms: int, offset: int, said: str
 ) -> None:
     with pytest.raises(InvalidError, match=said):

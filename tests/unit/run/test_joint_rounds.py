@@ -24,7 +24,7 @@ from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
-from tests.support.cleanings import Retold, nothing_tells, untimed
+from tests.support.cleanings import Altered, expects_no_transactions, untimed
 from tests.support.flipped import flip
 from tests.support.joint_runner import JointRunner
 from tests.support.mixed_log import write_mixed_log
@@ -60,7 +60,7 @@ def both_ways(
     twin = shutil.copytree(directory.parent, directory.parent.with_name("twin")) / directory.name
     whole = cleaned(LocalRunner(cores=1), directory, first_dirty=first_dirty)
     joint = JointRunner(threads)
-    report = cleaned(Retold(joint, choice, nothing_tells), twin, first_dirty=first_dirty)
+    report = cleaned(Altered(joint, choice, expects_no_transactions), twin, first_dirty=first_dirty)
     assert untimed(whole) == untimed(report)
     assert tree(directory) == tree(twin)
     return joint
@@ -154,7 +154,7 @@ def test_a_task_that_cannot_read_keys_makes_all_give_up(
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_a_damaged_log_is_told_of_and_left_as_it_was(
+def test_a_damaged_log_is_reported_and_left_as_it_was(
     choice: ShapeChoice, threads: LocalRunner, tmp_path: Path
 ) -> None:
     directory = write_log(tmp_path / "data", [b"%d" % (n % 7) for n in range(60)])
@@ -162,7 +162,7 @@ def test_a_damaged_log_is_told_of_and_left_as_it_was(
     flip(path, -3)
     before = tree(directory)
     joint = JointRunner(threads)
-    report = cleaned(Retold(joint, choice, nothing_tells), directory)
+    report = cleaned(Altered(joint, choice, expects_no_transactions), directory)
     assert report.error is not None
     assert "CorruptError" == report.error.error_class
     assert str(path) == report.error.path

@@ -28,7 +28,7 @@ def log(tmp_path: Path) -> keeplast.OpenLog:
     return keeplast.open_log(directory)
 
 
-def test_records_below_it_are_nobodys(log: keeplast.OpenLog) -> None:
+def test_records_below_it_do_not_count(log: keeplast.OpenLog) -> None:
     assert 4 == log.log_start_offset()
     assert [4, 5, 6] == [record.offset for record in log.records()]
     assert [5, 6] == [record.offset for record in log.records(from_offset=5)]

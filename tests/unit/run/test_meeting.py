@@ -1,4 +1,4 @@
-"""Tasks that meet hear everybody's word, and wait for nobody for ever."""
+"""Tasks that meet hear everybody's word, and wait for no task for ever."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Patient(ManualClock):
         self._turn.wait(seconds)
 
 
-def test_everybody_hears_all_words_of_each_meeting_in_order(tmp_path: Path) -> None:
+def test_every_task_hears_all_words_of_each_meeting_in_order(tmp_path: Path) -> None:
     heard: dict[int, list[list[str]]] = {}
 
     def come(number: int) -> None:
@@ -42,14 +42,14 @@ def test_everybody_hears_all_words_of_each_meeting_in_order(tmp_path: Path) -> N
     assert {0: said, 1: said, 2: said} == heard
 
 
-def test_who_waits_in_vain_leaves(tmp_path: Path) -> None:
+def test_a_task_that_waits_in_vain_leaves(tmp_path: Path) -> None:
     clock = ManualClock(0)
     with pytest.raises(UnavailableError, match="did not come to where the others wait"):
         meeting(tmp_path, 0, 2, clock).meet("here")
     assert PATIENCE_SECONDS <= clock.seconds() < 2 * PATIENCE_SECONDS
 
 
-def test_who_has_worked_long_waits_longer(tmp_path: Path) -> None:
+def test_a_task_that_worked_long_waits_longer(tmp_path: Path) -> None:
     clock = ManualClock(0)
     own = meeting(tmp_path, 0, 2, clock)
     clock.advance(3_600_000)

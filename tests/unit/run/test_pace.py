@@ -119,11 +119,13 @@ def _is_small(cost_bytes: int, files: FilesRecipe, target: Path) -> bool:
 @pytest.mark.parametrize(
     ("cost_bytes", "expected"), [(0, True), (SMALL_BYTES_MAX, True), (SMALL_BYTES_MAX + 1, False)]
 )
-def test_what_reads_few_bytes_is_small(tmp_path: Path, cost_bytes: int, *, expected: bool) -> None:
+def test_a_round_that_reads_few_bytes_is_small(
+    tmp_path: Path, cost_bytes: int, *, expected: bool
+) -> None:
     assert expected is _is_small(cost_bytes, LocalRecipe(), tmp_path)
 
 
-def test_what_lies_in_a_store_is_never_small() -> None:
+def test_a_round_in_a_store_is_never_small() -> None:
     target = place_path("s3://bucket/logs/t-0")
     assert not _is_small(0, MountedRecipe(()), target)
 
@@ -188,7 +190,7 @@ class _Watched(UnsyncedFiles):
 def _clean(
     root: Path, count: int, clock: ManualClock, files: UnsyncedFiles, *, cores: int = 2
 ) -> CleanReport:
-    """Clean so many copies of one small log; the first one has a value of 4 KiB besides."""
+    """Clean so many copies of one small log; the first one has a value of 4 KiB as well."""
     first = write_partition(root, {0: one(0, b"k") + one(1, b"k"), 2: b""})
     partitions = [TopicPartition("t", number) for number in range(count)]
     for each in partitions[1:]:
@@ -220,7 +222,7 @@ def test_small_rounds_are_done_and_committed_by_the_thread_that_asks(
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_a_large_round_gets_a_thread_beside_small_ones(
+def test_a_large_round_gets_a_thread_next_to_small_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
 ) -> None:
     monkeypatch.setattr(pace, "SMALL_BYTES_MAX", 1024)

@@ -32,6 +32,7 @@ from keeplast.survey.group_offsets import FRESH_MS
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.committed_offsets import commit_offsets, home_of
+from tests.support.group_cluster import GroupCluster
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import (
     DAY_MS,
@@ -47,7 +48,6 @@ from tests.support.partition_maker import (
     write_partition,
 )
 from tests.support.replay import tree
-from tests.support.told_groups import ToldGroups
 
 WAIT_MS = 10 * DAY_MS
 HORIZON_MS = NOW_MS + DAY_MS
@@ -127,7 +127,7 @@ def commit(directory: Path, offset: int | None, group: str = "g") -> None:
         (END + 1, [1, 3]),
     ],
 )
-def test_what_a_reader_has_not_read_stays(
+def test_tombstones_that_a_reader_has_not_read_stay(
     directory: Path, committed: int | None, expected: list[int], *, expired: bool
 ) -> None:
     """Whether a round is for what has expired, or any other: the rule is one."""
@@ -173,7 +173,7 @@ def test_all_groups_must_have_read_it(directory: Path) -> None:
     assert not clean(directory, HORIZON_MS, topic=topic).skipped
 
 
-def test_without_groups_nobody_looks_for_any(directory: Path) -> None:
+def test_without_groups_there_is_no_look_for_any(directory: Path) -> None:
     commit(directory, 0)
     named_none = replace(SMALL_SEGMENTS, tombstones_wait_max_ms=WAIT_MS)
     report = clean(directory, HORIZON_MS, topic=named_none)
@@ -181,7 +181,7 @@ def test_without_groups_nobody_looks_for_any(directory: Path) -> None:
     assert not any("readers" in each for each in report.notes)
 
 
-def test_brokers_own_topics_wait_for_nobody(tmp_path: Path) -> None:
+def test_brokers_own_topics_wait_for_no_group(tmp_path: Path) -> None:
     own = TopicPartition("__consumer_offsets", 3)
     made = write_partition(tmp_path, {0: one(0, b"a", None), 1: one(1, b"b"), 2: one(2, b"c")})
     directory = made.rename(tmp_path / str(own))
@@ -223,7 +223,7 @@ def test_a_plan_counts_what_a_round_does(directory: Path) -> None:
     assert (1, 0) == (done.reasons.tombstone_records, done.reasons.marker_records)
 
 
-def test_a_receipt_says_who_was_waited_for_and_verify_holds(
+def test_a_receipt_names_the_awaited_groups_and_verify_holds(
     directory: Path, tmp_path: Path
 ) -> None:
     commit(directory, TOMBSTONE + 1)
@@ -253,7 +253,7 @@ def verify(before: Path, directory: Path, receipt: Path) -> Result:
 def test_verify_finds_what_went_although_readers_were_waited_for(
     directory: Path, tmp_path: Path
 ) -> None:
-    """The receipt says that nobody had read it."""
+    """The receipt says that no group had read it."""
     commit(directory, TOMBSTONE + 1)
     receipt, before = tmp_path / "receipt", tmp_path / "before" / directory.name
     shutil.copytree(directory, before)
@@ -278,7 +278,7 @@ def status(directory: Path, now_ms: int, reading: TombstoneReading) -> LogStatus
 
 
 @pytest.mark.parametrize("reading", [TombstoneReading.HEADERS, TombstoneReading.RECORDS])
-def test_a_status_names_who_is_waited_for_and_counts_it(
+def test_a_status_names_the_awaited_groups_and_counts_them(
     directory: Path, reading: TombstoneReading
 ) -> None:
     commit(directory, TOMBSTONE + 1)
@@ -297,7 +297,7 @@ def test_a_status_names_who_is_waited_for_and_counts_it(
     assert (1, OVER_MS) == (found.stages.tombstones.retained, found.stages.tombstones.first_ms)
 
 
-def test_explain_tells_the_wait_and_the_last_trace_counts_it(directory: Path) -> None:
+def test_explain_shows_the_wait_and_the_last_trace_counts_it(directory: Path) -> None:
     partition = PartitionRequest(PARTITION, directory, WAITS)
     for committed, from_ms in ((0, OVER_MS), (END, HORIZON_MS)):
         commit(directory, committed)
@@ -319,17 +319,18 @@ ENDS = TopicEnds(b"i" * 16, {PARTITION.partition: END})
 
 def ask(offset: int, topic: TopicEnds | Exception = ENDS) -> BrokerGroups:
     """Return brokers by which the group has committed ``offset``."""
-    return BrokerGroups(ToldGroups({PARTITION.topic: topic}, {"g": {PARTITION: offset}}))
+    return BrokerGroups(GroupCluster({PARTITION.topic: topic}, {"g": {PARTITION: offset}}))
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"), [(TOMBSTONE, [1, 3]), (TOMBSTONE + 1, [3]), (END, []), (END + 1, [1, 3])]
+    ("committed", "expected"),
+    [(TOMBSTONE, [1, 3]), (TOMBSTONE + 1, [3]), (END, []), (END + 1, [1, 3])],
 )
 def test_brokers_that_are_asked_count_and_files_do_not(
-    directory: Path, told: int, expected: list[int]
+    directory: Path, committed: int, expected: list[int]
 ) -> None:
     commit(directory, END)
-    cleaning = coordinator(clock=ManualClock(HORIZON_MS), brokers=ask(told))
+    cleaning = coordinator(clock=ManualClock(HORIZON_MS), brokers=ask(committed))
     clean(directory, HORIZON_MS, expired=False, cleaning=cleaning)
     assert [*expected, 4, 6, 7, 8] == offsets(directory)
 
@@ -362,10 +363,10 @@ def test_a_receipt_of_a_round_that_asked_brokers_is_read_back(
 def test_every_command_that_looks_at_a_log_asks_the_brokers_that_are_named(
     directory: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = ToldGroups({PARTITION.topic: ENDS}, {"g": {PARTITION: TOMBSTONE}})
+    cluster = GroupCluster({PARTITION.topic: ENDS}, {"g": {PARTITION: TOMBSTONE}})
     addresses = []
 
-    def connect(address: str, settings: Mapping[str, str]) -> ToldGroups:
+    def connect(address: str, settings: Mapping[str, str]) -> GroupCluster:
         addresses.append((address, settings))
         return cluster
 

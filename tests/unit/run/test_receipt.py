@@ -50,7 +50,7 @@ def line(now_ms: int, filler: int = 0) -> bytes:
     ],
     ids=["one", "two", "torn", "long ones", "a long one"],
 )  # fmt: skip
-def test_a_clock_behind_the_last_receipt_is_named(tmp_path: Path, data: bytes) -> None:
+def test_a_clock_before_the_last_receipt_is_named(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "receipts"
     path.write_bytes(data)
     (note,) = sentences(clock_notes(LocalFiles(), path, DAY_MS - 3000))

@@ -43,7 +43,7 @@ def head(line: bytes) -> ChainHead:
     return found
 
 
-def test_a_file_that_nobody_touched_is_whole_and_its_tail_not_proven(tmp_path: Path) -> None:
+def test_an_untouched_file_is_whole_and_its_tail_not_proven(tmp_path: Path) -> None:
     lines = written(tmp_path / "r", 5)
     chain = read_chain(tmp_path / "r", FILES)
     assert ((), head(lines[-1])) == (chain.problems, chain.head)
@@ -105,7 +105,7 @@ def chain_of(lines: list[bytes], number: int) -> bytes:
     return chained(b'{"number":%d}\n' % number, link)
 
 
-def test_a_chain_that_was_made_anew_is_not_the_one_that_was_kept(tmp_path: Path) -> None:
+def test_a_chain_that_was_made_again_is_not_the_one_that_was_kept(tmp_path: Path) -> None:
     lines = written(tmp_path / "r", 3)
     kept = head(lines[-1])
     (tmp_path / "r").unlink()
@@ -114,7 +114,7 @@ def test_a_chain_that_was_made_anew_is_not_the_one_that_was_kept(tmp_path: Path)
     assert "another chain" in read_chain(tmp_path / "r", FILES, kept).problems[0]
 
 
-def test_lines_of_earlier_versions_are_told_as_unchained_and_bound(tmp_path: Path) -> None:
+def test_lines_of_earlier_versions_are_reported_as_unchained_and_bound(tmp_path: Path) -> None:
     path = tmp_path / "r"
     path.write_bytes(b'{"number":-2}\n{"number":-1}\n')
     assert "its lines are not chained" == read_chain(path, FILES).sentence
@@ -170,7 +170,7 @@ def test_threads_and_processes_that_write_one_file_make_one_chain(tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ["", "1:2", "x:1:" + "0" * 64, "ab" * 16 + ":1:" + "0" * 63])
-def test_what_is_no_head_is_told(text: str) -> None:
+def test_a_bad_head_is_refused(text: str) -> None:
     with pytest.raises(InvalidError, match="the head of a receipt chain"):
         ChainHead.parse(text)
 
@@ -235,7 +235,7 @@ def test_a_chain_is_known_before_a_commit_raises_it_and_by_its_first_host() -> N
     assert (KeptChain(A, head(lines[1]), "host-a"),) == kept_chains(facts)
 
 
-def test_a_chain_whose_host_nobody_wrote_down_is_told_so() -> None:
+def test_a_chain_without_a_host_is_reported_as_such() -> None:
     facts, lines = Facts(), lines_of(A, 1)
     keep_line(facts, lines[0])
     del facts.values[f"receipts-host/{A}"]
@@ -245,7 +245,7 @@ def test_a_chain_whose_host_nobody_wrote_down_is_told_so() -> None:
     assert "1 chain (an unnamed host, to line 1)" in other.problems[0]
 
 
-def test_a_chain_is_found_beside_those_that_are_read_at_once(
+def test_a_chain_is_found_next_to_those_that_are_read_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert CHAINS_MAX > 1
@@ -316,7 +316,7 @@ def test_a_line_that_is_written_between_two_looks_is_no_problem() -> None:
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 6))
-def test_a_file_is_proven_where_it_has_the_head_or_begins_at_once_behind_it(
+def test_a_file_is_proven_where_it_has_the_head_or_begins_at_once_after_it(
     kept: int, start: int, count: int
 ) -> None:
     lines = lines_of(A, 6)

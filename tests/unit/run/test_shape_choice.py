@@ -1,4 +1,4 @@
-"""What the planner is told of a log's keys, whatever its bytes suggest."""
+"""What the planner gets of a log's keys, whatever its bytes suggest."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def planned(directory: Path) -> RoundReport:
 def test_keys_that_compress_well_are_not_taken_for_few(
     distinct: int, shape: str, tmp_path: Path
 ) -> None:
-    """The bytes alone look harmless; the sample that is read then tells many keys from few."""
+    """The bytes alone look harmless; the sample that is read then counts many keys or few."""
     rows = [Record(i, 1, (i % distinct).to_bytes(8, "big"), b"") for i in range(KEYS)]
     data = encode_batch(rows, codec=Codec.ZSTD)
     assert len(data) < 3 * KEYS

@@ -87,18 +87,18 @@ class OneThread:
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """How groups with parts ended: ``shared``, or ``anew`` by one thread in order."""
+    """How groups with parts ended: ``shared``, or ``in order`` by one thread."""
     found: list[str] = []
 
-    def note_anew(*args: object) -> object:
-        found.append("anew")
+    def note_again(*args: object) -> object:
+        found.append("in order")
         return rewrite(*args)  # type: ignore[arg-type]
 
     def note_shared(*args: object) -> object:
         found.append("shared")
         return rewritten_by(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(shared_group, "rewrite", note_anew)
+    monkeypatch.setattr(shared_group, "rewrite", note_again)
     monkeypatch.setattr(shared_group, "rewritten_by", note_shared)
     return found
 
@@ -140,7 +140,7 @@ WHOLE, PIECES = 1 << 30, 100
 
 @pytest.mark.parametrize(
     ("part_bytes", "shift", "end"),
-    [(WHOLE, 0, "shared"), (PIECES, 0, "shared"), (PIECES, 1, "anew")],
+    [(WHOLE, 0, "shared"), (PIECES, 0, "shared"), (PIECES, 1, "in order")],
 )
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 @pytest.mark.parametrize("strategy", [Strategy.OFFSET, Strategy.TIMESTAMP])
@@ -223,7 +223,7 @@ def with_a_wrong_byte(directory: Path, base_offset: int) -> Path:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_of_two_faults_the_first_one_of_the_log_is_told(order: str, tmp_path: Path) -> None:
+def test_of_two_faults_the_first_one_of_the_log_is_reported(order: str, tmp_path: Path) -> None:
     directory = plain_log(tmp_path / "data")
     path = with_a_wrong_byte(directory, 40)
     with_a_wrong_byte(directory, 60)
@@ -239,7 +239,7 @@ def test_of_two_faults_the_first_one_of_the_log_is_told(order: str, tmp_path: Pa
 def test_a_group_with_transactions_is_done_in_order(
     order: str, ends: list[str], tmp_path: Path
 ) -> None:
-    """The clean section has them, of which nobody has heard when the dirty one is indexed."""
+    """The clean section has them, which are unknown when the dirty one is indexed."""
     segments = {
         0: data_batch(0, 7, [b"a", b"b"]) + one(2, b"x"),
         10: marker(10, 7, ControlType.ABORT) + one(11, b"y"),
@@ -325,16 +325,16 @@ class Stopping(OneThread):
         self._calls_left = calls
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
-        def tell(read_bytes: int) -> None:
+        def report_read(read_bytes: int) -> None:
             progressed(read_bytes)
             self._calls_left -= 1
             if self._calls_left < 0:
                 raise StoppedError("asked to stop")
 
-        return super().run(tasks, tell)
+        return super().run(tasks, report_read)
 
 
-def test_threads_that_do_parts_tell_of_every_byte(tmp_path: Path, ends: list[str]) -> None:
+def test_threads_that_do_parts_report_every_byte(tmp_path: Path, ends: list[str]) -> None:
     directory = plain_log(tmp_path / "data")
     reports = []
     twin = shutil.copytree(tmp_path / "data", tmp_path / "twin") / directory.name

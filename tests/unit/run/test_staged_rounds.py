@@ -76,7 +76,7 @@ def test_stages_leave_the_bytes_of_one_task(
 def test_a_clean_section_with_transactions_below_a_dirty_one_without(
     choice: ShapeChoice, threads: LocalRunner, tmp_path: Path
 ) -> None:
-    """Nobody has listed the events of the clean section when a group meets the first of them."""
+    """The events of the clean section were not listed when a group meets the first of them."""
     segments = {
         0: data_batch(0, 7, [b"a", b"b"]) + data_batch(2, 8, [b"c"]),
         10: marker(10, 7, ControlType.COMMIT) + data_batch(11, 8, [b"d"]),

@@ -168,7 +168,7 @@ def test_nothing_is_kept_unless_that_is_set(root: Path) -> None:
     assert [] == kept(root)
 
 
-def test_what_was_appended_since_stays(tmp_path: Path) -> None:
+def test_records_appended_since_stay(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     before = content(tmp_path)
     active = f"{log.active_base:020d}.log"
@@ -288,7 +288,7 @@ def move_log_start(root: Path) -> None:
         (move_log_start, "the log start has moved to 15"),
     ],
 )
-def test_what_would_lose_something_is_refused(
+def test_an_undo_that_would_lose_records_is_refused(
     root: Path, spoil: Callable[[Path], None], why: str
 ) -> None:
     clean(root, topic=replace(KEEPING, segment_bytes=1 << 20))
@@ -299,7 +299,7 @@ def test_what_would_lose_something_is_refused(
     assert (after, offset, names) == (content(root), checkpoint(root), kept(root))
 
 
-def test_what_is_kept_goes_when_its_time_is_over(root: Path) -> None:
+def test_kept_rounds_go_when_their_time_is_over(root: Path) -> None:
     clock = ManualClock(NOW_MS)
     clean(root, clock=clock)
     names = kept(root)
@@ -340,7 +340,7 @@ def test_the_log_start_takes_what_is_kept_below_it(root: Path) -> None:
     assert [] == kept(root)
 
 
-def test_what_is_kept_can_be_dropped_before_its_time(root: Path) -> None:
+def test_kept_rounds_can_be_dropped_before_their_time(root: Path) -> None:
     clean(root)
     after = content(root)
     (entry,) = open_data_directory(root, FILES).partitions
@@ -391,7 +391,7 @@ def test_the_oldest_rounds_give_way_where_there_are_too_many(
     assert rounds[:1:-1] == [each.round for each in listed(tmp_path)]
 
 
-def test_a_log_that_is_verified_behind_an_undo_is_what_it_was(root: Path, tmp_path: Path) -> None:
+def test_a_log_that_is_verified_after_an_undo_is_what_it_was(root: Path, tmp_path: Path) -> None:
     receipt = root / "keeplast-receipts"
     shutil.copytree(root, tmp_path / "before")
     clean(root, receipt=receipt)
@@ -432,7 +432,7 @@ def test_a_disk_that_fails_once_leaves_a_log_that_can_be_undone(root: Path, verb
         assert checkpoint(root) is None
 
 
-def test_a_name_that_cannot_be_given_leaves_none_behind(root: Path) -> None:
+def test_a_name_that_cannot_be_given_leaves_no_file(root: Path) -> None:
     clean(root)
     names = sorted(each.name for each in (root / str(PARTITION)).iterdir())
     for number in range(5):
@@ -459,7 +459,7 @@ def test_a_target_gets_nothing_of_what_is_kept(root: Path, tmp_path: Path) -> No
     assert kept(root)
 
 
-def test_the_receipt_tells_of_it_and_verify_goes_by_the_files(root: Path, tmp_path: Path) -> None:
+def test_the_receipt_names_it_and_verify_goes_by_the_files(root: Path, tmp_path: Path) -> None:
     receipt = root / "keeplast-receipts"
     shutil.copytree(root, tmp_path / "before")
     clean(root, receipt=receipt)
@@ -495,7 +495,9 @@ class _Heard(NoEvents):
 
 
 @pytest.mark.parametrize("writes", [False, True])
-def test_what_is_compared_is_told_before_and_while_it_is_read(root: Path, writes: bool) -> None:
+def test_the_bytes_to_compare_are_reported_before_and_while_they_are_read(
+    root: Path, writes: bool
+) -> None:
     clean(root)
     heard = _Heard()
     (entry,) = open_data_directory(root, FILES).partitions

@@ -200,7 +200,7 @@ def test_every_wave_has_its_line_and_a_round_is_read_once(in_waves: InWaves) -> 
 
 
 @pytest.mark.parametrize(("fails_at", "groups"), [(1, 2), (2, 5)])
-def test_a_round_that_failed_between_two_waves_is_told_of_by_its_receipt(
+def test_a_round_that_failed_between_two_waves_is_known_by_its_receipt(
     in_waves: InWaves, fails_at: int, groups: int
 ) -> None:
     assert isinstance(in_waves.clean(fails_at=fails_at).failure, OSError)

@@ -197,7 +197,7 @@ def test_cm31_a_checkpoint_is_repaired_of_a_log_that_is_not_worth_it(tmp_path: P
 
 
 def test_lm03_lm04_a_delete_policy_expires_by_time_and_by_size(tmp_path: Path) -> None:
-    """The files go at once: nobody serves readers from them."""
+    """The files go at once: no reader is served from them."""
     aged = write_log(tmp_path / "aged", segments=4, timestamp_ms=NOW_MS - 1000)
     expire(aged, TopicConfig(retention_ms=999))
     assert 1 == len(bases_of(aged))

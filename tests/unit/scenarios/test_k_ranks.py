@@ -142,7 +142,7 @@ def test_the_header_is_found_among_others_whatever_surrounds_it(by_header: Scena
     assert [0] == offsets_left(by_header)
 
 
-def test_the_name_of_the_header_is_told_in_utf8(make_log: MakeLog) -> None:
+def test_the_name_of_the_header_is_in_utf8(make_log: MakeLog) -> None:
     log = make_log(replace(BY_HEADER, strategy_header="größe"))
     write(log, versioned(A, 2, name="größe".encode()), versioned(A, 1, name="größe".encode()))
     log.clean()

@@ -262,7 +262,7 @@ def test_unversioned_clean_records_lose_when_the_topic_is_switched_before_its_pr
 
 
 def test_k31_a_round_keeps_the_strategy_that_it_began_with(log: ScenarioLog) -> None:
-    """The strategy is part of the plan that both passes are given, and nobody can change it."""
+    """The strategy is part of the plan that both passes are given, and it cannot be changed."""
     write(log, versioned(A, 9), versioned(A, 5))
     _, plan = log._plan(None)
     assert (APART.strategy, "ver") == (plan.topic.strategy, plan.topic.strategy_header)

@@ -110,7 +110,7 @@ TRANSACTIONS = (
 def test_ls06_transaction_index_is_worked_out_where_a_broker_would(
     tmp_path: Path, open_since: int | None
 ) -> None:
-    """The offset index is missing, so nobody can say that the transaction index is not."""
+    """The offset index is missing, so it cannot be said that the transaction index is not."""
     directory = write_partition(tmp_path, {100: TRANSACTIONS, 108: b""})
     (directory / f"{100:020d}.index").unlink()
     if open_since is not None:

@@ -153,7 +153,7 @@ def test_mr03_empty_batch_stays_empty(tmp_path: Path) -> None:
     assert report.stats.messages_read == 1
 
 
-def test_mr04_empty_batch_goes_when_nobody_needs_it(tmp_path: Path) -> None:
+def test_mr04_empty_batch_goes_when_it_is_not_needed(tmp_path: Path) -> None:
     assert filtered(tmp_path, [empty_batch(-1)], first=0) == []
 
 
@@ -244,7 +244,7 @@ def test_mr08_producer_fields_are_kept(tmp_path: Path, first: int, codec: Codec)
         )
         for b in left
     ]  # fmt: skip
-    # A record's own sequence follows from its offset, so what is gone moves nobody's.
+    # A record's own sequence follows from its offset, so what is gone moves no other's.
     assert [11, 12] == [
         increment_sequence(left[1].base_sequence, record.offset - left[1].base_offset)
         for record in left[1].records()

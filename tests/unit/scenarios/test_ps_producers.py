@@ -56,7 +56,7 @@ def test_ps01_marker_of_the_same_epoch_keeps_the_producers_data() -> None:
 
 
 def test_ps01_data_batch_of_a_fenced_producer_is_not_protected(tmp_path: Path) -> None:
-    """X31: the marker stays for its epoch, the data batch has nobody to stay for."""
+    """X31: the marker stays for its epoch, the data batch has no reason to stay."""
     directory = write_partition(
         tmp_path,
         {0: data_batch(0, 7, [b"a"]) + marker(1, 7, ABORT, epoch=1), 2: one(2, b"x"), 3: b""},

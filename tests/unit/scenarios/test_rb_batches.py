@@ -91,7 +91,7 @@ def test_rb04_size_that_does_not_fit(size: int) -> None:
 
 
 def test_rb05_wrong_checksum(tmp_path: Path) -> None:
-    """Reading tells; a round stops, which Kafka's does not (differences.md a)."""
+    """Reading shows it; a round stops, which Kafka's does not (differences.md a)."""
     data = bytearray(one(0, b"k"))
     data[40] ^= 1
     assert not decode_batch(bytes(data)).is_valid

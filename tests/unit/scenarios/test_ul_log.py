@@ -171,7 +171,7 @@ def test_ul28_an_idle_segment_is_left_by_the_next_append_and_not_before(tmp_path
         assert bases_of(tmp_path) == [0, 2]
 
 
-def test_ul30_an_aborted_transaction_over_two_segments_is_told_once(tmp_path: Path) -> None:
+def test_ul30_an_aborted_transaction_over_two_segments_is_listed_once(tmp_path: Path) -> None:
     with LogAppender(tmp_path, LocalFiles(), topic=ROOMY) as log:
         for sequence in (0, 1):
             log.append(

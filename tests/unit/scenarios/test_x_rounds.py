@@ -79,7 +79,7 @@ def test_x08_an_overdue_log_needs_something_cleanable(log: ScenarioLog) -> None:
     assert 1 == log.judge(topic=overdue).end_offset
 
 
-def test_x11_a_segment_behind_the_last_stable_offset_is_left_alone(log: ScenarioLog) -> None:
+def test_x11_a_segment_after_the_last_stable_offset_is_left_alone(log: ScenarioLog) -> None:
     for _ in range(3):
         log.append(record_of(A))
         log.append(record_of(B))

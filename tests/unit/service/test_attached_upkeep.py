@@ -30,7 +30,7 @@ from tests.support.attached_world import (
 
 
 class Client:
-    """The cluster of a world, with what commands ask besides."""
+    """The cluster of a world, with what commands ask as well."""
 
     def __init__(self, world: AttachedWorld) -> None:
         self._world = world
@@ -102,7 +102,7 @@ def test_a_topic_that_was_created_again_ends_no_command(world: AttachedWorld) ->
     assert row.detached_ms is not None
 
 
-def test_a_disk_that_fails_is_told_of_its_partition(world: AttachedWorld) -> None:
+def test_a_disk_that_fails_is_an_error_of_its_partition(world: AttachedWorld) -> None:
     def fails(publisher: Publisher) -> Mapping[str, object]:
         raise OSError(28, "No space left on device", "/mnt/tier/x")
 
@@ -110,7 +110,7 @@ def test_a_disk_that_fails_is_told_of_its_partition(world: AttachedWorld) -> Non
     at = found.partition
     assert (PARTITION.topic, PARTITION.partition) == (at.topic, at.partition)
     assert isinstance(found.failure, OSError)
-    assert found.facts["epoch"] > 0  # What was done before is told.
+    assert found.facts["epoch"] > 0  # What was done before counts.
 
 
 def test_a_topic_that_is_hidden_is_not_forgotten(world: AttachedWorld) -> None:
@@ -147,7 +147,9 @@ def test_a_detach_leaves_nothing_of_what_rounds_have_begun(world: AttachedWorld)
     assert {} == world.tier.own
 
 
-def test_who_was_overtaken_removes_nothing_before_it_detaches(world: AttachedWorld) -> None:
+def test_a_process_that_was_overtaken_removes_nothing_before_it_detaches(
+    world: AttachedWorld,
+) -> None:
     begun_by_a_round_that_ended(world)
     overtaken = world.claim()
     world.claim()
@@ -206,7 +208,7 @@ def test_what_a_round_has_begun_goes_by_collection_too_and_a_list_removes_nothin
     assert (1, 2) == tuple(found[wish]["unwritten_waiting"] for wish in found)
 
 
-def test_words_that_are_due_are_told_when_they_go(world: AttachedWorld) -> None:
+def test_words_that_are_due_are_reported_when_they_go(world: AttachedWorld) -> None:
     _, nothing, _ = begun_by_a_round_that_ended(world)
     world.clock.advance(KEPT_MS)
     row = collected(world, Orphans.COLLECT)

@@ -37,7 +37,7 @@ from tests.support.attached_loop import INTERVAL_MS, LoopWorld, caps
 from tests.support.attached_world import CLUSTER_ID
 from tests.support.daemon_world import Published
 from tests.support.flipped import flip
-from tests.support.store_world import ToldOfStore
+from tests.support.store_world import NarratedStore
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -77,11 +77,10 @@ def states(world: LoopWorld, topic: str) -> list[DecisionState]:
 def test_each_topic_that_is_due_is_compacted_and_the_refused_one_left_alone(
     world: LoopWorld,
 ) -> None:
-    world.topic("a")
-    world.topic("b")
+    world.topics("a", "b")
     world.topic("c").settings["retention.bytes"] = "1000000"
     before = world.served("c")
-    report, told, published = world.run("a", "b", "c")
+    report, narrated, published = world.run("a", "b", "c")
     for topic in ("a", "b"):
         world.require_compacted(topic)
     assert before == world.served("c")
@@ -93,11 +92,11 @@ def test_each_topic_that_is_due_is_compacted_and_the_refused_one_left_alone(
     assert "retention-bytes" in str(error)
     assert "kafka-configs.sh" in str(error)
     assert State.REFUSED is facts_of(published, refused).state
-    assert any("c is refused" in line for line in told.of("warned"))
+    assert any("c is refused" in line for line in narrated.of("warned"))
     assert facts_of(published, A).tier is not None
 
 
-def test_what_was_replaced_is_collected_when_its_grace_is_over_and_nothing_else_is_due(
+def test_replaced_segments_are_collected_when_their_grace_is_over_and_nothing_else_is_due(
     world: LoopWorld, tmp_path: Path
 ) -> None:
     world.topic("a")
@@ -108,10 +107,10 @@ def test_what_was_replaced_is_collected_when_its_grace_is_over_and_nothing_else_
     assert 0 == world.run("a", grace_ms=10_000, receipt=receipt)[0].rounds
     assert stored == world.stored("a")
     world.clock.advance(10_000)
-    report, told, published = world.run("a", grace_ms=10_000, receipt=receipt)
+    report, narrated, published = world.run("a", grace_ms=10_000, receipt=receipt)
     assert (0, {}) == (report.rounds, report.failures)
     assert len(world.served("a")) == world.stored("a") < stored
-    assert ["a-0"] == told.of("collected")
+    assert ["a-0"] == narrated.of("collected")
     assert stored - world.stored("a") == totals_of(published).collected_objects
     rounds, (collection,) = (
         [x for x in read_entries(receipt, LocalFiles()) if isinstance(x, kind)]
@@ -123,32 +122,34 @@ def test_what_was_replaced_is_collected_when_its_grace_is_over_and_nothing_else_
     world.require_compacted("a")
 
 
-def test_nothing_is_deleted_while_a_broker_is_behind_and_it_is_told_once(world: LoopWorld) -> None:
+def test_nothing_is_deleted_while_a_broker_is_behind_and_one_warning_says_so(
+    world: LoopWorld,
+) -> None:
     world.topic("a")
     answers: list[str | None] = ["a broker lacks 4 records"]
     world.run("a", grace_ms=0, why_wait=lambda *_: answers[-1])
     stored = world.stored("a")
     assert len(world.served("a")) < stored
-    _, told, _ = world.run("a", grace_ms=0, why_wait=lambda *_: answers[-1], idles=2)
+    _, narrated, _ = world.run("a", grace_ms=0, why_wait=lambda *_: answers[-1], idles=2)
     assert stored == world.stored("a")
-    (line,) = [each for each in told.of("warned") if "a broker lacks" in each]
+    (line,) = [each for each in narrated.of("warned") if "a broker lacks" in each]
     assert "a-0: nothing is deleted yet" in line
     answers.append(None)
     world.run("a", grace_ms=0, why_wait=lambda *_: answers[-1])
     assert len(world.served("a")) == world.stored("a") < stored
 
 
-def test_a_round_tells_how_far_it_is_and_in_which_pass(
+def test_a_round_reports_how_far_it_is_and_in_which_pass(
     world: LoopWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.topic("a")
     works: list[tuple[int, RoundWork | None]] = []
     read: list[int] = []
     monkeypatch.setattr(
-        ToldOfStore, "planned", lambda _, total, work=None: works.append((total, work))
+        NarratedStore, "planned", lambda _, total, work=None: works.append((total, work))
     )
     monkeypatch.setattr(
-        ToldOfStore, "progressed",
+        NarratedStore, "progressed",
         lambda _, count, partition=None: read.append(count if partition == A else 0),
     )  # fmt: skip
     assert 1 == world.run("a")[0].rounds
@@ -160,8 +161,8 @@ def test_a_round_tells_how_far_it_is_and_in_which_pass(
 
 def test_without_a_grace_one_pass_compacts_and_collects(world: LoopWorld) -> None:
     world.topic("a")
-    _, told, _ = world.run("a", grace_ms=0)
-    assert ["a-0"] == told.of("collected")
+    _, narrated, _ = world.run("a", grace_ms=0)
+    assert ["a-0"] == narrated.of("collected")
     assert [DecisionState.COLLECTED] == states(world, "a")
     world.require_compacted("a")
 
@@ -169,13 +170,12 @@ def test_without_a_grace_one_pass_compacts_and_collects(world: LoopWorld) -> Non
 def test_it_goes_on_with_what_the_decision_log_has_and_a_topic_that_gains_is_done_again(
     world: LoopWorld,
 ) -> None:
-    world.topic("a")
-    world.topic("b")
+    world.topics("a", "b")
     world.run("a")
-    report, told, _ = world.run(
+    report, narrated, _ = world.run(
         idles=2, on_idle=lambda times: world.fill("a", 8) if times == 1 else None
     )
-    assert ["a-0"] == told.of("chosen")
+    assert ["a-0"] == narrated.of("chosen")
     assert 1 == report.rounds
     world.require_compacted("a")
     assert 80 == len(world.read("b"))
@@ -195,7 +195,7 @@ def test_a_copy_that_was_begun_keeps_apart_what_a_late_end_of_it_would_hide(
     world.require_compacted("a")
 
 
-def test_a_hole_that_a_late_copy_leaves_makes_a_round_due_and_is_told(world: LoopWorld) -> None:
+def test_a_hole_that_a_late_copy_leaves_makes_a_round_due_and_is_reported(world: LoopWorld) -> None:
     """AT-10: below the ratio, and nothing is collected before."""
     world.topic("a", segments=24)
     world.wanted["segment.bytes"] = "900"
@@ -204,8 +204,8 @@ def test_a_hole_that_a_late_copy_leaves_makes_a_round_due_and_is_told(world: Loo
     world.finish(world.begin("a", 15, 34))
     ((first, last),) = world.cluster.cache_of("a").holes(0)
     stored = world.stored("a")
-    report, told, published = world.run("a", grace_ms=10**6)
-    assert ["a-0"] == told.of("chosen")
+    report, narrated, published = world.run("a", grace_ms=10**6)
+    assert ["a-0"] == narrated.of("chosen")
     assert 1 == report.rounds
     world.require_compacted("a")
     assert stored < world.stored("a")
@@ -247,13 +247,13 @@ def test_a_deadline_makes_a_round_due_below_the_ratio_and_a_lag_holds_one_back(
     assert 0 == report.rounds
     assert "min.compaction.lag.ms" in facts_of(published, A).reason
     world.clock.advance(1001)
-    report, told, _ = world.run()
+    report, narrated, _ = world.run()
     assert 1 == report.rounds
-    assert any("overdue" in line[2] for line in told.lines if line[0] == "chosen")
+    assert any("overdue" in line[2] for line in narrated.lines if line[0] == "chosen")
     world.require_compacted("a")
 
 
-def test_nothing_attached_and_nothing_named_is_told(world: LoopWorld) -> None:
+def test_nothing_attached_and_nothing_named_is_reported(world: LoopWorld) -> None:
     world.topic("a")
     with pytest.raises(InvalidError, match="--topic"):
         world.run()
@@ -261,20 +261,19 @@ def test_nothing_attached_and_nothing_named_is_told(world: LoopWorld) -> None:
         world.run("elsewhere")
 
 
-def test_partitions_beside_those_that_are_attached_are_left_alone_and_told(
+def test_partitions_that_are_not_attached_are_left_alone_and_counted(
     world: LoopWorld,
 ) -> None:
     world.topic("a")
     world.run("a", partitions=(0,))
     world.cluster.topics["a"].partitions = 3
-    _, told, published = world.run()
+    _, narrated, published = world.run()
     assert [A] == [each.partition for each in published.snapshots[-1].partitions]
-    assert any("count=2" in line for line in told.of("warned"))
+    assert any("count=2" in line for line in narrated.of("warned"))
 
 
-def test_what_is_paused_waits_until_it_is_resumed(world: LoopWorld) -> None:
-    world.topic("a")
-    world.topic("b")
+def test_a_paused_partition_waits_until_it_is_resumed(world: LoopWorld) -> None:
+    world.topics("a", "b")
     world.run("a", "b")
     for topic in ("a", "b"):
         world.fill(topic, 8)
@@ -287,18 +286,17 @@ def test_what_is_paused_waits_until_it_is_resumed(world: LoopWorld) -> None:
         if times == 2:
             log.set_paused(held, is_paused=False)
 
-    report, told, published = world.run(idles=2, on_idle=resume)
-    assert ["b-0"] == told.of("chosen")
+    report, narrated, published = world.run(idles=2, on_idle=resume)
+    assert ["b-0"] == narrated.of("chosen")
     assert "paused" in facts_of(published, A).reason
     assert {} == report.failures
     assert ["a-0"] == world.run()[1].of("chosen")
 
 
-def test_what_another_process_holds_is_left_to_it_and_the_others_are_done(
+def test_a_partition_of_another_process_is_left_to_it_and_the_others_are_done(
     world: LoopWorld,
 ) -> None:
-    world.topic("a")
-    world.topic("b")
+    world.topics("a", "b")
     world.run("a", "b", grace_ms=10_000)
     for topic in ("a", "b"):
         world.fill(topic, 8)
@@ -308,8 +306,8 @@ def test_what_another_process_holds_is_left_to_it_and_the_others_are_done(
         if times == 1:
             other.close()
 
-    report, told, published = world.run(idles=2, on_idle=give_back)
-    assert ["b-0", "a-0"] == told.of("chosen")
+    report, narrated, published = world.run(idles=2, on_idle=give_back)
+    assert ["b-0", "a-0"] == narrated.of("chosen")
     assert {} == report.failures
     first = published.snapshots[0].partitions[0]
     assert (A, State.ELSEWHERE) == (first.partition, first.state)
@@ -322,11 +320,10 @@ def claim_as(world: LoopWorld, log: DecisionLog, topic: str) -> Any:
     return claim(world.cluster, log, world.layout, partition, CLUSTER_ID, terms)
 
 
-def test_a_lost_race_is_told_once_and_the_partition_left_alone_for_a_while(
+def test_a_lost_race_is_reported_once_and_the_partition_left_alone_for_a_while(
     world: LoopWorld,
 ) -> None:
-    world.topic("a")
-    world.topic("b")
+    world.topics("a", "b")
     world.run("a", "b")
     for topic in ("a", "b"):
         world.fill(topic, 8)
@@ -348,9 +345,9 @@ def test_a_lost_race_is_told_once_and_the_partition_left_alone_for_a_while(
             return self.inner.claim(known, epoch=epoch)
 
     world.wrap = lambda part: Raced(part) if isinstance(part, DecisionLog) else part
-    report, told, published = world.run(idles=3)
-    assert ["a-0"] == told.of("left alone")
-    assert ["a-0", "b-0", "a-0"] == told.of("chosen")
+    report, narrated, published = world.run(idles=3)
+    assert ["a-0"] == narrated.of("left alone")
+    assert ["a-0", "b-0", "a-0"] == narrated.of("chosen")
     assert {} == report.failures
     seen = [x.partitions[0] for x in published.snapshots]
     assert any(State.ELSEWHERE is each.state and each.retry_at_ms for each in seen)
@@ -365,20 +362,20 @@ def test_a_topic_that_refuses_is_asked_again_after_pauses_that_grow(world: LoopW
         if times == 40:
             topic.settings["retention.bytes"] = "-1"
 
-    report, told, published = world.run("a", idles=60, on_idle=mend)
+    report, narrated, published = world.run("a", idles=60, on_idle=mend)
     asked = [x.partitions[0].retry_at_ms for x in published.snapshots]
     found = sorted({each for each in asked if each is not None})
     pauses = [after - before for before, after in pairwise(found)]
     assert pauses == sorted(pauses)
     assert RETRY_MS_MAX <= pauses[-1] <= RETRY_MS_MAX + 2 * INTERVAL_MS
     assert pauses[0] < RETRY_MS_MAX / 4
-    assert 1 == len([line for line in told.of("warned") if "is refused" in line])
-    assert any("refuses no more" in line for line in told.of("warned"))
+    assert 1 == len([line for line in narrated.of("warned") if "is refused" in line])
+    assert any("refuses no more" in line for line in narrated.of("warned"))
     assert (1, {}) == (report.rounds, report.failures)
     world.require_compacted("a")
 
 
-def test_a_cluster_that_is_away_is_told_as_trouble_and_awaited(world: LoopWorld) -> None:
+def test_a_cluster_that_is_away_is_reported_as_trouble_and_awaited(world: LoopWorld) -> None:
     world.topic("a")
     troubles: list[str | None] = []
 
@@ -388,9 +385,9 @@ def test_a_cluster_that_is_away_is_told_as_trouble_and_awaited(world: LoopWorld)
             world.cluster.fails = None
 
     world.cluster.fails = UnavailableError("no broker answers")
-    report, told, _ = world.run("a", idles=4, on_idle=come_back)
+    report, narrated, _ = world.run("a", idles=4, on_idle=come_back)
     assert ["no broker answers" in (each or "") for each in troubles] == [True] * 3 + [False]
-    assert any("can be worked on again" in line for line in told.of("warned"))
+    assert any("can be worked on again" in line for line in narrated.of("warned"))
     assert 1 == report.rounds
     world.cluster.fails = UnavailableError("no broker answers")
     with pytest.raises(UnavailableError):
@@ -425,14 +422,13 @@ def test_a_permission_that_is_taken_away_ends_no_loop(world: LoopWorld) -> None:
     def change(times: int) -> None:
         world.cluster.fails = None if times > 1 else RefusedError("the principal may not do that")
 
-    _, told, _ = world.run("a", idles=3, on_idle=change)
-    assert any("the principal may not" in line for line in told.of("warned"))
+    _, narrated, _ = world.run("a", idles=3, on_idle=change)
+    assert any("the principal may not" in line for line in narrated.of("warned"))
     assert world.control.trouble is None
 
 
 def test_swaps_of_a_day_are_counted_over_restarts_and_go_on_a_day_later(world: LoopWorld) -> None:
-    world.topic("a")
-    world.topic("b")
+    world.topics("a", "b")
     report, _, published = world.run("a", "b", caps=caps(swaps=1), grace_ms=0)
     assert 1 == report.rounds
     done = [each for each in published.snapshots[-1].partitions if each.rounds]
@@ -463,41 +459,38 @@ def test_a_round_that_is_larger_than_a_day_allows_begins_on_a_fresh_day_and_swap
 
 
 def test_a_topic_that_is_gone_or_was_detached_ends_nothing(world: LoopWorld) -> None:
-    world.topic("a")
-    world.topic("b")
-    world.topic("c")
+    world.topics("a", "b", "c")
     world.run("a", "b", "c", grace_ms=0)
     detached = claim_as(world, world.log(), "b")
     detached.detach()
     world.cluster.topics["a"].topic_id = bytes(range(16))
     for topic in ("b", "c"):
         world.fill(topic, 8)
-    report, told, published = world.run()
-    assert ["c-0"] == told.of("chosen")
+    report, narrated, published = world.run()
+    assert ["c-0"] == narrated.of("chosen")
     assert {} == report.failures
     assert "the topic is gone" in facts_of(published, A).reason
     assert [A, TopicPartition("c", 0)] == [
         each.partition for each in published.snapshots[-1].partitions
     ]
-    _, told, published = world.run("b", "c")
+    _, narrated, published = world.run("b", "c")
     assert "given up" in facts_of(published, B).reason
-    assert [] == told.of("chosen")
+    assert [] == narrated.of("chosen")
 
 
-def test_a_topic_that_is_held_before_anybody_compacts_it_is_not_attached_by_that(
+def test_a_topic_that_is_held_before_its_first_round_is_not_attached_by_that(
     world: LoopWorld,
 ) -> None:
-    world.topic("a")
-    world.topic("b")
+    world.topics("a", "b")
     world.run("b")
     log = world.log()
     held = AttachedHolds(cast(HeldCluster, world.cluster), log, world.layout, world.clock)
     held.add([(world.name_of("a"), AttachTerms())], "h", HoldPoint(35), 3_600_000)
-    _, told, published = world.run(idles=1)
+    _, narrated, published = world.run(idles=1)
     assert [B] == [each.partition for each in published.snapshots[-1].partitions]
-    assert [] == told.of("chosen")
-    _, told, published = world.run("a", idles=1)
-    assert (["a-0"], 30) == (told.of("chosen"), cleaned_to(world, "a"))
+    assert [] == narrated.of("chosen")
+    _, narrated, published = world.run("a", idles=1)
+    assert (["a-0"], 30) == (narrated.of("chosen"), cleaned_to(world, "a"))
     world.clock.advance(3_600_000)
     world.run("a", idles=1)
     assert cleaned_to(world, "a") > 35
@@ -510,16 +503,15 @@ def cleaned_to(world: LoopWorld, topic: str) -> int:
 
 
 def test_damage_sets_a_partition_aside_and_the_others_go_on(world: LoopWorld) -> None:
-    world.topic("a")
-    world.topic("b")
+    world.topics("a", "b")
     (first, *_) = world.served("a")
     (damaged,) = world.storage.glob(f"*/a-0-*/{first.start_offset:020d}-*.log")
     flip(damaged)
-    report, told, published = world.run("a", "b", idles=3)
+    report, narrated, published = world.run("a", "b", idles=3)
     assert isinstance(report.failures[A], CorruptError)
-    assert ["a-0"] == told.of("set aside")
+    assert ["a-0"] == narrated.of("set aside")
     assert State.SET_ASIDE is facts_of(published, A).state
-    assert 2 == len(told.of("chosen"))
+    assert 2 == len(narrated.of("chosen"))
     world.require_compacted("b")
 
 
@@ -572,8 +564,7 @@ STEPS = (
 def test_whatever_a_process_was_at_when_it_was_killed_the_next_one_ends_it(
     world: LoopWorld, name: str, time: int
 ) -> None:
-    world.topic("a")
-    world.topic("b")
+    world.topics("a", "b")
     left = time
 
     class Mortal:

@@ -78,7 +78,7 @@ def test_ct48_before_anything_has_happened_every_gauge_is_0() -> None:
 
 
 @pytest.mark.parametrize(("utilization", "percent"), [(0.9, 90), (0.005, 0.5), (None, 0)])
-def test_x49_the_share_of_the_map_in_use_is_told_as_it_is(
+def test_x49_the_share_of_the_map_in_use_is_given_as_it_is(
     utilization: float | None, percent: float
 ) -> None:
     stats = replace(Stats(), buffer_utilization=utilization)

@@ -98,6 +98,8 @@ def test_further_topics_are_in_the_sum_alone_until_others_are_gone() -> None:
     found = history_of(measured(1, ALL), *(measured(1, each) for each in names))
     assert [ALL, *names[:TOPICS_MAX]] == list(found.topics)
     assert len(found.encode()) < HISTORY_BYTES_MAX
+    freed = [found.series(each, MONTH, NOW_MS).sum_of(FREED) for each in (names[0], names[-1])]
+    assert "[0.0, nan]" == str(freed)
     found.make_room({names[0], "new"})
     found.add([measured(5, "new")], NOW_MS)
     assert [ALL, names[0], "new"] == list(found.topics)
@@ -121,7 +123,7 @@ def test_a_look_sums_what_it_could_look_at() -> None:
     assert (1150, 0.25) == look_entries([facts(0), other], NOW_MS)[0][2][:2]
 
 
-def test_what_is_read_is_what_was_written_and_nothing_else() -> None:
+def test_the_history_that_is_read_is_the_written_one_and_nothing_else() -> None:
     data = history_of(
         measured(7), measured(8, "x\ny"), *round_entries("t", NOW_MS, 5, 1.0)
     ).encode()
@@ -190,7 +192,7 @@ def test_before_the_first_history_receipts_count_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"keeplast-history 9 00000000\nwhat is to come"])
-def test_what_cannot_be_read_is_put_aside_and_said(tmp_path: Path, data: bytes) -> None:
+def test_an_unreadable_history_is_put_aside_and_reported(tmp_path: Path, data: bytes) -> None:
     (tmp_path / FILE).write_bytes(data)
     looking, said = place(tmp_path), list[str]()
     assert np.isnan(looking.series(ALL, DAY, NOW_MS).bars[:, SIZE]).all()
@@ -221,7 +223,7 @@ def test_a_full_disk_is_said_once_leaves_nothing_half_written_and_is_tried_again
         assert ("", [FILE]) == (kept.problem, [each.name for each in tmp_path.iterdir()])
 
 
-def test_what_cannot_be_put_aside_is_not_written_over(tmp_path: Path) -> None:
+def test_a_history_that_cannot_be_put_aside_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"of a newer one")
     files = FaultyFiles(frozenset({"rename"}), errno.EACCES, fail_at=0, lasts=True)
     with place(tmp_path, files) as kept:

@@ -12,7 +12,7 @@ from keeplast.run.events import NoEvents, RoundsProgress, RoundWork
 from keeplast.service.live import Control, LiveProgress, Pass, RoundProgress
 from keeplast.service.schedule import planned_round
 from keeplast.survey.report import RoundReport
-from tests.support.daemon_world import Told
+from tests.support.daemon_world import Narrated
 from tests.support.manual_clock import ManualClock
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -22,7 +22,7 @@ ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 def live() -> LiveProgress:
     """A turn of two rounds, of 300 bytes to index and 700 to rewrite, and of 100 and 100."""
     clock = ManualClock(0)
-    found = LiveProgress(Told(), clock, Control(clock))
+    found = LiveProgress(Narrated(), clock, Control(clock))
     found.chosen((Choice(ONE, "dirty"), Choice(OTHER, "dirty")))
     found.planned(1000, RoundWork(ONE, 300))
     found.planned(200, RoundWork(OTHER, 100))
@@ -53,7 +53,7 @@ def test_no_round_is_done_before_it_is_in_place(live: LiveProgress) -> None:
     assert [True, False] == [live.progress.has_ended(each) for each in (ONE, OTHER)]
 
 
-def test_bytes_of_nobody_are_no_rounds_own(live: LiveProgress) -> None:
+def test_bytes_of_no_partition_are_of_no_round(live: LiveProgress) -> None:
     live.progressed(0)
     assert (0, Pass.INDEX) == at(live, ONE)
     live.progressed(600)
@@ -63,7 +63,7 @@ def test_bytes_of_nobody_are_no_rounds_own(live: LiveProgress) -> None:
 
 def test_where_only_one_round_is_done_all_bytes_are_its_own() -> None:
     clock = ManualClock(0)
-    live = LiveProgress(Told(), clock, Control(clock))
+    live = LiveProgress(Narrated(), clock, Control(clock))
     live.chosen((Choice(ONE, "dirty"),))
     assert live.progress.of(ONE) is None
     live.planned(1000, RoundWork(ONE, 300))

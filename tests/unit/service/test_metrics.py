@@ -64,7 +64,7 @@ def test_a_scrape_gives_every_gauge_under_its_name() -> None:
     assert not any(name.startswith("keeplast_tier") for name in names)
 
 
-def test_a_store_is_told_beside_that() -> None:
+def test_a_store_has_gauges_of_its_own() -> None:
     observer = GaugeObserver()
     known = replace(facts(0), tier=TierFacts("a", 4, 500, 2, 70, 15))
     observer.published(replace(snapshot(known), tier=TierTotals(copied_bytes=9)))
@@ -99,7 +99,7 @@ def test_ct01_metrics_are_gone_when_it_is_closed_and_ct02_back_when_it_starts_ag
     assert {gauge.metric for gauge in GAUGES} <= seen[1]
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_that_is_taken_is_reported() -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(InvalidError) as caught, server(GaugeObserver(), port):

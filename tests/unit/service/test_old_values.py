@@ -147,7 +147,7 @@ def test_a_page_joins_both_dates_in_one_sentence_and_says_what_the_last_rests_on
         "6 d), while keeplast run goes on and its rounds succeed"
     )
     assert expected == joined
-    assert because.startswith("that is a round that is due by ")
+    assert because.startswith("the round that takes the last of them is due by ")
     assert each.erased_by.why in because
     assert "))" not in joined + because
 
@@ -162,12 +162,12 @@ def test_a_page_says_why_there_is_no_date() -> None:
     assert f"old values: {gone.why}" == only
 
 
-def test_what_took_no_time_to_speak_of_is_told_alike_everywhere() -> None:
+def test_a_negligible_time_is_worded_alike_everywhere() -> None:
     assert "< 0.1 s" == seconds_text(0.0)
     assert "0.5 s" == seconds_text(0.475)
 
 
-def test_what_is_skipped_is_told_with_what_it_is_skipped_for() -> None:
+def test_a_skipped_partition_is_shown_with_its_reason() -> None:
     assert "skipped: damaged file" == skipped_words("CorruptError")
     assert "skipped: defect of keeplast" == skipped_words("InvariantError")
     assert "skipped" == skipped_words(None) == state_words("set aside")

@@ -46,6 +46,12 @@ def shelf_of(root: Path) -> ReceiptShelf:
     return ReceiptShelf(LocalFiles(), root / FILE_NAME)
 
 
+def read_shelf(root: Path) -> ReceiptShelf:
+    found = shelf_of(root)
+    found.refresh()
+    return found
+
+
 def by_status(root: Path) -> dict[TopicPartition, LastRound]:
     """Return the newest rounds as the command line finds them."""
     return find_last_rounds(read_kept_entries(LocalFiles(), root, None))
@@ -91,10 +97,11 @@ def test_a_file_that_was_put_aside_is_read_with_the_next(
 
 
 @pytest.mark.parametrize("junk", [b"{}\n", b"not json\n", b"\xff\xfe\n", b'{"version": 9}\n'])
-def test_what_is_no_receipt_is_counted(tmp_path: Path, lines: list[bytes], junk: bytes) -> None:
+def test_lines_that_are_no_receipts_are_counted(
+    tmp_path: Path, lines: list[bytes], junk: bytes
+) -> None:
     (tmp_path / FILE_NAME).write_bytes(lines[0] + junk + lines[1])
-    shelf = shelf_of(tmp_path)
-    shelf.refresh()
+    shelf = read_shelf(tmp_path)
     assert (2, 1) == (len(shelf.lines()), shelf.unreadable)
 
 
@@ -128,7 +135,7 @@ def round_in(line: bytes) -> RoundReceipt:
     return found
 
 
-def test_a_verdict_stands_beside_its_round_and_is_no_line(
+def test_a_verdict_stands_next_to_its_round_and_is_no_line(
     tmp_path: Path, lines: list[bytes]
 ) -> None:
     path, shelf = tmp_path / FILE_NAME, shelf_of(tmp_path)
@@ -158,7 +165,7 @@ def test_a_verdict_stands_beside_its_round_and_is_no_line(
     assert "cannot be judged" in shelf.last_rounds[second.partition].verdict
 
 
-def test_one_of_two_who_ask_at_once_reads(tmp_path: Path, lines: list[bytes]) -> None:
+def test_one_of_two_simultaneous_requests_reads(tmp_path: Path, lines: list[bytes]) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"".join(lines))
     entered: list[bool] = []
 
@@ -179,10 +186,10 @@ def test_status_says_the_verdict_of_the_last_round(tmp_path: Path, lines: list[b
     (tmp_path / "keeplast.toml").write_text('[topic.t]\n"cleanup.policy" = "compact"\n', "utf-8")
     found = next(each for each in map(round_in, lines) if each.partition == TopicPartition("t", 0))
     (tmp_path / FILE_NAME).write_bytes(b"".join(lines) + verdict_of(Verdict.HOLDS, found))
-    told = CliRunner().invoke(app, ["status", str(tmp_path), "--topic", "t", "--partition", "0"])
-    assert "verdict: holds 1970-01-01 00:00:00.007" in " ".join(told.stdout.split())
-    told = CliRunner().invoke(app, ["status", str(tmp_path), "--json"])
-    (partition,) = json.loads(told.stdout)["partitions"]
+    done = CliRunner().invoke(app, ["status", str(tmp_path), "--topic", "t", "--partition", "0"])
+    assert "verdict: holds 1970-01-01 00:00:00.007" in " ".join(done.stdout.split())
+    done = CliRunner().invoke(app, ["status", str(tmp_path), "--json"])
+    (partition,) = json.loads(done.stdout)["partitions"]
     assert "holds 1970-01-01 00:00:00.007" == partition["last_round"]["verdict"]
 
 
@@ -196,8 +203,7 @@ def test_a_verdict_on_a_log_with_an_owner_says_as_of_what(
         unjudged=(), judged_by=judged_by,
     )  # fmt: skip
     (tmp_path / FILE_NAME).write_bytes(lines[0] + line)
-    shelf = shelf_of(tmp_path)
-    shelf.refresh()
+    shelf = read_shelf(tmp_path)
     (found,) = shelf.lines()
     assert "holds 1970-01-01 00:00:00.007 (tier verify, epoch 3, clean to 100)" == found.verdict
     entry = parse_entry(line)
@@ -210,16 +216,14 @@ def test_a_verdict_finds_its_round_in_the_file_that_was_put_aside(
 ) -> None:
     (tmp_path / PREVIOUS_NAME).write_bytes(lines[0])
     (tmp_path / FILE_NAME).write_bytes(verdict_of(Verdict.HOLDS, round_in(lines[0])) + lines[1])
-    shelf = shelf_of(tmp_path)
-    shelf.refresh()
+    shelf = read_shelf(tmp_path)
     assert ["holds 1970-01-01 00:00:00.007", ""] == [each.verdict for each in shelf.lines()]
 
 
 def test_a_verdict_whose_rounds_are_gone_is_a_line(tmp_path: Path, lines: list[bytes]) -> None:
     gone = verdict_of(Verdict.BROKEN, round_in(lines[0]), broken=("winners",))
     (tmp_path / FILE_NAME).write_bytes(gone + lines[1])
-    shelf = shelf_of(tmp_path)
-    shelf.refresh()
+    shelf = read_shelf(tmp_path)
     found = shelf.lines()
     assert ["verdict", "round"] == [each.kind for each in found]
     assert "broken: winners 1970-01-01 00:00:00.007, of rounds before these" == found[0].words
@@ -255,8 +259,7 @@ def test_an_old_line_without_a_name_is_found_by_its_clock_and_range(
     del old["attempt"], old["chain"]
     line = json.dumps(old).encode() + b"\n"
     (tmp_path / FILE_NAME).write_bytes(line + verdict_of(Verdict.HOLDS, round_in(line)))
-    shelf = shelf_of(tmp_path)
-    shelf.refresh()
+    shelf = read_shelf(tmp_path)
     assert ["holds 1970-01-01 00:00:00.007"] == [each.verdict for each in shelf.lines()]
 
 
@@ -268,8 +271,7 @@ def test_a_verdict_that_is_none_is_counted_as_unreadable(
     bad = line.replace(b'"holds"', verdict.encode())
     assert bad != line
     (tmp_path / FILE_NAME).write_bytes(lines[0] + bad)
-    shelf = shelf_of(tmp_path)
-    shelf.refresh()
+    shelf = read_shelf(tmp_path)
     assert ([""], 1) == ([each.verdict for each in shelf.lines()], shelf.unreadable)
     with pytest.raises(InvalidError, match=r"not a receipt.*line=2"):
         read_entries(tmp_path / FILE_NAME, LocalFiles())
@@ -284,8 +286,7 @@ def test_a_loop_goes_on_with_receipts_in_which_verdicts_were_noted(tmp_path: Pat
     for arguments in (loop, note, loop, ["status", str(tmp_path)], note):
         done = CliRunner().invoke(app, arguments)
         assert 0 == done.exit_code, done.stderr
-    shelf = shelf_of(tmp_path)
-    shelf.refresh()
+    shelf = read_shelf(tmp_path)
     assert 0 == shelf.unreadable
     assert "cannot be judged" in shelf.lines()[-1].verdict
     chain = read_chain(tmp_path / FILE_NAME, LocalFiles())

@@ -66,7 +66,7 @@ def test_a_pause_that_began_by_a_clock_that_was_ahead_does_not_last_until_then()
     assert not schedule.is_waiting(A, 5000)
 
 
-def test_who_was_passed_over_is_counted_until_the_turn_comes() -> None:
+def test_a_partition_that_was_passed_over_is_counted_until_the_turn_comes() -> None:
     schedule = Schedule()
     for partition in (A, B):
         schedule.history(partition)

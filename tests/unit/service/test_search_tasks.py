@@ -51,8 +51,8 @@ def logs(*words: str) -> list[Log]:
 def answers(runner: SearchRunner | None, *asked: Log) -> list[tuple[int, object]]:
     found = ask_each(asked, ask, MEMORY_BYTES_MIN, lambda _: None, lambda _: None, runner)
     return [
-        (partition.partition, type(told) if isinstance(told, Exception) else told)
-        for partition, told in found
+        (partition.partition, type(answer) if isinstance(answer, Exception) else answer)
+        for partition, answer in found
     ]
 
 
@@ -85,7 +85,7 @@ def test_nothing_is_asked_where_there_is_no_log(runner: SearchRunner | None) -> 
 
 
 @pytest.mark.parametrize(("runner", "planned"), [(None, [1, 1]), (Travelling(), [])])
-def test_tasks_tell_of_what_they_have_read_and_not_of_what_they_will(
+def test_tasks_report_the_bytes_that_they_have_read_and_not_those_to_come(
     runner: SearchRunner | None, planned: list[int]
 ) -> None:
     heard: list[int] = []

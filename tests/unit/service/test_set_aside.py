@@ -1,4 +1,4 @@
-"""The file of what is set aside, and the receipts beside it."""
+"""The file of what is set aside, and the receipts next to it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_other_files_have_another_fingerprint(directory: Path) -> None:
     assert 4 == len(seen)
 
 
-def test_what_brokers_and_crashes_leave_beside_changes_no_fingerprint(directory: Path) -> None:
+def test_leftovers_of_brokers_and_crashes_change_no_fingerprint(directory: Path) -> None:
     before = fingerprint(FILES, directory)
     (directory / "00000000000000000000.log.abc.deleted").write_bytes(b"x")
     (directory / "leader-epoch-checkpoint").write_bytes(b"x")

@@ -41,7 +41,7 @@ def world(tmp_path: Path) -> Iterator[LoopWorld]:
     made.close()
 
 
-def folded_anew(world: LoopWorld) -> FoldedMetadata:
+def refolded(world: LoopWorld) -> FoldedMetadata:
     return fold_metadata(world.cluster, world.cluster.metadata_topic, [0])
 
 
@@ -62,7 +62,7 @@ def test_a_later_sight_reads_what_is_new_and_the_record_before_it(world: LoopWor
     folds.fold(CLUSTER_ID, cluster.metadata_topic, [0])
     assert 1 == cluster.since()
     for topic in ("a", "b"):
-        assert served(folded_anew(world), world, topic) == served(second, world, topic)
+        assert served(refolded(world), world, topic) == served(second, world, topic)
     # What was handed out is as it was.
     assert before == served(first, world, "a")
 
@@ -76,8 +76,8 @@ def test_a_topic_that_lost_its_end_is_read_from_its_beginning(world: LoopWorld) 
     cluster.since()
     found = folds.fold(CLUSTER_ID, cluster.metadata_topic, [0])
     assert cluster.since() >= len(cluster.values)
-    assert served(folded_anew(world), world, "b") == served(found, world, "b")
+    assert served(refolded(world), world, "b") == served(found, world, "b")
     world.fill("a", 2)
-    assert served(folded_anew(world), world, "a") == served(
+    assert served(refolded(world), world, "a") == served(
         folds.fold(CLUSTER_ID, cluster.metadata_topic, [0]), world, "a"
     )

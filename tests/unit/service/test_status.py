@@ -163,7 +163,7 @@ def test_nothing_dirty_is_gone_but_for_what_a_crash_left(tmp_path: Path) -> None
     )
 
 
-def test_what_is_kept_for_undo_is_not_gone_before_its_time(tmp_path: Path) -> None:
+def test_rounds_kept_for_undo_are_not_gone_before_their_time(tmp_path: Path) -> None:
     turn = find_turn_ms(SIZES, PACE)
     dirty = erased_by(only(joined(tmp_path, [log(tmp_path, 0, undo_retention_ms=1000)])))
     assert (NOW_MS + 50 + turn + 1000 + turn, 1000 + turn) == (dirty.by_ms, dirty.undo_ms)
@@ -185,7 +185,7 @@ def test_what_is_kept_for_undo_is_not_gone_before_its_time(tmp_path: Path) -> No
         (CorruptError("bad"), "no date while it cannot be looked at"),
     ],
 )
-def test_without_a_bound_the_reason_is_told(
+def test_without_a_bound_the_reason_is_given(
     tmp_path: Path, found: Eligibility | Exception, why: str
 ) -> None:
     entry: tuple[PartitionRequest, LogStatus | Exception] = (

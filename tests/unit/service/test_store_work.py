@@ -71,12 +71,12 @@ def test_the_dirtiest_comes_first_and_nothing_is_left(world: StoreWorld) -> None
     for _ in range(3):
         world.fill(0)
     world.log(1, 3)
-    report, told, _ = world.run(copies=True)
-    assert ["t-1", "t-0"] == told.of("chosen")
+    report, narrated, _ = world.run(copies=True)
+    assert ["t-1", "t-0"] == narrated.of("chosen")
     assert (2, {}, ()) == (report.rounds, report.failures, report.left)
 
 
-def test_what_a_directory_gains_is_copied_and_cleaned(world: StoreWorld) -> None:
+def test_new_segments_of_a_directory_are_copied_and_cleaned(world: StoreWorld) -> None:
     world.log(0, 2)
 
     def gain(times: int) -> None:
@@ -84,8 +84,8 @@ def test_what_a_directory_gains_is_copied_and_cleaned(world: StoreWorld) -> None
             for _ in range(3):
                 world.fill(0)
 
-    report, told, published = world.run(idles=3, on_idle=gain, copies=True)
-    assert [("copied", "t-0", "3")] == [line for line in told.lines if line[0] == "copied"]
+    report, narrated, published = world.run(idles=3, on_idle=gain, copies=True)
+    assert [("copied", "t-0", "3")] == [line for line in narrated.lines if line[0] == "copied"]
     assert 2 == report.rounds
     facts = published.facts(0)
     assert facts.figures is not None
@@ -110,8 +110,8 @@ def test_a_copy_that_could_miss_a_delete_takes_the_place_of_what_is_stored(
     world.logs[0].tombstone(0)
     world.fill(0)
     clean_as_a_broker(world)
-    report, told, _ = world.run(copies=True)
-    (line,) = [line for line in told.lines if line[0] == "replaced"]
+    report, narrated, _ = world.run(copies=True)
+    (line,) = [line for line in narrated.lines if line[0] == "replaced"]
     assert "deletes and transaction markers" in line[2]
     assert {} == report.failures
     assert report.snapshot.tier is not None
@@ -120,16 +120,16 @@ def test_a_copy_that_could_miss_a_delete_takes_the_place_of_what_is_stored(
     )  # fmt: skip
 
 
-def test_a_refused_copy_is_told_and_is_no_damage(world: StoreWorld) -> None:
+def test_a_refused_copy_is_reported_and_is_no_damage(world: StoreWorld) -> None:
     refused = world.log(0, 2, {"compaction.strategy": "timestamp"})
     other = world.log(1, 2)
     for number in (0, 1):
         world.fill(number)
     clean_as_a_broker(world)
-    report, told, published = world.run(idles=2, copies=True)
+    report, narrated, published = world.run(idles=2, copies=True)
     assert [refused] == list(report.failures)
     assert "cleans by offset" in str(report.failures[refused])
-    assert [] == told.of("set aside")
+    assert [] == narrated.of("set aside")
     assert report.snapshot.tier is not None
     assert report.snapshot.tier.refused_copies > 0
     figures = published.facts(other.partition).figures
@@ -145,8 +145,8 @@ def test_replaced_segments_and_garbage_are_collected(world: StoreWorld) -> None:
     lost.write_bytes(b"left by a crash")
     os.utime(lost, (1, 1))
     world.clock.advance(1)
-    _, told, published = world.run()
-    assert ["t-0"] == told.of("collected")
+    _, narrated, published = world.run()
+    assert ["t-0"] == narrated.of("collected")
     assert 1 == len(world.objects(0))
     tier = published.facts(0).tier
     assert tier is not None
@@ -170,7 +170,7 @@ def records(world: StoreWorld) -> list[tuple[bytes | None, bytes | None]]:
     return [(record.key, record.value) for record in read_partition(directory).records()]
 
 
-def test_what_has_expired_goes_without_anything_new(world: StoreWorld) -> None:
+def test_expired_segments_go_without_anything_new(world: StoreWorld) -> None:
     deleted(world)
     assert (text(0), None) in records(world)
     world.clock.advance(3_599_000)
@@ -195,7 +195,7 @@ def test_what_has_expired_goes_without_anything_new(world: StoreWorld) -> None:
 
 
 @pytest.mark.parametrize("shape", [Shape.BROADCAST, Shape.BUCKET])
-def test_what_has_expired_goes_in_a_round_that_is_cut(world: StoreWorld, shape: Shape) -> None:
+def test_expired_segments_go_in_a_round_that_is_cut(world: StoreWorld, shape: Shape) -> None:
     deleted(world)
     world.clock.advance(3_601_000)
     with world.open() as store, world.runner as runner:
@@ -287,18 +287,18 @@ def test_rounds_without_a_limit_on_bytes_wait_for_nothing(world: StoreWorld) -> 
 def test_retention_lets_segments_go(world: StoreWorld, tmp_path: Path) -> None:
     world.log(0, 3, {"cleanup.policy": "delete", "retention.ms": "1000"})
     world.clock.advance(10_000)
-    report, told, _ = world.run(receipt=tmp_path / "receipts")
+    report, narrated, _ = world.run(receipt=tmp_path / "receipts")
     (line,) = read_entries(tmp_path / "receipts", LocalFiles())
     assert isinstance(line, ExpiryReceipt)
     assert (T0, 15, (0, 5, 10)) == (line.partition, line.log_start, line.bases)
-    assert [("expired", "t-0", "3")] == [line for line in told.lines if line[0] == "expired"]
+    assert [("expired", "t-0", "3")] == [line for line in narrated.lines if line[0] == "expired"]
     assert 0 == report.rounds
 
 
 def test_another_hosts_partition_is_left_alone(world: StoreWorld) -> None:
     world.log(0, 3)
-    report, told, published = world.run(owner="b")
-    assert [("left alone", "t-0", "owned by a at epoch 0")] == told.lines[:1]
+    report, narrated, published = world.run(owner="b")
+    assert [("left alone", "t-0", "owned by a at epoch 0")] == narrated.lines[:1]
     assert State.ELSEWHERE is published.facts(0).state
     assert (0, {}) == (report.rounds, report.failures)
 
@@ -311,7 +311,7 @@ def test_a_partition_is_taken_over_when_asked_to(world: StoreWorld) -> None:
     assert (1, "b", 1) == (report.rounds, tier.owner, tier.epoch)
 
 
-def test_who_is_fenced_says_so_and_does_not_fight_back(world: StoreWorld) -> None:
+def test_a_fenced_process_says_so_and_does_not_fight_back(world: StoreWorld) -> None:
     world.log(0, 3)
 
     def fence(times: int) -> None:
@@ -320,15 +320,15 @@ def test_who_is_fenced_says_so_and_does_not_fight_back(world: StoreWorld) -> Non
                 other.own(T0, takes_over=True)
             world.fill(0)
 
-    report, told, published = world.run(idles=4, on_idle=fence, takes_over=True, copies=True)
-    assert ["t-0"] == told.of("left alone")
+    report, narrated, published = world.run(idles=4, on_idle=fence, takes_over=True, copies=True)
+    assert ["t-0"] == narrated.of("left alone")
     assert State.ELSEWHERE is published.facts(0).state
     with world.open() as store:
         assert "b" == store.state(T0).owner
     assert (1, {}) == (report.rounds, report.failures)
 
 
-def test_who_is_fenced_in_the_middle_of_a_round_leaves_it(world: StoreWorld) -> None:
+def test_a_process_that_is_fenced_in_the_middle_of_a_round_leaves_it(world: StoreWorld) -> None:
     world.log(0, 3)
     taken: list[TopicPartition] = []
 
@@ -340,8 +340,8 @@ def test_who_is_fenced_in_the_middle_of_a_round_leaves_it(world: StoreWorld) -> 
         return False
 
     world.wrap = lambda store: Failing(store, "clean", take_over)
-    report, told, published = world.run(idles=2)
-    assert ["t-0"] == told.of("left alone")
+    report, narrated, published = world.run(idles=2)
+    assert ["t-0"] == narrated.of("left alone")
     assert State.ELSEWHERE is published.facts(0).state
     assert (0, {}) == (report.rounds, report.failures)
 
@@ -364,28 +364,28 @@ def alive() -> Holder:
 
 
 @pytest.mark.parametrize("holder", [over(), ELSEWHERE], ids=["known to be over", "unknown"])
-def test_who_starts_again_succeeds_at_once_and_without_a_new_epoch(
+def test_a_process_that_starts_again_succeeds_at_once_and_without_a_new_epoch(
     world: StoreWorld, holder: Holder
 ) -> None:
     world.log(0, 3)
     world.open_as(holder).own(T0, takes_over=False)
-    report, told, published = world.run()
+    report, narrated, published = world.run()
     tier = published.facts(0).tier
     assert tier is not None
-    assert (1, [], 0) == (report.rounds, told.of("left alone"), tier.epoch)
+    assert (1, [], 0) == (report.rounds, narrated.of("left alone"), tier.epoch)
 
 
 def test_a_process_that_runs_is_not_pushed_aside(world: StoreWorld) -> None:
     world.log(0, 3)
     world.open_as(alive()).own(T0, takes_over=False)
-    report, told, published = world.run()
-    ((_, _, reason),) = [line for line in told.lines if line[0] == "left alone"]
+    report, narrated, published = world.run()
+    ((_, _, reason),) = [line for line in narrated.lines if line[0] == "left alone"]
     assert "another process of the same owner works on the partition" in reason
     assert "owner=a epoch=0 process=1 host=" in reason
     assert f"since={datetime.fromtimestamp(START_MS // 1000, UTC).isoformat()}" in reason
     assert (0, State.ELSEWHERE) == (report.rounds, published.facts(0).state)
-    report, told, _ = world.run(takes_over=True)
-    assert (1, []) == (report.rounds, told.of("left alone"))
+    report, narrated, _ = world.run(takes_over=True)
+    assert (1, []) == (report.rounds, narrated.of("left alone"))
 
 
 def test_of_two_the_later_one_stays_and_the_earlier_goes_on_when_it_has_ended(
@@ -407,8 +407,8 @@ def test_of_two_the_later_one_stays_and_the_earlier_goes_on_when_it_has_ended(
         if times == 4:
             later.__exit__(None, None, None)
 
-    report, told, published = world.run(idles=6, on_idle=come, copies=True, holder=ELSEWHERE)
-    ((_, _, reason),) = [line for line in told.lines if line[0] == "left alone"]
+    report, narrated, published = world.run(idles=6, on_idle=come, copies=True, holder=ELSEWHERE)
+    ((_, _, reason),) = [line for line in narrated.lines if line[0] == "left alone"]
     assert "another process of the same owner has taken the partition" in reason
     assert "process=7 host=pod-2" in reason
     assert ["pod-2"] * 4 + ["pod-1"] * 2 == seen
@@ -455,31 +455,33 @@ def test_a_clock_that_was_ahead_holds_no_partition_up_when_it_is_right_again(
             for _ in range(2):
                 world.fill(0)
 
-    report, told, published = world.run(idles=3, on_idle=gain, copies=True, receipt=receipt)
+    report, narrated, published = world.run(idles=3, on_idle=gain, copies=True, receipt=receipt)
     figures = published.facts(0).figures
     assert figures is not None
     assert (1, 0.0) == (report.rounds, figures.cleanable.ratio)
-    assert any("behind the last receipt" in " ".join(line) for line in told.lines), told.lines
+    assert any("behind the last receipt" in " ".join(line) for line in narrated.lines), (
+        narrated.lines
+    )
     assert world.clock.now_ms() < START_MS + 3_600_000
 
 
-def test_a_partition_that_nobody_has_filled_yet_is_left_to_who_made_it(world: StoreWorld) -> None:
+def test_an_empty_partition_is_left_to_its_maker(world: StoreWorld) -> None:
     with world.open() as store:
         store.create(T0, COMPACTED)
-    _, told, _ = world.run()
-    assert [("left alone", "t-0", "nothing was copied yet")] == told.lines[:1]
+    _, narrated, _ = world.run()
+    assert [("left alone", "t-0", "nothing was copied yet")] == narrated.lines[:1]
     with world.open() as store:
         assert "" == store.state(T0).owner
 
 
-def test_damage_is_set_aside_in_the_store_until_somebody_says_so(world: StoreWorld) -> None:
+def test_damage_is_set_aside_in_the_store_until_a_user_says_so(world: StoreWorld) -> None:
     world.log(0, 3)
     world.log(1, 3)
     damaged = world.objects(0)[0]
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    report, told, _ = world.run()
-    assert ["t-0"] == told.of("set aside")
+    report, narrated, _ = world.run()
+    assert ["t-0"] == narrated.of("set aside")
     assert [T0] == list(report.failures)
     assert 1 == report.rounds
     with world.open() as store:
@@ -502,11 +504,11 @@ def test_a_database_that_is_away_is_waited_for(world: StoreWorld) -> None:
         return len(asked) <= 3
 
     world.wrap = lambda store: Failing(store, "partitions", is_away)
-    report, told, _ = world.run(idles=5)
+    report, narrated, _ = world.run(idles=5)
     assert [
         "the store cannot be worked on now: not now",
         "the store can be worked on again",
-    ] == told.of("warned")
+    ] == narrated.of("warned")
     assert 1 == report.rounds
 
 
@@ -514,8 +516,8 @@ def test_one_partitions_failure_keeps_no_other_from_its_turn(world: StoreWorld) 
     world.log(0, 3)
     world.log(1, 3)
     world.wrap = lambda store: Failing(store, "clean", lambda partition: partition == T0)
-    report, told, published = world.run(idles=4)
-    pauses = [line[2] for line in told.lines if line[:2] == ("retrying", "t-0")]
+    report, narrated, published = world.run(idles=4)
+    pauses = [line[2] for line in narrated.lines if line[:2] == ("retrying", "t-0")]
     assert ["15", "30"] == pauses[:2]
     assert 1 == report.rounds
     assert (State.RETRYING, State.NOT_DUE) == (
@@ -592,8 +594,8 @@ def test_open_transactions_of_several_partitions_let_once_end(world: StoreWorld)
         return False
 
     world.wrap = lambda store: Failing(store, "clean", takes_time)
-    report, told, published = world.run(copies=True)
-    assert (["t-0", "t-1", "t-2"], 0) == (told.of("chosen"), report.rounds)
+    report, narrated, published = world.run(copies=True)
+    assert (["t-0", "t-1", "t-2"], 0) == (narrated.of("chosen"), report.rounds)
     assert (State.NOT_DUE, ()) == (published.facts(2).state, report.left)
     world.run(copies=True, idles=3)
     # At another start each is tried once more, and then waits.
@@ -620,8 +622,8 @@ def test_a_stop_ends_a_round_and_leaves_it_to_the_next_run(world: StoreWorld) ->
 def test_rounds_are_done_at_once_in_threads(world: StoreWorld) -> None:
     world.log(0, 3)
     world.log(1, 3)
-    report, told, _ = world.run(slots=2)
-    assert (2, ["t-0", "t-1"]) == (report.rounds, sorted(told.of("finished")))
+    report, narrated, _ = world.run(slots=2)
+    assert (2, ["t-0", "t-1"]) == (report.rounds, sorted(narrated.of("finished")))
     assert 1 == report.snapshot.turn
 
 
@@ -635,8 +637,8 @@ def test_what_was_given_up_is_not_copied_again_and_its_objects_are_collected(
         store.removals.forget(T0, grace_ms=0)
     world.fill(0)
     world.clock.advance(1)
-    _, told, _ = world.run(copies=True)
-    assert (["t-0"], []) == (told.of("collected"), told.of("copied"))
+    _, narrated, _ = world.run(copies=True)
+    assert (["t-0"], []) == (narrated.of("collected"), narrated.of("copied"))
     assert ([], True) == (world.objects(0), bool(world.objects(1)))
 
 
@@ -652,7 +654,7 @@ def test_metadata_from_a_backup_is_left_alone_by_name(world: StoreWorld) -> None
     for path in world.root.glob("meta.db*"):
         path.unlink()
     shutil.copy(backup, world.root / "meta.db")
-    report, told, _ = world.run(copies=True)
-    (line,) = [line for line in told.lines if line[0] == "left alone"]
+    report, narrated, _ = world.run(copies=True)
+    (line,) = [line for line in narrated.lines if line[0] == "left alone"]
     assert "the metadata is older than its objects" in line[2]
     assert (0, before) == (report.rounds, world.objects(0))

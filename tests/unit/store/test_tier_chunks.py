@@ -291,13 +291,13 @@ def far_apart() -> dict[int, bytes]:
 
 def merged_counts(topic: TopicConfig, root: Path) -> list[list[int]]:
     tiered = Tiered(root, write_partition(root, far_apart()))
-    told: list[list[int]] = []
+    replaced: list[list[int]] = []
     tiered.clean(
-        topic, committed=lambda sources, outputs: told.append([s.base_offset for s in sources])
+        topic, committed=lambda sources, outputs: replaced.append([s.base_offset for s in sources])
     )
     for segment in tiered.state.segments.values():
         assert segment.size_bytes <= topic.segment_bytes
-    return told
+    return replaced
 
 
 @pytest.mark.parametrize(
@@ -312,6 +312,6 @@ def test_st_21_groups_stay_below_what_one_segment_holds(
     tmp_path: Path, change: Callable[[TopicConfig], TopicConfig], groups: list[int]
 ) -> None:
     topic = change(replace(TOPIC, segment_bytes=1 << 20, tier_chunk_bytes=1 << 30))
-    told = merged_counts(topic, tmp_path)
+    counts = merged_counts(topic, tmp_path)
     merged = [count for count in groups if count > 1]
-    assert merged == [len(each) for each in told if len(each) > 1]
+    assert merged == [len(each) for each in counts if len(each) > 1]

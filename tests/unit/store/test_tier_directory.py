@@ -40,7 +40,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> BrokerDirectory:
     return made
 
 
-def test_what_was_deleted_before_an_import_is_not_readable_again(broker: BrokerDirectory) -> None:
+def test_records_deleted_before_an_import_are_not_readable_again(broker: BrokerDirectory) -> None:
     broker.append("a", "b", "c")
     broker.append("d", "e")
     broker.delete_before(2)
@@ -165,7 +165,7 @@ def test_segments_that_a_host_has_let_go_from_its_disk_alone_stay_in_the_store(
 
 
 @pytest.mark.parametrize("watermark", [0, 1, 3, 4, 7])
-def test_what_is_not_replicated_is_not_imported_and_comes_later(
+def test_unreplicated_records_are_not_imported_and_come_later(
     tmp_path: Path, watermark: int
 ) -> None:
     broker = BrokerDirectory(tmp_path)

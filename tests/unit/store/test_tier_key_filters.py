@@ -55,7 +55,7 @@ def explain(
     )  # fmt: skip
 
 
-def told(answer: StoredKey) -> object:
+def parts_of(answer: StoredKey) -> object:
     """Return all that matters of an answer, as text: records, fates, copies."""
     records = [
         (e.record.record, e.record.segment, e.record.outcome, e.fate) for e in answer.found.records
@@ -105,7 +105,7 @@ def test_replaced_and_dirty_segments_answer_alike(tmp_path: Path) -> None:
         for key in range(KEYS_OF_A_SEGMENT + 1):
             name = text(100 * number + key)
             with_filters = explain(history.tiered, name)
-            assert told(explain(history.tiered, name, asks=False)) == told(with_filters)
+            assert parts_of(explain(history.tiered, name, asks=False)) == parts_of(with_filters)
             left_out += with_filters.left_out
     assert left_out > 0
 
@@ -187,7 +187,7 @@ def test_markers_in_a_segment_without_the_key_still_decide_its_transaction(tmp_p
     (record,) = answer.found.records
     assert TransactionOutcome.COMMITTED is record.record.outcome
     assert answer.left_out >= 2
-    assert told(explain(tiered, b"k", topic=topic, asks=False)) == told(answer)
+    assert parts_of(explain(tiered, b"k", topic=topic, asks=False)) == parts_of(answer)
 
 
 @settings(max_examples=6)
@@ -225,5 +225,5 @@ def test_no_history_has_a_key_that_filters_hide(
             tiered.clock.advance(DAY_MS + 1)
     for key in range(10):
         name = b"%d" % key
-        expected = told(explain(tiered, name, topic=topic, asks=False))
-        assert expected == told(explain(tiered, name, topic=topic))
+        expected = parts_of(explain(tiered, name, topic=topic, asks=False))
+        assert expected == parts_of(explain(tiered, name, topic=topic))

@@ -27,10 +27,10 @@ from keeplast.service.store_answer import answer_from_store
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.report import RoundReport
 from tests.support import called
+from tests.support.group_cluster import GroupCluster
 from tests.support.key_pair import write_operator_files
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import DAY_MS, NOW_MS, PARTITION, one, write_partition
-from tests.support.told_groups import ToldGroups
 
 WAIT_MS = 10 * DAY_MS
 HORIZON_MS = NOW_MS + DAY_MS
@@ -55,14 +55,14 @@ SEGMENTS = {
 
 
 class Store:
-    """A store with a partition that was cleaned once, and brokers that tell of its group."""
+    """A store with a partition that was cleaned once, and brokers that know its group."""
 
     def __init__(self, root: Path, *, asks: bool = True) -> None:
         directory = write_partition(root / "data", SEGMENTS)
         (directory / "partition.metadata").write_bytes(encode(PartitionMetadata(ID)))
         self.clock = ManualClock(NOW_MS)
         ends = TopicEnds(ID, {PARTITION.partition: BEHIND})
-        self.cluster = ToldGroups({PARTITION.topic: ends})
+        self.cluster = GroupCluster({PARTITION.topic: ends})
         self.url = f"sqlite:///{root / 'meta.db'}"
         self.opened: TieredStore = open_store(
             self.url, f"file://{root / 'objects'}", owner="me", topic_of=topic_config,
@@ -72,7 +72,7 @@ class Store:
         assert not self.clean().skipped
 
     def commit(self, offset: int) -> None:
-        """Let the group commit, and what was told before grow old."""
+        """Let the group commit, and the last answer grow old."""
         self.cluster.groups["g"] = {PARTITION: offset}
         self.clock.advance(FRESH_MS)
 
@@ -110,7 +110,7 @@ def store(tmp_path: Path) -> Store:
         (BEHIND + 1, [b"a", b"e"]),
     ],
 )
-def test_what_a_group_has_not_read_stays(
+def test_tombstones_that_a_group_has_not_read_stay(
     store: Store, tmp_path: Path, committed: int, expected: list[bytes]
 ) -> None:
     store.clock.advance(DAY_MS)
@@ -122,10 +122,10 @@ def test_what_a_group_has_not_read_stays(
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_who_is_not_told_of_is_waited_for_until_the_wait_is_over(
+def test_a_group_without_an_answer_is_waited_for_until_the_wait_is_over(
     tmp_path: Path, *, asks: bool
 ) -> None:
-    """A cluster that does not answer, and nobody to ask."""
+    """A cluster that does not answer, and no cluster to ask."""
     store = Store(tmp_path, asks=asks)
     store.cluster.topics[PARTITION.topic] = UnavailableError("no broker answers")
     store.clock.advance(DAY_MS + WAIT_MS - 1)
@@ -150,7 +150,7 @@ def test_readers_that_read_on_are_a_reason_for_a_round_once(store: Store) -> Non
     assert [TOMBSTONE + 1, 6] == [at for at, is_done in enumerate(done) if is_done]
 
 
-def test_a_status_and_a_key_s_answer_name_who_is_waited_for(store: Store) -> None:
+def test_a_status_and_a_key_s_answer_name_the_awaited_groups(store: Store) -> None:
     store.commit(TOMBSTONE)
     readers = store.opened.status(PARTITION).readers
     assert readers is not None
@@ -163,16 +163,16 @@ def test_a_status_and_a_key_s_answer_name_who_is_waited_for(store: Store) -> Non
     assert f"group g has read up to offset {TOMBSTONE}" in (hold_words(record.fate, DAY_MS) or "")
 
 
-def test_the_command_names_who_is_waited_for_and_that_nobody_was_asked(store: Store) -> None:
+def test_the_command_names_the_awaited_groups_and_that_no_broker_was_asked(store: Store) -> None:
     result = called.run("status", store.url, code=0)
     assert "group g counts as not there yet: no broker was asked" in " ".join(result.output.split())
     result = CliRunner().invoke(app, ["status", store.url, "--json"])
     (partition,) = json.loads(result.stdout)["partitions"]
     (group,) = partition["readers"]["groups"]
-    assert Absence.NOBODY_ASKED == group["absence"]
+    assert Absence.NOT_ASKED == group["absence"]
 
 
-def test_a_file_for_a_connection_that_nobody_makes_is_refused(store: Store) -> None:
+def test_a_file_for_an_unused_connection_is_refused(store: Store) -> None:
     given = ["status", store.url, "--command-config", "client.properties"]
     result = CliRunner().invoke(app, given)
     assert 2 == result.exit_code
@@ -205,10 +205,10 @@ def test_the_rounds_of_erase_ask_the_brokers_that_are_named(
 ) -> None:
     store.opened.__exit__(None, None, None)
     monkeypatch.setattr("keeplast.cluster.client.ClusterClient", lambda *_: store.cluster)
-    told = []
+    passed = []
 
     def noted(*args: Any, brokers: BrokerGroups | None, **more: Any) -> TieredStore:
-        told.append(brokers)
+        passed.append(brokers)
         return open_store(*args, brokers=brokers, **more)
 
     monkeypatch.setattr("keeplast.api.stored_logs.open_store", noted)
@@ -217,8 +217,8 @@ def test_the_rounds_of_erase_ask_the_brokers_that_are_named(
     given += ["--hash-key", str(operator.hash_key), "--topic", PARTITION.topic, "--now"]
     called.run(*given, "--bootstrap-server", "host:9092", code=0)
     # To search, for each of two rounds, to search again; all of them ask the same.
-    assert (4, 1) == (len(told), len({id(each) for each in told}))
-    assert None not in told
+    assert (4, 1) == (len(passed), len({id(each) for each in passed}))
+    assert None not in passed
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_the_rounds_of_erase_ask_the_brokers_that_are_named(
         ),
     ],
 )
-def test_erase_says_of_whom_a_tombstone_waits_what_brokers_say(
+def test_erase_says_of_awaited_groups_what_brokers_say(
     tmp_path: Path, asks: bool, words: str
 ) -> None:
     store = Store(tmp_path, asks=asks)

@@ -85,7 +85,7 @@ def test_a_log_is_cut_at_any_offset(broker: BrokerDirectory, offset: int) -> Non
     assert values == broker.values()
 
 
-def test_what_is_copied_again_behind_a_cut_is_dirty(broker: BrokerDirectory) -> None:
+def test_segments_copied_again_after_a_cut_are_dirty(broker: BrokerDirectory) -> None:
     """The first dirty offset was behind the cut: what lies there now was never cleaned."""
     broker.append("a", "b", "c", "d")
     broker.import_all()
@@ -184,7 +184,7 @@ def test_a_directory_with_the_same_log_leaves_nothing_to_cut(broker: BrokerDirec
     assert before == broker.state
 
 
-def test_whoever_holds_the_partition_elsewhere_is_not_cut(broker: BrokerDirectory) -> None:
+def test_a_partition_that_is_held_elsewhere_is_not_cut(broker: BrokerDirectory) -> None:
     broker.append("a", "b")
     broker.import_all()
     other = broker.opened("b")
@@ -195,7 +195,7 @@ def test_whoever_holds_the_partition_elsewhere_is_not_cut(broker: BrokerDirector
     assert {0: "a", 1: "b"} == broker.values()
 
 
-def test_what_began_before_a_cut_is_fenced(broker: BrokerDirectory) -> None:
+def test_a_round_that_began_before_a_cut_is_fenced(broker: BrokerDirectory) -> None:
     """Also of the same process: a round that runs has read what is gone."""
     broker.append("a", "b")
     broker.import_all()
@@ -304,7 +304,7 @@ def test_its_objects_are_collected_and_then_its_row(broker: BrokerDirectory) -> 
 
 @pytest.mark.parametrize("is_collected", [False, True])
 @pytest.mark.parametrize("is_removed", [False, True])
-def test_an_import_begins_anew(
+def test_an_import_begins_again(
     broker: BrokerDirectory, is_collected: bool, is_removed: bool
 ) -> None:
     """Of another topic of the same name, which starts and ends below the old one."""
@@ -331,7 +331,7 @@ def test_an_import_begins_anew(
     assert {0: "x", 1: "y"} == broker.values()
 
 
-def test_who_imported_before_it_was_given_up_commits_nothing_after(
+def test_an_importer_from_before_a_partition_was_given_up_commits_nothing_after(
     broker: BrokerDirectory,
 ) -> None:
     broker.append("a", "b")

@@ -54,18 +54,18 @@ def test_every_commit_says_what_it_replaced(tmp_path: Path) -> None:
     log = CRASH_LOGS["merged"]
     tiered = Tiered(tmp_path, log.write(tmp_path / "data"), "memory://")
     before = tiered.state
-    told: list[tuple[tuple[RemoteSegment, ...], tuple[RemoteSegment, ...]]] = []
-    tiered.clean(log.topic, committed=lambda sources, outputs: told.append((sources, outputs)))
+    commits: list[tuple[tuple[RemoteSegment, ...], tuple[RemoteSegment, ...]]] = []
+    tiered.clean(log.topic, committed=lambda sources, outputs: commits.append((sources, outputs)))
     live = dict(before.segments)
     # How far the log is clean is said of what a round made when all of it is live.
     carried = dict(tiered.state.publications[-1].offsets)
-    for sources, outputs in told:
+    for sources, outputs in commits:
         assert sources[0].base_offset == outputs[0].base_offset
         assert sources[-1].last_offset == outputs[-1].last_offset
         for source in sources:
             del live[source.segment_id]
         live |= {each.segment_id: replace(each, cleaner_offsets=carried) for each in outputs}
-    assert told
+    assert commits
     assert live == dict(tiered.state.segments)
 
 
@@ -119,11 +119,11 @@ def test_what_is_clean_holds_no_round_back_however_young_it_is(tmp_path: Path) -
     for _ in range(2):
         write(NOW_MS - 3_600_000)
     broker.copy()
-    told = explain_stored(
+    answer = explain_stored(
         broker.tiered.look(PARTITION), broker.objects, AskedKey(b"k"), broker.clock.now_ms(),
         Workspace(MEMORY_BYTES_MIN), filter_key=None, planned=lambda _: None,
         progressed=lambda _: None,
     ).found  # fmt: skip
-    assert (2, 4) == (told.first_dirty, told.bound)
-    assert {Outlook.GOES_NEXT, Outlook.WINS} == {each.fate.outlook for each in told.records}
+    assert (2, 4) == (answer.first_dirty, answer.bound)
+    assert {Outlook.GOES_NEXT, Outlook.WINS} == {each.fate.outlook for each in answer.records}
     assert not broker.tiered.clean(PARTITION, grace_ms=0, force=True).skipped

@@ -125,9 +125,9 @@ def test_a_round_is_listed_and_undone_as_it_was(world: World) -> None:
 
     assert listed == world.undo(receipt=receipt)
     assert (before, values) == (world.seen(), world.values())
-    told = json.loads(lines[0])["undo"]
-    assert (listed.round, 0, 4) == (told["attempt"], told["checkpoint"], len(told["restored"]))
-    assert all(each["crc32c"] is not None for each in (*told["restored"], *told["replaced"]))
+    noted = json.loads(lines[0])["undo"]
+    assert (listed.round, 0, 4) == (noted["attempt"], noted["checkpoint"], len(noted["restored"]))
+    assert all(each["crc32c"] is not None for each in (*noted["restored"], *noted["replaced"]))
     assert (None, ()) == (world.undo(), world.rounds())
     world.sound()
     world.clean()
@@ -205,7 +205,7 @@ def test_rounds_come_back_from_the_newest_on_with_what_was_copied_since(
     assert expected == world.values()
 
 
-def test_what_is_kept_is_not_collected_until_its_time_is_over(world: World) -> None:
+def test_kept_rounds_are_not_collected_until_their_time_is_over(world: World) -> None:
     world.clean()
     objects = len(list(world.objects.list("")))
     world.clock.advance(KEPT_MS - 1)
@@ -309,7 +309,7 @@ def ask_for_erasure(world: World) -> None:
         (ask_for_erasure, "keys of the topic are to be erased"),
     ],
 )
-def test_what_would_lose_something_is_refused(
+def test_an_undo_that_would_lose_records_is_refused(
     world: World, change: Callable[[World], None], reason: str
 ) -> None:
     world.clean()

@@ -276,7 +276,7 @@ def test_batches_too_large_for_a_sample_give_no_estimate(tmp_path: Path) -> None
     assert None is report.error
 
 
-def test_aborted_records_and_markers_are_told_apart(tmp_path: Path) -> None:
+def test_aborted_records_and_markers_are_counted_apart(tmp_path: Path) -> None:
     data = b"".join(
         (
             data_batch(0, 7, [b"a", b"b", b"c"]),
@@ -353,7 +353,7 @@ def test_disk_is_the_largest_group_in_place_and_the_log_at_a_target(tmp_path: Pa
     assert sum(sizes) == last_round(plan(elsewhere)).disk_bytes
 
 
-def test_document_tells_estimates_from_counts(tmp_path: Path) -> None:
+def test_document_distinguishes_estimates_from_counts(tmp_path: Path) -> None:
     request = clean_request(write_partition(tmp_path, {0: one(0, b"a"), 1: one(1, b"b")}))
     estimated = encode(last_round(coordinator().plan(request)))
     assert (None, None) == (estimated["stats"], estimated["reasons"])

@@ -119,7 +119,7 @@ def test_a_plan_says_what_would_happen_and_changes_nothing(directory: Path) -> N
         assert before == tree(directory)
 
 
-def test_what_is_dirty_stays_as_it_is(directory: Path) -> None:
+def test_the_dirty_section_stays_as_it_is(directory: Path) -> None:
     """Values that a later record supersedes are not this round's business."""
     (directory / "00000000000000000007.log").unlink()
     write_partition(

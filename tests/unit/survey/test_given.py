@@ -89,7 +89,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def asked(directory: Path, *, topic: TopicConfig = COMPACT, **given: Any) -> CleanRequest:
-    """Return a request that nobody insists on."""
+    """Return a request without force."""
     request = replace(clean_request(directory, topic=topic), now_ms=None, is_unsafe=False)
     return replace(request, **given)
 
@@ -137,7 +137,7 @@ def test_the_receipt_of_an_unsafe_round_says_what_was_lifted(
 
 
 @pytest.mark.parametrize("given", LOWER)
-def test_a_value_that_holds_back_needs_nobody_to_insist(
+def test_a_value_that_holds_back_lifts_no_limit(
     log: Path, tmp_path: Path, given: dict[str, Any]
 ) -> None:
     receipt = tmp_path / "receipt"
@@ -195,7 +195,7 @@ def test_later_rounds_of_an_unsafe_call_begin_where_the_log_is_clean(log: Path) 
     assert [6, 4] == [each.first_dirty for each in report.partitions[0].rounds][:2]
 
 
-def test_a_clock_that_is_behind_dates_no_horizon_before_the_machines_clock(
+def test_a_clock_that_is_late_dates_no_horizon_before_the_machines_clock(
     tmp_path: Path,
 ) -> None:
     directory = write_partition(tmp_path, {0: one(0, b"k", None), 1: one(1, b"x"), 2: b""})

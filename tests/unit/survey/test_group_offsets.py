@@ -29,7 +29,7 @@ from tests.support.partition_maker import NOW_MS, PARTITION, marker, one
 HOME = home_of("g")
 OTHER = TopicPartition("t", 1)
 LOG_END = 100
-NOBODY: Mapping[TopicPartition, int] = {}
+NO_COMMITS: Mapping[TopicPartition, int] = {}
 
 
 def found(
@@ -37,7 +37,7 @@ def found(
     group: str = "g",
     *,
     partition: TopicPartition = PARTITION,
-    watermarks: Mapping[TopicPartition, int] = NOBODY,
+    watermarks: Mapping[TopicPartition, int] = NO_COMMITS,
     topic_id: bytes | None = None,
 ) -> WaitedGroup:
     offsets = GroupOffsets(LocalFiles()).of(root, ["g", "h"], watermarks, NOW_MS)
@@ -105,7 +105,7 @@ def test_a_transaction_may_end_in_a_later_segment(tmp_path: Path) -> None:
     assert 9 == found(tmp_path).offset
 
 
-def test_what_is_not_replicated_does_not_count(tmp_path: Path) -> None:
+def test_an_unreplicated_commit_does_not_count(tmp_path: Path) -> None:
     batches = plain(0, 5), in_transaction(1, 9), plain(2, 7), marker(3, 7, ControlType.COMMIT)
     write_offsets_log(tmp_path, HOME, {0: b"".join(batches)})
     for watermark, expected in ((4, 7), (3, 7), (2, 5), (1, 5), (0, None)):
@@ -197,7 +197,7 @@ def test_what_was_read_is_kept_for_a_while_and_unchanged_logs_for_longer(tmp_pat
     offsets = GroupOffsets(files)
 
     def at(now_ms: int, group: str = "g") -> int | None:
-        known = offsets.of(tmp_path, [group], NOBODY, now_ms)
+        known = offsets.of(tmp_path, [group], NO_COMMITS, now_ms)
         return waited_group(group, PARTITION, known, None, LOG_END).offset
 
     write_offsets_log(tmp_path, HOME, {0: plain(0, 5)})

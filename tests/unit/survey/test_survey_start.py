@@ -38,7 +38,7 @@ def positions(log: LogBuilder) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [5, 6, 7, 8, 9])
-def test_a_place_behind_the_first_dirty_batch_is_not_believed(log: LogBuilder, number: int) -> None:
+def test_a_place_after_the_first_dirty_batch_is_not_believed(log: LogBuilder, number: int) -> None:
     """As the index of what the segment was before it was merged, restored by itself."""
     at = positions(log)[number]
     log.path(0, INDEX).write_bytes(offset_index.encode([(FIRST_DIRTY - 1, at)]))

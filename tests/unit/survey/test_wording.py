@@ -200,7 +200,7 @@ def test_why_a_log_is_cleaned_or_not(
         (0, 3, "3 marker batches"),
     ],
 )
-def test_what_has_expired_is_counted(tombstones: int, markers: int, expected: str) -> None:
+def test_expired_segments_are_counted(tombstones: int, markers: int, expected: str) -> None:
     due = ExpiredDue(tombstones, markers)
     assert f"a round for what has expired: {expected}" == due_words(due)
     assert "tombstones or markers have expired" == due_briefly(due)

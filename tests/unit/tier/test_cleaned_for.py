@@ -50,5 +50,5 @@ def test_rounds_of_an_earlier_version_count_as_far_as_everything_that_was_copied
     engine.dispose()
     store = MetadataStore(open_database(url), ManualClock(NOW_MS))
     state = store.load(PARTITION)
-    assert (0, 100, told_from) == (state.first_dirty(), state.remote_end, state.told_from)
+    assert (0, 100, told_from) == (state.first_dirty(), state.remote_end, state.earliest_as_of)
     store.close()

@@ -99,7 +99,7 @@ def test_a_copy_that_knew_an_older_state_returns_the_newest(tmp_path: Path) -> N
     opened.store.close()
 
 
-def test_a_size_that_drifted_is_mended_by_whoever_takes_the_partition_over(tmp_path: Path) -> None:
+def test_a_size_that_drifted_is_mended_by_a_takeover_of_the_partition(tmp_path: Path) -> None:
     opened, _ = filled(f"sqlite:///{tmp_path}/meta.db", 3)
     with opened.engine.begin() as connection:
         connection.execute(update(schema.PARTITIONS).values(remote_bytes=7))

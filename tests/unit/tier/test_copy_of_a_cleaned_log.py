@@ -1,7 +1,7 @@
-"""How far a log was cleaned goes along wherever the log goes: no copy tells a state that was not.
+"""How far a log was cleaned goes along wherever the log goes: no copy shows a state that was not.
 
 The logs are what a crash between a round's swap and its checkpoint leaves: the round took from the
-clean section alone, so that nothing but the note beside the log tells of it.
+clean section alone, so that nothing but the note next to the log shows it.
 """
 
 from __future__ import annotations
@@ -71,23 +71,23 @@ def stored(tiered: Tiered) -> OpenLog:
     return OpenLog(round_path(PARTITION), files=recipe.open())
 
 
-def check_told(log: OpenLog, keys_of: Mapping[int, str] = KEYS) -> None:
-    """As of every offset from the round's end on the state is the replay; no other is told."""
+def check_shown(log: OpenLog, keys_of: Mapping[int, str] = KEYS) -> None:
+    """As of every offset from the round's end on the state is the replay; no other is shown."""
     history = [(base + at, key.encode()) for base, keys in keys_of.items()
                for at, key in enumerate(keys)]  # fmt: skip
     for end in range(CLEANED_FOR_END):
         with pytest.raises(RefusedError, match="state as of this offset is gone"):
             log.state(COMPACT, end_offset=end)
     for end in range(CLEANED_FOR_END, LOG_END + 1):
-        told = {key: each.offset for key, each in log.state(COMPACT, end_offset=end).items()}
-        assert {key: offset for offset, key in history if offset < end} == told, end
+        shown = {key: each.offset for key, each in log.state(COMPACT, end_offset=end).items()}
+        assert {key: offset for offset, key in history if offset < end} == shown, end
 
 
 def test_a_store_takes_what_the_note_says(tmp_path: Path) -> None:
     directory = crashed(tmp_path / "data")
     tiered = adopted(Tiered(tmp_path, directory), directory)
-    assert CLEANED_FOR_END == tiered.state.told_from
-    check_told(stored(tiered))
+    assert CLEANED_FOR_END == tiered.state.earliest_as_of
+    check_shown(stored(tiered))
 
 
 def test_a_store_takes_what_counts_of_a_note_and_no_more(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_store_takes_what_counts_of_a_note_and_no_more(tmp_path: Path) -> None
     size = (directory / f"{0:020d}.log").stat().st_size
     write_note(directory, FILES, RoundNote(CLEANED_FOR_END, (0, size), None), like=0)
     tiered = adopted(Tiered(tmp_path, directory), directory)
-    assert CLEAN_TO == tiered.state.told_from
+    assert CLEAN_TO == tiered.state.earliest_as_of
 
 
 def test_what_is_copied_later_brings_its_note_and_what_came_before_does_not(tmp_path: Path) -> None:
@@ -104,10 +104,10 @@ def test_what_is_copied_later_brings_its_note_and_what_came_before_does_not(tmp_
     tiered = adopted(Tiered(tmp_path, directory, high_watermark=4), directory)
     write_note(directory, FILES, RoundNote(3, None, None), like=0)
     tiered.take_in(directory, high_watermark=6)
-    assert (6, CLEAN_TO) == (tiered.state.remote_end, tiered.state.told_from)
+    assert (6, CLEAN_TO) == (tiered.state.remote_end, tiered.state.earliest_as_of)
     write_note(directory, FILES, RoundNote(CLEANED_FOR_END, None, None), like=0)
     tiered.take_in(directory)
-    assert (LOG_END, CLEANED_FOR_END) == (tiered.state.remote_end, tiered.state.told_from)
+    assert (LOG_END, CLEANED_FOR_END) == (tiered.state.remote_end, tiered.state.earliest_as_of)
 
 
 def test_no_undo_in_the_store_forgets_what_a_copy_brought(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_an_export_says_how_far_its_log_was_cleaned(tmp_path: Path) -> None:
     tiered = adopted(Tiered(tmp_path, directory), directory)
     exported = tiered.export(tmp_path / "out" / str(PARTITION))
     assert (exported / CLEANED_FOR).exists()
-    check_told(keeplast.open_log(exported))
+    check_shown(keeplast.open_log(exported))
 
 
 def test_a_target_says_how_far_its_log_was_cleaned(tmp_path: Path) -> None:
@@ -136,4 +136,4 @@ def test_a_target_says_how_far_its_log_was_cleaned(tmp_path: Path) -> None:
     request = clean_request(directory, topic=SMALL_SEGMENTS)
     target = tmp_path / "target"
     clean(replace(request, first_dirty_offset=CLEAN_TO, target=target))
-    check_told(keeplast.open_log(target / str(PARTITION)), keys)
+    check_shown(keeplast.open_log(target / str(PARTITION)), keys)

@@ -49,7 +49,7 @@ def test_what_a_broker_is_about_to_delete_is_no_interrupted_swap(tmp_path: Path)
     assert 200 == log.state.remote_end
 
 
-def test_a_swap_that_nobody_finishes_is_refused(tmp_path: Path) -> None:
+def test_an_unfinished_swap_is_refused(tmp_path: Path) -> None:
     log = with_two_segments(tmp_path, BusyFiles())
     (log.directory / "00000000000000000000.log.swap").write_bytes(b"new")
     with pytest.raises(RefusedError, match="interrupted"):
@@ -106,7 +106,7 @@ def test_files_that_are_replaced_each_time_are_left_for_the_next_turn(tmp_path: 
     assert 200 == log.state.remote_end
 
 
-def test_a_segment_that_goes_in_the_middle_is_looked_for_anew(tmp_path: Path) -> None:
+def test_a_segment_that_goes_in_the_middle_is_looked_for_again(tmp_path: Path) -> None:
     files = BusyFiles()
     log = with_two_segments(tmp_path, files)
     log.put_segment((b"a", b"2"))
@@ -156,7 +156,7 @@ def test_an_end_that_is_torn_and_stays_so_is_refused(tmp_path: Path) -> None:
         log.tiered.import_directory(PARTITION, log.directory, {})
 
 
-def test_damage_in_a_directory_that_nobody_touches_stays_damage(tmp_path: Path) -> None:
+def test_damage_in_an_untouched_directory_stays_damage(tmp_path: Path) -> None:
     log = with_two_segments(tmp_path, BusyFiles())
     path = log.log.path(0)
     data = bytearray(path.read_bytes())
@@ -180,7 +180,7 @@ def raised(errors: list[Exception], log: CleanedDirectory) -> int:
     return len(calls)
 
 
-def test_an_error_is_told_when_it_is_found_twice_where_nothing_has_moved(tmp_path: Path) -> None:
+def test_an_error_is_raised_when_it_is_found_twice_where_nothing_has_moved(tmp_path: Path) -> None:
     log = with_two_segments(tmp_path, BusyFiles())
     errors: list[Exception] = [CorruptError("torn"), CorruptError("torn"), CorruptError("more")]
     with pytest.raises(CorruptError, match="torn"):

@@ -17,8 +17,8 @@ from keeplast.tier.metadata.database import _make_private, exposed_mode, is_miss
 from tests.support.waiting import SECONDS_MAX, run_at_once
 
 SECRET = "s3cret"
-NOBODY = "127.0.0.1:1"
-"""Port 1 of this host: nobody listens."""
+NO_SERVER = "127.0.0.1:1"
+"""Port 1 of this host: nothing listens."""
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,11 @@ NOBODY = "127.0.0.1:1"
         ("s3cret:foo@bar", InvalidError),
         ("sqlite:///\x00@", InvalidError),
         ("sqlite://u:s3cret@h/x.db", InvalidError),
-        (f"postgresql:// u:s3cret@{NOBODY}/db", UnavailableError),
-        (f"postgresql://{NOBODY}/db?password=s3cret", UnavailableError),
-        (f"postgresql://u:%733cret@{NOBODY}/db?nonsense=s3cret", UnavailableError),
-        (f"postgresql://{NOBODY}/db?p%61ssword=s3cret&nonsense=1", UnavailableError),
-        (f"postgresql://{NOBODY}/db?sslpassword=s3cret", UnavailableError),
+        (f"postgresql:// u:s3cret@{NO_SERVER}/db", UnavailableError),
+        (f"postgresql://{NO_SERVER}/db?password=s3cret", UnavailableError),
+        (f"postgresql://u:%733cret@{NO_SERVER}/db?nonsense=s3cret", UnavailableError),
+        (f"postgresql://{NO_SERVER}/db?p%61ssword=s3cret&nonsense=1", UnavailableError),
+        (f"postgresql://{NO_SERVER}/db?sslpassword=s3cret", UnavailableError),
         ("postgresql:///db?host=127.0.0.1&port=1&port=2&passfile=s3cret", InvalidError),
     ],
 )
@@ -57,7 +57,7 @@ def test_a_url_that_cannot_be_used_is_one_line_without_a_secret(
 
 def test_nor_does_it_stand_in_a_traceback() -> None:
     try:
-        open_database(f"postgresql://u:{SECRET}@{NOBODY}/db?sslpassword=other{SECRET}")
+        open_database(f"postgresql://u:{SECRET}@{NO_SERVER}/db?sslpassword=other{SECRET}")
     except UnavailableError as error:
         found = "".join(traceback.format_exception(error))
     assert "metadata store cannot be opened" in found
@@ -116,7 +116,7 @@ def test_others_lose_their_rights_in_a_file_that_is_there(tmp_path: Path) -> Non
     assert exposed_mode("postgresql://host/db") is None
 
 
-def test_who_only_looks_takes_no_right_and_no_lock_and_cannot_write(tmp_path: Path) -> None:
+def test_a_look_takes_no_right_and_no_lock_and_cannot_write(tmp_path: Path) -> None:
     path = tmp_path / "meta.db"
     url = f"sqlite:///{path}"
     writer = open_database(url)
@@ -134,7 +134,7 @@ def test_who_only_looks_takes_no_right_and_no_lock_and_cannot_write(tmp_path: Pa
     assert 0o644 == mode_of(path)
 
 
-def test_who_only_looks_makes_no_store_and_no_tables(tmp_path: Path) -> None:
+def test_a_look_makes_no_store_and_no_tables(tmp_path: Path) -> None:
     path = tmp_path / "meta.db"
     with pytest.raises(InvalidError, match="no such metadata store"):
         open_database(f"sqlite:///{path}", only_looks=True)
@@ -153,7 +153,7 @@ def test_threads_open_stores_at_once(tmp_path: Path) -> None:
         try:
             start.wait()
             open_database(f"sqlite:///{tmp_path / f'meta-{number % 4}.db'}").dispose()
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - handed to the test
             failed.append(error)
 
     run_at_once(partial(run, number) for number in range(8))

@@ -89,7 +89,7 @@ def with_a_snapshot_that_is_cut(directory: Path) -> None:
         with_a_snapshot_that_is_cut,
     ],
 )  # fmt: skip
-def test_the_store_gets_the_index_that_the_markers_tell(
+def test_the_store_gets_the_index_of_the_markers(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     directory = make(tmp_path)
@@ -173,7 +173,7 @@ def test_an_index_that_is_true_is_copied_as_it_is(tmp_path: Path) -> None:
     directory = indexed_log(tmp_path).directory
     found = Tiered(tmp_path, directory).live_objects()
     for suffix in (INDEX, TIME_INDEX):
-        # Denser than an index that were built anew: the settings of the import are the defaults.
+        # Denser than an index that were built again: the settings of the import are the defaults.
         path = directory / f"{40:020d}{suffix}"
         assert path.read_bytes() == found[40, 79, suffix]
         assert path.stat().st_size > 5 * offset_index.ENTRY_BYTES

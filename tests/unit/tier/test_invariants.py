@@ -257,7 +257,7 @@ def test_what_comes_late_under_the_id_of_a_deleted_segment_is_garbage(tmp_path: 
     writer.write(b"late")
     writer.close()
     log.tiered.collect(PARTITION)
-    assert log.objects.stat(late).size_bytes == 4  # Whoever writes it may not be done.
+    assert log.objects.stat(late).size_bytes == 4  # Its writer may not be done.
     log.clock.advance(10_000 * DAY_MS)
     log.tiered.collect(PARTITION)
     with pytest.raises(FileNotFoundError):

@@ -32,5 +32,5 @@ def test_a_text_that_no_lease_has_is_none(change: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", "[" * 100_000, "7"])
-def test_what_is_no_lease_at_all_is_none(text: str) -> None:
+def test_a_text_that_is_no_lease_is_none(text: str) -> None:
     assert Lease.decode(text) is None

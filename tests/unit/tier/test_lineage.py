@@ -29,7 +29,7 @@ def segment(base_offset: int, last_offset: int, *epochs: tuple[int, int]) -> Rem
         (segment(40, 99, (3, 40), (5, 61)), False),
         (segment(60, 100, (5, 60)), False),  # ends beyond the log
         (segment(50, 59, (5, 50)), False),  # before that leader led
-        (segment(40, 59, (4, 40)), False),  # nobody of this lineage
+        (segment(40, 59, (4, 40)), False),  # none of this lineage
         (segment(0, 36, (3, 0)), True),  # before the checkpoint begins, as after an upgrade
         (segment(0, 50, (3, 37)), True),
     ],

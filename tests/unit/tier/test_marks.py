@@ -54,7 +54,7 @@ def test_a_turn_writes_one_mark_and_the_older_ones_go(place: Place) -> None:
         assert [expected] == place.numbers
 
 
-def test_a_deletion_is_announced_behind_a_mark_younger_than_the_last_commit(place: Place) -> None:
+def test_a_deletion_is_announced_after_a_mark_younger_than_the_last_commit(place: Place) -> None:
     _, marks = place.open()
     marks.committing()
     marks.deleting()
@@ -66,7 +66,7 @@ def test_a_deletion_is_announced_behind_a_mark_younger_than_the_last_commit(plac
     assert [3] == place.numbers
 
 
-def test_nothing_is_written_by_who_only_begins(place: Place) -> None:
+def test_a_process_that_only_begins_writes_nothing(place: Place) -> None:
     _, marks = place.open()
     marks.beginning()
     assert [] == place.numbers
@@ -210,7 +210,7 @@ def test_objects_older_than_the_metadata_are_no_reason_to_refuse(place: Place) -
     assert [4] == place.numbers
 
 
-def test_what_is_no_mark_is_passed_over_and_stays(place: Place) -> None:
+def test_a_foreign_object_is_passed_over_and_stays(place: Place) -> None:
     for name in ("README", "1", "9" * 21):
         place.objects.put_new(f"{MARKS}/{name}", b"x")
     _, marks = place.open()

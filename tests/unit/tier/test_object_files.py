@@ -118,19 +118,19 @@ def test_times_that_were_set_are_kept_and_never_shown(files: ObjectFiles, tree: 
     files.write_durable(path, b"one")
     files.set_mtime(path, 1_000_000_000)
     files.fsync_directory(path.parent)
-    anew = ObjectFiles(tree, BUCKET)
-    assert [path.name] == anew.listdir(path.parent)
-    assert 1_000_000_000 == anew.stat(path).mtime_ns
+    other = ObjectFiles(tree, BUCKET)
+    assert [path.name] == other.listdir(path.parent)
+    assert 1_000_000_000 == other.stat(path).mtime_ns
     # Somebody else's file of another size is not the one whose time was set.
-    anew.write_durable(path, b"three")
-    assert anew.stat(path).mtime_ns > 1_600_000_000 * 1_000_000_000
+    other.write_durable(path, b"three")
+    assert other.stat(path).mtime_ns > 1_600_000_000 * 1_000_000_000
 
 
 @pytest.mark.parametrize(
     ("data", "error"),
     [(b"nonsense", CorruptError), (b'{"version": 2, "files": {}}', RefusedError)],
 )
-def test_times_that_nobody_wrote_are_not_believed(
+def test_unwritten_times_are_not_believed(
     files: ObjectFiles, data: bytes, error: type[Exception]
 ) -> None:
     files.write_durable(BUCKET / "t-0" / TIMES, data)
@@ -138,7 +138,7 @@ def test_times_that_nobody_wrote_are_not_believed(
         files.listdir(BUCKET / "t-0")
 
 
-def test_a_recipe_travels_and_tells_no_secret(tmp_path: Path) -> None:
+def test_a_recipe_travels_and_shows_no_secret(tmp_path: Path) -> None:
     objects = open_tree(
         "s3://bucket",
         {"endpoint": "http://127.0.0.1:1", "access_key_id": "me", "secret_access_key": "hush"},
@@ -172,7 +172,7 @@ def test_a_bucket_is_not_cleaned_in_place(tmp_path: Path, tree: ObjectTree) -> N
 
 
 def test_a_clean_to_a_bucket_that_ends_anywhere_says_so_and_is_done_again(tmp_path: Path) -> None:
-    """Every change of the store is a place to crash; the same call then begins anew."""
+    """Every change of the store is a place to crash; the same call then begins again."""
     directory = write_mixed_log(tmp_path / "data")
     request = clean_request(directory, topic=SMALL_SEGMENTS)
     on_disk = tmp_path / "disk"

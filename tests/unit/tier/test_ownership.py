@@ -1,4 +1,4 @@
-"""Which of an owner's processes holds a partition, and what the others are told."""
+"""Which of an owner's processes holds a partition, and what the others read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def held_by(opened: Opened, holder: Holder) -> MetadataStore:
     return store
 
 
-def test_what_was_given_back_is_free_for_every_process_of_the_owner(opened: Opened) -> None:
+def test_a_partition_that_was_given_back_is_free_for_every_process_of_the_owner(
+    opened: Opened,
+) -> None:
     held_by(opened, FAR).give_back()
     state = Ownership(opened.store, "a").own(PARTITION, takes_over=False)
     assert (opened.store.holder, 0, NOW_MS) == (
@@ -62,7 +64,7 @@ def test_what_was_given_back_is_free_for_every_process_of_the_owner(opened: Open
 def test_a_neighbour_is_refused_while_it_runs_and_free_when_it_is_over(
     opened: Opened, neighbour: subprocess.Popen[bytes]
 ) -> None:
-    """Killed, and not even waited for by its parent: nobody has to wait."""
+    """Killed, and not even waited for by its parent: there is no need to wait."""
     holder = replace(new_holder(), id="b" * 32, pid=neighbour.pid, started=started(neighbour.pid))
     held_by(opened, holder)
     own = Ownership(opened.store, "a")
@@ -86,7 +88,7 @@ def test_a_number_that_another_process_has_by_now_is_over(
     assert opened.store.holds(Ownership(opened.store, "a").own(PARTITION, takes_over=False))
 
 
-def test_of_a_far_process_nobody_knows_and_only_who_is_told_to_takes_its_place(
+def test_the_state_of_a_far_process_is_unknown_and_only_a_takeover_takes_its_place(
     opened: Opened,
 ) -> None:
     held_by(opened, FAR)
@@ -98,7 +100,7 @@ def test_of_a_far_process_nobody_knows_and_only_who_is_told_to_takes_its_place(
     assert opened.store.holds(own.own(PARTITION, takes_over=False, succeeds=True))
 
 
-def test_who_lost_a_partition_never_takes_it_back_by_himself(opened: Opened) -> None:
+def test_a_process_that_lost_a_partition_never_takes_it_back_by_itself(opened: Opened) -> None:
     own = Ownership(opened.store, "a")
     own.own(PARTITION, takes_over=False)
     far = held_by(opened, FAR)
@@ -118,7 +120,7 @@ def test_a_second_store_of_one_process_goes_on_and_fences_the_first(opened: Open
         own.own(PARTITION, takes_over=False)
 
 
-def test_another_owner_is_refused_whoever_holds(opened: Opened) -> None:
+def test_another_owner_is_refused_with_any_holder(opened: Opened) -> None:
     with pytest.raises(RefusedError, match=r"another host owns the partition.*owner=a"):
         Ownership(opened.store, "b").own(PARTITION, takes_over=False, succeeds=True)
     state = Ownership(opened.store, "b").own(PARTITION, takes_over=True)
@@ -138,7 +140,7 @@ def test_giving_back_never_fails(opened: Opened, tmp_path: Path) -> None:
     own.give_back()
 
 
-def test_a_system_that_does_not_tell_of_processes_knows_nothing_of_them() -> None:
+def test_a_system_without_a_list_of_processes_knows_nothing_of_them() -> None:
     here = replace(new_holder(), machine="")
     other = replace(here, id="b" * 32, pid=1)
     assert not here.is_comparable(other)

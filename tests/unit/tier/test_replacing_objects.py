@@ -1,4 +1,4 @@
-"""An object is replaced by who saw it last; what goes meanwhile is told, and is no failure."""
+"""An object is replaced by who saw it last; what goes meanwhile is reported, and is no failure."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_days_are_forgotten_after_a_month(opened: Opened) -> None:
     with opened.engine.begin() as connection:
         for day in days:
             connection.execute(insert(schema.STORE).values(key=key_of(row_id, day), value=text))
-        # Of another partition's row, which nobody has any more.
+        # Of another partition's row, which is not read any more.
         other = key_of(row_id * 10, today - 100)
         connection.execute(insert(schema.STORE).values(key=other, value=text))
     publish(opened, 6)

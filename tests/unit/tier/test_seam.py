@@ -36,7 +36,7 @@ def test_a_disk_that_went_back_to_a_backup_is_another_log_at_the_same_epochs(
     assert {0: "a", 1: "b", 2: "c", 3: "d"} == before == broker.values()
 
 
-def test_so_is_a_topic_without_an_id_that_was_made_anew(tmp_path: Path) -> None:
+def test_so_is_a_topic_without_an_id_that_was_made_again(tmp_path: Path) -> None:
     broker = BrokerDirectory(tmp_path)
     broker.append("a", "b")
     broker.import_all()

@@ -24,7 +24,7 @@ JUMPS = [SKEW_MS_MAX + 1, DAY_MS, 365 * DAY_MS]
 
 
 class Host:
-    """A host of a store whose database tells the time."""
+    """A host of a store whose database gives the time."""
 
     def __init__(self, world: StoreWorld, ahead_ms: int, owner: str = "a") -> None:
         self.clock = ManualClock(world.clock.now_ms() + ahead_ms)
@@ -159,7 +159,7 @@ def test_the_loop_of_a_host_that_is_ahead_removes_nothing_and_says_why(
     before, ahead = world.objects(0), ManualClock(START_MS)
     monkeypatch.setattr("keeplast.tier.metadata.fencing.time_of", lambda *_: SharedTime(ahead))
     world.clock.advance(365 * DAY_MS)
-    report, told, _ = world.run(expired=True)
+    report, narrated, _ = world.run(expired=True)
     assert before == world.objects(0)
     assert 0 == report.rounds
-    assert any("clock" in " ".join(line) for line in told.lines), told.lines
+    assert any("clock" in " ".join(line) for line in narrated.lines), narrated.lines

@@ -55,7 +55,7 @@ def test_a_path_is_the_url_of_a_directory(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("url", ["", "file://", "file://srv/objects", "memory://", "memory://x"])
-def test_what_another_process_would_not_find_is_invalid(url: str) -> None:
+def test_a_path_that_another_process_would_not_find_is_invalid(url: str) -> None:
     with pytest.raises(InvalidError):
         lasting_url(url)
 
@@ -121,7 +121,7 @@ def test_an_object_is_there_when_it_is_closed_and_whole(tree: ObjectTree) -> Non
     assert ["p/a"] == [found.key for found in tree.list("p/")]
 
 
-def test_what_was_given_up_leaves_no_file(tmp_path: Path) -> None:
+def test_a_write_that_was_given_up_leaves_no_file(tmp_path: Path) -> None:
     objects = open_tree(f"file://{tmp_path}")
     writer = objects.open_write("p/a")
     writer.write(b"bytes")
@@ -188,7 +188,7 @@ def test_a_deletion_whose_answer_was_lost_is_asked_for_once_more(
 
 
 @pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
-def test_a_refusal_that_the_library_tells_in_words_alone_is_one_and_is_not_asked_again(
+def test_a_refusal_in_words_of_the_library_alone_is_one_and_is_not_asked_again(
     status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [f"Server returned non-2xx status code: {status}: "] * 2
@@ -211,7 +211,7 @@ def test_a_bucket_that_is_gone_is_not_an_object_that_is(
         open_tree("memory://").read_range("a", 0, 1)
 
 
-def test_what_a_store_says_is_one_line() -> None:
+def test_a_message_of_a_store_is_one_line() -> None:
     said = "<Code>Nope</Code>\n  <Message>It is not.\nRequestId:7\nTime:now</Message>"
     assert "Nope: It is not." == reason_of(Exception(said))
 
@@ -220,7 +220,7 @@ CREDENTIALS = "AWS_", "GOOGLE_", "AZURE_"
 
 
 @pytest.fixture
-def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A host that is no instance of a cloud, and a user without credentials."""
     for name in os.environ:
         if name.startswith(CREDENTIALS):
@@ -229,7 +229,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(stores, "_has_metadata", lambda: False)
 
 
-@pytest.mark.usefixtures("nobody")
+@pytest.mark.usefixtures("no_credentials")
 @pytest.mark.parametrize(
     ("url", "options", "source"),
     [
@@ -250,7 +250,7 @@ def test_without_credentials_it_says_at_once_where_they_were_looked_for(
     assert not is_forbidden(raised.value)
 
 
-@pytest.mark.usefixtures("nobody")
+@pytest.mark.usefixtures("no_credentials")
 @pytest.mark.parametrize(
     ("url", "options", "variable"),
     [
@@ -269,7 +269,7 @@ def test_whatever_may_be_credentials_is_left_to_the_library(
     assert names_credentials(url, options)
 
 
-@pytest.mark.usefixtures("nobody")
+@pytest.mark.usefixtures("no_credentials")
 def test_gclouds_own_file_counts(tmp_path: Path) -> None:
     assert not names_credentials("gs://b", {})
     (tmp_path / ".config" / "gcloud").mkdir(parents=True)
@@ -290,7 +290,7 @@ def test_what_the_metadata_of_an_instance_refuses_is_no_refusal_of_the_store() -
     assert not is_forbidden(raised.value)
 
 
-@pytest.mark.usefixtures("nobody")
+@pytest.mark.usefixtures("no_credentials")
 def test_azure_without_an_account_asks_for_its_name() -> None:
     with pytest.raises(InvalidError, match="AZURE_STORAGE_ACCOUNT_NAME"):
         open_tree("az://c/p")

@@ -95,7 +95,7 @@ def test_st_5_leader_that_returns_is_fenced_by_its_old_epoch(opened: Opened) -> 
 def test_st_6_source_is_kept_while_its_replacement_is_outside_of_the_lineage(
     opened: Opened,
 ) -> None:
-    """A new leader whose log ends inside the output: nobody deletes what it may be rebuilt from."""
+    """A new leader whose log ends inside the output: what it may be rebuilt from is not deleted."""
     first, second = segment(0, 9), segment(10, 19)
     opened.copy(first)
     opened.copy(second)

@@ -1,4 +1,4 @@
-"""The house is measured as its budgets say, and a figure that is out of its budget is told."""
+"""The house is measured as its budgets say, and a figure that is out of its budget is reported."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_figure_is_held_against_its_budget_from_both_sides(
     assert all(each.startswith(words or "") for each in found)
 
 
-def test_a_budget_of_nothing_is_told() -> None:
+def test_a_budget_of_nothing_is_reported() -> None:
     (found,) = house.find_problems({"functions": 1000}, house.read_budgets(BUDGETS))
     assert "there is no such figure" in found
 

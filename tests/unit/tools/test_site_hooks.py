@@ -71,7 +71,7 @@ def test_what_a_browser_would_ask_another_host_for_is_found(html: str) -> None:
         '<link rel="canonical" href="https://host.example/">',
     ],
 )
-def test_links_and_files_of_the_site_ask_nobody_else(html: str) -> None:
+def test_links_and_files_of_the_site_ask_no_other_host(html: str) -> None:
     assert [] == site_hooks.foreign_requests(html)
 
 

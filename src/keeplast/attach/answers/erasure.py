@@ -68,14 +68,14 @@ SegmentPlace = tuple[bytes, int]
 class AttachedTraces:
     """What was found of the keys in one partition.
 
-    ``search`` is of what brokers serve, None where that is nothing; ``told`` is of each key in it.
-    ``beside`` are segments with a key that brokers do not read, and what could not be searched, of
-    ``searched_beside``. ``unseen`` says which offsets only brokers have. ``searched`` is all that
-    was searched of what begins below ``end``: see :func:`search_listed`.
+    ``search`` is of what brokers serve, None where that is nothing; ``explained`` is of each key in
+    it. ``beside`` are segments with a key that brokers do not read, and what could not be searched,
+    of ``searched_beside``. ``unseen`` says which offsets only brokers have. ``searched`` is all
+    that was searched of what begins below ``end``: see :func:`search_listed`.
     """
 
     search: PartitionSearch | None
-    told: Mapping[bytes, KeyExplanation] = field(default_factory=dict)
+    explained: Mapping[bytes, KeyExplanation] = field(default_factory=dict)
     beside: tuple[BesideLog, ...] = ()
     searched_beside: int = 0
     unseen: tuple[str, ...] = ()
@@ -114,14 +114,14 @@ def search_attached(
     found: list[BesideLog] = []
     searched: set[SegmentPlace] = set()
     looked_at = look_at(layout, log, wish, clock)
-    search, told = None, dict[bytes, KeyExplanation]()
+    search, explained = None, dict[bytes, KeyExplanation]()
     if looked_at is not None:
         effective, looked = looked_at
         with served_there(log.partition):
-            search, told = _search_served(
+            search, explained = _search_served(
                 effective, looked, at, wanted, workspace, progressed, found
             )
-        told = {key: with_removal(each, log.removal) for key, each in told.items()}
+        explained = {key: with_removal(each, log.removal) for key, each in explained.items()}
         searched = {_place_of(each) for each in effective.segments}
         unseen = unseen_ranges(log.ends, effective)
     else:
@@ -139,7 +139,7 @@ def search_attached(
             found.append(one)
     end = log.ends.start if search is None else search.log_end
     return AttachedTraces(
-        search, told, tuple(found), count, tuple(unseen), frozenset(searched), end
+        search, explained, tuple(found), count, tuple(unseen), frozenset(searched), end
     )  # fmt: skip
 
 
@@ -280,10 +280,10 @@ def _search_served(
         {key: tuple(its) for key, its in records.items()},
         sums.of(looked.partition), sums.batches, (), 0, (),
     )  # fmt: skip
-    told = {
+    explained = {
         key: explain_records(looked, key, its, rankings, workspace) for key, its in records.items()
     }
-    return search, told
+    return search, explained
 
 
 def _is_read_whole(effective: EffectiveLog) -> bool:

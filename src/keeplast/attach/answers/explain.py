@@ -16,7 +16,7 @@ from pathlib import Path
 
 from keeplast.attach.held.outputs import OutputMark
 from keeplast.attach.rounds.attached_files import AttachedFiles, AttachedRecipe
-from keeplast.attach.rounds.attached_place import NOBODY, AttachedPlace, AttachedState
+from keeplast.attach.rounds.attached_place import UNANNOUNCED, AttachedPlace, AttachedState
 from keeplast.attach.rounds.missing_aborts import measure_sources
 from keeplast.attach.rounds.round import RoundWish, read_lineage, sources_of
 from keeplast.attach.rules.sources import (
@@ -329,7 +329,7 @@ def _files_of(layout: RemoteLayout, segments: Sequence[RemoteLogSegment]) -> Att
             )
         starts[each.start_offset] = each
     sources = tuple(source_of(starts[start]) for start in sorted(starts))
-    return AttachedRecipe(layout, sources, OutputMark(NOBODY, 0)).open()
+    return AttachedRecipe(layout, sources, OutputMark(UNANNOUNCED, 0)).open()
 
 
 def _listed(files: AttachedFiles) -> Mapping[int, SegmentFiles]:

@@ -17,7 +17,7 @@ from functools import partial
 
 from keeplast.attach.held.outputs import OutputMark
 from keeplast.attach.rounds.attached_files import AttachedRecipe
-from keeplast.attach.rounds.attached_place import NOBODY, AttachedState, naming_sources
+from keeplast.attach.rounds.attached_place import UNANNOUNCED, AttachedState, naming_sources
 from keeplast.attach.rounds.missing_aborts import AbortSearch, MissingAbort
 from keeplast.attach.rounds.round import RoundWish, read_lineage, sources_of
 from keeplast.attach.rules.sources import (
@@ -190,7 +190,7 @@ class AttachedLooks:
         if name not in self._timestamps:
             if len(self._timestamps) >= TIMESTAMPS_MAX:
                 self._timestamps.clear()
-            mark = OutputMark(NOBODY, 0)
+            mark = OutputMark(UNANNOUNCED, 0)
             files = AttachedRecipe(layout, (source_of(segment),), mark).open()
             (found, _active) = list_partition(files.path, files).segments
             self._timestamps[name] = read_first_timestamp(found, files)

@@ -36,7 +36,7 @@ from keeplast.attach.held.outputs import OutputMark
 from keeplast.attach.held.ownership import OwnerObject
 from keeplast.attach.held.publication import require_own
 from keeplast.attach.rounds.attached_files import ROOT, AttachedRecipe, attached_path
-from keeplast.attach.rounds.attached_place import NOBODY
+from keeplast.attach.rounds.attached_place import UNANNOUNCED
 from keeplast.attach.rounds.missing_aborts import measure_sources
 from keeplast.attach.rounds.round import read_lineage, sources_of
 from keeplast.attach.rules.sources import (
@@ -75,7 +75,7 @@ from keeplast.tier.objects.log_directory import EmptyLogRecipe, LogDirectoryReci
 from keeplast.tier.state.attached import Attached, AttachedName
 
 
-def told_from(
+def earliest_as_of(
     cache: PartitionCache, log: DecisionLog | None, known: Attached | None, *, log_start: int
 ) -> int:
     """Return the first offset with a readable state as of it; each later one has such a state too.
@@ -88,9 +88,9 @@ def told_from(
     compacted = {each.id.segment_id for each in served if is_compactors(each)}
     if log is None or known is None:
         return max(end, log_start) if compacted else log_start
-    is_told = known.cleaned_for or not log.decisions(known)
+    is_known = known.cleaned_for or not log.decisions(known)
     if compacted and (
-        not is_told or compacted - {each.segment_id for each in log.own_segments(known)}
+        not is_known or compacted - {each.segment_id for each in log.own_segments(known)}
     ):
         return max(end, log_start)
     return max(log_start, min(max(known.cleaned_to, known.cleaned_for), end))
@@ -130,12 +130,12 @@ def shown_log(
         )
     files: FilesRecipe = EmptyLogRecipe(attached_path(partition), ends.start)
     if sources:
-        files = AttachedRecipe(layout, sources, OutputMark(NOBODY, 0), shows_snapshots=True)
+        files = AttachedRecipe(layout, sources, OutputMark(UNANNOUNCED, 0), shows_snapshots=True)
     return ShownLog(
         partition=name,
         files=files,
         log_start=ends.start,
-        told_from=told_from(cache, log, known, log_start=ends.start),
+        earliest_as_of=earliest_as_of(cache, log, known, log_start=ends.start),
         topic_id=partition.topic_id, lineage=tuple(lineage), behind=behind,
     )  # fmt: skip
 
@@ -228,10 +228,10 @@ def reading_notes(found: LogDirectoryRecipe, *, has_log: bool) -> Iterator[str]:
     for each in found.logs:
         if each.behind:
             yield f"{each.partition}: {each.behind}"
-        if not has_log and each.told_from > each.log_start:
+        if not has_log and each.earliest_as_of > each.log_start:
             yield (
                 f"{each.partition}: it was compacted; how far, the decision log says "
-                "(--decisions), and without it only the latest state can be told"
+                "(--decisions), and without it only the latest state is known"
             )
 
 
@@ -432,14 +432,14 @@ class AttachedHolds:
         if not sources.segments:
             # There is nothing that could be cleaned.
             return KeptPoint(log_start if asked is None else asked, log_start)
-        told = told_from(view.cache, self._log, known, log_start=log_start)
+        earliest = earliest_as_of(view.cache, self._log, known, log_start=log_start)
         shown = ShownLog(
             partition=partition,
             files=AttachedRecipe(
-                self._layout, sources.segments, OutputMark(NOBODY, 0), shows_snapshots=True
+                self._layout, sources.segments, OutputMark(UNANNOUNCED, 0), shows_snapshots=True
             ),
             log_start=max(log_start, sources.segments[0].start_offset),
-            told_from=min(told, sources.end), topic_id=at.topic_id,
+            earliest_as_of=min(earliest, sources.end), topic_id=at.topic_id,
             lineage=tuple(lineage_of(sources.segments[-1].newest)),
         )  # fmt: skip
         files = LogDirectoryRecipe(ROOT, (shown,)).open()

@@ -86,7 +86,7 @@ def sweep_outputs(publisher: Publisher) -> MetadataView:
     """
     layout, partition = publisher.layout, publisher.name.partition
     begun = list(layout.list_own(work_folder(partition)))
-    told = {each.name for each in begun}
+    begun_names = {each.name for each in begun}
     there = list(layout.list(partition))
     own = {each.segment_id for each in publisher.log.own_segments(publisher.held)}
     view = publisher.look()
@@ -96,7 +96,7 @@ def sweep_outputs(publisher: Publisher) -> MetadataView:
         if found.segment_id in own or view.cache.find(name) is not None:
             continue
         # An output without a word, another cluster's perhaps, costs no request.
-        word = layout.read_own(work_name(name)) if work_name(name) in told else None
+        word = layout.read_own(work_name(name)) if work_name(name) in begun_names else None
         if word is None:
             continue
         publisher.owner.check(publisher.epoch)

@@ -21,7 +21,7 @@ from keeplast.inspect.verified_log import Findings
 from keeplast.model.partition import INT64_MAX
 
 
-class _Told:
+class _Reporter:
     """Where findings go; what a reader may see otherwise is no finding."""
 
     def __init__(
@@ -60,10 +60,10 @@ class _Told:
 class _Consumer:
     """One consumer, which is asked for ascending offsets."""
 
-    def __init__(self, records: Iterator[ConsumedRecord], told: _Told, level: str) -> None:
+    def __init__(self, records: Iterator[ConsumedRecord], reporter: _Reporter, level: str) -> None:
         self.is_over = False
         self._records = records
-        self._told = told
+        self._reporter = reporter
         self._level = level
         self._head: ConsumedRecord | None = None
         self._next()
@@ -74,23 +74,25 @@ class _Consumer:
         except CorruptError as error:
             self._head = None
             self.is_over = True
-            self._told.findings.add(f"{self._level}: {error}")
-            self._told.findings.cannot_judge("after that a consumer was given nothing to compare")
+            self._reporter.findings.add(f"{self._level}: {error}")
+            self._reporter.findings.cannot_judge(
+                "after that a consumer was given nothing to compare"
+            )
 
     def take(self, offset: int) -> ConsumedRecord | None:
         """Return the record at ``offset``, None when it is not given; report those before."""
-        self.pass_to(offset - 1, is_told=True)
+        self.pass_to(offset - 1, is_reported=True)
         found = self._head
         if found is None or found.offset != offset:
             return None
         self._next()
         return found
 
-    def pass_to(self, last: int, *, is_told: bool) -> None:
+    def pass_to(self, last: int, *, is_reported: bool) -> None:
         """Pass the records up to ``last``, inclusive."""
         while self._head is not None and self._head.offset <= last:
-            if is_told:
-                self._told.add_more(
+            if is_reported:
+                self._reporter.add_more(
                     f"a {self._level} consumer is given a record that the objects have not",
                     self._head.offset, self._head.key,
                 )  # fmt: skip
@@ -133,16 +135,16 @@ class GivenRecords:
     """Records that were compared."""
     _open: dict[int, _Open] = field(default_factory=dict)
     _readers: tuple[_Consumer, _Consumer] = field(init=False)
-    _told_records: _Told = field(init=False)
-    _told_transactions: _Told = field(init=False)
+    _record_reporter: _Reporter = field(init=False)
+    _transaction_reporter: _Reporter = field(init=False)
 
     def __post_init__(self) -> None:
         """Ask both for their first record."""
-        self._told_records = _Told(self.records, self.doubtful, self.compacted)
-        self._told_transactions = _Told(self.transactions, self.doubtful, self.compacted)
+        self._record_reporter = _Reporter(self.records, self.doubtful, self.compacted)
+        self._transaction_reporter = _Reporter(self.transactions, self.doubtful, self.compacted)
         self._readers = (
-            _Consumer(self.uncommitted, self._told_records, "read-uncommitted"),
-            _Consumer(self.committed, self._told_transactions, "read-committed"),
+            _Consumer(self.uncommitted, self._record_reporter, "read-uncommitted"),
+            _Consumer(self.committed, self._transaction_reporter, "read-committed"),
         )
 
     def add(self, batch: Batch, first: int, last: int) -> None:
@@ -153,53 +155,53 @@ class GivenRecords:
         if batch.is_control:
             for record in batch.records():
                 if first <= record.offset <= last:
-                    self._pass_to(record.offset, is_told=True)
+                    self._pass_to(record.offset, is_reported=True)
                     self._end(batch.producer_id, record)
             return
         for record in batch.records():
             if first <= record.offset <= last:
                 self.count += 1
                 self._compare(record, batch)
-        self._pass_to(min(batch.last_offset, last), is_told=True)
+        self._pass_to(min(batch.last_offset, last), is_reported=True)
 
     def skip_to(self, last: int) -> None:
         """Leave out what consumers are given up to ``last``: the objects cannot be read there."""
         self._open.clear()
-        self._pass_to(last, is_told=False)
+        self._pass_to(last, is_reported=False)
 
     def finish(self, last: int) -> None:
         """End at ``last``, inclusive: of transactions without a marker all is given, or nothing."""
-        self._pass_to(last, is_told=True)
+        self._pass_to(last, is_reported=True)
         for producer_id, each in self._open.items():
             if each.given and each.kept:
-                self._told_transactions.add(
+                self._transaction_reporter.add(
                     f"a read-committed consumer is given a part of a transaction of producer "
                     f"{producer_id}", each.first_kept,
                 )  # fmt: skip
 
-    def _pass_to(self, last: int, *, is_told: bool) -> None:
+    def _pass_to(self, last: int, *, is_reported: bool) -> None:
         for each in self._readers:
-            each.pass_to(last, is_told=is_told)
+            each.pass_to(last, is_reported=is_reported)
 
     def _compare(self, record: Record, batch: Batch) -> None:
         uncommitted, committed = self._readers
-        told = self._told_records
+        reporter = self._record_reporter
         found = uncommitted.take(record.offset)
         if found is not None:
-            _tell_differences(record, found, told)
+            _report_differences(record, found, reporter)
         elif not uncommitted.is_over:
-            told.add("a record of the objects is not given to a consumer", record.offset,
+            reporter.add("a record of the objects is not given to a consumer", record.offset,
                      record.key)  # fmt: skip
         found = committed.take(record.offset)
         if committed.is_over:
             return
         if found is not None:
-            _tell_differences(record, found, self._told_transactions)
+            _report_differences(record, found, self._transaction_reporter)
         if batch.is_transactional:
             of = self._open.setdefault(batch.producer_id, _Open())
             of.add(record.offset, is_given=found is not None)
         elif found is None:
-            self._told_transactions.add(
+            self._transaction_reporter.add(
                 "a record outside of transactions is not given to a read-committed consumer",
                 record.offset, record.key,
             )  # fmt: skip
@@ -212,18 +214,18 @@ class GivenRecords:
         if ended is None:
             return
         if kind is ControlType.COMMIT and ended.kept:
-            self._told_transactions.add(
+            self._transaction_reporter.add(
                 f"{ended.kept} committed records of producer {producer_id} are not given to a "
                 "read-committed consumer", ended.first_kept,
             )  # fmt: skip
         if kind is ControlType.ABORT and ended.given:
-            self._told_transactions.add(
+            self._transaction_reporter.add(
                 f"{ended.given} aborted records of producer {producer_id} are given to a "
                 "read-committed consumer", ended.first_given,
             )  # fmt: skip
 
 
-def _tell_differences(ours: Record, theirs: ConsumedRecord, told: _Told) -> None:
+def _report_differences(ours: Record, theirs: ConsumedRecord, reporter: _Reporter) -> None:
     pairs: list[tuple[str, object, object]] = [
         ("key", ours.key, theirs.key),
         ("value", ours.value, theirs.value),
@@ -235,7 +237,7 @@ def _tell_differences(ours: Record, theirs: ConsumedRecord, told: _Told) -> None
         pairs.append(("headers", names, theirs.headers))
     differing = [name for name, mine, given in pairs if mine != given]
     if differing:
-        told.add(
+        reporter.add(
             f"a consumer is given another {' and '.join(differing)} than the objects have",
             ours.offset, ours.key,
         )  # fmt: skip

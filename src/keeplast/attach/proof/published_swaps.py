@@ -123,7 +123,7 @@ class KeyLaw:
             found = np.searchsorted(offsets, source.offsets[chosen])
             is_there = found < len(offsets)
             is_there[is_there] = offsets[found[is_there]] == source.offsets[chosen[is_there]]
-            self._tell_markers(source, chosen[~is_there])
+            self._report_markers(source, chosen[~is_there])
             found, chosen = found[is_there], chosen[is_there]
             is_known[found] = True
             differs = (contents[found] != source.contents[chosen]).any(axis=1)
@@ -143,7 +143,7 @@ class KeyLaw:
     def finish(self) -> int:
         """Judge keys; return how many there are in what is clean."""
         for source, chosen in self._sources_to(self._ground.end):
-            self._tell_markers(source, chosen)
+            self._report_markers(source, chosen)
         count = 0
         for rows in final_records(self._clean.merged()):
             count += len(rows)
@@ -213,7 +213,7 @@ class KeyLaw:
         self._all.add(_rows(self._part, committed, ON_LEFT))
         return self._part
 
-    def _tell_markers(self, source: VerifiedPart, missing: Offsets) -> None:
+    def _report_markers(self, source: VerifiedPart, missing: Offsets) -> None:
         """Report control records that are not served, and were not due."""
         is_control = source.table[source.batch_of[missing], t.ATTRIBUTES] & t.CONTROL != 0
         gone = missing[is_control]

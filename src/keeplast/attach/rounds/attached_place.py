@@ -143,7 +143,7 @@ class Allowance:
 
 
 ATTEMPT_BYTES = 16
-NOBODY = -1000
+UNANNOUNCED = -1000
 """The mark of no epoch: of outputs that are never announced."""
 SWAP_SEGMENTS_MAX = 400
 """Sources and outputs of one swap: its batch stays below what the metadata topic takes at once."""
@@ -266,7 +266,7 @@ class AttachedPlace:
         self._brokers = brokers
         self._filter_key = filter_key
         self._sources = {each.start_offset: each for each in state.sources.segments}
-        mark = OutputMark(NOBODY if publisher is None else publisher.mark, clock.now_ms())
+        mark = OutputMark(UNANNOUNCED if publisher is None else publisher.mark, clock.now_ms())
         self._recipe = AttachedRecipe(layout, state.sources.segments, mark)
         self._files = self._recipe.open()
         self._registered: set[bytes] = set()
@@ -346,7 +346,7 @@ class AttachedPlace:
 
     def skip(self, run: PartitionRun, survey: Survey) -> RoundReport | None:
         """Say why there is no round."""
-        return replace(base_report(survey), skipped=True)
+        return base_report(survey, skipped=True)
 
     def site(self, run: PartitionRun) -> Site:
         """Return the directory that the segments look like."""

@@ -77,7 +77,7 @@ from keeplast.tier.state.attached import Attached, DecisionState
 
 
 @contextmanager
-def telling_why_gone(publisher: Publisher, view: MetadataView) -> Iterator[None]:
+def naming_why_gone(publisher: Publisher, view: MetadataView) -> Iterator[None]:
     """Read segments of ``view``, by the partition's holder; an object that is gone is explained.
 
     FencedError when another process has taken the partition over. ConflictError when brokers serve
@@ -172,11 +172,11 @@ def clean_attached(
 
     The report says what it did or why nothing. RefusedError before anything is written for what the
     check refuses; errors of a round as :func:`do_round`, and of sources that went meanwhile as
-    :func:`.telling_why_gone`. With an ``allowance`` swaps end where that ends, as when an operator
+    :func:`.naming_why_gone`. With an ``allowance`` swaps end where that ends, as when an operator
     stops the round.
     """
     view = _swept(publisher, has_filters=bool(wish.topic.tier_filter_fpp))
-    with telling_why_gone(publisher, view):
+    with naming_why_gone(publisher, view):
         return _clean(publisher, view, wish, runner_for, clock, progressed, receipt, allowance)
 
 
@@ -300,7 +300,7 @@ def plan_attached(
     run = PartitionRun(asked)
     survey = place.announce(run, place.survey(run))
     if survey.plan is None:
-        return replace(base_report(survey), skipped=True), None
+        return base_report(survey, skipped=True), None
     plan = survey.plan
     groups = plan_groups(plan, plan.bound)
     taken = sum(len(each.sources) for each in groups)

@@ -259,7 +259,7 @@ def choose_sources(
     beginning. What brokers have begun by ``now_ms`` is counted with.
     """
     late = [each for each in late_copies(cache) if each.within.start_offset >= log_start]
-    told = cache
+    as_served = cache
     cache, late = without(cache, late)
     cache, covered = pieced_together(cache)
     late += covered
@@ -270,7 +270,7 @@ def choose_sources(
     served = {each.start_offset: (each, last) for each, last in _served_from_start(cache)}
     found: list[Source] = []
     limit: SourcesLimit | None = None
-    at = start = _first_start(told, cache, log_start)
+    at = start = _first_start(as_served, cache, log_start)
     while limit is None:
         source = _chain(cache, served, within, at, lineage)
         if isinstance(source, SourcesEnd):
@@ -430,17 +430,17 @@ def sources_start(cache: PartitionCache, log_start: int) -> int:
     return _first_start(cache, read, log_start)
 
 
-def _first_start(told: PartitionCache, read: PartitionCache, log_start: int) -> int:
+def _first_start(as_served: PartitionCache, read: PartitionCache, log_start: int) -> int:
     """Return where the first segment begins that has nothing below ``log_start``.
 
     One that begins below it stays as it is: DeleteRecords has cut the log's epochs at the log
     start. So brokers, and newer epoch files, count it out of the lineage. So does what is served
-    from a place within such a one: ``told`` is what brokers serve, ``read`` what rounds do.
+    from a place within such a one: ``as_served`` is what brokers serve, ``read`` what rounds do.
     """
     at = log_start
     bounds = {
         (ranges[0].segment.start_offset, ranges[-1].end_offset)
-        for cache in ((told,) if read is told else (told, read))
+        for cache in ((as_served,) if read is as_served else (as_served, read))
         for ranges in cache.served_by_segment().values()
     }
     for start, last in sorted(bounds):

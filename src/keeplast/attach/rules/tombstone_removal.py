@@ -397,8 +397,8 @@ def _exposed(cache: PartitionCache, now_ms: int) -> Iterator[Holdback]:
     """Yield what brokers' own copies hold back that they do not serve."""
     for start, until_ms in exposures(cache):
         if until_ms > now_ms:
-            told_ms = None if until_ms == INT64_MAX else until_ms
-            yield Holdback(start, told_ms, TombstonesWait.COPY)
+            known_ms = None if until_ms == INT64_MAX else until_ms
+            yield Holdback(start, known_ms, TombstonesWait.COPY)
 
 
 def _clean_below(cache: PartitionCache, cleaned_to: int) -> int:

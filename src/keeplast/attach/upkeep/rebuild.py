@@ -58,7 +58,7 @@ _ID_CHARS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class _ToldUpdate:
+class _BatchUpdate:
     """An update in a batch, and its segment as it stood before."""
 
     offset: int
@@ -85,7 +85,7 @@ class CompactorHistory:
     known: dict[RemoteLogSegmentId, RemoteLogSegment] = field(default_factory=dict)
     announced: set[RemoteLogSegmentId] = field(default_factory=set)
     swaps: dict[tuple[bytes, ...], Decision] = field(default_factory=dict)
-    _batch: list[_ToldUpdate] = field(default_factory=list)
+    _batch: list[_BatchUpdate] = field(default_factory=list)
 
     def read(self, cluster: LiveCluster, end: int) -> None:
         """Read on to ``end``; RefusedError for an offset without a record, CorruptError as brokers.
@@ -111,11 +111,11 @@ class CompactorHistory:
             self._end_batch()
             return
         if isinstance(event, RemoteLogSegmentUpdate):
-            told = _ToldUpdate(offset, value, event, self.known.get(event.id))
-            if not self._joins(told):
+            update = _BatchUpdate(offset, value, event, self.known.get(event.id))
+            if not self._joins(update):
                 self._end_batch()
             if event.broker_id <= COMPACTOR_BROKER_MAX and event.state in (_FINISHED, _DELETING):
-                self._batch.append(told)
+                self._batch.append(update)
         else:
             self._end_batch()
             if event.broker_id <= COMPACTOR_BROKER_MAX:
@@ -128,15 +128,15 @@ class CompactorHistory:
         if found is not None:
             self.known[event.id] = found
 
-    def _joins(self, told: _ToldUpdate) -> bool:
+    def _joins(self, update: _BatchUpdate) -> bool:
         """Say whether an update goes on what was begun: finished copies, then deletions."""
         if not self._batch:
             return False
         last = self._batch[-1]
         return (
             (last.event.broker_id, last.event.event_timestamp_ms, last.offset + 1)
-            == (told.event.broker_id, told.event.event_timestamp_ms, told.offset)
-            and told.event.state >= last.event.state
+            == (update.event.broker_id, update.event.event_timestamp_ms, update.offset)
+            and update.event.state >= last.event.state
         )  # fmt: skip
 
     def _end_batch(self) -> None:
@@ -304,9 +304,9 @@ def _require_same_tier(
             f"segments={_shown(lost)}",
             code="K435",
         )
-    told = {each.segment_id for each in history.known}
+    in_history = {each.segment_id for each in history.known}
     own = () if known is None else log.own_segments(known)
-    strange = there - told - {each.segment_id for each in own}
+    strange = there - in_history - {each.segment_id for each in own}
     strange = {
         each
         for each in strange

@@ -95,7 +95,7 @@ class TierDemoOutcome:
 def show_tier(runner: RunnerName, *, as_json: bool) -> tuple[int, dict[str, Any]]:
     """Run the demo; say the story while it happens."""
 
-    def tell(text: str) -> None:
+    def narrate(text: str) -> None:
         if not as_json:
             print_result(text)
 
@@ -103,8 +103,8 @@ def show_tier(runner: RunnerName, *, as_json: bool) -> tuple[int, dict[str, Any]
     if runner is RunnerName.SPARK:
         say("three hosts start Spark, each its own; --runner local does without")
     with tempfile.TemporaryDirectory(prefix="keeplast-demo-") as scratch, ExitStack() as stack:
-        outcome = _Story(Path(scratch), runner, tell, stack).play()
-    tell(_closing(outcome))
+        outcome = _Story(Path(scratch), runner, narrate, stack).play()
+    narrate(_closing(outcome))
     document = {
         "runner": str(runner), "equal": outcome.is_equal, **asdict(outcome),
     }  # fmt: skip
@@ -114,10 +114,10 @@ def show_tier(runner: RunnerName, *, as_json: bool) -> tuple[int, dict[str, Any]
 class _Story:
     """The demo, chapter by chapter."""
 
-    def __init__(self, root: Path, runner: RunnerName, tell: Say, stack: ExitStack) -> None:
+    def __init__(self, root: Path, runner: RunnerName, narrate: Say, stack: ExitStack) -> None:
         self._root = root
         self._runner = runner
-        self._tell = tell
+        self._narrate = narrate
         self._stack = stack
         self._source = Appender(SEED)
         self._store = stack.enter_context(open_demo_store(root, A))
@@ -160,7 +160,7 @@ class _Story:
         source = self._source
         _, count = read_as_consumer(leader)
         amount = self._amount(leader, count)
-        self._tell(
+        self._narrate(
             f"1. {A} leads {PARTITION} at epoch 1, {B} follows\n"
             f"   {source.records:,} records appended and replicated, about "
             f"{len(source.state):,} keys; {source.transactions} transactions, "
@@ -179,7 +179,7 @@ class _Story:
         process.send(signal.SIGKILL)
         process.end()
         made = self._count_cleaned(1)
-        self._tell(
+        self._narrate(
             f"2. {A} cleans object storage ({self._runner})\n   "
             + (
                 f"killed with SIGKILL in the middle: {made} of its cleaned segments live by then, "
@@ -197,7 +197,7 @@ class _Story:
         was_cut = process.wait_until(lambda: self._count_cleaned(2) >= GROUPS_BEFORE_THE_FREEZE)
         process.freeze(self._root / META)
         made = self._count_cleaned(2)
-        self._tell(
+        self._narrate(
             f"3. {B} leads at epoch 2 and goes on\n   "
             + (
                 f"frozen with SIGSTOP in the middle, as by a long pause: {made} of its segments "
@@ -224,7 +224,7 @@ class _Story:
         with wiring.open_runner(self._runner, master=None, cores=None) as started:
             report = host.clean(lambda files: nullcontext(started), force=True, grace_ms=0)
         host.retain_local()
-        self._tell(
+        self._narrate(
             f"4. {A} is back and leads at epoch 3, with host-c behind it\n"
             f"   takes {MORE_RECORDS:,} more records and ends the round: "
             f"clean up to offset {report.end_offset:,}\n"
@@ -239,7 +239,7 @@ class _Story:
             words = f"{ended['error']}: {ended['message']}"
         else:
             words = "it had ended before"
-        self._tell(f"5. {B} wakes up and wants to commit what it made\n   {words}\n")
+        self._narrate(f"5. {B} wakes up and wants to commit what it made\n   {words}\n")
         return ended
 
     def _process(self, name: str, epoch: int) -> LeaderProcess:
@@ -261,7 +261,7 @@ class _Story:
         status = self._store.status(PARTITION, host.directory)
         picture = draw_tiers(status, screen=screen_width() - len(INDENT))
         drawn = "\n".join(f"{INDENT}{line}" for line in picture.splitlines())
-        self._tell(f"   {words}\n{drawn}\n")
+        self._narrate(f"   {words}\n{drawn}\n")
 
 
 def _closing(outcome: TierDemoOutcome) -> str:

@@ -236,12 +236,12 @@ class StopSignals:
 
     def _watch(self) -> None:
         """Count signals as they arrive, in a thread of its own."""
-        arriving, told = socket.socketpair()
-        told.setblocking(False)
-        self._wakeup = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False), told
+        arriving, wakeup = socket.socketpair()
+        wakeup.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False), wakeup
 
         def watch() -> None:
-            with arriving, told:
+            with arriving, wakeup:
                 found: list[signal.Signals] = []
                 while len(found) < 2 and (data := arriving.recv(1)):
                     if data[0] in _STOP_CODES:
@@ -262,9 +262,9 @@ class StopSignals:
         """Put the handlers back after an error, else after one more signal."""
         # What is closed after the work may wait for others: a second signal ends that, too.
         if self._wakeup is not None and (kind is not None or self.exit_code is None):
-            before, told = self._wakeup
+            before, wakeup = self._wakeup
             signal.set_wakeup_fd(before)
-            told.close()
+            wakeup.close()
         if kind is not None:
             self._put_back()
         else:

@@ -47,7 +47,7 @@ from keeplast.model.text import (
 from keeplast.service.attached_outlook import PartitionOutlook, PartitionTombstones
 from keeplast.service.attached_status import holes_words
 from keeplast.service.status import PartitionStatus
-from keeplast.service.status_words import state_words, told_words
+from keeplast.service.status_words import as_of_words, state_words
 from keeplast.survey.wording import wait_words
 
 NAMES_SHOWN = 10
@@ -71,14 +71,14 @@ def folding() -> Iterator[Callable[[int], object]]:
 
 def tombstone_lines(found: Sequence[PartitionTombstones]) -> Iterator[str]:
     """Yield with which rounds tombstones go."""
-    told = ((each.partition, each.words) for each in found)
-    yield from shared_lines(told, "tombstones and markers")
+    sentences = ((each.partition, each.words) for each in found)
+    yield from shared_lines(sentences, "tombstones and markers")
 
 
-def shared_lines(told: Iterable[tuple[TopicPartition, str]], about: str) -> Iterator[str]:
+def shared_lines(sentences: Iterable[tuple[TopicPartition, str]], about: str) -> Iterator[str]:
     """Yield the words of each partition; partitions with the same words share a line."""
     by_words: dict[str, list[str]] = {}
-    for partition, words in told:
+    for partition, words in sentences:
         by_words.setdefault(words, []).append(printable(str(partition)))
     for words, names in by_words.items():
         more = len(names) - NAMES_SHOWN
@@ -119,8 +119,8 @@ def cluster_parts(
     yield from _outlook_parts(outlooks, now_ms, screen, has_details=has_details)
     yield ""
     for each in outlooks:
-        if each.told_from is not None:
-            yield f"{printable(str(each.partition))}: {told_words(each.told_from)}"
+        if each.earliest_as_of is not None:
+            yield f"{printable(str(each.partition))}: {as_of_words(each.earliest_as_of)}"
     yield from tombstone_lines([e.tombstones for e in outlooks if e.tombstones is not None])
     for served in attached:
         if served.readers is not None:
@@ -182,8 +182,8 @@ def _outlook_parts(
     if not has_details:
         yield ""
         yield _table(found, now_ms)
-        told = [(each.partition, each.old.why) for each in found if each.old is not None]
-        yield from shared_lines(told, "erased by")
+        sentences = [(each.partition, each.old.why) for each in found if each.old is not None]
+        yield from shared_lines(sentences, "erased by")
         for each in found:
             name = printable(str(each.partition))
             yield from (f"{name}: {line}" for line in _missing_lines(each))

@@ -54,7 +54,7 @@ from keeplast.survey.receipt_book import (
     UndoReceipt,
     VerdictReceipt,
     beside_rounds,
-    told_of,
+    subject_of,
 )
 
 FILE_BYTES_MAX = 256 << 20
@@ -239,7 +239,7 @@ def receipts_table(receipts: Sequence[Entry]) -> Table:
     was undone: the offsets and bytes that went. Where a verdict was noted, a last column has it in
     the rows of its rounds.
     """
-    found = beside_rounds(receipts, told_of)
+    found = beside_rounds(receipts, subject_of)
     names = ["partition", "=clock", ">offsets", ">bytes", ">records", "records that went"]
     if any(verdict is not None for _, verdict in found):
         names.append("verdict")

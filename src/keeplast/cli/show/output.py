@@ -67,6 +67,7 @@ class FittedTable:
     """
 
     table: Table
+    cells: Sequence[Sequence[str | Text]]
     widths: tuple[int, ...]
     gap: int
 
@@ -78,8 +79,8 @@ class FittedTable:
         yield from self._lines(
             [[*[""] * (height - len(each)), *each] for each in headings], console
         )
-        for row in zip(*(each.cells for each in columns), strict=True):
-            yield from self._lines(self._fold_row([_text(cell) for cell in row], console), console)
+        for row in zip(*self.cells, strict=True):
+            yield from self._lines(self._fold_row(row, console), console)
 
     def _fold_row(self, row: Sequence[str | Text], console: Console) -> list[list[str | Text]]:
         return [_fold(cell, width, console) for cell, width in zip(row, self.widths, strict=True)]
@@ -107,9 +108,11 @@ class FittedTable:
 
 def fit_table(table: Table, width: int) -> FittedTable:
     """Give the columns of ``table`` widths for a screen of ``width``."""
-    reaches = [_reach(column) for column in table.columns]
+    cells = [[_text(cell) for cell in column.cells] for column in table.columns]
+    reaches = [_reach(column, texts) for column, texts in zip(table.columns, cells, strict=True)]
     gap = find_gap(reaches, width)
-    return FittedTable(table, tuple(share_width(reaches, width - gap * (len(reaches) - 1))), gap)
+    widths = share_width(reaches, width - gap * (len(reaches) - 1))
+    return FittedTable(table, cells, tuple(widths), gap)
 
 
 def find_gap(reaches: Sequence[Reach], width: int) -> int:
@@ -140,11 +143,12 @@ def share_width(reaches: Sequence[Reach], width: int) -> list[int]:
     return widths
 
 
-def _reach(column: Column) -> Reach:
+def _reach(column: Column, texts: Sequence[str | Text]) -> Reach:
     most = word = 0
-    for cell in (column.header, *column.cells):
-        text = _text(cell)
+    for text in (_text(column.header), *texts):
         plain = text if isinstance(text, str) else text.plain
+        if plain.isascii() and len(plain) <= (most if column.no_wrap else word):
+            continue  # Neither a line nor a word of it is wider than those before.
         most = max(most, *map(_width, plain.splitlines() or [""]))
         if not column.no_wrap:
             word = max(word, *map(_width, plain.split() or [""]))

@@ -34,7 +34,7 @@ from keeplast.service.status import State
 from keeplast.service.status_words import state_words
 from keeplast.survey.report import ExpiryReport, RoundReport
 
-_TOLD_WHEN_IDLE = (
+_NAMED_WHEN_IDLE = (
     State.RETRYING,
     State.SET_ASIDE,
     State.REFUSED,
@@ -117,11 +117,11 @@ class RunLines(ProgressEvents):
     def expired(self, partition: TopicPartition, report: ExpiryReport) -> None:
         """Say what retention or the log start let go."""
         more = f"; the log starts at {report.log_start}"
-        self._tell(partition, "expired", len(report.segments), "segment", report.bytes, more)
+        self._report(partition, "expired", len(report.segments), "segment", report.bytes, more)
 
     def copied(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
         """Say what a partition has gained."""
-        self._tell(partition, "copied", segments, "segment", size_bytes)
+        self._report(partition, "copied", segments, "segment", size_bytes)
 
     def replaced(self, partition: TopicPartition, reason: str) -> None:
         """Say that a partition was copied again as a whole, and why."""
@@ -130,11 +130,11 @@ class RunLines(ProgressEvents):
     def collected(self, partition: TopicPartition, objects: int, size_bytes: int) -> None:
         """Say what was removed: objects of a store, replaced segments of a cluster."""
         noun = "segment" if self._kind is PlaceKind.CLUSTER else "object"
-        self._tell(partition, "collected", objects, noun, size_bytes)
+        self._report(partition, "collected", objects, noun, size_bytes)
 
     def left_disk(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
         """Say what local retention has removed from this host's disk."""
-        self._tell(partition, "left disk", segments, "segment", size_bytes)
+        self._report(partition, "left disk", segments, "segment", size_bytes)
 
     def stands(self, partition: TopicPartition, words: str) -> None:
         """Say whether this host leads a partition, or whom it follows."""
@@ -152,7 +152,7 @@ class RunLines(ProgressEvents):
         """Say that something failed and will be tried again."""
         self._line(f"{partition}  failed, again in {seconds:g} s: {reason}")
 
-    def _tell(
+    def _report(
         self, partition: TopicPartition, what: str, count: int, noun: str, size_bytes: int,
         more: str = "",
     ) -> None:  # fmt: skip
@@ -181,7 +181,7 @@ def _idle_words(snapshot: Snapshot) -> str:
     ratios = [figures.cleanable.ratio for figures in known]
     if ratios:
         words += f", at most {100 * max(ratios):.0f} % dirty"
-    for state in _TOLD_WHEN_IDLE:
+    for state in _NAMED_WHEN_IDLE:
         number = sum(each.state is state for each in snapshot.partitions)
         if number:
             words += f", {number} {state_words(state)}"

@@ -63,10 +63,10 @@ def status_table(shown: Sequence[PartitionStatus], now_ms: int, width: int) -> S
     # A long name folds before anything is left out for it.
     reaches[NAME] = min(reaches[NAME], WORD_WIDTH_MAX)
     empty = [each for each in LEFT_OUT_FIRST if not any(row[each] for row in rows)]
-    told = [each for each in LEFT_OUT_FIRST if each not in empty]
+    filled = [each for each in LEFT_OUT_FIRST if each not in empty]
     headings = list(HEADINGS)
     bar_width = _room_for_bar(headings, reaches, width)
-    for expendable in (*empty, *told):
+    for expendable in (*empty, *filled):
         if bar_width >= NARROW_BAR_WIDTH:
             break
         headings.remove(expendable)
@@ -75,7 +75,7 @@ def status_table(shown: Sequence[PartitionStatus], now_ms: int, width: int) -> S
     for each, row in zip(shown, rows, strict=True):
         row[BAR] = _bar(each, max(bar_width, NARROW_BAR_WIDTH))
         table.add_row(*(Text(row[heading]) for heading in headings))
-    lost = [each for each in HEADINGS if each in told and each not in headings]
+    lost = [each for each in HEADINGS if each in filled and each not in headings]
     left_out = [heading.lstrip(">=") for heading in lost]
     return StatusTable(table, tuple(left_out))
 

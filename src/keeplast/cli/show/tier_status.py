@@ -11,10 +11,10 @@ from keeplast.cli.show.tables import new_table
 from keeplast.model.text import format_bytes, printable
 from keeplast.service.status import PartitionStatus
 from keeplast.service.status_words import (
+    as_of_words,
     erased_sentence,
     hold_lines,
     shown_state,
-    told_words,
 )
 from keeplast.store.status import TierStatus
 from keeplast.survey.wording import wait_words
@@ -57,7 +57,7 @@ def stored_lines(each: PartitionStatus, s: TierStatus, now_ms: int) -> list[str]
     if each.erased_by is not None:
         by = erased_sentence(each.erased_by, now_ms, in_store=True)
         lines.append(f"erased by: {by}")
-    if s.told_from > s.log_start or s.holds:
-        lines.append(told_words(s.told_from, s.cleanable_to))
+    if s.earliest_as_of > s.log_start or s.holds:
+        lines.append(as_of_words(s.earliest_as_of, s.cleanable_to))
     lines += hold_lines(s.holds, now_ms)
     return lines if s.readers is None else [*lines, wait_words(s.readers)]

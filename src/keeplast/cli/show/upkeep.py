@@ -113,7 +113,9 @@ def _removal_words(found: Mapping[str, Any]) -> str:
     if found["holds"]:
         what += f"; with the point of hold {', '.join(found['holds'])}"
     verb = "given up" if found["removal"] == "forget" else "cut off"
-    tense = f"{verb}, and read by nobody any more" if found["done"] else f"would be {verb} and lost"
+    tense = (
+        f"{verb}, and no reader sees it any more" if found["done"] else f"would be {verb} and lost"
+    )
     return f"{tense}: {what}"
 
 

@@ -308,7 +308,7 @@ class AivenLayout:
     def hides_deleted(self, segment: RemoteLogSegment) -> bool:
         """Say whether the bucket keeps versions, as the object of a log shows."""
         key = self._key(segment.id, segment.start_offset)
-        return self._objects.tells_version(f"{key}.{LOG}")
+        return self._objects.has_version(f"{key}.{LOG}")
 
     def check_conditions(self) -> None:
         """RefusedError when the store writes although there is an object, or another version."""

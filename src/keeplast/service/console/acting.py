@@ -10,7 +10,7 @@ page never does so by itself. It needs a token and a form of the session, as key
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -33,12 +33,11 @@ from keeplast.service.console.rendering import (
     given_partition,
     partition_of,
     run_errand,
-    unknown,
+    shown_entry,
 )
 from keeplast.service.console.searches import KeySearches
-from keeplast.service.console.standing import find_entry, place_head, status_among
+from keeplast.service.console.standing import place_head, status_among
 from keeplast.service.console.view import ConsoleView, ViewSource
-from keeplast.service.console.wording import ShownTime, moment
 from keeplast.service.document_text import document_text
 from keeplast.service.documents import PARTITIONS, headers_document, partition_document
 from keeplast.service.live import Deed
@@ -127,8 +126,7 @@ class Acting:
         if deed in (Deed.CLEAN, Deed.RETRY):
             partition = given_partition(form)
             view = await self._rendering.in_turn(self._source.view)
-            if find_entry(view, partition) is None:
-                raise unknown(partition)
+            shown_entry(view, partition)
             if deed is Deed.CLEAN and view.status is None:
                 raise HTTPException(409, NO_ROUND)
         try:
@@ -139,19 +137,6 @@ class Acting:
 
 
 SEGMENTS_MAX = 500
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderRow:
-    """A segment's batches, as a page shows them."""
-
-    base_offset: int
-    batches: int
-    records: int
-    codecs: str
-    stamped: int
-    first: ShownTime
-    last: ShownTime
 
 
 class Counting:
@@ -175,7 +160,7 @@ class Counting:
         view, entry, found = await self._counted(request)
 
         def make() -> str:
-            rows = header_rows(found, view.now_ms)
+            rows = [*found.segments.items()]
             return self._rendering.page(
                 "headers.html", request, view, partition=entry.partition,
                 rows=rows[:SEGMENTS_MAX], rows_left=max(len(rows) - SEGMENTS_MAX, 0),
@@ -199,8 +184,8 @@ class Counting:
             if one.log is not None:
                 one = replace(one, log=replace(one.log, stages=found.stages))
                 counted = {"headers": counted["headers"]}
-            told = partition_document(one) | counted
-            document = {**place_head(view), **status.head(), PARTITIONS: [told]}
+            row = partition_document(one) | counted
+            document = {**place_head(view), **status.head(), PARTITIONS: [row]}
             return document_text(document)
 
         return await self._rendering.json(make)
@@ -209,9 +194,7 @@ class Counting:
         partition = partition_of(request)
         require_own_form(request, await form_of(request), self._sessions)
         view: ConsoleView = await self._rendering.in_turn(self._source.view)
-        entry = find_entry(view, partition)
-        if entry is None:
-            raise unknown(partition)
+        entry = shown_entry(view, partition)
         size_bytes = entry.size_bytes
         if size_bytes is None:
             raise HTTPException(400, "nothing is known of this log; there is nothing to count")
@@ -220,15 +203,3 @@ class Counting:
             return self._searches.scan(partition, size_bytes, has_left)
 
         return view, entry, await run_errand(request, scan)
-
-
-def header_rows(found: LogHeaders, now_ms: int) -> list[HeaderRow]:
-    """Return a row a segment, ascending."""
-    return [
-        HeaderRow(
-            base, each.batches, each.records,
-            ", ".join(f"{count} {name}" for name, count in each.codecs.items()), each.stamped,
-            moment(each.first_horizon_ms, now_ms), moment(each.last_horizon_ms, now_ms),
-        )
-        for base, each in found.segments.items()
-    ]  # fmt: skip

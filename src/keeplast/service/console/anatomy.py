@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from keeplast.clock import utc_text
 from keeplast.config.definition import DOUBLE_MAX, Definition, Value
 from keeplast.config.definitions import BY_KEY, DEFINITIONS
 from keeplast.config.setting_rows import origin_text, shown_value
@@ -17,7 +16,7 @@ from keeplast.config.settings import Settings
 from keeplast.inspect.status import ErasedBy
 from keeplast.model.hold import in_force
 from keeplast.model.partition import range_text
-from keeplast.model.text import format_bytes, format_count, format_counted, precise_relative_text
+from keeplast.model.text import format_bytes, format_count, format_counted
 from keeplast.service.attached_outlook import PartitionOutlook
 from keeplast.service.attached_status import AttachedStatus, holes_words
 from keeplast.service.console.pages import (
@@ -28,9 +27,7 @@ from keeplast.service.console.pages import (
     row_of,
     with_progress,
 )
-from keeplast.service.console.standing import (
-    settings_of,
-)
+from keeplast.service.console.standing import holder_of, settings_of
 from keeplast.service.console.strip import (
     SegmentPart,
     StripMark,
@@ -49,11 +46,12 @@ from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.status import PartitionStatus, State
 from keeplast.service.status_words import (
+    as_of_words,
     detail_lines,
     erased_sentence,
     hold_lines,
+    moment_text,
     release_command,
-    told_words,
 )
 from keeplast.store.status import TierStatus
 from keeplast.survey.wording import reason_code, wait_words
@@ -154,7 +152,7 @@ def log_page(
 def commands_of(entry: PartitionStatus, place: str) -> tuple[tuple[str, str], ...]:
     """Return what to type about a partition of ``place``, each with what it is for."""
     at, topic = shlex.quote(place), f"--topic {shlex.quote(entry.partition.topic)}"
-    one, hold = f"{topic} --partition {entry.partition.partition}", entry.hold
+    one, hold = f"{topic} --partition {entry.partition.partition}", holder_of(entry)
     return (
         *(() if hold is None else ((f"The end of the hold {hold.name}, which keeps rounds from it",
                                     release_command(hold, place)),)),
@@ -176,8 +174,8 @@ def _lines(entry: PartitionStatus, now_ms: int, *, is_at_work: bool) -> list[str
     if entry.attached is None:
         return detail_lines(entry, now_ms, names_options=False)
     coming = [] if entry.outlook is None else _outlook_lines(entry.outlook)
-    is_told = entry.state in (State.ELIGIBLE, State.NOT_DUE, State.RETRYING)
-    is_ours = is_at_work or (entry.attached.attached is None and is_told)
+    has_rounds = entry.state in (State.ELIGIBLE, State.NOT_DUE, State.RETRYING)
+    is_ours = is_at_work or (entry.attached.attached is None and has_rounds)
     return [*_attached_lines(entry.attached, now_ms, is_ours=is_ours), *coming]
 
 
@@ -193,7 +191,7 @@ def saving_words(entry: PartitionStatus, rounds: Sequence[ReceiptLine]) -> str:
     words = f"a round would clean {format_bytes(cleanable)} that are dirty"
     last = next((each.round for each in reversed(rounds) if each.round is not None), None)
     if last is None or last.bytes_read <= 0:
-        return f"{words}; no receipt tells how much rounds of this log do"
+        return f"{words}; no receipt says how much rounds of this log do"
     share = max(last.bytes_read - last.bytes_written, 0) / last.bytes_read
     # Tombstones of the dirty section may free more of the clean one than they take themselves.
     about = round((cleanable + clean) * share)
@@ -225,9 +223,9 @@ def tombstone_words(
     )
     if not last.tombstones or not horizons:
         return left
-    dates = f"the oldest delete horizon is {_at(horizons[0], now_ms)}"
+    dates = f"the oldest delete horizon is {moment_text(horizons[0], now_ms)}"
     if horizons[-1] > horizons[0]:
-        dates += f", the newest {_at(horizons[-1], now_ms)}"
+        dates += f", the newest {moment_text(horizons[-1], now_ms)}"
     settings = settings_of(view, entry)
     is_alone = (
         settings is not None
@@ -235,10 +233,6 @@ def tombstone_words(
     )
     when = "a round of its own" if is_alone else "the next round for new data"
     return f"{left}; {dates}; what has passed it goes with {when} ({EXPIRED_ROUNDS})"
-
-
-def _at(at_ms: int, now_ms: int) -> str:
-    return f"{utc_text(at_ms)} ({precise_relative_text(at_ms, now_ms)})"
 
 
 _OURS = "keeplast compacts it here; the next look shows what the decision log has of that"
@@ -268,30 +262,35 @@ def _attached_lines(entry: AttachedStatus, now_ms: int, *, is_ours: bool) -> lis
                          f"{format_bytes(found.bytes)}")  # fmt: skip
     lines += holes_words(entry)
     if attached is None:
-        return [*lines, _OURS if is_ours else "nobody compacts it, as far as is known here: no "
+        return [*lines, _OURS if is_ours else "no process compacts it, as far as is known here: no "
                 "decision log that was asked attached it"]  # fmt: skip
     lines += hold_lines(in_force(attached.holds, now_ms), now_ms)
     lines += [] if entry.readers is None else [wait_words(entry.readers)]
     if not attached.epoch:
-        return [*lines, _OURS if is_ours else "nobody has compacted it yet, by this decision log"]
+        return [
+            *lines,
+            _OURS if is_ours else "no process has compacted it yet, by this decision log",
+        ]
     held = attached.held_since_ms
     lines.append(
-        f"epoch {attached.epoch}; held by nobody"
+        f"epoch {attached.epoch}; without an owner"
         if held is None or attached.holder is None
         else f"epoch {attached.epoch}; held by process {attached.holder.pid} on "
-        f"{attached.holder.host} since {_at(held, now_ms)}"
+        f"{attached.holder.host} since {moment_text(held, now_ms)}"
     )
     if attached.paused_ms is not None:
-        lines.append(f"paused since {_at(attached.paused_ms, now_ms)}: keeplast pause --resume")
+        lines.append(
+            f"paused since {moment_text(attached.paused_ms, now_ms)}: keeplast pause --resume"
+        )
     if attached.detached_ms is not None:
-        lines.append(f"detached since {_at(attached.detached_ms, now_ms)}")
+        lines.append(f"detached since {moment_text(attached.detached_ms, now_ms)}")
     lines += [
         f"in grace: {format_counted(each.segments, 'replaced segment')}, "
         f"{format_bytes(each.size_bytes)}, "
         + (
             "decided and not published yet"
             if each.published_ms is None
-            else f"replaced {_at(each.published_ms, now_ms)}; the grace counts from then"
+            else f"replaced {moment_text(each.published_ms, now_ms)}; the grace counts from then"
         )
         for each in entry.waiting
     ]
@@ -300,10 +299,10 @@ def _attached_lines(entry: AttachedStatus, now_ms: int, *, is_ours: bool) -> lis
 
 def _outlook_lines(outlook: PartitionOutlook) -> list[str]:
     """Return what comes next, in the words of ``keeplast status``."""
-    told, tombstones = outlook.told_from, outlook.tombstones
+    earliest, tombstones = outlook.earliest_as_of, outlook.tombstones
     return [
         *([] if outlook.old is None else [f"old values: {outlook.old.why}"]),
-        *([] if told is None else [told_words(told)]),
+        *([] if earliest is None else [as_of_words(earliest)]),
         *([] if tombstones is None else [f"tombstones and markers: {tombstones.words}"]),
     ]
 
@@ -314,7 +313,7 @@ def _tier_lines(status: TierStatus, erased: ErasedBy | None, now_ms: int) -> lis
         by = "" if erased.by_ms is None else "gone by "
         lines = [f"old values: {by}{erased_sentence(erased, now_ms, in_store=True)}"]
     lines += [
-        f"owner: {status.owner or 'nobody'}, epoch {status.leader_epoch}",
+        f"owner: {status.owner or 'none'}, epoch {status.leader_epoch}",
         f"in object storage: {format_bytes(status.remote_bytes)}, "
         f"{len(status.segments)} segments, {range_text(status.log_start, status.remote_end)}",
     ]
@@ -329,7 +328,8 @@ def _tier_lines(status: TierStatus, erased: ErasedBy | None, now_ms: int) -> lis
             + (
                 ""
                 if status.collected_from_ms is None
-                else f"; the first is collected from {_at(status.collected_from_ms, now_ms)} on"
+                else "; the first is collected from "
+                f"{moment_text(status.collected_from_ms, now_ms)} on"
             )
         )
     if status.vector:

@@ -43,7 +43,7 @@ STEPS = tuple(
     if step * power < 1000
 )
 _BYTES = tuple(1024.0**power for power in range(6))
-_SECONDS = (1.0, 60.0, 3600.0, 86_400.0)
+_SECONDS = (0.1, 1.0, 60.0, 3600.0, 86_400.0)
 _FIGURES: dict[int, tuple[str, Callable[[float], str], tuple[float, ...]]] = {
     SIZE: ("Size", lambda value: format_bytes(round(value)), _BYTES),
     DIRTY: ("Dirty ratio", lambda value: f"{100 * value:.3g} %", (0.01,)),
@@ -116,12 +116,12 @@ def _chart(column: int, series: Series, bars: Figures, begins: tuple[str, ...]) 
     scale = HEIGHT / (top + low)
     heights = [each and math.copysign(max(abs(each * scale), BAR_MIN), each) for each in values]
     return Chart(
-        series.span, begins, _FIGURES[column][0], _sentence(column, series.span, bars, begins),
+        series.span, begins, _FIGURES[column][0], _sentence(column, series, bars, begins),
         _line([each * scale for each in values]) if is_line else "",
         tuple(
             (round(abs(each), 1), round(top * scale - max(each, 0), 1))
             for each in heights
-            if not is_line
+            if not is_line and not math.isnan(each)
         ),
         round(top * scale, 1), _text(column, top), _text(column, -low) if low else "",
         tuple(_text(column, each) for each in bars[:, column].tolist()),
@@ -138,9 +138,14 @@ def _line(heights: Sequence[float]) -> str:
     return "".join(path)
 
 
-def _sentence(column: int, span: Span, bars: Figures, begins: Sequence[str]) -> str:
-    """Say what a chart shows."""
-    count, during = int(bars[:, ROUNDS].sum()), f"in {span.words}"
+def _sentence(column: int, series: Series, bars: Figures, begins: Sequence[str]) -> str:
+    """Say what a chart shows; of a line its first value and its last one."""
+    count, during = int(np.nan_to_num(bars[:, ROUNDS]).sum()), f"in {series.span.words}"
+    values = bars[:, column] if column > OVERDUE else series.slots[:, column]
+    known = np.flatnonzero(~np.isnan(values))
+    if not known.size:
+        why = "no log has a deadline, or " if column == OVERDUE else ""
+        return f"Not known {during}: {why}nothing was measured."
     rounds, total = format_counted(count, "round"), float(bars[:, column].sum())
     if column > OVERDUE and not count:
         return f"No round ended {during}."
@@ -151,23 +156,20 @@ def _sentence(column: int, span: Span, bars: Figures, begins: Sequence[str]) -> 
         longest, took = (
             _text(LONGEST, each) for each in (bars[:, LONGEST].max(), bars[:, SECONDS].sum())
         )
-        return f"{rounds} took {took} together, the longest {longest}, {during}."
-    known = np.flatnonzero(~np.isnan(bars[:, column]))
-    if not known.size:
-        why = "no log has a deadline, or " if column == OVERDUE else ""
-        return f"Not known {during}: {why}nothing was measured."
-    if known[0] > 1:
-        during = f"since {begins[known[0]]}"
-    first, last = (_text(column, float(bars[known[at], column])) for at in (0, -1))
+        return f"The longest round took {longest}; {rounds} took {took} together, {during}."
+    if known[0] >= 2 * series.span.bar_slots:
+        during = f"since {begins[known[0] // series.span.bar_slots]}"
+    first, last = (_text(column, float(values[known[at]])) for at in (0, -1))
     subject, *moves = {
-        SIZE: ("Logs", "grew", "shrank"), DIRTY: ("Dirty bytes", "rose", "fell"),
+        SIZE: ("The size", "grew", "shrank"),
+        DIRTY: ("The dirty ratio", "rose", "fell"),
         OVERDUE: ("The most overdue log", "went", "came down"),
     }[column]  # fmt: skip
-    if column == OVERDUE and not np.nanmax(bars[:, column]):
+    if column == OVERDUE and not np.nanmax(values):
         return f"Nothing was overdue {during}."
     if first == last:
         return f"{subject} stayed at {last} {during}."
-    is_less = bool(bars[known[0], column] > bars[known[-1], column])
+    is_less = bool(values[known[0]] > values[known[-1]])
     return f"{subject} {moves[is_less]} from {first} to {last} {during}."
 
 

@@ -58,7 +58,7 @@ SESSIONS_MAX = 1000
 class VisitorRole(IntEnum):
     """What a visitor may do; each may do what those below may."""
 
-    NOBODY = 0
+    STRANGER = 0
     VIEWER = 1
     ACTOR = 2
 
@@ -73,7 +73,7 @@ class Tokens:
     def role_of(self, text: str) -> VisitorRole:
         """Return whose token ``text`` is."""
         given = text.encode("utf-8", "replace")
-        found = VisitorRole.NOBODY
+        found = VisitorRole.STRANGER
         for role, token in ((VisitorRole.VIEWER, self.viewer), (VisitorRole.ACTOR, self.actor)):
             if token is not None and hmac.compare_digest(given, token.encode()):
                 found = role
@@ -178,7 +178,7 @@ class Sessions:
         A new one ends the visitor's ``old`` one, unless that allows more: it goes on then.
         """
         role = self._tokens.role_of(token)
-        if role is VisitorRole.NOBODY:
+        if role is VisitorRole.STRANGER:
             return None
         if old is not None and self.role(old, {}) > role:
             return old
@@ -203,10 +203,10 @@ class Sessions:
         with self._lock:
             session = None if name is None else self._sessions.get(name)
             if session is None or name is None:
-                return VisitorRole.NOBODY
+                return VisitorRole.STRANGER
             if session.until <= self._clock.seconds():
                 del self._sessions[name]
-                return VisitorRole.NOBODY
+                return VisitorRole.STRANGER
             self._sessions.move_to_end(name)
             return session.role
 
@@ -347,7 +347,7 @@ class Visitor:
     @property
     def has_ended(self) -> bool:
         """Say whether the request names a session that is over."""
-        return self.session is not None and self.role is VisitorRole.NOBODY
+        return self.session is not None and self.role is VisitorRole.STRANGER
 
 
 class Brake:
@@ -502,10 +502,10 @@ class Gate:
         origin = f"{'https' if is_secure else 'http'}://{host}"
         scope.setdefault("state", {})["visitor"] = Visitor(
             role, session, address, is_fenced,
-            bearer is not None and role is not VisitorRole.NOBODY, origin,
+            bearer is not None and role is not VisitorRole.STRANGER, origin,
             lambda: self._sessions.form_token(session),
         )  # fmt: skip
-        if bearer is not None and role is VisitorRole.NOBODY and not _is_for_all(scope["path"]):
+        if bearer is not None and role is VisitorRole.STRANGER and not _is_for_all(scope["path"]):
             # Also where no token is needed: no route is a place to try them.
             return self._brake.refusal(address) or _token_needed()
         refusal = self._unposted(scope, headers, origin)
@@ -548,7 +548,7 @@ class Gate:
         path, entrance = scope["path"], self._entrance
         # Through a proxy that was not declared strangers come by the loopback.
         is_closed = entrance.is_closed or any(each in headers for each in PROXY_HEADERS)
-        if role is not VisitorRole.NOBODY or _is_for_all(path):
+        if role is not VisitorRole.STRANGER or _is_for_all(path):
             return None
         if path in MEASURED_PATHS and (entrance.metrics_open or not is_closed):
             return None

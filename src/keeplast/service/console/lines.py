@@ -24,7 +24,7 @@ from keeplast.service.console.strip import (
     twin_of,
 )
 from keeplast.service.console.view import ConsoleView
-from keeplast.service.console.wording import CLEANING, Need, need_of
+from keeplast.service.console.wording import CLEANING, Need, is_wrong, need_of
 from keeplast.service.live import LiveProgress
 from keeplast.service.status import URGENCY, PartitionStatus, State
 from keeplast.service.status_words import state_words
@@ -185,27 +185,38 @@ def state_counts(lines: Iterable[Line]) -> list[tuple[str, str]]:
     needs = {each: need_of(each, is_at_work=each in (CLEANING, ROUND_OVER)) for each in counts}
     return [
         (each, f"{format_count(counts[each])} {state_words(each)}"
-         + (f", {format_count(in_work[each])} of them being cleaned" if in_work[each] else ""))
+         + (f" ({format_count(in_work[each])} cleaning)" if in_work[each] else ""))
         for each in sorted(counts, key=lambda each: (_NEEDS[needs[each]], _ORDER.get(each, 0)))
     ]  # fmt: skip
 
 
-def totals_of(lines: Sequence[Line], freed: int) -> list[tuple[str, str, str]]:
+def wrong_words(states: Iterable[str]) -> str:
+    """Say what logs are that a person should look at, in the words of their states."""
+    return " or ".join(dict.fromkeys(map(state_words, states))) or state_words(State.SET_ASIDE)
+
+
+def wrong_of(view: ConsoleView) -> tuple[int, str]:
+    """Return how many logs of the place a person should look at, and what they are, in words."""
+    found = view.kept("wrong", lambda: [e.state for e in entries(view) if is_wrong(e.state)])
+    return len(found), wrong_words(found)
+
+
+def totals_of(lines: Sequence[Line], freed: float) -> list[tuple[str, str, str]]:
     """Return what stands above a list of these partitions: words, a figure, and a filter.
 
     The filter shows the partitions that count; it is empty where all do. ``freed`` is what the
-    rounds of the last 30 days freed, as far as receipts show it.
+    rounds of the last 30 days freed, as far as receipts show it; not a number is not known.
     """
     topics = len({each.topic for each in lines})
+    among = f" in {format_count(topics)} topics" if topics > 1 else ""
     counts = Counter(state for each in lines for state in each.states)
-    failing = sum(each.need is Need.PERSON for each in lines)
+    wrong = [each.states[0] for each in lines if each.need is Need.PERSON]
     return [
-        ("partitions" + (f" of {format_count(topics)} topics" if topics > 1 else ""),
-         format_count(len(lines)), ""),
+        ("partitions", format_count(len(lines)) + among, ""),
         ("size", format_bytes(sum(each.size or 0 for each in lines)), ""),
         ("dirty", format_bytes(sum(each.dirty or 0 for each in lines)), ""),
         (State.OVERDUE, format_count(counts[State.OVERDUE]), "state:overdue"),
         (State.HELD_BACK, format_count(counts[State.HELD_BACK]), "state:held-back"),
-        ("failing", format_count(failing), "need:person"),
-        ("freed in 30 days", format_bytes(freed), ""),
+        (wrong_words(wrong), format_count(len(wrong)), "need:person"),
+        ("freed in 30 days", "not known" if math.isnan(freed) else format_bytes(round(freed)), ""),
     ]  # fmt: skip

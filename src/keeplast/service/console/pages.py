@@ -5,6 +5,7 @@ Texts are as they are; the templates escape them. A page is bounded.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -18,6 +19,7 @@ from keeplast.service.attached_outlook import PartitionOutlook
 from keeplast.service.console.lines import ROUND_OVER, Line, topic_strip
 from keeplast.service.console.standing import (
     has_longest_lag,
+    holder_of,
     last_days,
     least_ratio,
     reason_of,
@@ -37,12 +39,15 @@ from keeplast.service.console.wording import (
     NAMES_MAX,
     NO_TIME,
     ShownTime,
+    Step,
     brief,
     deadline,
     deadline_words,
+    held_until,
     held_words,
     moment,
     next_round_words,
+    no_date_words,
     ordinal,
     remedy_of,
     running_document,
@@ -57,6 +62,8 @@ ROWS = 50
 """Partitions or receipts on one page."""
 
 T = TypeVar("T")
+_ZEROS = re.compile(r"\b0{8,}(?=\d)")
+"""What is left out of a segment's name where there is little room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,8 @@ class Row:
     ``badge`` stands for the state of a log that is being cleaned, or whose round has ended since
     the look; ``badge_why`` is how far it is, ``begun`` when it began. ``cleanable_of`` says what
     else is dirty where nothing can be cleaned. ``remedy`` is what to do, empty where nothing is
-    wrong.
+    wrong. ``held`` says until when the log is held back and by what, ``has_hold`` that a command
+    ends it.
     """
 
     partition: TopicPartition
@@ -102,7 +110,9 @@ class Row:
     badge_why: str = ""
     begun: ShownTime = NO_TIME
     state_badge: str = ""
-    remedy: str = ""
+    remedy: tuple[Step, ...] = ()
+    held: str = ""
+    has_hold: bool = False
 
     @property
     def url(self) -> str:
@@ -113,6 +123,13 @@ class Row:
     def short_reason(self) -> str:
         """Return the reason without the values that an error ends with; the log's page has all."""
         return brief(self.reason) if self.remedy else self.reason
+
+    @property
+    def list_reason(self) -> str:
+        """Return the reason in as few words as a list has room for; a tip has all of them."""
+        if self.begun.iso:
+            return self.reason.partition(": ")[0].rpartition("; ")[2]
+        return self.held or _ZEROS.sub("…", self.short_reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,20 +179,22 @@ def topic_rows(
 ) -> list[Row]:
     """Return a row for each of a page's topics: its most urgent partition with the topic's sums."""
     first = partition_rows(view, found, now_ms, live)
-    return [_summed(each, row, now_ms) for each, row in zip(found, first, strict=True)]
+    return [_summed(view, each, row, now_ms) for each, row in zip(found, first, strict=True)]
 
 
-def _summed(line: Line, row: Row, now_ms: int) -> Row:
+def _summed(view: ConsoleView, line: Line, row: Row, now_ms: int) -> Row:
     strip, twin = topic_strip(line)
-    undated = sum(each.erased_by is not None and each.erased_by.by_ms is None
-                  for each in line.parts)  # fmt: skip
-    words = f"no date for {format_count(undated)} of {format_count(len(line.parts))}"
+    undated = no_date_words((each.erased_by for each in line.parts), len(line.parts))
+    latest = next((each for each in line.parts if each.last_round is not None
+                   and each.last_round.at_ms == line.last), line.first)  # fmt: skip
+    last, last_of = _last(view, latest, now_ms)
     return replace(
         row, strip=strip, twin=twin, ratio="" if line.ratio is None else f"{line.ratio:.3f}",
         size="" if line.size is None else format_bytes(line.size),
         cleanable="" if line.dirty is None else format_bytes(line.dirty),
-        deadline=deadline(line.due, now_ms), last=moment(line.last, now_ms),
-        erased=ShownTime(words) if undated else moment(line.gone, now_ms), erased_why="",
+        deadline=deadline(line.due, now_ms), last=last, last_of=last_of,
+        erased=ShownTime(undated) if undated else moment(line.gone, now_ms),
+        erased_why=row.erased_why if undated and not row.erased.iso else "",
     )  # fmt: skip
 
 
@@ -232,7 +251,7 @@ def with_progress(row: Row, live: LiveProgress | None, now_ms: int) -> Row:
                 deadline_of=row.running_of or row.deadline_of,
             )  # fmt: skip
     if progress.has_ended(row.partition):
-        why = "the next look tells its state"
+        why = "the next look shows its state"
         return replace(
             row, badge=ROUND_OVER, badge_why=why, next_words="",
         )  # fmt: skip
@@ -247,7 +266,8 @@ def row_of(view: ConsoleView, each: PartitionStatus, now_ms: int, turn: str = ""
         what = "of what brokers serve" if each.stored is None else "of what is in object storage"
     return replace(
         row, state_badge=state_badge(each),
-        remedy=remedy_of(view, each),
+        remedy=remedy_of(view, each), held=held_until(each, view.now_ms),
+        has_hold=holder_of(each) is not None,
         ratio_of="" if not row.ratio else f"{what}; limit {limit}" if limit else what,
     )  # fmt: skip
 
@@ -334,8 +354,6 @@ def _erased(each: PartitionStatus, now_ms: int) -> tuple[ShownTime, str]:
         return NO_TIME, "" if each.outlook is None else _old_words(each.outlook)
     if erased.is_gone:
         return ShownTime("nothing left"), erased.why
-    if erased.is_unknown:
-        return ShownTime("?"), erased.why
     if erased.by_ms is None:
-        return ShownTime("no date"), erased.why
+        return ShownTime(no_date_words([erased], 1)), erased.why
     return moment(erased.by_ms, now_ms), erased.why

@@ -35,6 +35,7 @@ from keeplast.service.console.rendering import (
     Rendering,
     partition_of,
     query_of,
+    shown_entry,
     shown_problem,
     span_of,
     unknown,
@@ -43,7 +44,6 @@ from keeplast.service.console.standing import (
     cleaner_beside,
     dates_words,
     entries,
-    find_entry,
     place_head,
     settings_of,
     status_among,
@@ -115,10 +115,14 @@ class Reading:
                 query.ordered(topic_lines(chosen) if of_topics else chosen), query.page
             )
             draw = pages.topic_rows if of_topics else pages.partition_rows
+            first = lines[0].first if lines else None
+            worst = first and work.trouble_of(view, first)
             pairs = zip(found.items, draw(view, found.items, now_ms, live), strict=True)
             by_need = groupby(pairs, lambda pair: pair[0].need if query.is_urgent else None)
             return self._rendering.page(
                 "overview.html" if of_topics else "partitions.html", request, view, query=query,
+                worst=worst and (*pages.partition_rows(view, lines[:1], now_ms, live),
+                                 work.since(worst, now_ms)),
                 topic=topic, noun="topic" if of_topics else "partition", found=found,
                 groups=[(need, list(its)) for need, its in by_need],
                 problem=problem, fit=len(chosen), states=state_counts(lines), lines=lines,
@@ -136,9 +140,7 @@ class Reading:
 
         def make() -> str:
             view = self._source.view()
-            entry = find_entry(view, partition)
-            if entry is None:
-                raise unknown(partition)
+            entry = shown_entry(view, partition)
             lines = [
                 each
                 for each in view.receipts
@@ -191,14 +193,15 @@ class Reading:
             view = self._source.view()
             now_ms = self._rendering.page_ms(view)
             queue = pages.upcoming(view, self._source.live)
-            awaited = {each.partition for each in queue}
+            awaited = {(each.partition.topic, each.partition.partition) for each in queue}
             return self._rendering.page(
                 "work.html", request, view, query=query, queue=queue[: work.QUEUE_MAX],
                 queue_left=max(len(queue) - work.QUEUE_MAX, 0),
                 troubles=work.troubles(view), since=lambda each: work.since(each, now_ms),
                 beside=cleaner_beside(view),
                 others=work.others_words(view),
-                due=[each for each in work.due_lines(view) if each.partition not in awaited],
+                due=[each for each in work.due_lines(view)
+                     if (each["topic"], each["partition"]) not in awaited],
                 budgets=work.budgets(view), caps=work.cap_lines(view),
                 found=pages.paged(work.receipts_found(view, query), query.page),
                 receipts_held=LINES_MAX if len(view.receipts) >= LINES_MAX else None,
@@ -269,10 +272,7 @@ class Reading:
 
         def make() -> str:
             view = self._source.view()
-            entry = find_entry(view, partition)
-            if entry is None:
-                raise unknown(partition)
-            found = status_among(view, [entry])
+            found = status_among(view, [shown_entry(view, partition)])
             return document_text({**place_head(view), **status_document(found)})
 
         return await self._rendering.json(make)
@@ -283,8 +283,7 @@ class Reading:
 
         def make() -> str:
             view = self._source.view()
-            entry = find_entry(view, partition)
-            settings = None if entry is None else settings_of(view, entry)
+            settings = settings_of(view, shown_entry(view, partition))
             if settings is None:
                 raise unknown(partition)
             return document_text(settings_document(settings, partition.topic, shows_folders=False))

@@ -43,6 +43,7 @@ from keeplast.model.partition import TopicPartition, range_text
 from keeplast.model.text import (
     format_bytes,
     format_count,
+    format_counted,
     printable,
     without_folders,
     without_secrets,
@@ -51,10 +52,13 @@ from keeplast.service.catalogue import help_entries, help_name
 from keeplast.service.console import pages, wording, work
 from keeplast.service.console.addresses import asked_way, enter_url
 from keeplast.service.console.gate import Entrance, Visitor, VisitorRole, form_bytes_max
+from keeplast.service.console.lines import wrong_of
 from keeplast.service.console.query import Query
+from keeplast.service.console.standing import find_entry
 from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.console.wording import progress_document
 from keeplast.service.history import SPANS, Span
+from keeplast.service.status import PartitionStatus
 from keeplast.service.status_words import seconds_text, state_words
 
 T = TypeVar("T")
@@ -173,6 +177,14 @@ def unknown(partition: TopicPartition) -> HTTPException:
     return HTTPException(404, f"no such partition: {printable(str(partition))[:TEXT_LENGTH_MAX]}")
 
 
+def shown_entry(view: ConsoleView, partition: TopicPartition) -> PartitionStatus:
+    """Return how a partition stands; 404 for one that is not there."""
+    entry = find_entry(view, partition)
+    if entry is None:
+        raise unknown(partition)
+    return entry
+
+
 RELOAD_SECONDS = 10
 REFUSED = {
     400: "This could not be done", 403: "This is not allowed", 404: "There is no such page",
@@ -230,13 +242,14 @@ class Rendering:
             visitor=visitor, path=request.url.path, enter=enter_url(asked_way(request.scope)),
             can_act=allows_actions and visitor.role >= VisitorRole.ACTOR,
             allows_actions=allows_actions, has_search=self._has_search,
-            has_scans=self._has_scans, may_read=visitor.role is not VisitorRole.NOBODY,
+            has_scans=self._has_scans, may_read=visitor.role is not VisitorRole.STRANGER,
             form_token=visitor.form_token(), runs=control is not None,
             is_paused=control is not None and control.is_paused, reload_seconds=RELOAD_SECONDS,
             has_wishes=control is not None and control.has_wishes,
             look_problem=shown_problem(view.problem, view),
             trouble=None if control is None else shown_problem(control.fault(), view),
-            now=wording.moment(view.now_ms, page_ms), page_ms=page_ms, **values,
+            now=wording.moment(view.now_ms, page_ms), page_ms=page_ms, wrong=wrong_of(view),
+            **values,
         )  # fmt: skip
 
     async def in_turn(self, make: Callable[[], Any]) -> Any:
@@ -318,12 +331,14 @@ def _templates() -> Environment:
     )  # fmt: skip
     found.filters |= {"bytes": format_bytes, "count": format_count, "span": seconds_text,
                       "breakable": breakable, "path": unbroken_path, "linked": linked,
-                      "cut": cut_name, "marked": marked, "help_name": help_name}  # fmt: skip
+                      "cut": cut_name, "marked": marked, "help_name": help_name,
+                      "steps": wording.steps_text}  # fmt: skip
     found.globals |= {
         "moment": wording.moment, "log_url": pages.log_url, "topic_url": pages.topic_url,
         "receipt_words": work.receipt_words,
         "throughput": work.throughput, "state_words": state_words,
         "range_text": range_text, "slots_words": work.slots_words,
+        "ordinal": wording.ordinal, "counted": format_counted,
     }  # fmt: skip
     return found
 

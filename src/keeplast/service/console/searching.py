@@ -243,7 +243,7 @@ class Searching:
                 "keys.html", request, view, question=question, problem=problem,
                 topics=[each for each in topics if not limits.is_closed(each)][:TOPICS_OFFERED],
                 forms=[each.value for each in KeyForm], limits=limits,
-                may_search=visitor.role is not VisitorRole.NOBODY,
+                may_search=visitor.role is not VisitorRole.STRANGER,
                 found=None
                 if answer is None
                 else found_key(answer, now_ms, values=question.values),

@@ -335,10 +335,11 @@ class PunctualProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
-        # A part of an answer is written when the one before has left: no more is ever queued.
-        transport.set_write_buffer_limits(high=1, low=0)
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
+        # A part of an answer is written when the one before has left: no more is ever queued. What
+        # is left of a TLS handshake may pause it at once.
+        transport.set_write_buffer_limits(high=1, low=0)
         self._expect()
 
     def pause_writing(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from keeplast.cleaner.reasons import MAX_LAG, MIN_RATIO
+from keeplast.cleaner.reasons import MAX_LAG, MIN_RATIO, HoldLimit, NothingBelow
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.layers import Layer
 from keeplast.config.mapping import KEPT_SOURCE
@@ -48,10 +48,10 @@ def find_entry(view: ConsoleView, partition: TopicPartition) -> PartitionStatus 
 def _standing(view: ConsoleView) -> Iterator[PartitionStatus]:
     facts = facts_by_partition(view)
     for each in _looked_at(view):
-        told = facts.get(each.partition)
-        if told is not None and told.failures:
-            each = replace(each, failures=told.failures, retry_at_ms=told.retry_at_ms)
-        yield each if told is None or view.status is not None else _told(each, told)
+        known = facts.get(each.partition)
+        if known is not None and known.failures:
+            each = replace(each, failures=known.failures, retry_at_ms=known.retry_at_ms)
+        yield each if known is None or view.status is not None else _with_facts(each, known)
 
 
 def _looked_at(view: ConsoleView) -> Iterable[PartitionStatus]:
@@ -63,12 +63,11 @@ def _looked_at(view: ConsoleView) -> Iterable[PartitionStatus]:
 
 def facts_by_partition(view: ConsoleView) -> dict[TopicPartition, PartitionFacts]:
     """Return what the loop says of each partition, empty without one."""
-    if view.snapshot is None:
-        return {}
-    return {each.partition: each for each in view.snapshot.partitions}
+    found = () if view.snapshot is None else view.snapshot.partitions
+    return view.kept("facts", lambda: {each.partition: each for each in found})
 
 
-def _told(each: PartitionStatus, facts: PartitionFacts) -> PartitionStatus:
+def _with_facts(each: PartitionStatus, facts: PartitionFacts) -> PartitionStatus:
     """Return how a partition stands by what the loop says.
 
     What is wrong comes first, from any source; else the loop's word counts, in which only what an
@@ -85,12 +84,12 @@ def _told(each: PartitionStatus, facts: PartitionFacts) -> PartitionStatus:
     if each.state is State.NOT_ATTACHED and facts.state in _IN_TURN:
         reason = f"{reason}; what is drawn is of a look before that"
     if each.stored is not None and facts.state is State.ELSEWHERE:
-        told = "" if each.state is State.SET_ASIDE else facts.reason
-        reason = "; ".join(words for words in (each.reason, told) if words)
-    return replace(each, state=_told_state(each.state, facts), reason=reason, looked=figures)
+        why = "" if each.state is State.SET_ASIDE else facts.reason
+        reason = "; ".join(words for words in (each.reason, why) if words)
+    return replace(each, state=_state_with(each.state, facts), reason=reason, looked=figures)
 
 
-def _told_state(ahead: State, facts: PartitionFacts) -> State:
+def _state_with(ahead: State, facts: PartitionFacts) -> State:
     if facts.state is State.ELIGIBLE and facts.figures is not None:
         return State.OVERDUE if facts.figures.compaction_delay_ms else facts.state
     knows_better = (facts.state is State.NOT_DUE and ahead in _IDLE) or (
@@ -145,6 +144,12 @@ def state_badge(each: PartitionStatus) -> str:
     return shown_state(each)
 
 
+def holder_of(each: PartitionStatus) -> HoldLimit | None:
+    """Return the hold that keeps rounds from a log, None without one."""
+    limit = each.decision.limit if isinstance(each.decision, NothingBelow) else None
+    return limit if isinstance(limit, HoldLimit) else each.hold
+
+
 def cleaner_beside(view: ConsoleView) -> str:
     """Say whether a broker's own cleaner works on the same logs, as far as keeplast knows."""
     if view.attached is not None:
@@ -167,9 +172,9 @@ def cleaner_beside(view: ConsoleView) -> str:
     if view.status.is_locked:
         return (
             "A broker or another keeplast holds the directory. If it is a broker, its own cleaner "
-            "may be at work on these logs too (log.cleaner.enable), and is not told of here."
+            "may be at work on these logs too (log.cleaner.enable), and is not shown here."
         )
-    return "No broker's cleaner works on these logs: nobody holds the lock of the directory."
+    return "No broker's cleaner works on these logs: no process holds the lock of the directory."
 
 
 def tips_of(view: ConsoleView) -> dict[str, str]:

@@ -177,14 +177,12 @@ def by_segment(parts: Sequence[SegmentPart]) -> tuple[StripPart, ...]:
 
 def in_tier(parts: Sequence[SegmentPart], *, is_local: bool) -> tuple[StripPart, ...]:
     """Return one of two lines of a tier's strip: what lies in one tier, at its place in the log."""
-    wanted = (Place.LOCAL, Place.BOTH) if is_local else (Place.REMOTE, Place.BOTH)
-    return _of_places(_shown_groups(parts), wanted, _group_words)
+    return _of_places(_shown_groups(parts), _group_words, is_local=is_local)
 
 
 def regions_in_tier(parts: Sequence[SegmentPart], *, is_local: bool) -> tuple[StripPart, ...]:
     """Return the same by regions."""
-    wanted = (Place.LOCAL, Place.BOTH) if is_local else (Place.REMOTE, Place.BOTH)
-    return _of_places(_grouped(parts, _region_and_place_of), wanted, _region_words)
+    return _of_places(_grouped(parts, _region_and_place_of), _region_words, is_local=is_local)
 
 
 def brokers_line(status: AttachedStatus | None) -> tuple[StripPart, ...]:
@@ -274,8 +272,9 @@ def _group_words(group: Group) -> str:
 
 
 def _of_places(
-    groups: Sequence[Group], wanted: Sequence[Place], words: Callable[[Group], str]
+    groups: Sequence[Group], words: Callable[[Group], str], *, is_local: bool
 ) -> tuple[StripPart, ...]:
+    wanted = (Place.LOCAL if is_local else Place.REMOTE, Place.BOTH)
     return tuple(
         shape
         for shape, group in zip(_drawn(groups, words), groups, strict=True)

@@ -194,8 +194,6 @@ class Watcher:
                 return
             try:
                 self._refresh()
-            except (CompactionError, OSError) as error:
-                self._failed(error)
             except Exception as error:  # noqa: BLE001 - the loop that owns every look
                 self._failed(error)
 

@@ -18,13 +18,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from keeplast.cleaner.erasure import BasisKind
 from keeplast.cleaner.reasons import (
+    MIN_LAG,
     DirtyEnough,
+    HoldLimit,
     KeptLimit,
     LagLimit,
     Limit,
@@ -36,12 +39,13 @@ from keeplast.cleaner.reasons import (
 from keeplast.cleaner.selection import Choice
 from keeplast.clock import time_text, utc_text
 from keeplast.errors import CorruptError
-from keeplast.inspect.status import LogStatus
+from keeplast.inspect.status import ErasedBy, LogStatus
 from keeplast.model.partition import LogRegion, range_text
 from keeplast.model.text import (
     NEAR_MS,
     duration_text,
     format_bytes,
+    format_count,
     precise_duration_text,
     precise_relative_text,
     printable,
@@ -51,7 +55,7 @@ from keeplast.service.console.strip import SegmentPart, region_bytes
 from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.live import Progress
 from keeplast.service.status import PartitionStatus, State
-from keeplast.service.status_words import DAMAGE, release_words
+from keeplast.service.status_words import DAMAGE, release_command, release_words
 
 
 def brief(reason: str) -> str:
@@ -88,46 +92,58 @@ _PATH = re.compile(r"[. ] ?path=([^=]*?)(?= \w+=|$)")
 _POSITION = re.compile(r" position=(\d+)")
 
 
-_REMEDIES = {
-    "holes": "keeplast verify names what is missing; restore it from a backup of the remote "
-    "tier, or let the log start move beyond it",
-    "unreadable": "nothing is known of the log until it can be read; {again}",
-    "interrupted": "keeplast clean, or the broker's start, ends the swap; keeplast run does at its "
-    "next look",
-    "failing": "nothing, unless it goes on; {again}",
-    "retrying": "nothing, unless it goes on; {again}",
-    "refused": "change the setting that is named; {again}",
-    "paused": "keeplast pause {place} --topic {topic} --resume lets its rounds go on",
-    "owned elsewhere": "nothing: its owner cleans it",
-}
-_HELD: dict[type[Limit], str] = {
-    LagLimit: "it is overdue: let min.compaction.lag.ms be shorter than max.compaction.lag.ms, or "
-    "wait until the dates of its records have passed",
-    TransactionLimit: "it is overdue: end the transaction that is open, with "
-    "kafka-transactions.sh, and it is cleaned",
-    WatermarkLimit: "it is overdue: bring its replicas back, so that the high watermark moves",
-    KeptLimit: "it is overdue: clean the store too, which still has the aborted transaction",
-}
+Step = tuple[str, str]
+"""What to do, and the command that does it, empty where there is none."""
+
+_REMEDIES: dict[str, tuple[Step, ...]] = {
+    "holes": (
+        ("see what is missing", "keeplast verify {place} {one}"),
+        ("restore it from a backup of the remote tier, or let the log start move beyond it", ""),
+    ),
+    "unreadable": (("nothing is known of the log until it can be read; {again}", ""),),
+    "interrupted": (
+        ("keeplast run ends the swap at its next look, and so does the broker's start, or",
+         "keeplast clean {place} {one}"),
+    ),
+    "failing": (("nothing, unless it goes on; {again}", ""),),
+    "retrying": (("nothing, unless it goes on; {again}", ""),),
+    "refused": (("change the setting that is named; {again}", ""),),
+    "paused": (("let its rounds go on", "keeplast pause {place} --topic {topic} --resume"),),
+    "owned elsewhere": (("nothing: its owner cleans it", ""),),
+}  # fmt: skip
+_HELD: dict[type[Limit], tuple[Step, ...]] = {
+    LagLimit: (("it is overdue: let min.compaction.lag.ms be shorter than max.compaction.lag.ms, "
+                "or wait until the dates of its records have passed", ""),),
+    TransactionLimit: (("it is overdue: end the transaction that is open, with "
+                        "kafka-transactions.sh, and it is cleaned", ""),),
+    WatermarkLimit: (("it is overdue: bring its replicas back, so that the high watermark moves",
+                      ""),),
+    KeptLimit: (("it is overdue: clean the store too, which still has the aborted transaction",
+                 ""),),
+}  # fmt: skip
 _SKIPPED = State.SET_ASIDE.value
 _OF_DIRECTORY = (
-    "with the broker stopped and the loop paused or ended, restore the whole partition directory, "
-    "with its indexes, from a replica or a backup: it is tried again when its files have changed, "
-    "by Try again now on its page, or by keeplast run --retry"
-)
-_OF_UNREADABLE = (
-    "with the broker stopped, restore the whole partition directory, with its indexes, from a "
-    "replica or a backup: the log is looked at again by itself"
-)
+    ("see what is damaged", "keeplast inspect {path}"),
+    ("end {what}", "systemctl stop {service}"),
+    ("put the directory of the partition aside, out of the data directory", "mv {path} {aside}"),
+    ("restore the whole partition directory, with its indexes, from a replica or a backup",
+     "cp -a BACKUP/{partition} {place}/"),
+    ("start it again, and the log is tried again, because its files have changed; as a service",
+     "systemctl start {service}"),
+    ("without a change it is tried by Try again now on its page, or by",
+     "keeplast run {place} --retry"),
+)  # fmt: skip
 _OF_STORE = (
-    "restore the object from a backup: it is tried again when somebody asks for it, or by keeplast "
-    "clean"
+    ("restore the object from a backup", ""),
+    ("have it tried again", "keeplast clean {place} {one}"),
 )
 _OF_CLUSTER = (
-    "restore the segment from a backup of the remote tier: it is tried again when somebody asks "
-    "for it, by keeplast clean, or when the log begins elsewhere"
+    ("restore the segment from a backup of the remote tier", ""),
+    ("it is tried again when the log begins elsewhere, or by", "keeplast clean {place} {one}"),
 )
 _OF_DEFECT = (
-    "report the reason: it is a defect of keeplast. It is tried again when somebody asks for it"
+    ("report the reason: it is a defect of keeplast", ""),
+    ("the log is tried again when somebody asks for it", ""),
 )
 _WRONG = frozenset(_REMEDIES) - {"owned elsewhere", "paused"} | {_SKIPPED}
 _DUE = frozenset(each.value for each in (State.OVERDUE, State.ELIGIBLE, State.EXPIRED))
@@ -136,7 +152,7 @@ _DUE = frozenset(each.value for each in (State.OVERDUE, State.ELIGIBLE, State.EX
 class Need(StrEnum):
     """Whose the next step is, in the order of a page; the values are its headings."""
 
-    PERSON = "Something is wrong: a person should look"
+    PERSON = "A person should look"
     ROUND = "A round is due, or under way"
     NONE = "No round is known to be due"
 
@@ -153,27 +169,45 @@ def is_wrong(state: str) -> bool:
     return state in _WRONG
 
 
-def remedy_of(view: ConsoleView, each: PartitionStatus) -> str:
-    """Return what to do about a log; empty where nothing is wrong.
+def remedy_of(view: ConsoleView, each: PartitionStatus) -> tuple[Step, ...]:
+    """Return what to do about a log, in order; empty where nothing is wrong.
 
     A file that is damaged has its own remedy, and so has a defect of keeplast.
     """
-    if isinstance(each.error, CorruptError) and each.state is State.UNREADABLE and view.status:
-        return _OF_UNREADABLE
-    place: str = place_head(view)["place"]
+    place, partition = place_head(view)["place"], each.partition
     if each.hold is not None:
-        return release_words(each.hold, place)
+        command = release_command(each.hold, place)
+        return ((release_words(each.hold, place).removesuffix(f": {command}"), command),)
     if each.is_overdue and isinstance(each.decision, NothingBelow):
-        return _HELD.get(type(each.decision.limit), "")
-    if each.state is not State.SET_ASIDE:
-        return _REMEDIES.get(each.state, "").format(
-            place=shlex.quote(place), topic=each.partition.topic, again=_next_try(view, each)
-        )
-    if skipped_class(each) not in (None, *DAMAGE):
-        return _OF_DEFECT
-    if view.status is not None:
-        return _OF_DIRECTORY
-    return _OF_STORE if view.attached is None else _OF_CLUSTER
+        return _HELD.get(type(each.decision.limit), ())
+    is_damage = isinstance(each.error, CorruptError) and each.state is State.UNREADABLE
+    steps = _REMEDIES.get(each.state, ())
+    if each.state is State.SET_ASIDE and skipped_class(each) not in (None, *DAMAGE):
+        steps = _OF_DEFECT
+    elif view.status is not None and (is_damage or each.state is State.SET_ASIDE):
+        steps = _OF_DIRECTORY
+    elif each.state is State.SET_ASIDE:
+        steps = _OF_STORE if view.attached is None else _OF_CLUSTER
+    topic, path = shlex.quote(partition.topic), f"{place}/{partition}"
+    values = {
+        "place": shlex.quote(place), "partition": shlex.quote(str(partition)), "topic": topic,
+        "one": f"--topic {topic} --partition {partition.partition}", "path": shlex.quote(path),
+        "aside": shlex.quote(f"{place.rstrip('/')}.{partition}.damaged"),
+        "again": _next_try(view, each), "service": "keeplast-run" if view.snapshot else "kafka",
+        "what": "the loop that runs here; as a service" if view.snapshot else
+        "what works here, as a broker",
+    }  # fmt: skip
+    # Files of an object store are moved by its own tools.
+    return tuple(
+        (words.format_map(values),
+         line.format_map(values) if "://" not in place or line.startswith("keeplast") else "")
+        for words, line in steps
+    )  # fmt: skip
+
+
+def steps_text(steps: Iterable[Step]) -> str:
+    """Return what to do in one line."""
+    return "; ".join(": ".join(filter(None, each)) for each in steps)
 
 
 def _next_try(view: ConsoleView, each: PartitionStatus) -> str:
@@ -183,6 +217,40 @@ def _next_try(view: ConsoleView, each: PartitionStatus) -> str:
     at = moment(each.retry_at_ms, view.now_ms)
     when = "at its next look" if not at.iso or at.at_ms <= view.now_ms else f"at {at.minute}"
     return f"keeplast tries again {when}, {ordinal(max(each.failures, 1) + 1)} try"
+
+
+def held_until(each: PartitionStatus, now_ms: int) -> str:
+    """Say until when a log is held back, and by what; empty where no date ends that."""
+    limit = each.decision.limit if isinstance(each.decision, NothingBelow) else None
+    match limit:
+        case HoldLimit():
+            return f"until {moment(limit.until_ms, now_ms).minute} by the hold {limit.name}"
+        case LagLimit():
+            until = moment(now_ms + limit.lag_ms - limit.age_ms, now_ms)
+            return f"until {until.minute} by {MIN_LAG} ({duration_text(limit.lag_ms)})"
+    return ""
+
+
+_NO_DATES = {
+    BasisKind.SET_ASIDE: "never, while skipped",
+    BasisKind.UNREADABLE: "never, while unreadable",
+    BasisKind.FAILING: "not known: rounds fail",
+    BasisKind.HELD: "not known: held back",
+    BasisKind.NO_MAX_LAG: "no deadline set",
+    BasisKind.UNDATED: "not known: no timestamp",
+}
+
+
+def no_date_words(erased: Iterable[ErasedBy | None], count: int) -> str:
+    """Say in a cell why old values of ``count`` logs have no date; empty where all have one.
+
+    The pages of the logs have the whole sentences.
+    """
+    found = [_NO_DATES.get(each.basis.kind, "no date") for each in erased
+             if each is not None and each.by_ms is None]  # fmt: skip
+    alike = sum(each == found[0] for each in found)
+    some = "" if alike == count else f"{format_count(alike)} of {format_count(count)}: "
+    return some + found[0] if found else ""
 
 
 def held_words(log: LogStatus, parts: Sequence[SegmentPart]) -> str:

@@ -13,7 +13,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.text import format_bytes, format_count, format_counted
 from keeplast.service.console.anatomy import SettingRow, setting_rows
 from keeplast.service.console.lines import lines_of, state_counts
-from keeplast.service.console.pages import ROWS, log_url
+from keeplast.service.console.pages import ROWS
 from keeplast.service.console.query import Query
 from keeplast.service.console.standing import (
     entries,
@@ -23,17 +23,18 @@ from keeplast.service.console.standing import (
 )
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.console.wording import (
-    NO_TIME,
     ShownTime,
+    Step,
     brief,
     is_wrong,
     moment,
     place_in,
     remedy_of,
     sentence_of,
+    steps_text,
 )
 from keeplast.service.receipt_shelf import ReceiptLine
-from keeplast.service.snapshot import AttachedTotals, PartitionFacts
+from keeplast.service.snapshot import AttachedTotals
 from keeplast.service.status import PartitionStatus, State
 from keeplast.service.status_words import seconds_text
 
@@ -60,13 +61,8 @@ class Trouble:
     path: str | None
     position: int | None
     since_ms: int | None
-    remedy: str
+    remedy: tuple[Step, ...]
     badge: str
-
-    @property
-    def url(self) -> str:
-        """Return where the log's page is."""
-        return log_url(self.partition)
 
     @property
     def where(self) -> str:
@@ -84,7 +80,8 @@ class Trouble:
         return {
             "topic": self.partition.topic, "partition": self.partition.partition,
             "state": self.state, "reason": self.reason, "path": self.path,
-            "position": self.position, "since_ms": self.since_ms, "remedy": self.remedy,
+            "position": self.position, "since_ms": self.since_ms,
+            "remedy": steps_text(self.remedy),
         }  # fmt: skip
 
 
@@ -94,21 +91,25 @@ def troubles(view: ConsoleView) -> list[Trouble]:
     known = {each.partition for each in found}
     # What a loop cannot even look at, the watcher next to it may not have.
     alone = (
-        PartitionStatus(partition, told.state, told.reason)
-        for partition, told in facts.items()
+        PartitionStatus(partition, its.state, its.reason)
+        for partition, its in facts.items()
         if partition not in known
     )
     return [
-        _trouble(view, each, facts.get(each.partition))
+        trouble_of(view, each)
         for each in (*found, *alone)
         if is_wrong(each.state) or (each.is_overdue and each.state is State.HELD_BACK)
     ]
 
 
-def _trouble(view: ConsoleView, each: PartitionStatus, facts: PartitionFacts | None) -> Trouble:
+def trouble_of(view: ConsoleView, each: PartitionStatus) -> Trouble:
+    """Return what is wrong with a partition, or late; what is late is so since its deadline."""
     reason, mark = reason_of(view, each), each.set_aside or each.failing
+    facts = facts_by_partition(view).get(each.partition)
     path, position = place_in(reason)
-    since_ms = None if facts is None else facts.set_aside_since_ms
+    since_ms = each.deadline_ms if each.is_overdue else None
+    if facts is not None and facts.set_aside_since_ms is not None:
+        since_ms = facts.set_aside_since_ms
     if mark is not None:
         path, position, since_ms = mark.path, mark.position, mark.since_ms
     return Trouble(
@@ -117,23 +118,14 @@ def _trouble(view: ConsoleView, each: PartitionStatus, facts: PartitionFacts | N
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class DueLine:
-    """A partition that is worth a round; ``owner`` is the owner that does it, empty without one."""
-
-    partition: TopicPartition
-    state: str
-    reason: str
-    owner: str = ""
-
-
-def due_lines(view: ConsoleView) -> list[DueLine]:
-    """Return what is due or overdue, on every host, the most urgent first."""
+def due_lines(view: ConsoleView) -> list[dict[str, Any]]:
+    """Return what is due or overdue, on every host, the most urgent first, and who does it."""
     return [
-        DueLine(
-            each.partition, each.state.value, reason_of(view, each),
-            "" if each.stored is None else each.stored.owner,
-        )
+        {
+            "topic": each.partition.topic, "partition": each.partition.partition,
+            "state": each.state.value, "reason": reason_of(view, each),
+            "owner": (each.stored and each.stored.owner) or None,
+        }
         for each in entries(view)
         if each.state in DUE
     ]  # fmt: skip
@@ -148,8 +140,7 @@ def others_words(view: ConsoleView) -> str:
 
 def since(trouble: Trouble, now_ms: int) -> ShownTime:
     """Return since when; it may have been set aside by the turn that this look began."""
-    at_ms = trouble.since_ms
-    return NO_TIME if at_ms is None else moment(at_ms, max(now_ms, at_ms))
+    return moment(trouble.since_ms, max(now_ms, trouble.since_ms or 0))
 
 
 def receipts_found(view: ConsoleView, query: Query) -> list[ReceiptLine]:
@@ -195,13 +186,7 @@ def work_document(view: ConsoleView) -> dict[str, Any]:
     newest = tuple(reversed(view.receipts))[:ROWS]
     return {
         "troubles": [each.as_document() for each in troubles(view)],
-        "due": [
-            {
-                "topic": each.partition.topic, "partition": each.partition.partition,
-                "state": each.state, "reason": each.reason, "owner": each.owner or None,
-            }
-            for each in due_lines(view)
-        ],
+        "due": due_lines(view),
         "caps": cap_lines(view),
         "budgets": [asdict(each) for each in budgets(view)],
         "receipts_held": len(view.receipts),
@@ -254,7 +239,7 @@ def cap_lines(view: ConsoleView) -> list[str]:
     ]
     if totals.slow_downs or totals.waited_seconds >= 1:
         lines.append(
-            f"told to slow down {format_counted(totals.slow_downs, 'time')}, waited "
+            f"asked to slow down {format_counted(totals.slow_downs, 'time')}, waited "
             f"{seconds_text(totals.waited_seconds)} to keep to the caps"
         )
     return lines

@@ -92,8 +92,8 @@ class TieredLog:
             asked.workspace, asked.progressed,
         )  # fmt: skip
         return SearchedLog(
-            found.search, found.told, self.remote.cleaned_to, found.beside, found.searched_beside,
-            unseen=found.unseen, tiered=found,
+            found.search, found.explained, self.remote.cleaned_to, found.beside,
+            found.searched_beside, unseen=found.unseen, tiered=found,
         )  # fmt: skip
 
 

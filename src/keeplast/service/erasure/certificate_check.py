@@ -207,11 +207,11 @@ def _strangeness(
     place = statement["place"]
     if place["kind"] != DIRECTORY:
         return f"the certificate is about a {place['kind']}"
-    told = {
+    own = {
         "cluster_id": None if identity is None else identity.cluster_id,
         "directory_id": None if identity is None else identity.directory_id,
     }
-    for name, found in told.items():
+    for name, found in own.items():
         if place[name] is not None and found != place[name]:
             return f"another directory: {name} is {found}, the certificate's is {place[name]}"
     return None

@@ -80,14 +80,14 @@ class Search:
 class SearchedLog:
     """What there is of the keys in one partition, and what becomes of it.
 
-    ``search`` is of its log, None where it has none; ``told`` is of every key that is in the log.
-    ``beside`` is what else was found or could not be searched, of ``searched_beside`` files,
+    ``search`` is of its log, None where it has none; ``explained`` is of every key that is in the
+    log. ``beside`` is what else was found or could not be searched, of ``searched_beside`` files,
     ``beside_words`` says how it goes where there is no log. ``unseen`` says what of the partition
     cannot be searched from here. ``tiered`` is the same of a live cluster's remote tier.
     """
 
     search: PartitionSearch | None
-    told: Mapping[bytes, KeyExplanation] = field(default_factory=dict)
+    explained: Mapping[bytes, KeyExplanation] = field(default_factory=dict)
     clean_to: int | None = None
     beside: tuple[BesideLog, ...] = ()
     searched_beside: int = 0
@@ -122,7 +122,7 @@ class FileLog:
     ``request`` has the offsets of a round that counts as the next one, ``checkpoints`` reads those
     that count. ``beside`` searches what else was of the log, and says how many files that were.
     ``readers`` read the groups that tombstones wait for, None where files next to the log do. How
-    far the log is clean is passed on unless ``tells_clean_to`` is False.
+    far the log is clean is passed on unless ``shows_clean_to`` is False.
     """
 
     log: PartitionRequest
@@ -131,7 +131,7 @@ class FileLog:
     checkpoints: Callable[[], Checkpoints]
     beside: SearchBeside
     readers: ReaderOffsets | None = None
-    tells_clean_to: bool = True
+    shows_clean_to: bool = True
 
     @property
     def partition(self) -> TopicPartition:
@@ -153,13 +153,13 @@ class FileLog:
             )  # fmt: skip
             if not found.is_of(looked.segments):
                 continue
-            told = {
+            explained = {
                 key: explain_records(looked, key, records, rankings, workspace)
                 for key, records in found.records.items()
             }
             elsewhere, count = self.beside(asked.wanted)
-            clean_to = checkpoints.cleaner.get(log.partition) if self.tells_clean_to else None
-            return SearchedLog(found, told, clean_to, (*found.beside, *elsewhere), count)
+            clean_to = checkpoints.cleaner.get(log.partition) if self.shows_clean_to else None
+            return SearchedLog(found, explained, clean_to, (*found.beside, *elsewhere), count)
         raise UnavailableError(
             "the log changed each time that it was searched; run again when no round is under way. "
             f"partition={log.partition} path={log.path}",
@@ -350,7 +350,7 @@ def search_logs(
         searched_beside += found.searched_beside
         problems += [(partition, one) for one in found.beside if one.problem is not None]
         unseen += [(partition, words) for words in found.unseen]
-        for key in {*found.told, *(key for one in found.beside for key in one.keys)}:
+        for key in {*found.explained, *(key for one in found.beside for key in one.keys)}:
             name = keys.hash_in(key, partition.topic)
             if name is not None:
                 places[name].append(_place(partition, key, found, dates))
@@ -438,7 +438,7 @@ def _place(
     partition: TopicPartition, key: bytes, searched: SearchedLog, dates: TraceDates
 ) -> KeyPlace:
     beside = tuple(one.name for one in searched.beside if key in one.keys)
-    found = searched.told.get(key)
+    found = searched.explained.get(key)
     beside_from_ms = dates.beside_from_ms(partition, beside) if beside else None
     if found is None and searched.beside_words is not None:
         return KeyPlace(partition, True, None, searched.beside_words, (), 0, beside, beside_from_ms)

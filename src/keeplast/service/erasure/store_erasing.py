@@ -25,7 +25,7 @@ from keeplast.inspect.status import ErasedBy
 from keeplast.inspect.traces import LastTrace, find_last_trace
 from keeplast.log.partition_log import list_partition
 from keeplast.model.erasure_request import KeyHasher
-from keeplast.model.hold import GroupReader, ToldGroups
+from keeplast.model.hold import GroupReader, ReportedGroups
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.workspace import Workspace
@@ -204,7 +204,7 @@ def _searched(
     if not state.routes:
         return LeftBeside(state.partition, nothing_beside, REPLACED_WORDS)
     remote = remote_files(state, parts.objects)
-    told = StoredReaders(state.topic_id, brokers).wait(state.partition, look.topic, now_ms)
+    wait = StoredReaders(state.topic_id, brokers).wait(state.partition, look.topic, now_ms)
     return FileLog(
         PartitionRequest(state.partition, remote.path, look.topic),
         remote,
@@ -215,9 +215,9 @@ def _searched(
         ),
         nothing_beside,
         # Asked here: a task is sent the answer.
-        StoredReaders(state.topic_id, None if told is None else ToldGroups(told.groups)),
+        StoredReaders(state.topic_id, None if wait is None else ReportedGroups(wait.groups)),
         # An undo or another leader moves it back: it does not show an older store.
-        tells_clean_to=False,
+        shows_clean_to=False,
     )  # fmt: skip
 
 

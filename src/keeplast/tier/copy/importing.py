@@ -455,9 +455,9 @@ def export_partition(
     if int(state.topic_id, 16):
         metadata = PartitionMetadata(bytes.fromhex(state.topic_id))
         files.write_durable(directory / PARTITION_METADATA, partition_metadata.encode(metadata))
-    if state.told_from > state.first_dirty():
+    if state.earliest_as_of > state.first_dirty():
         # A round was cut short, or what was copied had been cleaned further: nothing else says so.
-        note = RoundNote(state.told_from, None, None)
+        note = RoundNote(state.earliest_as_of, None, None)
         write_note(directory, files, note, like=state.remote_end)
     files.fsync_directory(directory)
     root, partition = directory.parent, state.partition

@@ -43,7 +43,7 @@ from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.segment import RemoteSegment, Route, SegmentKind
 
 Progressed = Callable[[int], None]
-FORGET = "let the store begin anew with the directory: keeplast detach, then keeplast copy --new"
+FORGET = "let the store begin again with the directory: keeplast detach, then keeplast copy --new"
 
 
 @dataclass(frozen=True, slots=True)

@@ -417,14 +417,14 @@ class Removals:
             now_ms = self._time.now_ms(connection)
             retire_segments(connection, state.segments, commit_id, now_ms=now_ms, grace_ms=grace_ms)
             drop_kept(connection, state.row_id)
-            self._begin_anew(connection, state, log_start=state.log_start)
+            self._restart(connection, state, log_start=state.log_start)
             connection.execute(
                 update(schema.PARTITIONS)
                 .where(schema.PARTITIONS.c.id == state.row_id)
                 .values(forgotten_ms=now_ms, uncleanable_reason=None)
             )
 
-    def begin_anew(
+    def restart(
         self, known: PartitionState, commit_id: str, topic_id: str, *, log_start: int,
         settings: Mapping[str, str],
     ) -> PartitionState:  # fmt: skip
@@ -437,7 +437,7 @@ class Removals:
                 raise ConflictError(
                     f"the partition was not given up. partition={known.partition}", code="K333"
                 )
-            self._begin_anew(connection, state, log_start=log_start)
+            self._restart(connection, state, log_start=log_start)
             connection.execute(
                 update(schema.PARTITIONS)
                 .where(schema.PARTITIONS.c.id == state.row_id)
@@ -462,7 +462,7 @@ class Removals:
             remove_lease(connection, int(row["id"]))
             connection.execute(delete(schema.PARTITIONS).where(schema.PARTITIONS.c.id == row["id"]))
 
-    def _begin_anew(self, connection: Connection, state: PartitionState, *, log_start: int) -> None:
+    def _restart(self, connection: Connection, state: PartitionState, *, log_start: int) -> None:
         """Forget how far the log was clean, at a new epoch: no old claim counts any more."""
         number, epoch = state.row_id, state.leader_epoch + 1
         renew_publications(connection, number, Publication(epoch, 0, {epoch: log_start}))

@@ -242,7 +242,7 @@ def _lock_stored(connection: Connection, point: StoredPoint) -> Locked:
     row = find_partition(connection, known.partition, locks=True)
     found = load_state(connection, row, NO_PART)
     was, now = (
-        (each.row_id, each.leader_epoch, each.log_start, each.told_from, each.forgotten_ms)
+        (each.row_id, each.leader_epoch, each.log_start, each.earliest_as_of, each.forgotten_ms)
         for each in (known, found)
     )
     if was != now or point.kept.offset > found.remote_end:

@@ -103,9 +103,9 @@ class Inspection:
             more += _check_lineage(state)
             more += _check_publications(state)
         # A row of a live segment is read twice.
-        told = {(each.table, each.key): each.why for each in broken}
-        problems = [RowProblem(table, key, why) for (table, key), why in told.items()]
-        unread = {key for table, key in told if table == schema.SEGMENTS.name}
+        reasons = {(each.table, each.key): each.why for each in broken}
+        problems = [RowProblem(table, key, why) for (table, key), why in reasons.items()]
+        unread = {key for table, key in reasons if table == schema.SEGMENTS.name}
         return Inspected(state, (*problems, *more), frozenset(unread))
 
 

@@ -81,7 +81,7 @@ def shown_log(state: PartitionState, objects: ObjectStore) -> ShownLog:
     return ShownLog(
         partition=state.partition,
         files=RoundRecipe(objects, state.partition, state.topic_id, segments),
-        log_start=state.log_start, told_from=state.told_from,
+        log_start=state.log_start, earliest_as_of=state.earliest_as_of,
         topic_id=bytes.fromhex(state.topic_id), lineage=state.lineage, settings=state.settings,
     )  # fmt: skip
 

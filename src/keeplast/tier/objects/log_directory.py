@@ -36,15 +36,15 @@ from keeplast.tier.objects.handles import BytesReadHandle, WriteOnceFiles
 class ShownLog:
     """A partition as the directory has it: its segments by ``files``, below ``root/partition``.
 
-    ``told_from`` is the first offset that its state can be shown as of, like every later one: what
-    a cleaner's checkpoint says of a directory. ``settings`` are those that are kept with it.
+    ``earliest_as_of`` is the first offset that its state can be shown as of, like every later one:
+    what a cleaner's checkpoint says of a directory. ``settings`` are those that are kept with it.
     ``behind`` says what of the log is elsewhere, above what is shown; empty for nothing.
     """
 
     partition: TopicPartition
     files: FilesRecipe
     log_start: int
-    told_from: int
+    earliest_as_of: int
     topic_id: bytes
     lineage: tuple[LeaderEpoch, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class LogDirectory(ReadOnlyFiles):
         }
         for name, offsets in (
             (LOG_START_CHECKPOINT, {each.partition: each.log_start for each in recipe.logs}),
-            (CLEANER_CHECKPOINT, {each.partition: each.told_from for each in recipe.logs}),
+            (CLEANER_CHECKPOINT, {each.partition: each.earliest_as_of for each in recipe.logs}),
         ):
             self._small[self._root / name] = checkpoint.encode_offsets(offsets)
 

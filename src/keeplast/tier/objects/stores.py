@@ -126,7 +126,7 @@ class ObstoreObjects:
         with self._translated(key, StoreAction.READ):
             return _describe(obstore.head(self._store, key))
 
-    def tells_version(self, key: str) -> bool:
+    def has_version(self, key: str) -> bool:
         """Say whether an object has a version of its own: then deleting it only hides it.
 
         Google's store gives every object a generation, which says nothing.
@@ -445,8 +445,8 @@ def _is_refusal(error: BaseException) -> bool:
     if _NO_CREDENTIALS.search(str(error)) is not None:
         return False  # of the store nothing was asked yet
     # Of listings, streams, and what deletes many, the library reports in words alone.
-    is_told = isinstance(error, BaseError | OSError) and _REFUSED.search(str(error)) is not None
-    return is_told or isinstance(error, refusals)
+    is_refused = isinstance(error, BaseError | OSError) and _REFUSED.search(str(error)) is not None
+    return is_refused or isinstance(error, refusals)
 
 
 def check_place(url: str) -> None:

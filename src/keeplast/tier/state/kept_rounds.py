@@ -98,7 +98,7 @@ class KeptRound:
         """Return what goes and comes back, as receipts show it."""
         known = {**state.segments, **self.segments}
 
-        def told(routes: Sequence[Route]) -> tuple[KeptSegment, ...]:
+        def shown(routes: Sequence[Route]) -> tuple[KeptSegment, ...]:
             found = [known[each.segment_id] for each in routes if each.segment_id in known]
             return tuple(
                 KeptSegment(each.base_offset, each.size_bytes, each.files[LOG].crc32c)
@@ -106,7 +106,7 @@ class KeptRound:
             )
 
         return [
-            KeptGroup(swap.last_offset + 1, told(swap.sources), told(swap.outputs), False)
+            KeptGroup(swap.last_offset + 1, shown(swap.sources), shown(swap.outputs), False)
             for swap in self.swaps
         ]
 

@@ -207,7 +207,7 @@ class PartitionState:
         return self.log_start if found is None else max(found, self.log_start)
 
     @property
-    def told_from(self) -> int:
+    def earliest_as_of(self) -> int:
         """Return the first offset that the state can be shown as of, like every later one.
 
         As far as rounds and claims say, also of rounds that were cut short; at most the remote end.

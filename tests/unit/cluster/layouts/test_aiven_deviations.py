@@ -107,7 +107,7 @@ ACCEPTED: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_what_the_plugin_reads_is_read(world: World, name: str) -> None:
+def test_a_manifest_that_the_plugin_reads_is_read(world: World, name: str) -> None:
     world.change(ACCEPTED[name])
     assert world.case.log == world.read()
 
@@ -122,12 +122,12 @@ UNKNOWN: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_what_is_not_known_is_refused_by_name(world: World, name: str) -> None:
-    change, told = UNKNOWN[name]
+def test_an_unknown_member_is_refused_by_name(world: World, name: str) -> None:
+    change, words = UNKNOWN[name]
     world.change(change)
     with pytest.raises(RefusedError) as error:
         world.read()
-    assert told in str(error.value)
+    assert words in str(error.value)
     assert str(world.root) in str(error.value)
 
 
@@ -201,7 +201,7 @@ def test_a_manifest_that_does_not_add_up_is_damage(world: World, name: str) -> N
     ],
     ids=range(10),
 )  # fmt: skip
-def test_what_is_no_manifest_is_damage(data: bytes) -> None:
+def test_a_bad_manifest_is_damage(data: bytes) -> None:
     with pytest.raises(CorruptError):
         parse_object(data)
     with pytest.raises(CorruptError):
@@ -385,7 +385,7 @@ def test_objects_of_another_prefix_are_refused(world: World, prefix: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "words"),
     [
         ("010300", "tag=3"),
         ("0100020500", "not"),
@@ -394,10 +394,10 @@ def test_objects_of_another_prefix_are_refused(world: World, prefix: str) -> Non
         ("010103ffffff", "field"),
     ],
 )
-def test_custom_metadata_that_is_not_known_or_damaged_is_told(data: str, told: str) -> None:
+def test_unknown_or_damaged_custom_metadata_is_refused(data: str, words: str) -> None:
     with pytest.raises(CompactionError) as error:
         decode_custom_metadata(bytes.fromhex(data))
-    assert isinstance(error.value, CorruptError | RefusedError), told
+    assert isinstance(error.value, CorruptError | RefusedError), words
 
 
 def test_custom_metadata_without_fields_is_none() -> None:
@@ -480,7 +480,7 @@ def test_an_encrypted_source_is_never_followed_by_a_plain_output(world: World) -
     assert b'"dataKey":"k1:' in writer.close().description
 
 
-def test_small_objects_of_our_own_lie_beside_the_plugins(world: World) -> None:
+def test_small_objects_of_our_own_lie_next_to_the_plugins(world: World) -> None:
     layout = world.layout()
     layout.check_conditions()
     assert layout.put_new("owner/a", b"1")
@@ -514,24 +514,22 @@ REFUSED_OPTIONS: list[tuple[dict[str, str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "told"), REFUSED_OPTIONS)
-def test_an_option_that_cannot_be_used_is_told(
-    world: World, options: dict[str, str], told: str
-) -> None:
+@pytest.mark.parametrize(("options", "words"), REFUSED_OPTIONS)
+def test_an_unusable_option_is_refused(world: World, options: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidError) as error:
         world.layout(**options)
-    assert told in str(error.value)
+    assert words in str(error.value)
 
 
 def test_a_public_key_does_not_read_and_a_short_one_does_not_wrap(world: World) -> None:
-    for path, told in (
+    for path, words in (
         (world.vectors / "keys" / "public.pem", "no private key"),
         (write_pair(world.root, "short", 1024).private_file, "bits"),
         (world.vectors / "input" / "A" / "segment.log", "PEM"),
     ):
         with pytest.raises(InvalidError) as error:
             world.layout(**{f"{PAIR}.private.key.file": str(path)})
-        assert told in str(error.value)
+        assert words in str(error.value)
 
 
 def test_tables_are_refused_by_name(world: World) -> None:
@@ -549,20 +547,20 @@ def test_tables_are_refused_by_name(world: World) -> None:
         ("gs://logs/a/b/", ("gs://logs", "a/b/")),
     ],
 )
-def test_what_follows_the_bucket_is_the_prefix_as_it_stands(
+def test_text_after_the_bucket_is_the_prefix_as_it_stands(
     url: str, expected: tuple[str, str]
 ) -> None:
-    layout = open_layout(f"aiven:{url}", {"region": "x", "secret_access_key": "env:NOBODY"})
+    layout = open_layout(f"aiven:{url}", {"region": "x", "secret_access_key": "env:NOT_SET"})
     assert isinstance(layout, AivenLayout)
     assert expected == (layout.url, layout.key_prefix)
-    with pytest.raises(InvalidError, match="NOBODY"):
+    with pytest.raises(InvalidError, match="NOT_SET"):
         layout.read_own("a")
 
 
 @pytest.mark.parametrize(
     "url", ["http://x/y", "s3:/x", "s3://", "s3://me:pw@x/y", "s3://x/y?z=1", "memory://"]
 )
-def test_what_is_no_bucket_is_refused(url: str) -> None:
+def test_a_bad_bucket_is_refused(url: str) -> None:
     with pytest.raises(InvalidError) as error:
         open_layout(f"aiven:{url}")
     assert "pw" not in str(error.value)

@@ -1,4 +1,4 @@
-"""A reader keeps the chunk that it has read last: whoever else reads, and whatever was damaged."""
+"""A reader keeps the chunk that it has read last, with other readers and with any damage."""
 
 from __future__ import annotations
 

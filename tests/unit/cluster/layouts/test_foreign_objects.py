@@ -63,13 +63,15 @@ def read(layout: RemoteLayout) -> dict[str, str]:
 def test_aivens_plugin(
     tmp_path: Path, prefix: str, is_listed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(tmp_path, {f"{prefix}{name}": told for name, told in AIVEN.items()})
+    put(tmp_path, {f"{prefix}{name}": is_foreign for name, is_foreign in AIVEN.items()})
     if prefix:
         put(tmp_path, {"others": False, "tiers/x": False})
     if is_listed:  # as a bucket is
         monkeypatch.setattr(stores.ObstoreObjects, "directory", None)
     found = read(AivenLayout(f"file://{tmp_path}", prefix))
-    assert {f"{prefix}{name}" for name, told in AIVEN.items() if told} == set(found.values())
+    assert {f"{prefix}{name}" for name, is_foreign in AIVEN.items() if is_foreign} == set(
+        found.values()
+    )
     assert all(text.endswith(name) for name, text in found.items())
 
 
@@ -78,6 +80,6 @@ def test_kafkas_local_storage_at_a_pace(tmp_path: Path) -> None:
     limits = PaceLimits(requests_per_second=1000, bytes_per_second=1 << 20, pause_ms=1)
     pace = RequestPace(limits, SystemClock())
     found = read(PacedLayout(LocalStorage(tmp_path), pace))
-    told = {name for name, told in LOCAL.items() if told}
-    assert {name: name for name in told} == found
-    assert 1 + len(told) == pace.requests
+    names = {name for name, is_foreign in LOCAL.items() if is_foreign}
+    assert {name: name for name in names} == found
+    assert 1 + len(names) == pace.requests

@@ -93,7 +93,7 @@ def test_an_id_is_written_once(layout: LocalStorage) -> None:
         layout.complete(SEGMENT, written, FILES, SEGMENT)
 
 
-def test_what_is_given_up_leaves_nothing(layout: LocalStorage) -> None:
+def test_a_write_that_is_given_up_leaves_nothing(layout: LocalStorage) -> None:
     writer = layout.create_log(SEGMENT.id, SEGMENT.start_offset, SEGMENT)
     writer.write(LOG)
     writer.abort()
@@ -140,7 +140,9 @@ def test_a_topic_whose_name_leads_elsewhere_is_refused(layout: LocalStorage) -> 
         list(layout.list(hostile))
 
 
-def test_the_first_owner_stays_until_it_is_replaced_by_who_knows_it(layout: LocalStorage) -> None:
+def test_the_first_owner_stays_until_a_writer_that_knows_it_replaces_it(
+    layout: LocalStorage,
+) -> None:
     assert layout.read_own("owner/one") is None
     assert layout.put_new("owner/one", b"first")
     assert not layout.put_new("owner/one", b"second")
@@ -165,7 +167,7 @@ def test_own_objects_are_listed_by_their_folder(layout: LocalStorage) -> None:
 
 
 def test_strangers_among_the_own_objects_are_left_alone(layout: LocalStorage) -> None:
-    """Whoever may write there may leave anything; a name that cannot be asked for is not listed."""
+    """Who may write there may leave anything; a name that cannot be asked for is not listed."""
     layout.put_new("work/a/one", b"x")
     folder = layout.dir / ".keeplast" / "work" / "a"
     for name in ("two words", "\n", "ä", "x" * 201, ".hidden", "$(reboot)"):
@@ -194,7 +196,7 @@ def test_the_setting_dir_and_its_folder_both_name_the_storage(layout: LocalStora
     assert layout == pickle.loads(pickle.dumps(layout))
 
 
-def test_what_is_no_storage_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_bad_storage_is_refused_by_name(tmp_path: Path) -> None:
     for wrong in ("local", "local:", "hdfs:/x", "s3://bucket", ""):
         with pytest.raises(InvalidError, match="storage plugin"):
             open_layout(wrong)

@@ -62,7 +62,9 @@ def watcher_of(store: str | None, clock: Clock, *, endures: bool = False, **conf
     return place.view(SCOPE, ViewTerms(clock=clock, endures=endures)).watcher
 
 
-def test_the_page_of_a_log_names_whom_its_tombstones_wait_for(world: AttachedWorld) -> None:
+def test_the_page_of_a_log_names_the_groups_that_its_tombstones_wait_for(
+    world: AttachedWorld,
+) -> None:
     compacted(world)
     world.cluster.groups = {"billing": 2}
     store = f"sqlite:///{world.root / 'decisions.db'}"
@@ -116,7 +118,7 @@ def test_the_document_is_that_of_status(
         assert without_time(expected) == without_time(site(world).document(path))
 
 
-def test_what_comes_next_is_told_in_the_words_of_status(
+def test_the_next_step_is_shown_in_the_words_of_status(
     world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compacted(world)
@@ -135,7 +137,7 @@ def test_what_comes_next_is_told_in_the_words_of_status(
 
 
 def region_sizes(found: Site) -> dict[str, int]:
-    """Return the bytes of each region as the terminal tells them."""
+    """Return the bytes of each region as the terminal shows them."""
     (shown,) = found.document("/log/orders/0.json")["partitions"]
     sizes = {each["name"]: each["bytes"] for each in shown["regions"] if each["bytes"]}
     assert {"clean", "margin"} <= set(sizes)
@@ -163,7 +165,7 @@ def test_what_is_served_and_what_is_hidden_are_two_lines(world: AttachedWorld) -
     assert "clean to 20" in log
 
 
-def test_who_compacts_and_what_waits_are_told(world: AttachedWorld) -> None:
+def test_the_compactor_and_the_waits_are_shown(world: AttachedWorld) -> None:
     compacted(world)
     log = text_of(site(world), "/log/orders/0")
     assert "epoch 1; held by process" in log
@@ -172,7 +174,7 @@ def test_who_compacts_and_what_waits_are_told(world: AttachedWorld) -> None:
     assert "clean up to offset 20; 2 replaced segments in grace" in log
 
 
-def test_a_hold_is_told_also_before_anybody_compacts(world: AttachedWorld) -> None:
+def test_a_hold_is_shown_also_before_the_first_round(world: AttachedWorld) -> None:
     world.clock.advance(NOW_MS - world.clock.now_ms())
     holds = AttachedHolds(
         cast(HeldCluster, world.cluster), world.log(), cast(RemoteLayout, world.tier), world.clock
@@ -180,7 +182,7 @@ def test_a_hold_is_told_also_before_anybody_compacts(world: AttachedWorld) -> No
     holds.add([(AttachedName(CLUSTER_ID, PARTITION), TERMS)], "audit", HoldPoint(), 3_600_000)
     log = text_of(site(world), "/log/orders/0")
     assert "hold audit: not cleaned past 30 until" in log
-    assert "nobody has compacted it yet, by this decision log" in log
+    assert "no process has compacted it yet, by this decision log" in log
     compacted(world)
     assert "hold audit: not cleaned past 30 until" in text_of(site(world), "/log/orders/0")
 
@@ -198,7 +200,7 @@ def test_without_a_decision_log_brokers_alone_are_shown(world: AttachedWorld) ->
     assert without_time(printed(world)) == without_time(found.document("/overview.json"))
 
 
-def test_a_partition_that_waits_says_for_whom(world: AttachedWorld) -> None:
+def test_a_partition_that_waits_names_the_groups(world: AttachedWorld) -> None:
     publisher = world.claim()
     publisher.log.set_paused(publisher.held, is_paused=True)
     publisher.close()
@@ -290,7 +292,7 @@ def test_what_a_loop_knows_and_what_is_drawn_do_not_contradict(
     # All is of one look; of one that the look does not know as attached, the page says so.
     words = "is clean; what is drawn is of a look before that"
     assert (is_asked, not is_asked) == ("due: copied since" in log, words in log)
-    assert "nobody compacts it" not in log
+    assert "no process compacts it" not in log
 
 
 def test_looking_changes_nothing(world: AttachedWorld) -> None:
@@ -310,13 +312,13 @@ def test_a_decision_log_that_is_not_there_is_not_made(world: AttachedWorld) -> N
     assert not path.exists()
 
 
-def test_metadata_that_brokers_cannot_follow_is_told(world: AttachedWorld) -> None:
+def test_metadata_that_brokers_cannot_follow_is_reported(world: AttachedWorld) -> None:
     world.cluster.values.append(b"\xff")
     with pytest.raises(RefusedError, match="place check"), watcher(world, is_asked=False):
         raise AssertionError("it looks")
 
 
-def test_beside_a_loop_a_first_look_that_fails_is_told_on_the_pages(world: AttachedWorld) -> None:
+def test_with_a_loop_a_first_look_that_fails_is_shown_on_the_pages(world: AttachedWorld) -> None:
     kept = list(world.cluster.values)
     world.cluster.values.append(b"\xff")
     looking = watcher_of(None, world.clock, endures=True)

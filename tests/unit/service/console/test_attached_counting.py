@@ -57,9 +57,7 @@ def site_of(limits: SearchLimits | None = None) -> Site:
     with seen.watcher as watcher:
         view = watcher.view()
     searches = KeySearches(seen.find, clock, limits or SearchLimits(), seen.scan)
-    found = Site(FixedSource(view), searches=searches)
-    found.enter(VIEWER)
-    return found
+    return Site(FixedSource(view), searches=searches, token=VIEWER)
 
 
 def read(site: Site, path: str = HEADERS) -> Any:
@@ -69,8 +67,8 @@ def read(site: Site, path: str = HEADERS) -> Any:
 def test_codecs_are_counted_of_each_segment_that_is_served(world: VerifiedWorld) -> None:
     before = world.tier.ids()
     found = read(site_of(), f"{HEADERS}.json").json()
-    (told,) = found["partitions"]
-    counted = {each["base_offset"]: each["codecs"] for each in told["headers"]}
+    (partition,) = found["partitions"]
+    counted = {each["base_offset"]: each["codecs"] for each in partition["headers"]}
     expected = {
         each.start_offset: dict(
             Counter(batch.codec.name.lower() for batch in read_batches(world.tier.log_of(each)))
@@ -88,8 +86,8 @@ def test_the_document_is_that_of_status(world: VerifiedWorld) -> None:
     arguments = ["status", "kafka://broker:9092", "--topic"]
     printed = json.loads(CliRunner().invoke(app, [*arguments, PARTITION.topic, "--json"]).stdout)
     found = read(site_of(), f"{HEADERS}.json").json()
-    (told,) = found["partitions"]
-    more = {each: told.pop(each) for each in ("tombstones", "markers", "headers")}
+    (partition,) = found["partitions"]
+    more = {each: partition.pop(each) for each in ("tombstones", "markers", "headers")}
     # What is printed is as of now, the page as of its clock.
     assert printed.pop("place") == "kafka://broker:9092"
     assert (NOW_MS, "kafka://broker:9092") == (
@@ -108,14 +106,14 @@ def test_it_has_a_budget_and_needs_a_token(world: VerifiedWorld) -> None:
     assert 401 == site.post(HEADERS, {"form": "x"}).status_code
 
 
-def test_what_is_not_shown_is_not_read(world: VerifiedWorld) -> None:
+def test_a_hidden_log_is_not_read(world: VerifiedWorld) -> None:
     scan = scanner(7)
     for name in (NAME, TopicPartition("payments", 0)):
         with pytest.raises(InvalidError, match="not shown here"):
             scan(name, NOW_MS, progressed=lambda _: None)
 
 
-def test_a_segment_that_goes_meanwhile_is_told(tmp_path: Path) -> None:
+def test_a_segment_that_goes_meanwhile_is_reported(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch, commanded_world(tmp_path, patch) as made:
         scan = scanner()
         cast(Any, made.tier.layout).delete(made.tier.served()[-1])

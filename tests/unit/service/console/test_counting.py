@@ -19,6 +19,7 @@ from keeplast.format.compression import Codec
 from keeplast.inspect.stages import scan_headers
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.service.console import acting
 from keeplast.service.console.searches import KeySearches, SearchLimits
 from keeplast.service.place_loop import ViewTerms
 from tests.support import called
@@ -38,9 +39,7 @@ HEADERS = "/log/orders/0/headers"
 
 
 def site_of(root: Path, limits: SearchLimits | None = None) -> Site:
-    found = Site(FixedSource(directory_view(root)), searches=searches_in(root, limits))
-    found.enter(VIEWER)
-    return found
+    return Site(FixedSource(directory_view(root)), searches=searches_in(root, limits), token=VIEWER)
 
 
 def read(site: Site, path: str = HEADERS) -> Any:
@@ -72,9 +71,11 @@ def test_the_document_is_that_of_status(root: Path) -> None:
     assert [{"base_offset": base} | asdict(each) for base, each in scanned.items()] == headers
 
 
-def test_the_page_leads_to_its_document(root: Path) -> None:
+def test_the_page_leads_to_its_document(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acting, "SEGMENTS_MAX", 1)
     page = read(site_of(root)).text
     assert f'<form class="deed" method="post" action="{HEADERS}.json">' in page
+    assert "… and 2 more; the JSON has them." in page
     assert "as JSON" in page
 
 
@@ -94,7 +95,7 @@ def test_a_horizon_that_a_round_stamped_is_shown(tmp_path: Path) -> None:
         assert expected == (found.retained, found.removable)
 
 
-def test_it_is_read_for_nobody_without_a_token(source: FixedSource, root: Path) -> None:
+def test_it_is_not_read_without_a_token(source: FixedSource, root: Path) -> None:
     site = Site(source, searches=searches_in(root))
     assert "Read them now" not in site.get("/log/orders/0").text
     for path in (HEADERS, f"{HEADERS}.json"):
@@ -113,7 +114,7 @@ def test_it_is_read_for_nobody_without_a_token(source: FixedSource, root: Path) 
     [("/log/orders/7/headers", 404), ("/log/none/0/headers", 404), ("/log/orders/x/headers", 404),
      ("/log/broken/0/headers", 400)],
 )  # fmt: skip
-def test_what_is_not_there_is_not_read(root: Path, path: str, code: int) -> None:
+def test_a_missing_log_is_not_read(root: Path, path: str, code: int) -> None:
     assert code == read(site_of(root), path).status_code
 
 
@@ -122,7 +123,7 @@ def test_it_has_a_budget(root: Path) -> None:
     assert (422, True) == (answer.status_code, "--search-bytes" in answer.text)
 
 
-def test_a_log_that_is_gone_meanwhile_is_told(root: Path) -> None:
+def test_a_log_that_is_gone_meanwhile_is_reported(root: Path) -> None:
     site = site_of(root)
     for each in (root / "orders-0").iterdir():
         each.unlink()
@@ -156,9 +157,7 @@ def site_of_store(place: StoredLogs, limits: SearchLimits | None = None) -> Site
     clock = ManualClock(NOW_MS)
     with place.view(ALL_PARTITIONS, ViewTerms(clock=clock)).watcher as watcher:
         view = watcher.view()
-    found = Site(FixedSource(view), searches=searches_of(place, limits))
-    found.enter(VIEWER)
-    return found
+    return Site(FixedSource(view), searches=searches_of(place, limits), token=VIEWER)
 
 
 def test_headers_of_a_store_are_those_of_its_objects(store: StoredLogs, tmp_path: Path) -> None:
@@ -167,8 +166,8 @@ def test_headers_of_a_store_are_those_of_its_objects(store: StoredLogs, tmp_path
     document = read(site, f"{HEADERS}.json").json()
     assert [] == document["given_up"]
     (found,) = document["partitions"]
-    told = CliRunner().invoke(app, ["status", store.store, "--erased-by", "--json"])
-    (expected,) = json.loads(told.stdout)["partitions"]
+    done = CliRunner().invoke(app, ["status", store.store, "--erased-by", "--json"])
+    (expected,) = json.loads(done.stdout)["partitions"]
     assert expected == {name: found[name] for name in expected}
     out = tmp_path / "out"
     called.run("export", store.store, "--as", "log", "--to", str(out), code=0)
@@ -182,7 +181,9 @@ def test_headers_of_a_store_are_those_of_its_objects(store: StoredLogs, tmp_path
         assert ", ".join(f"{count} {name}" for name, count in each["codecs"].items()) in text
 
 
-def test_headers_of_a_store_have_the_same_budget_and_end_with_who_asked(store: StoredLogs) -> None:
+def test_headers_of_a_store_have_the_same_budget_and_end_with_the_connection(
+    store: StoredLogs,
+) -> None:
     answer = read(site_of_store(store, SearchLimits(bytes_max=10)))
     assert (422, True) == (answer.status_code, "--search-bytes" in answer.text)
     searches = searches_of(store)

@@ -177,14 +177,14 @@ def test_what_there_is_not_and_what_is_not_allowed_are_pages_for_people(site: Si
         (403, "This is not allowed", "POST", "/leave", ORIGIN),
         (403, "This is not allowed", "POST", "/", "null"),
     ):
-        told, found = (
+        plain, found = (
             site.ask(method, path, headers={"origin": origin} | more, data={"form": "x"})
             for more in ({}, person)
         )
-        assert (code, code) == (found.status_code, told.status_code)
+        assert (code, code) == (found.status_code, plain.status_code)
         assert (True, False) == (f"<h1>{heading}</h1>" in found.text, "<b>" in found.text)
         assert HEADERS.items() <= dict(found.headers).items()
-        assert told.headers["content-type"].startswith("text/plain")
+        assert plain.headers["content-type"].startswith("text/plain")
     assert site.get("/log/nobody/0.json", **person).headers["content-type"].startswith("text/plain")
 
 
@@ -255,7 +255,7 @@ def test_an_action_needs_the_actors_token_on_loopback_too(
         ("/do/resume", Deed.RESUME),
     ],
 )  # fmt: skip
-def test_who_may_act_leaves_a_wish_with_the_loop(
+def test_a_visitor_who_may_act_leaves_a_wish_with_the_loop(
     site: Site, source: FixedSource, path: str, deed: Deed
 ) -> None:
     site.enter(ACTOR)
@@ -263,7 +263,7 @@ def test_who_may_act_leaves_a_wish_with_the_loop(
     assert not source.wishes.has_wishes
     answer = site.post(path, WHICH | {"form": site.form_token()})
     assert 303 == answer.status_code
-    # Whoever asked sees that it was heard, and that it is not done yet.
+    # Who asked sees that it was heard, and that it is not done yet.
     assert "What was asked for waits" in site.get("/work").text
     (wish,) = source.wishes.take()
     assert "What was asked for waits" not in site.get("/work").text
@@ -286,7 +286,7 @@ def test_a_header_that_is_no_token_of_ours_stands_for_no_form(
     assert not source.wishes.has_wishes
 
 
-def test_what_was_typed_for_a_proxy_keeps_nobody_out(site: Site) -> None:
+def test_credentials_for_a_proxy_keep_no_reader_out(site: Site) -> None:
     site.enter(ACTOR)
     form = {"form": site.form_token()}
     assert 303 == site.post("/do/pause", form, authorization="Basic eDp5").status_code
@@ -365,7 +365,7 @@ def test_a_weaker_token_leaves_a_session_and_a_new_one_ends_it() -> None:
     assert actor == sessions.begin(VIEWER, actor)
     again = sessions.begin(ACTOR, actor)
     assert again not in (None, actor)
-    assert VisitorRole.NOBODY == sessions.role(actor, {})
+    assert VisitorRole.STRANGER == sessions.role(actor, {})
     assert VisitorRole.ACTOR == sessions.role(again, {})
 
 
@@ -400,7 +400,7 @@ def test_receipts_name_the_browser_and_not_the_proxy(source: FixedSource) -> Non
         ([], ["for=1.2.3.4", f"for={other}"], other),
         ([], ['for="[2001:db8::7]:47"'], "2001:db8::7"),
         ([], ['for="\\2\\03.0.113.5"'], other), ([other], [f"for={other}"], other),
-        # Malformed, hidden, twice or contradicting: nobody's word counts.
+        # Malformed, hidden, twice or contradicting: no word of others counts.
         ([], ['for="203.0.113.5'], peer), ([], ["for=_hidden"], peer), ([], ["for=unknown"], peer),
         ([], ["for=203.0.113.5;for=1.2.3.4"], peer), ([], ["for=203.0.113.5,"], peer),
         ([], [f"for={other}" + ';x="' * 3000], peer), ([], ['for="[fe80::1%a]"'], peer),
@@ -422,7 +422,7 @@ def request_of(path: str) -> Scope:
     }  # fmt: skip
 
 
-def test_who_does_not_take_his_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_take_its_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "REQUEST_SECONDS", 0.01)
     taken: list[str] = []
 
@@ -497,14 +497,13 @@ def test_actions_are_off_unless_they_were_allowed(source: FixedSource, path: str
     for shown, console in (
         (source, replace(OPEN, allows_actions=False)), (nothing_runs, OPEN),
     ):  # fmt: skip
-        site = Site(shown, console)
-        site.enter(ACTOR)
+        site = Site(shown, console, token=ACTOR)
         answer = site.post(path, WHICH, authorization=f"Bearer {ACTOR}")
         assert 403 == answer.status_code
         assert "do/pause" not in site.get("/work").text
 
 
-def test_what_is_too_large_or_no_form_is_refused(site: Site) -> None:
+def test_a_large_body_and_one_that_is_no_form_are_refused(site: Site) -> None:
     headers = {"origin": ORIGIN, "content-type": "application/x-www-form-urlencoded"}
 
     def code(content: bytes, **more: str) -> int:
@@ -569,7 +568,7 @@ def test_only_a_listed_proxy_is_heard(source: FixedSource) -> None:
     # Redirects come after the gate, and name no host.
     for path in ("/work/", "//evil.example/", "/log/orders/0/"):
         assert proxied.get(path, **given).headers.get("location", "") in ("", enter_url(path))
-    # Without a proxy nobody's word counts.
+    # Without a proxy no word of others counts.
     assert 421 == Site(source).get("/", host="x", x_forwarded_host="127.0.0.1").status_code
 
 

@@ -35,8 +35,7 @@ def test_no_link_to_help_is_dead_and_help_has_every_word(site: Site) -> None:
 
 def test_every_page_can_resume_what_is_paused(source: FixedSource) -> None:
     source.wishes.is_paused = True
-    site = Site(source)
-    site.enter(ACTOR)
+    site = Site(source, token=ACTOR)
     pages = ("/", "/time", "/work", "/help", "/help/clean", "/find", LOG)
     assert [] == [each for each in pages if 'action="/do/resume"' not in site.get(each).text]
 

@@ -47,9 +47,7 @@ SAMPLE = Path(__file__).parents[4] / "src" / "keeplast" / "samples" / "broker-4.
 @pytest.fixture
 def keys(source: FixedSource, root: Path) -> Site:
     """A console on loopback that finds keys; its visitor has a viewer's session."""
-    site = Site(source, searches=searches_in(root))
-    site.enter(VIEWER)
-    return site
+    return Site(source, searches=searches_in(root), token=VIEWER)
 
 
 def asked(site: Site, path: str = "/keys", **fields: str) -> httpx.Response:
@@ -58,7 +56,7 @@ def asked(site: Site, path: str = "/keys", **fields: str) -> httpx.Response:
     return site.post(path, given)
 
 
-def told(site: Site, path: str = "/keys", **fields: str) -> str:
+def page_text(site: Site, path: str = "/keys", **fields: str) -> str:
     answer = asked(site, path, **fields)
     assert 200 == answer.status_code, answer.text
     return " ".join(html.unescape(answer.text).split())
@@ -88,22 +86,22 @@ def test_the_document_is_that_of_explain(
     assert explained(root, key, *more) == asked(keys, "/keys.json", **fields).json()
 
 
-def test_a_log_that_cannot_be_read_is_told_beside_the_others(keys: Site, root: Path) -> None:
+def test_an_unreadable_log_is_shown_next_to_the_others(keys: Site, root: Path) -> None:
     path = root / "orders-0" / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     document = explained(root, "a")
     assert [0] == [each["partition"] for each in document["errors"]]
     assert document == asked(keys, "/keys.json").json()
-    assert document["errors"][0]["error"]["message"] in told(keys)
+    assert document["errors"][0]["error"]["message"] in page_text(keys)
 
 
-def test_where_nothing_could_be_read_no_count_is_told(keys: Site, root: Path) -> None:
+def test_where_nothing_could_be_read_no_count_is_shown(keys: Site, root: Path) -> None:
     path = root / "orders-0" / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    text = told(keys, key="key-00100", partition="0")
+    text = page_text(keys, key="key-00100", partition="0")
     assert 'key "key-00100": not known, 1 of 1 partition could not be read' in text
     assert "0 records" not in text
-    text = told(keys)
+    text = page_text(keys)
     assert 'key "a": 1 record in 1 of 1 partition; 1 of 2 partitions could not be read' in text
     arguments = ["explain", str(root), "b", "--topic", "orders", "--partition", "0"]
     assert 'key "b": not known, 1 of 1 partition' in CliRunner().invoke(app, arguments).stdout
@@ -111,13 +109,13 @@ def test_where_nothing_could_be_read_no_count_is_told(keys: Site, root: Path) ->
 
 def test_a_value_above_a_tombstone_names_its_offset_first(keys: Site, root: Path) -> None:
     write_log(root, "orders-2", {0: [(b"z", b"1"), (b"z", None)], 2: [(b"z", b"2")]})
-    text = told(keys, key="z")
+    text = page_text(keys, key="z")
     assert "<ul><li>last trace: never while its value wins: no tombstone supersedes its winning " \
         "value (offset 2)</li>" in text  # fmt: skip
 
 
 def test_the_page_has_every_record_with_its_fate_and_no_value(keys: Site, root: Path) -> None:
-    text = told(keys)
+    text = page_text(keys)
     for part in explained(root, "a")["partitions"]:
         assert f"{part['topic']}-{part['partition']}" in text
         for each in part["records"]:
@@ -131,10 +129,10 @@ def test_the_page_has_every_record_with_its_fate_and_no_value(keys: Site, root: 
     assert "As of 2027-01-15 08:00:00 UTC" in text
     assert "never while its value wins" in text
     assert '"3"' not in text
-    assert '"3"' in told(keys, values="shown")
+    assert '"3"' in page_text(keys, values="shown")
 
 
-def test_what_lies_beside_the_logs_is_told_as_explain_tells_it(keys: Site, root: Path) -> None:
+def test_files_next_to_the_logs_are_shown_as_explain_shows_them(keys: Site, root: Path) -> None:
     gone = batch(0, b"gone", b"1")
     (root / "orders-0" / f"{0:020d}.log.deleted").write_bytes(gone)
     (root / "orders-1" / f"{0:020d}.log.abc.deleted").write_bytes(gone + gone[:-1])
@@ -143,31 +141,29 @@ def test_what_lies_beside_the_logs_is_told_as_explain_tells_it(keys: Site, root:
     assert document == asked(keys, "/keys.json", key="gone").json()
     assert [1, 1] == [len(each["replaced_copies"]) for each in document["partitions"]]
     assert [1] == [len(each["replaced_copies"]) for each in document["out_of_service"]]
-    text = told(keys, key="gone")
+    text = page_text(keys, key="gone")
     assert f"offset 0 also in {0:020d}.log.deleted, which is no part of the log" in text
     assert "not searched: 00000000000000000000.log.abc.deleted: it cannot be read to its" in text
     assert f"orders-9: offset 5 also in orders-9.{'a' * 32}-delete/{5:020d}.log" in text
 
 
-def test_what_lies_beside_a_log_counts_for_the_budget(source: FixedSource, root: Path) -> None:
+def test_files_next_to_a_log_count_for_the_budget(source: FixedSource, root: Path) -> None:
     path = root / "orders-0" / f"{0:020d}.log.deleted"
     limits = SearchLimits(bytes_max=sum(e.stat().st_size for e in root.glob("orders-*/*.log")))
-    site = Site(source, searches=searches_in(root, limits))
-    site.enter(VIEWER)
+    site = Site(source, searches=searches_in(root, limits), token=VIEWER)
     assert 200 == asked(site).status_code
     path.write_bytes(batch(0, b"gone", b"x" * limits.bytes_max))
     assert "more than the" in asked(site).text
 
 
-def test_a_key_that_is_nowhere_is_told(keys: Site) -> None:
-    text = told(keys, key="nobody")
+def test_a_key_that_is_nowhere_is_reported(keys: Site) -> None:
+    text = page_text(keys, key="nobody")
     assert 'key "nobody": 0 records in 0 of 2 partitions' in text
     assert "Nothing in orders-0, orders-1." in text
 
 
-def test_values_that_are_forbidden_are_shown_to_nobody(source: FixedSource, root: Path) -> None:
-    site = Site(source, searches=searches_in(root, SearchLimits(shows_values=False)))
-    site.enter(ACTOR)
+def test_forbidden_values_are_never_shown(source: FixedSource, root: Path) -> None:
+    site = Site(source, searches=searches_in(root, SearchLimits(shows_values=False)), token=ACTOR)
     assert 'name="values"' not in site.get("/keys").text
     for path in ("/keys", "/keys.json"):
         answer = asked(site, path, values="shown")
@@ -229,7 +225,7 @@ def test_a_key_is_in_no_address_no_header_and_no_other_page(
         ({"key": "k" * (64 << 10)}, 413, "too large"),
     ],
 )
-def test_what_cannot_be_asked_is_told_without_the_key(
+def test_a_bad_question_is_refused_without_the_key(
     keys: Site, fields: dict[str, str], code: int, said: str
 ) -> None:
     answer = asked(keys, "/keys.json", **fields)
@@ -240,14 +236,13 @@ def test_what_cannot_be_asked_is_told_without_the_key(
 
 
 def test_a_long_key_fits_into_a_form(keys: Site) -> None:
-    assert "0 records" in told(keys, key="\u00e9" * 9000)
+    assert "0 records" in page_text(keys, key="\u00e9" * 9000)
 
 
 def test_markup_in_a_key_and_in_a_value_is_text(source: FixedSource, root: Path) -> None:
     hostile = "<img src=x onerror=alert(1)>\"'{{7*7}}"
     write_log(root, "orders-2", {0: [(hostile.encode(), hostile.encode() + b"\x1b[31m")], 1: []})
-    site = Site(source, searches=searches_in(root))
-    site.enter(VIEWER)
+    site = Site(source, searches=searches_in(root), token=VIEWER)
     page = asked(site, key=hostile, values="shown").text
     assert "<img" not in page
     assert "\x1b" not in page
@@ -255,8 +250,9 @@ def test_markup_in_a_key_and_in_a_value_is_text(source: FixedSource, root: Path)
 
 
 def test_topics_are_closed_by_pattern(source: FixedSource, root: Path) -> None:
-    site = Site(source, searches=searches_in(root, SearchLimits(closed=("x*", "or?ers"))))
-    site.enter(ACTOR)
+    site = Site(
+        source, searches=searches_in(root, SearchLimits(closed=("x*", "or?ers"))), token=ACTOR
+    )
     assert '<option value="broken">' in site.get("/keys").text
     assert '<option value="orders">' not in site.get("/keys").text
     for path in ("/keys", "/keys.json"):
@@ -266,8 +262,7 @@ def test_topics_are_closed_by_pattern(source: FixedSource, root: Path) -> None:
 
 
 def test_a_search_that_would_read_too_much_is_not_begun(source: FixedSource, root: Path) -> None:
-    site = Site(source, searches=searches_in(root, SearchLimits(bytes_max=100)))
-    site.enter(VIEWER)
+    site = Site(source, searches=searches_in(root, SearchLimits(bytes_max=100)), token=VIEWER)
     answer = asked(site, "/keys.json")
     assert (422, True) == (answer.status_code, "--search-bytes" in answer.text)
     assert "explain" in answer.text
@@ -357,7 +352,7 @@ def test_a_browser_that_leaves_ends_its_search(source: FixedSource) -> None:
         return messages.pop(0)
 
     async def send(message: MutableMapping[str, Any]) -> None:
-        """Nobody hears it."""
+        """There is no listener."""
 
     anyio.run(site.app, scope, receive, send)
     assert ["the browser has closed the connection"] == ended
@@ -366,8 +361,7 @@ def test_a_browser_that_leaves_ends_its_search(source: FixedSource) -> None:
 def test_a_page_has_so_many_rows(source: FixedSource, root: Path) -> None:
     many = [(b"a", b"v")] * (ROWS_MAX + 3)
     write_log(root, "orders-2", {0: many, len(many): []})
-    site = Site(source, searches=searches_in(root))
-    site.enter(VIEWER)
+    site = Site(source, searches=searches_in(root), token=VIEWER)
     page = asked(site).text
     assert page.count('<td data-label="Record">') == ROWS_MAX
     assert "more; the JSON has them" in page
@@ -405,23 +399,22 @@ def test_a_store_is_searched_as_tier_explain_does(source: FixedSource, tmp_path:
     )  # fmt: skip
     fields = {"topic": "orders", "key": "order-041"}
     answer = site.ask("POST", "/keys.json", headers=BEARER, data=fields)
-    found, told = answer.json(), json.loads(expected.stdout)
-    for each in (*found["partitions"], *told["partitions"]):
+    found, document = answer.json(), json.loads(expected.stdout)
+    for each in (*found["partitions"], *document["partitions"]):
         # It rests on the clock of the store.
         each.pop("erased_by")
         each["last_trace"].pop("values_by_ms")
-    assert told == found
+    assert document == found
     assert 10 == len(found["partitions"][0]["records"])
 
 
-def test_an_answer_on_a_page_names_no_option_that_nobody_can_give_there(root: Path) -> None:
+def test_an_answer_on_a_page_names_no_option_of_the_command_line(root: Path) -> None:
     (root / "keeplast.toml").write_text(
         '[topic.orders]\n"cleanup.policy" = "compact"\n"min.cleanable.dirty.ratio" = 1.0\n',
         encoding="utf-8",
     )
-    site = Site(FixedSource(directory_view(root)), searches=searches_in(root))
-    site.enter(VIEWER)
-    page = told(site, partition="0")
+    site = Site(FixedSource(directory_view(root)), searches=searches_in(root), token=VIEWER)
+    page = page_text(site, partition="0")
     assert "dirty ratio 1.000 is not above min.cleanable.dirty.ratio 1.0" in page
     assert "--despite dirty-ratio" not in page
     shown = CliRunner().invoke(app, ["explain", str(root), "a", "--topic", "orders"])

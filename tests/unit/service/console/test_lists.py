@@ -11,6 +11,7 @@ import pytest
 
 from keeplast.model.partition import TopicPartition
 from keeplast.model.text import format_bytes
+from keeplast.service import history
 from keeplast.service.console import lines, pages
 from keeplast.service.console.rendering import cut_name
 from keeplast.service.status import LastRound, PartitionStatus, State
@@ -153,25 +154,31 @@ def test_a_topic_sums_its_partitions_and_is_as_its_most_urgent_one(many: FixedSo
     dirty = format_bytes((2 << 30) + (3 << 20) + (1 << 10))
     cells = [shown(f"<td{each}") for each in row.split("<td")[1:]]
     assert ["3", "overdue 1 of 3: orders-10 why 10", cells[2], format_bytes(sum(its)), dirty,
-            "overdue for 1 d 6 h", "", "1 h ago"] == cells[:8]  # fmt: skip
+            "overdue for 1 d 6 h", "", "1 h ago 9 B to 9 B"] == cells[:8]  # fmt: skip
     assert re.search(rf"dirty {dirty} .*0\.500$", cells[2])
     line = next(e for e in lines.topic_lines(lines.lines_of(many.found)) if e.topic == "orders")
     assert 1000 == round(sum(each.width for each in lines.topic_strip(line)[0]))
 
 
-def test_totals_count_what_is_late_also_where_it_is_held(many: FixedSource) -> None:
+def test_totals_count_what_is_late_also_where_it_is_held(
+    many: FixedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = Site(many)
     text = site.get("/").text.partition("<form")[0]
     size = format_bytes(sum(each.size_bytes or 0 for each in many.status.partitions))
     assert re.search(
-        f"Most urgent sick-0 unreadable partitions of 4 topics 6 size {size} dirty [0-9.]+ GiB "
-        "overdue 2 held back 1 failing 2 freed in 30 days 0 B", shown(text)
+        rf"sick-0 unreadable .*\. What to do partitions 6 in 4 topics size {size} dirty [0-9.]+ "
+        "GiB overdue 2 held back 1 unreadable or failing 2 freed in 30 days 0 B", shown(text)
     )  # fmt: skip
     for link in ("/log/sick/0", "?q=state%3Aoverdue", "?q=state%3Aheld-back", "?q=need%3Aperson"):
         assert f'href="{link}"' in text
     topic = shown(site.get("/topic/orders").text)
-    assert "Most urgent orders-10 overdue partitions 3 size" in topic
+    assert re.search(r"orders-10 overdue why 10, since .* When its round comes partit", topic)
     assert 404 == site.get("/topic/none").status_code
+    # What the history has no room for is not nothing.
+    monkeypatch.setattr(history, "TOPICS_MAX", -1)
+    assert "freed in 30 days not known" in shown(site.get("/topic/orders").text)
+    assert 5 == site.get("/time?topic=orders").text.count('"says">Not known in 30 days: ')
     many.show([])
     assert "No topic fits" in site.get("/").text
 

@@ -1,4 +1,4 @@
-"""What pages show: the same as the command line, escaped, in words beside every colour."""
+"""What pages show: the same as the command line, escaped, in words next to every colour."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from tests.support.console_site import (
     directory_view,
     with_segments,
 )
-from tests.support.daemon_world import Told
+from tests.support.daemon_world import Narrated
 from tests.support.manual_clock import ManualClock
 
 
@@ -81,7 +81,7 @@ def test_documents_are_those_of_the_command_line(site: Site, root: Path) -> None
     assert shown == {key: settings[key] for key in shown}
 
 
-def test_a_file_elsewhere_that_is_a_source_is_told_by_its_name(
+def test_a_file_elsewhere_that_is_a_source_is_shown_by_its_name(
     root: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("etc-of-a-broker")
@@ -161,7 +161,7 @@ def test_markup_of_strangers_is_text(source: FixedSource) -> None:
         assert "\x1b" not in text
 
 
-def test_what_is_set_aside_is_told_with_place_and_remedy(root: Path) -> None:
+def test_a_partition_set_aside_is_shown_with_place_and_remedy(root: Path) -> None:
     mark = {
         "version": 1,
         "partitions": [
@@ -175,7 +175,8 @@ def test_what_is_set_aside_is_told_with_place_and_remedy(root: Path) -> None:
     (root / "keeplast-set-aside").write_text(json.dumps(mark), encoding="utf-8")
     text = Site(FixedSource(directory_view(root))).get("/work").text
     assert "orders-0/0.log at byte 77" in re.sub("<[^>]+>", "", text)
-    assert "by Try again now on its page, or by keeplast run --retry" in text
+    assert f"keeplast run {root} --retry" in text
+    assert f"mv {root}/orders-0 {root}.orders-0.damaged" in text
     assert '<th scope="col">Since</th>' in text
 
 
@@ -236,7 +237,7 @@ def test_a_log_of_two_thousand_segments_is_paged_and_each_is_found_from_the_stri
 
 
 @pytest.mark.parametrize("path", ["/", "/log/orders/0", "/work", "/static/console.css"])
-def test_what_has_not_changed_is_not_sent_again(source: FixedSource, path: str) -> None:
+def test_an_unchanged_page_is_not_sent_again(source: FixedSource, path: str) -> None:
     site = Site(source)
     tag = site.get(path).headers["etag"]
     source.found = replace(source.found, serial=source.found.serial + 1, now_ms=NOW_MS + 2000)
@@ -279,7 +280,7 @@ def left(hours: int, count: int, end: int) -> ReceiptLine:
          "how many there are is not known"),
     ],
 )  # fmt: skip
-def test_tombstones_and_their_horizons_are_told_by_the_receipts_without_a_token(
+def test_tombstones_and_their_horizons_come_from_the_receipts_without_a_token(
     source: FixedSource, lines: tuple[ReceiptLine, ...], expected: str
 ) -> None:
     source.found = replace(source.found, receipts=lines)
@@ -306,12 +307,9 @@ def test_the_overview_claims_an_order_only_where_it_has_it(site: Site) -> None:
     assert "the most urgent first" not in site.get("/?sort=name").text
 
 
-def test_what_to_do_stands_beside_what_is_wrong(site: Site) -> None:
+def test_the_remedy_stands_next_to_the_problem(site: Site) -> None:
     for path in ("/", "/log/broken/0"):
-        assert (
-            "What to do: with the broker stopped, restore the whole partition directory"
-            in site.get(path).text
-        )
+        assert re.search("What to do: ?(<[^>]+>)*see what is damaged: ", site.get(path).text)
     assert "What to do" not in site.get("/log/orders/0").text
 
 
@@ -406,7 +404,7 @@ def test_a_date_that_there_is_not_says_why(source: FixedSource) -> None:
     assert "nothing is dirty" in row(site, "orders-0")
 
 
-def test_a_name_breaks_behind_its_dots_and_markup_in_it_stays_text() -> None:
+def test_a_name_breaks_after_its_dots_and_markup_in_it_stays_text() -> None:
     assert "max.<wbr>lag 0.5 &lt;a.<wbr>b&gt;" == breakable("max.lag 0.5 <a.b>")
 
 
@@ -427,18 +425,18 @@ def test_what_cannot_be_read_and_is_not_damaged_has_another_remedy(source: Fixed
         (10, NOW_MS + 300_000, "keeplast tries again at 2027-01-15 08:05 UTC, 11th try"),
         (None, None, "this page looks again by itself, and keeplast run tries again"),
     ):
-        told = PartitionFacts(
+        known = PartitionFacts(
             one.partition, Path("x"), State.RETRYING, "", failures=failures or 0,
             retry_at_ms=retry_at_ms,
         )  # fmt: skip
-        snapshot = None if failures is None else Snapshot("", NOW_MS, NOW_MS, 1, 1, (told,))
+        snapshot = None if failures is None else Snapshot("", NOW_MS, NOW_MS, 1, 1, (known,))
         source.found = replace(source.found, snapshot=snapshot)
         for path in ("/", "/log/orders/0", "/work"):
             words = f"nothing is known of the log until it can be read; {again}"
             assert words in Site(source).get(path).text
 
 
-def test_what_is_held_past_its_deadline_is_late_and_names_what_releases_it(root: Path) -> None:
+def test_a_log_held_past_its_deadline_is_late_and_names_its_release(root: Path) -> None:
     hold = ["hold", "add", str(root), "audit", "--topic", "orders", "--partition", "0"]
     assert 0 == CliRunner().invoke(app, [*hold, "--at", "0", "--max-age", "366d"]).exit_code
     site, command = Site(FixedSource(directory_view(root))), f"keeplast hold release {root} audit"
@@ -448,8 +446,8 @@ def test_what_is_held_past_its_deadline_is_late_and_names_what_releases_it(root:
     for path in ("/partitions", "/log/orders/0", "/work"):
         assert command in html.unescape(site.get(path).text)
     done = CliRunner().invoke(app, ["status", str(root), "--now-ms", str(NOW_MS)])
-    told = " ".join(done.stdout.split())
-    assert (True, True) == ("2 overdue in sum" in told, command in told), told
+    printed = " ".join(done.stdout.split())
+    assert (True, True) == ("2 overdue in sum" in printed, command in printed), printed
 
 
 def directory_view_settings(source: FixedSource) -> Settings:
@@ -505,9 +503,9 @@ def test_a_log_in_work_says_what_the_running_round_does_and_leaves(source: Fixed
     assert "when the running round ends" not in found
 
 
-def test_pages_say_whether_a_brokers_own_cleaner_works_beside(source: FixedSource) -> None:
+def test_pages_say_whether_a_brokers_own_cleaner_works_too(source: FixedSource) -> None:
     site = Site(source)
-    free = "nobody holds the lock of the directory"
+    free = "no process holds the lock of the directory"
     for path in ("/", "/work"):
         assert free in site.get(path).text
     source.found = replace(source.found, status=replace(source.status, is_locked=True))
@@ -518,7 +516,7 @@ def test_pages_say_whether_a_brokers_own_cleaner_works_beside(source: FixedSourc
     assert "No broker's cleaner cleans what lies in object storage" in cleaner_beside(view)
 
 
-def test_a_time_without_bound_is_told_once(source: FixedSource) -> None:
+def test_a_time_without_bound_is_shown_once(source: FixedSource) -> None:
     basis = ErasureBasis(BasisKind.NO_MAX_LAG)
     source.show(
         replace(each, erased_by=ErasedBy(None, None, basis)) for each in source.status.partitions
@@ -551,7 +549,7 @@ def test_what_runs_or_has_just_ended_is_not_next(source: FixedSource) -> None:
     choices = [Choice(TopicPartition("orders", n), "dirty") for n in range(4)]
     snapshot = Snapshot("here", 0, NOW_MS, 1, 2, (), queue=tuple(choices))
     source.found = replace(source.found, snapshot=snapshot)
-    source.live = live = LiveProgress(Told(), clock, Control(clock))
+    source.live = live = LiveProgress(Narrated(), clock, Control(clock))
     live.chosen(choices[:2])
     live.finished(choices[0].partition, RoundReport())
     site = Site(source)
@@ -568,7 +566,7 @@ def loop_of(source: FixedSource) -> LiveProgress:
     queue = tuple(Choice(TopicPartition("orders", n), "overdue") for n in range(2))
     snapshot = Snapshot("here", 0, NOW_MS, 1, 2, (), queue=queue)
     source.found = replace(source.found, snapshot=snapshot)
-    source.live = LiveProgress(Told(), clock, Control(clock))
+    source.live = LiveProgress(Narrated(), clock, Control(clock))
     return source.live
 
 
@@ -579,7 +577,7 @@ def row(site: Site, partition: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", found.replace("<wbr>", "")).split())
 
 
-def test_a_log_in_work_has_a_badge_until_a_look_tells_its_state(source: FixedSource) -> None:
+def test_a_log_in_work_has_a_badge_until_a_look_finds_its_state(source: FixedSource) -> None:
     live, site = loop_of(source), Site(source)
     name = TopicPartition("orders", 0)
     assert "orders-0 overdue due for a round" in row(site, "orders-0")
@@ -587,7 +585,7 @@ def test_a_log_in_work_has_a_badge_until_a_look_tells_its_state(source: FixedSou
     live.chosen((Choice(name, "overdue"),))
     text = site.get("/").text
     assert ">1 cleaning<" in text
-    assert ">2 overdue, 1 of them being cleaned<" in text
+    assert ">2 overdue (1 cleaning)<" in text
     assert ">orders-0<" in site.get("/?state=cleaning").text
     assert ">orders-0<" in site.get("/?state=overdue").text
     (only,) = site.document("/overview.json?state=cleaning")["partitions"]
@@ -605,15 +603,13 @@ def test_a_log_in_work_has_a_badge_until_a_look_tells_its_state(source: FixedSou
     live.finished(name, RoundReport())
     assert "orders-0 round over" in row(site, "orders-0")
     assert ">1 round over<" in site.get("/").text
-    # What it was due for is done, or not: nobody knows before the look.
+    # What it was due for is done, or not: it is unknown before the look.
     assert ">1 overdue<" in site.get("/").text
     assert ">orders-0<" not in site.get("/?state=overdue").text
 
 
 @pytest.mark.parametrize("why", [OnlyActive(0), RatioTooLow(0.4, 0.5)])
-def test_no_page_names_an_option_that_nobody_can_give_there(
-    source: FixedSource, why: SkipReason
-) -> None:
+def test_no_page_names_an_option_of_the_command_line(source: FixedSource, why: SkipReason) -> None:
     source.show(
         replace(each, state=State.NOT_DUE, decision=why, reason=skip_words(why))
         if each.partition == TopicPartition("orders", 1)
@@ -628,7 +624,7 @@ def test_no_page_names_an_option_that_nobody_can_give_there(
         assert skip_words(why) not in html.unescape(site.get(path).text)
 
 
-def test_what_somebody_asked_for_is_no_round_of_a_log(source: FixedSource) -> None:
+def test_an_action_is_no_round_of_a_log(source: FixedSource) -> None:
     name = TopicPartition("orders", 0)
     asked = ReceiptLine("action", NOW_MS, name, words="pause")
     expired = ReceiptLine("expired", NOW_MS, name, words="a segment")
@@ -648,11 +644,11 @@ def test_what_is_due_says_what_the_last_round_left_and_what_the_next_one_takes(
     assert "The next round takes offsets 0 to 3." in row(site, "orders-0")
     loop_of(source)
     assert "The next round takes offsets 0 to 3; it is 1st in the queue." in row(site, "orders-0")
-    for bound, is_told in ((0, False), (2, True)):
+    for bound, is_shown in ((0, False), (2, True)):
         last = LastRound(NOW_MS - 5000, 0, 0, 9, 9, 1, 1, 1.0, bound=bound)
         source.show(replace(each, last_round=last) for each in source.status.partitions)
-        told = "The last round ended below offset 0: its key map was full."
-        assert is_told is (told in row(site, "orders-0"))
+        words = "The last round ended below offset 0: its key map was full."
+        assert is_shown is (words in row(site, "orders-0"))
         assert "5 s ago" in row(site, "orders-0")
 
 
@@ -680,7 +676,7 @@ def test_what_follows_the_rounds_under_way_says_whose_end_it_begins_with(
     assert f"it begins when {ended}" == pages.queue_words(source.found, live)[two]
 
 
-def test_what_is_held_back_is_told_beside_what_can_be_cleaned(source: FixedSource) -> None:
+def test_bytes_held_back_are_shown_next_to_cleanable_bytes(source: FixedSource) -> None:
     assert "held back" not in row(Site(source), "orders-0")
     log = next(
         e.log for e in source.status.partitions if e.partition == TopicPartition("orders", 0)
@@ -703,7 +699,7 @@ def test_dates_say_what_they_rest_on_and_from_where_things_are_gone(source: Fixe
     assert "replicas" not in stored
 
 
-def test_a_date_is_told_to_the_minute_it_is_kept_by() -> None:
+def test_a_date_is_shown_to_the_minute_it_is_kept_by() -> None:
     at_ms = NOW_MS // 60_000 * 60_000
     assert "2027-01-15 08:00 UTC" == wording.moment(at_ms, NOW_MS).minute
     assert "2027-01-15 08:01 UTC" == wording.moment(at_ms + 1000, NOW_MS).minute
@@ -809,7 +805,7 @@ def test_a_long_document_is_the_same_piece_by_piece(source: FixedSource) -> None
         assert expected == Site(source).document("/overview.json")
 
 
-def test_what_is_set_aside_was_so_in_no_future(root: Path) -> None:
+def test_a_partition_is_set_aside_at_no_time_of_the_future(root: Path) -> None:
     view = directory_view(root)
     assert view.status is not None
     first = view.status.partitions[0]
@@ -820,7 +816,7 @@ def test_what_is_set_aside_was_so_in_no_future(root: Path) -> None:
     assert "now" == work.since(found, NOW_MS).text
 
 
-def test_a_file_outside_the_place_is_told_by_its_name_where_a_look_or_the_loop_failed(
+def test_a_file_outside_the_place_is_shown_by_its_name_where_a_look_or_the_loop_failed(
     source: FixedSource,
 ) -> None:
     place = source.found.place

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from keeplast.service.console.gate import Entrance
 from keeplast.service.console.server import Certificate, ConsoleServer
 from keeplast.service.console.view import Looked, Watcher
 from keeplast.service.receipt_shelf import ReceiptShelf
-from tests.support.console_site import TOKENS, FixedSource
+from tests.support.console_site import TOKENS, FixedSource, is_connected, running
 from tests.support.manual_clock import ManualClock
 from tests.support.waiting import SECONDS_MAX, wait_until
 
@@ -41,11 +40,13 @@ def test_pages_are_served_and_then_no_more(source: FixedSource) -> None:
         httpx.get(address, timeout=SECONDS_MAX)
 
 
-def test_a_port_that_is_taken_is_told(source: FixedSource) -> None:
-    with server(source) as running:
-        port = int(running.address.rstrip("/").rpartition(":")[2])
-        with pytest.raises(InvalidError, match=f"port={port}"), server(source, port=port):
-            raise AssertionError("it listens")
+def test_a_port_that_is_taken_is_reported(source: FixedSource) -> None:
+    with (
+        running(source, Entrance(LOOPBACK, 0)) as port,
+        pytest.raises(InvalidError, match=f"port={port}"),
+        server(source, port=port),
+    ):
+        raise AssertionError("it listens")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "box"])
@@ -54,7 +55,7 @@ def test_off_the_loopback_it_wants_tls_or_a_proxy(source: FixedSource, host: str
         server(source, host)
 
 
-def test_a_certificate_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_bad_certificate_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "a.pem"
     file.write_text("no certificate", encoding="utf-8")
     for chain in (file, tmp_path / "none.pem"):
@@ -63,19 +64,20 @@ def test_a_certificate_that_is_none_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
-def test_who_sends_no_whole_request_is_cut_off(
+def test_a_client_without_a_whole_request_is_cut_off(
     source: FixedSource, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(module, "HEAD_SECONDS", 0.01)
-    with server(source) as running:
-        port = int(running.address.rstrip("/").rpartition(":")[2])
-        with socket.create_connection((LOOPBACK, port), SECONDS_MAX) as connection:
-            received = b""
-            # It may be cut off before anything was sent: that is an error here, and the same.
-            with contextlib.suppress(ConnectionError):
-                connection.sendall(sent)
-                received = connection.recv(1)
-            assert b"" == received
+    with (
+        running(source, Entrance(LOOPBACK, 0)) as port,
+        socket.create_connection((LOOPBACK, port), SECONDS_MAX) as connection,
+    ):
+        received = b""
+        # It may be cut off before anything was sent: that is an error here, and the same.
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(sent)
+            received = connection.recv(1)
+        assert b"" == received
 
 
 def test_silent_connections_make_room_the_longest_silence_first(
@@ -83,12 +85,11 @@ def test_silent_connections_make_room_the_longest_silence_first(
 ) -> None:
     monkeypatch.setattr(module, "SOCKETS_MAX", 4)
     monkeypatch.setattr(module, "HEAD_SECONDS", SECONDS_MAX)
-    with server(source) as running:
-        port = int(running.address.rstrip("/").rpartition(":")[2])
+    with running(source, Entrance(LOOPBACK, 0)) as port:
         silent = [socket.create_connection((LOOPBACK, port), SECONDS_MAX) for _ in range(4)]
         try:
             for _ in range(3):
-                assert 200 == httpx.get(f"{running.address}healthz").status_code
+                assert 200 == httpx.get(f"http://{LOOPBACK}:{port}/healthz").status_code
             for each in silent[:1]:
                 with contextlib.suppress(ConnectionError):
                     assert b"" == each.recv(1)
@@ -101,8 +102,7 @@ def test_connections_with_an_answer_under_way_are_never_put_out(
     source: FixedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SOCKETS_MAX", 2)
-    with server(source) as running:
-        port = int(running.address.rstrip("/").rpartition(":")[2])
+    with running(source, Entrance(LOOPBACK, 0)) as port:
         asked = f"GET /events HTTP/1.1\r\nHost: {LOOPBACK}:{port}\r\n\r\n".encode()
         streams = [socket.create_connection((LOOPBACK, port), SECONDS_MAX) for _ in range(2)]
         try:
@@ -128,24 +128,16 @@ def test_a_reader_that_takes_nothing_is_aborted_with_all_that_was_queued(
         return Response(b"x" * (64 << 20), media_type="text/plain")
 
     monkeypatch.setattr("keeplast.service.console.server.Reading.work", work)
-    with server(source) as running:
-        port = int(running.address.rstrip("/").rpartition(":")[2])
+    with running(source, Entrance(LOOPBACK, 0)) as port:
         asked = f"GET /work HTTP/1.1\r\nHost: {LOOPBACK}:{port}\r\n\r\n".encode()
         with socket.create_connection((LOOPBACK, port), SECONDS_MAX) as reader:
             reader.sendall(asked)
             assert reader.recv(12).endswith(b"200")
             # It is over while nothing was read: what can still be read is what the kernel had.
-            wait_until(lambda: not _is_connected(reader))
+            wait_until(lambda: not is_connected(reader))
 
 
-def _is_connected(connection: socket.socket) -> bool:
-    """Say whether the other side still is there, without reading anything."""
-    poll = select.poll()
-    poll.register(connection, 0)
-    return not any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))
-
-
-def test_a_look_that_fails_is_told_and_the_last_one_stays() -> None:
+def test_a_look_that_fails_is_reported_and_the_last_one_stays() -> None:
     looks: list[int] = []
 
     def look() -> Looked:
@@ -166,7 +158,7 @@ def test_a_look_that_fails_is_told_and_the_last_one_stays() -> None:
     assert len(looks) >= 2
 
 
-def test_nobody_looks_while_nobody_asks() -> None:
+def test_there_is_no_look_without_a_request() -> None:
     looks: list[int] = []
     files = LocalFiles()
 

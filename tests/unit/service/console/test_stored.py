@@ -1,4 +1,4 @@
-"""A store on the pages: why each partition is or is not cleaned, by when, whoever owns it."""
+"""A store on the pages: why each partition is or is not cleaned, by when, with any owner."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def set_aside(view: ConsoleView, reason: str) -> ConsoleView:
 DAMAGE = "CorruptError: the checksum differs. path=orders/0/00000000000000000000.log position=77"
 
 
-def test_what_is_set_aside_needs_attention_with_file_position_and_remedy(view: ConsoleView) -> None:
+def test_a_partition_set_aside_needs_attention_with_file_position_and_remedy(
+    view: ConsoleView,
+) -> None:
     found = set_aside(view, DAMAGE)
     badge = '<span class="state s-set-aside">skipped: damaged file</span>'
     assert badge in text_of(found, "/")
@@ -110,7 +112,7 @@ def test_a_loops_error_names_file_and_position_too(view: ConsoleView) -> None:
     snapshot = Snapshot("s", view.now_ms, view.now_ms, 1, 1, (facts,))
     (trouble,) = work.troubles(replace(view, snapshot=snapshot))
     assert ("orders/0/00000000000000000000.log at byte 77", 7) == (trouble.where, trouble.since_ms)
-    # One that the watcher beside the loop has not seen yet is told all the same.
+    # One that the watcher next to the loop has not seen yet is shown all the same.
     (trouble,) = work.troubles(replace(view, tiers=(), snapshot=snapshot))
     assert "retrying" == trouble.state
     elsewhere = replace(facts, state=State.ELSEWHERE, reason="owned by box-b")
@@ -122,7 +124,7 @@ def test_an_error_without_a_place_has_none() -> None:
     assert ("a b/c.log", None) == wording.place_in("gone. path=a b/c.log size=7")
 
 
-def test_why_it_is_cleaned_and_by_when_are_told_of_every_hosts_partitions(
+def test_reason_and_deadline_are_shown_for_every_hosts_partitions(
     view: ConsoleView, store: str
 ) -> None:
     outlook = view.outlooks[ORDERS]
@@ -149,7 +151,7 @@ def test_why_it_is_cleaned_and_by_when_are_told_of_every_hosts_partitions(
     assert ("overdue", outlook.reason) == (due["state"], due["reason"])
 
 
-def test_what_another_host_owns_is_overdue_all_the_same(view: ConsoleView) -> None:
+def test_a_partition_of_another_host_is_overdue_all_the_same(view: ConsoleView) -> None:
     reason = "owned by box-b; --take-over fences it"
     facts = PartitionFacts(ORDERS, Path("orders-0"), State.ELSEWHERE, reason)
     snapshot = Snapshot("s", view.now_ms, view.now_ms, 1, 1, (facts,))
@@ -229,9 +231,7 @@ def test_no_look_reads_objects_for_long_and_the_next_goes_on(
         assert all(each.state is not None for each in second.values())
 
 
-def test_what_has_not_changed_is_not_read_again(
-    store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unchanged_rows_are_not_read_again(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     outlooks, pace = store_facts.StoreOutlooks(), TierPace(1, 1, 1, 1)
     with StoredLogs(store).opened() as opened:
         first = outlooks.find(opened, [ORDERS], pace, lambda _: None)
@@ -269,7 +269,9 @@ def test_a_hosts_log_is_the_second_line_of_the_strip(
         assert bases == [expected["segments"][each]["base_offset"] for each in numbers]
 
 
-def test_a_host_without_such_a_directory_is_told_at_the_start(store: str, tmp_path: Path) -> None:
+def test_a_host_without_such_a_directory_is_refused_at_the_start(
+    store: str, tmp_path: Path
+) -> None:
     with pytest.raises(InvalidError, match="nowhere"):
         watcher_of(store, tmp_path / "nowhere")
 
@@ -291,7 +293,7 @@ def test_a_local_log_that_cannot_be_read_leaves_the_store_on_the_page(
     assert found.problem is None
 
 
-def test_settings_and_budgets_of_a_store_are_told(view: ConsoleView) -> None:
+def test_settings_and_budgets_of_a_store_are_shown(view: ConsoleView) -> None:
     site = Site(FixedSource(view))
     rows = {e["key"]: e for e in site.document("/log/orders/0/settings.json")["settings"]}
     assert str(LAG_MS) == rows["max.compaction.lag.ms"]["value"]
@@ -303,8 +305,7 @@ def test_settings_and_budgets_of_a_store_are_told(view: ConsoleView) -> None:
 
 
 def test_in_a_store_the_button_is_named_for_what_it_does(view: ConsoleView) -> None:
-    site = Site(FixedSource(view, control=Control(ManualClock(NOW_MS))))
-    site.enter(ACTOR)
+    site = Site(FixedSource(view, control=Control(ManualClock(NOW_MS))), token=ACTOR)
     page = site.get("/log/orders/0").text
     assert "Try again now" in page
     assert "Clean now" not in page
@@ -333,8 +334,8 @@ def test_the_document_of_a_store_says_why_each_is_cleaned_or_not_and_by_when(
     for path in ("/overview.json", "/log/orders/0.json"):
         document = site.document(path)
         (found,) = document["partitions"]
-        told = [found[name] for name in ("state", "reason", "deadline_ms")]
-        assert ["overdue", outlook.reason, outlook.figures.overdue_from_ms] == told  # type: ignore[union-attr]
+        shown = [found[name] for name in ("state", "reason", "deadline_ms")]
+        assert ["overdue", outlook.reason, outlook.figures.overdue_from_ms] == shown  # type: ignore[union-attr]
         expected = printed("status", store, "--erased-by")
         # What is overdue is late, and due, by the time of each look.
         for each in (expected, document):

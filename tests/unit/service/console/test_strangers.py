@@ -6,10 +6,8 @@ The routes are the application's own: one that is new is tried too.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import re
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,23 +15,26 @@ from typing import Any
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from keeplast.log.files import LocalFiles
 from keeplast.service.console import gate, server
 from keeplast.service.console.addresses import ENTER_PATH
 from keeplast.service.console.gate import ANSWERS_MAX, STATIC_PATH, Entrance
-from keeplast.service.console.searches import KeySearches
 from keeplast.service.console.server import (
     STREAMS_MAX,
     Certificate,
     ConsoleApp,
-    ConsoleServer,
 )
-from tests.support.console_site import OPEN, TOKENS, VIEWER, FixedSource, searches_in
+from tests.support.console_site import (
+    OPEN,
+    TOKENS,
+    VIEWER,
+    FixedSource,
+    own_certificate,
+    running,
+    searches_in,
+    trusting,
+)
 from tests.support.manual_clock import ManualClock
 from tests.support.waiting import SECONDS_MAX, wait_until
 
@@ -45,33 +46,17 @@ PARTS = {
 SECRETS = ("orders", "root:", "import ")
 
 
-def searches(source: FixedSource) -> KeySearches:
-    """Return what finds keys and reads headers where the view of ``source`` is of."""
-    return searches_in(Path(source.found.place))
-
-
 def routes(source: FixedSource) -> list[tuple[str, str]]:
     """Return method and path of every route there is."""
     app: Any = ConsoleApp(
-        source, OPEN, TOKENS, ManualClock(0), LocalFiles(), searches=searches(source)
-    ).asgi()
+        source, OPEN, TOKENS, ManualClock(0), LocalFiles(),
+        searches=searches_in(Path(source.found.place)),
+    ).asgi()  # fmt: skip
     found = []
     for route in app._app.routes:
         path = re.sub(r"\{(\w+)(?::\w+)?\}", lambda part: PARTS[part[1]], route.path)
         found += [(method, path) for method in sorted(route.methods - {"HEAD"})]
     return found
-
-
-@contextlib.contextmanager
-def running(
-    source: FixedSource, entrance: Entrance, certificate: Certificate | None = None
-) -> Iterator[int]:
-    """Serve it; yields the port."""
-    clock = ManualClock(0)
-    with ConsoleServer(
-        source, entrance, TOKENS, clock, LocalFiles(), certificate, searches(source)
-    ) as console:
-        yield int(console.address.rstrip("/").rpartition(":")[2])
 
 
 @pytest.fixture
@@ -83,7 +68,7 @@ def port(source: FixedSource) -> Iterator[int]:
 
 def ask(method: str, url: str, *, local: str = LOOPBACK, **headers: str) -> httpx.Response:
     """Ask from the address ``local``; certificates are taken as they are."""
-    transport = httpx.HTTPTransport(verify=_trusting(), local_address=local)
+    transport = httpx.HTTPTransport(verify=trusting(), local_address=local)
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     content = b"token=x&form=y" if method == "POST" else None
     if content is not None:
@@ -96,12 +81,6 @@ def ask(method: str, url: str, *, local: str = LOOPBACK, **headers: str) -> http
         if not answer.headers.get("content-type", "").startswith("text/event-stream"):
             answer.read()
         return answer
-
-
-def _trusting() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
 
 
 def sent(port: int, data: bytes) -> int:
@@ -129,25 +108,8 @@ def assert_answers(port: int) -> None:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Certificate:
-    """A certificate that nobody vouches for."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "console")])
-    first = datetime.datetime(2020, 1, 1)
-    signed = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name)
-        .public_key(key.public_key()).serial_number(1)
-        .not_valid_before(first).not_valid_after(first + datetime.timedelta(days=36_500))
-        .sign(key, hashes.SHA256())
-    )  # fmt: skip
-    found = Certificate(tmp_path / "chain.pem", tmp_path / "key.pem")
-    found.chain.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    found.key.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )  # fmt: skip
-    return found
+    """A certificate without a voucher."""
+    return own_certificate(tmp_path)
 
 
 def test_on_another_address_every_route_wants_a_token(
@@ -257,7 +219,7 @@ def test_no_route_takes_a_form_of_another_origin(source: FixedSource, port: int)
         (b"POST /enter HTTP/1.1", (b"Content-Length: " + b"9" * 4000,), b""),
     ],
 )  # fmt: skip
-def test_what_is_no_request_fails_nothing(
+def test_a_bad_request_fails_nothing(
     port: int, line: bytes, headers: tuple[bytes, ...], body: bytes
 ) -> None:
     code = sent(port, head(line, port, *headers) + body)
@@ -285,10 +247,10 @@ FORM = (b"Content-Type: application/x-www-form-urlencoded", b"Sec-Fetch-Site: sa
          b"token=x" + b"a" * 100_000),
     ],
 )  # fmt: skip
-def test_what_is_too_large_is_refused(
+def test_a_large_request_is_refused(
     port: int, expected: set[int], line: bytes, headers: tuple[bytes, ...], body: bytes
 ) -> None:
-    # Whoever is refused early may find the connection closed before all was sent.
+    # Who is refused early may find the connection closed before all was sent.
     assert sent(port, head(line, port, *headers) + body) in expected | {0}
     assert_answers(port)
 

@@ -64,7 +64,7 @@ def test_neighbours_of_one_region_share_a_part_where_segments_are_many() -> None
     assert len(by_segment(mixed)) <= 2 * PARTS_MAX
 
 
-def test_many_small_segments_behind_large_ones_leave_the_strip_to_scale() -> None:
+def test_many_small_segments_after_large_ones_leave_the_strip_to_scale() -> None:
     parts = parts_of((LogRegion.CLEAN, 10, GIB), (LogRegion.DIRTY, 50, 1000))
     (first,) = marks_of(parts, [("first dirty", 100)])
     assert WIDTH - WIDENED_MAX - ROUNDED <= first.x <= WIDTH

@@ -21,7 +21,7 @@ from tests.support.manual_clock import ManualClock
 
 def test_whose_a_token_is() -> None:
     given = [VIEWER, ACTOR, "", "x", VIEWER + " ", "\udcff"]
-    expected = [VisitorRole.VIEWER, VisitorRole.ACTOR, *[VisitorRole.NOBODY] * 4]
+    expected = [VisitorRole.VIEWER, VisitorRole.ACTOR, *[VisitorRole.STRANGER] * 4]
     assert expected == [TOKENS.role_of(each) for each in given]
 
 
@@ -68,7 +68,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str, mode: int, na
     assert VIEWER not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="no such file"):
         read_tokens(tmp_path / "none", needs_actor=False)
     with pytest.raises(InvalidError, match="directory"):
@@ -80,7 +80,7 @@ def test_sessions_are_bounded() -> None:
     first = sessions.begin(VIEWER)
     for _ in range(SESSIONS_MAX):
         sessions.begin(VIEWER)
-    assert VisitorRole.NOBODY is sessions.role(first, {})
+    assert VisitorRole.STRANGER is sessions.role(first, {})
     last = sessions.begin(ACTOR)
     assert VisitorRole.ACTOR is sessions.role(last, {})
     assert sessions.begin("wrong") is None

@@ -30,7 +30,7 @@ from keeplast.service.status import LastRound, State
 from keeplast.service.status_words import seconds_text
 from keeplast.survey.report import RoundReport
 from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
-from tests.support.daemon_world import Told
+from tests.support.daemon_world import Narrated
 from tests.support.manual_clock import ManualClock
 from tests.support.waiting import wait_until
 
@@ -80,7 +80,7 @@ def test_the_work_page_counts_what_waits_for_nothing(root: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_how_many_rounds_go_on_at_once_is_told_with_how_many_do(
+def test_the_limit_of_rounds_at_once_is_shown_with_their_number(
     slots: int, running: int, expected: str
 ) -> None:
     view = replace(view_of(), snapshot=Snapshot("here", 0, NOW_MS, 1, slots, ()))
@@ -100,14 +100,14 @@ def test_the_page_has_budgets_with_where_they_come_from(root: Path) -> None:
     assert "keeplast.toml, cluster" in text
 
 
-def test_what_a_round_would_free_is_told_by_the_share_of_the_last_one(root: Path) -> None:
+def test_the_bytes_a_round_would_free_follow_from_the_share_of_the_last_one(root: Path) -> None:
     view = directory_view(root)
     entry = next(e for e in view.status.partitions if e.partition == ONE)  # type: ignore[union-attr]
     cleanable = entry.log.figures.cleanable.cleanable_bytes  # type: ignore[union-attr]
     clean = entry.log.figures.cleanable.clean_bytes  # type: ignore[union-attr]
     words = anatomy.saving_words(entry, [])
     assert f"a round would clean {cleanable} B" in words
-    assert "no receipt tells" in words
+    assert "no receipt says" in words
     words = anatomy.saving_words(entry, [line(1, 100, 75)])
     about = round((cleanable + clean) / 4)
     assert (
@@ -122,7 +122,7 @@ def test_what_a_round_would_free_is_told_by_the_share_of_the_last_one(root: Path
     assert "a round would clean" in Site(FixedSource(view)).get("/log/orders/0").text
 
 
-def test_the_pages_have_the_verdict_beside_the_round(root: Path) -> None:
+def test_the_pages_have_the_verdict_next_to_the_round(root: Path) -> None:
     broken = replace(line(1, 2048, 1024), verdict="broken: winners 2026-11-23")
     view = replace(directory_view(root), receipts=(line(2, 2048, 1024), broken))
     site = Site(FixedSource(view))
@@ -136,7 +136,7 @@ def test_the_pages_have_the_verdict_beside_the_round(root: Path) -> None:
     assert "Verdict" not in plain.get("/work").text + plain.get("/log/orders/0").text
 
 
-def test_caps_of_a_live_cluster_are_told_with_what_was_used() -> None:
+def test_caps_of_a_live_cluster_are_shown_with_their_use() -> None:
     totals = AttachedTotals(
         swaps=3, swaps_max=500, metadata_records=40, metadata_records_max=20_000, requests=7,
         moved_bytes=4096, slow_downs=2, waited_seconds=61.5,
@@ -149,7 +149,7 @@ def test_caps_of_a_live_cluster_are_told_with_what_was_used() -> None:
     assert [] == work.cap_lines(replace(view, snapshot=None))
 
 
-def test_a_store_tells_the_rounds_of_every_host(tmp_path: Path) -> None:
+def test_a_store_shows_the_rounds_of_every_host(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'meta.db'}"
     for arguments in (
         ("copy", str(SAMPLE), url, "--new", "--objects", f"file://{tmp_path / 'objects'}",
@@ -224,7 +224,7 @@ def test_a_list_that_is_not_all_says_so(root: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_round_that_runs_is_not_its_own_last_round(root: Path) -> None:
     clock = ManualClock(NOW_MS)
-    live = LiveProgress(Told(), clock, Control(clock))
+    live = LiveProgress(Narrated(), clock, Control(clock))
     live.chosen((Choice(ONE, "overdue"),))
     view = directory_view(root)
     assert view.status is not None
@@ -237,9 +237,9 @@ def test_a_round_that_runs_is_not_its_own_last_round(root: Path) -> None:
         assert is_shown is (row.last_of != "the running one")
 
 
-def test_a_page_is_as_new_as_its_last_look_also_beside_a_round_of_hours(root: Path) -> None:
+def test_a_page_is_as_new_as_its_last_look_also_during_a_round_of_hours(root: Path) -> None:
     files, clock = LocalFiles(), ManualClock(NOW_MS)
-    live, shelf = LiveProgress(Told(), clock, Control(clock)), ReceiptShelf(files, None)
+    live, shelf = LiveProgress(Narrated(), clock, Control(clock)), ReceiptShelf(files, None)
 
     def look() -> Looked:
         return Looked(look_at_directory(select_partitions(root, files), files, clock.now_ms()))

@@ -71,7 +71,7 @@ function nameOf(element) {
 
 // Says false where the page stays for now.
 async function renew() {
-  // What came by POST stays: getting its address anew would lose it.
+  // What came by POST stays: a request for its address would lose it.
   if (document.body.hasAttribute("data-still")) return true;
   const field = document.activeElement;
   if (isPressed || (field && field.closest("main input, main select") && !field.closest("form[role=search]"))) return false;
@@ -82,7 +82,7 @@ async function renew() {
     sayLooked(Number(answer.headers.get("x-looked-ms")));
     return true;
   }
-  // Who must enter, or whose log is gone, is told so; what may pass is tried again.
+  // Who must enter, or whose log is gone, gets that page by a reload; what may pass is tried again.
   if (answer.redirected || [401, 403, 404].includes(answer.status)) return location.reload();
   if (!answer.ok) throw new Error(answer.statusText);
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -141,13 +141,13 @@ function sayLooked(at) {
 }
 
 // A strip's part in words, below it: screen readers hear its name anyway.
-function tell(event) {
+function showPart(event) {
   const part = event.target.closest ? event.target.closest(".strip.tall a") : null;
   const line = document.getElementById("segment");
   if (part && line) line.textContent = "Selected segment: " + part.firstElementChild.textContent;
 }
-document.addEventListener("focusin", tell);
-document.addEventListener("pointerover", tell);
+document.addEventListener("focusin", showPart);
+document.addEventListener("pointerover", showPart);
 
 // How far a round is, wherever it is shown.
 function showRound(each) {
@@ -176,7 +176,7 @@ function span(milliseconds) {
   return rest ? words + " " + rest + " " + less : words;
 }
 
-// What is to come is told to the nearest of the second unit, as the page that was made has it.
+// What is to come is shown to the nearest of the second unit, as the page that was made has it.
 function nearest(milliseconds) {
   const at = UNITS.findIndex((unit) => milliseconds >= unit[1]);
   const part = at + 1 < UNITS.length ? UNITS[at + 1][1] : 1000;
@@ -226,7 +226,7 @@ function heard(event) {
 }
 
 // How the page stays new: by events, or where there are none for it, by the clock. A browser opens
-// few connections to one place: a tab that nobody sees holds none.
+// few connections to one place: a tab out of sight holds none.
 const RELOAD_SECONDS = Number(document.body.dataset.reload) || 10;
 let stream = null;
 let timer = null;

@@ -1,9 +1,9 @@
 """A store that is copied from a running broker's directory ends up with what the broker serves.
 
-The broker cleans five times a second, ``run --data-dir`` copies and cleans beside it, and what
+The broker cleans five times a second, ``run --data-dir`` copies and cleans next to it, and what
 the store has is served by another broker to a real consumer. One topic keeps tombstones for as
 long as a copy needs, and nothing of it is ever replaced; the other one drops them at once.
-``make beside-a-broker ARGS='--beside-seconds 600'`` is the long form.
+``make beside-a-broker ARGS='--store-seconds 600'`` is the long form.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Load:
             changes: dict[bytes, bytes | None] = {}
             is_aborted = self._dice.randrange(3) == 0
             for _ in range(self._dice.randrange(1, 12)):
-                # Some keys are deleted and never come back, so that only a tombstone tells of it.
+                # Some keys are deleted and never come back, so that only a tombstone shows it.
                 key = b"%d" % (self.sent // 400 * KEYS + self._dice.randrange(KEYS))
                 is_deleted = self._dice.randrange(2) == 0
                 value = b"%s of %d %s" % (
@@ -133,22 +133,22 @@ def rounds_of(broker: Broker) -> list[str]:
     return [match[1] for match in map(CLEANED.search, broker.lines("INFO")) if match]
 
 
-def copies_of(told: str) -> tuple[dict[str, int], dict[str, int]]:
+def copies_of(output: str) -> tuple[dict[str, int], dict[str, int]]:
     """Return how often each topic was copied, and how often replaced."""
-    copied = {topic: len(re.findall(rf"{topic}-0 +copied", told)) for topic in RETENTION_MS}
-    return copied, {topic: told.count(f"{topic}-0  replaced by") for topic in RETENTION_MS}
+    copied = {topic: len(re.findall(rf"{topic}-0 +copied", output)) for topic in RETENTION_MS}
+    return copied, {topic: output.count(f"{topic}-0  replaced by") for topic in RETENTION_MS}
 
 
-def has_happened(broker: Broker, told: str) -> bool:
+def has_happened(broker: Broker, output: str) -> bool:
     """Say whether the broker has cleaned both topics, and the store has seen both ways to go on."""
-    copied, replaced = copies_of(told)
+    copied, replaced = copies_of(output)
     return set(RETENTION_MS) <= set(rounds_of(broker)) and min(copied[STEADY], replaced[HASTY]) > 0
 
 
-def test_what_a_store_has_is_what_its_broker_serves(
+def test_a_store_has_the_records_that_its_broker_serves(
     tmp_path: Path, version: str, request: pytest.FixtureRequest
 ) -> None:
-    seconds = float(request.config.getoption("--beside-seconds") or 10)
+    seconds = float(request.config.getoption("--store-seconds") or 10)
     url = f"sqlite:///{tmp_path / 'meta.db'}"
     store = ["--store", url]
     new = ["--new", "--objects", str(tmp_path / "objects")]
@@ -187,19 +187,19 @@ def test_what_a_store_has_is_what_its_broker_serves(
         served = {topic: read(broker, topic) for topic in RETENTION_MS}
         broker.stop()
     keeplast("copy", str(broker.data), url, *new, *topics)
-    told = err.read_text()
-    copied, replaced = copies_of(told)
+    output = err.read_text()
+    copied, replaced = copies_of(output)
     print(
         f"{version}: {load.sent} records, {load.aborted} transactions aborted in {seconds:g} s; "
         f"rounds of the broker {rounds.count(STEADY)} and {rounds.count(HASTY)}, copies {copied}, "
         f"replaced {replaced}"
     )
-    assert "refused" not in told, told
-    assert "interrupted" not in told, told
-    assert "skipped until" not in told, told
-    assert 0 == replaced[STEADY], told
+    assert "refused" not in output, output
+    assert "interrupted" not in output, output
+    assert "skipped until" not in output, output
+    assert 0 == replaced[STEADY], output
     assert min(rounds.count(topic) for topic in RETENTION_MS) > 0
-    assert min(copied[STEADY], replaced[HASTY]) > 0, told
+    assert min(copied[STEADY], replaced[HASTY]) > 0, output
     keeplast("verify", url)
     keeplast("export", url, "--as", "log", "--to", str(tmp_path / "export"))
     shutil.copytree(broker.root, tmp_path / "other")

@@ -1,4 +1,4 @@
-"""A copy beside a cleaner that is not ours misses no delete and shows no aborted record."""
+"""A copy next to a cleaner that is not ours misses no delete and shows no aborted record."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_round_that_began_before_the_log_was_replaced_publishes_nothing(tmp_pa
     assert 0 == log.state.first_dirty()
 
 
-def test_what_was_replaced_waits_out_its_grace(tmp_path: Path) -> None:
+def test_replaced_objects_wait_out_their_grace(tmp_path: Path) -> None:
     log = with_a_delete(tmp_path)
     (before,) = log.state.routes
     drop_deletes(log)
@@ -255,7 +255,7 @@ def test_a_retention_that_was_lowered_counts(tmp_path: Path) -> None:
     assert {b"a": b"1", b"b": b"1"} == log.exported().final_values()
 
 
-def test_a_retention_that_nobody_told_of_is_known_by_the_horizons_it_left(tmp_path: Path) -> None:
+def test_an_unnamed_retention_is_known_by_the_horizons_it_left(tmp_path: Path) -> None:
     log = with_a_delete(tmp_path)
     log.put_segment((b"z", None))
     log.topic = replace(COMPACT, delete_retention_ms=HOUR_MS)
@@ -345,7 +345,7 @@ def test_only_so_many_directories_are_remembered(tmp_path: Path) -> None:
     assert log.store.visits(PARTITION, log.visits_id()).entries
 
 
-def test_another_replica_tells_nothing_of_this_ones_cleaning(tmp_path: Path) -> None:
+def test_another_replica_shows_nothing_of_this_ones_cleaning(tmp_path: Path) -> None:
     log = with_a_delete(tmp_path)
     drop_deletes(log)
     log.clock.advance(-DAY_MS)  # In time by what is known of the first directory.
@@ -471,7 +471,7 @@ def test_what_was_merged_across_the_high_watermark_is_taken_up_to_it_before_its_
     assert () == log.tiered.verify(PARTITION)
 
 
-def test_a_copy_before_its_time_is_over_takes_what_is_replicated_behind_whole_segments_too(
+def test_a_copy_before_its_time_is_over_takes_replicated_records_after_whole_segments_too(
     tmp_path: Path,
 ) -> None:
     log = with_a_delete(tmp_path)

@@ -70,7 +70,7 @@ ROUNDS = {
 
 
 @dataclass
-class Told:
+class ExaminedLog:
     """One log, what was ever written to it, and what was looked at."""
 
     root: Path
@@ -83,7 +83,9 @@ class Told:
     """How far what was found had been cleaned."""
 
     @classmethod
-    def make(cls, root: Path, keys: Mapping[int, str], topic: TopicConfig, free_bytes: int) -> Told:
+    def make(
+        cls, root: Path, keys: Mapping[int, str], topic: TopicConfig, free_bytes: int
+    ) -> ExaminedLog:
         history = [(base + at, key.encode()) for base, each in keys.items()
                    for at, key in enumerate(each)]  # fmt: skip
         segments = {
@@ -156,12 +158,12 @@ class Told:
         self.ends.add(cleaned_to)
         for end in range(LOG_END + 1):
             try:
-                told_to = end_of_state(view, end, None, files, clock)
+                shown_to = end_of_state(view, end, None, files, clock)
             except RefusedError:
                 assert not is_settled or end < cleaned_to, f"{where}: {end}"
                 continue
-            told = {record.key: offset for offset, record in left.items() if offset < told_to}
-            assert {key: offset for offset, key in self.history if offset < end} == told, (
+            shown = {record.key: offset for offset, record in left.items() if offset < shown_to}
+            assert {key: offset for offset, key in self.history if offset < end} == shown, (
                 f"{where}: {end}"
             )
             assert not is_settled or end >= cleaned_to, f"{where}: {end}"
@@ -184,10 +186,10 @@ def in_waves(monkeypatch: pytest.MonkeyPatch) -> None:
         ("from both", "merged"),
     ],
 )
-def test_behind_every_crash_of_a_round_no_state_is_told_wrong(
+def test_after_every_crash_of_a_round_no_state_is_shown_wrong(
     tmp_path: Path, keys: str, how: str
 ) -> None:
-    log = Told.make(tmp_path, KEYS_OF_SEGMENTS[keys], *ROUNDS[how])
+    log = ExaminedLog.make(tmp_path, KEYS_OF_SEGMENTS[keys], *ROUNDS[how])
     for started in log.crash(log.before, log.clean):
         again = CrashingFiles(started)
         log.clean(again)
@@ -198,10 +200,10 @@ def test_behind_every_crash_of_a_round_no_state_is_told_wrong(
 
 
 @pytest.mark.parametrize("crashes_in", ["clean", "undo"])
-def test_what_was_undone_is_told_again(tmp_path: Path, crashes_in: str) -> None:
+def test_an_undone_state_is_shown_again(tmp_path: Path, crashes_in: str) -> None:
     topic, free_bytes = ROUNDS["waves" if crashes_in == "clean" else "merged"]
     kept = replace(topic, undo_retention_ms=DAY_MS)
-    log = Told.make(tmp_path, KEYS_OF_SEGMENTS["from both"], kept, free_bytes)
+    log = ExaminedLog.make(tmp_path, KEYS_OF_SEGMENTS["from both"], kept, free_bytes)
     if crashes_in == "clean":
         found = log.crash(log.before, log.clean, limit=1)
     else:
@@ -217,11 +219,13 @@ def test_what_was_undone_is_told_again(tmp_path: Path, crashes_in: str) -> None:
         assert CLEANED_FOR not in undone.image()[log.path]
 
 
-def test_without_the_note_a_state_would_be_told_that_never_was(
+def test_without_the_note_a_state_that_never_was_would_be_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The examination is worth something: nothing else tells of such a round."""
-    log = Told.make(tmp_path, KEYS_OF_SEGMENTS["from the clean section"], *ROUNDS["one wave"])
+    """The examination is worth something: nothing else shows such a round."""
+    log = ExaminedLog.make(
+        tmp_path, KEYS_OF_SEGMENTS["from the clean section"], *ROUNDS["one wave"]
+    )
     monkeypatch.setattr("keeplast.log.checkpoints.cleaned_for", lambda *_: None)
     with pytest.raises(AssertionError, match=r"operation .*: 4"):
         log.crash(log.before, log.clean)

@@ -1,4 +1,4 @@
-"""A cluster that tells of consumer groups, as a client sees it: what it says, and how often."""
+"""A cluster that knows consumer groups, as a client sees it: what it says, and how often."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keeplast.model.partition import TopicPartition
 
 
 @dataclass(slots=True)
-class ToldGroups:
+class GroupCluster:
     """Topics by name and commits by group; an error in the place of either is raised.
 
     ``asked`` are the names of what was asked for, in order.

@@ -42,9 +42,6 @@ def last_records(
     return np.array(sorted(rows), np.int64).reshape(-1, 3)
 
 
-_IN_ORDER = attrgetter("first_offset", "producer_id", "last_offset", "last_stable_offset")
-"""All of an aborted transaction: an index into one order of them is one into another."""
-
 SLOTS_MIN = 256
 REPLAYED_AT_ONCE = 4096
 """Events replayed in one step: each step reserves a slot for each of its events."""
@@ -77,7 +74,8 @@ class TransactionState:
         """Take what was aborted; once, and before the first event."""
         invariant(not self.knows_aborted, "a pass is given aborted transactions twice")
         self.knows_aborted = True
-        self.aborted = tuple(sorted(set(aborted), key=_IN_ORDER))
+        in_order = attrgetter("first_offset", "producer_id", "last_offset", "last_stable_offset")
+        self.aborted = tuple(sorted(set(aborted), key=in_order))
         self._keys = aborted_keys(self.aborted)
 
     def copy(self) -> TransactionState:
@@ -189,8 +187,11 @@ def no_events() -> NDArray[np.int64]:
 
 
 def aborted_keys(aborted: Iterable[AbortedTransaction]) -> NDArray[np.int64]:
-    """Return (first offset, producer id) of each, ascending, as the kernels take them."""
-    keys = [(txn.first_offset, txn.producer_id) for txn in sorted(set(aborted), key=_IN_ORDER)]
+    """Return (first offset, producer id) of each, as the kernels take them.
+
+    They stay in the order of ``aborted``, which ascends: an index into one is one into the other.
+    """
+    keys = [(txn.first_offset, txn.producer_id) for txn in aborted]
     return np.array(keys, np.int64).reshape(-1, 2)
 
 

@@ -60,11 +60,10 @@ def find_problem(entries: Entries, log_size_bytes: int) -> str | None:
     """Return why an index cannot belong to a log of that size, or None when nothing is wrong."""
     if len(entries) == 0:
         return None
+    if entries.min() < 0:
+        return f"negative value. entry={_first(entries.min(axis=1) < 0)}"
     falling = entries[1:] <= entries[:-1]
-    # Where both columns ascend the first entry has the least of each.
-    if np.count_nonzero(falling) or min(entries[0].tolist()) < 0:
-        if entries.min() < 0:
-            return f"negative value. entry={_first(entries.min(axis=1) < 0)}"
+    if falling.any():
         column = 0 if falling[:, 0].any() else 1
         name = ("offset", "position")[column]
         return f"{name}s do not ascend. entry={_first(falling[:, column]) + 1}"

@@ -68,15 +68,14 @@ def find_problem(entries: Entries, log_size_bytes: int) -> str | None:
     """Return why an index cannot belong to a log of that size, or None when nothing is wrong."""
     if len(entries) == 0:
         return None
-    # Where both columns ascend the first entry has the least of each.
-    falling = entries[1:] <= entries[:-1]
-    falling[:, 1] = entries[1:, 1] < entries[:-1, 1]
-    if np.count_nonzero(falling) or min(entries[0].tolist()) < 0:
-        if entries.min() < 0:
-            return f"negative value. entry={_first(entries.min(axis=1) < 0)}"
-        column = 0 if falling[:, 0].any() else 1
-        words = ("timestamps do not ascend", "offsets descend")[column]
-        return f"{words}. entry={_first(falling[:, column]) + 1}"
+    if entries.min() < 0:
+        return f"negative value. entry={_first(entries.min(axis=1) < 0)}"
+    falling = entries[1:, 0] <= entries[:-1, 0]
+    if falling.any():
+        return f"timestamps do not ascend. entry={_first(falling) + 1}"
+    falling = entries[1:, 1] < entries[:-1, 1]
+    if falling.any():
+        return f"offsets descend. entry={_first(falling) + 1}"
     if log_size_bytes == 0:
         return "entries for an empty log. entry=0"
     return None

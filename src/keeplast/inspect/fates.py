@@ -164,16 +164,9 @@ class KeyRounds:
         table = self._place(left)
         w.standings[:count] = UNKNOWN
         if verdicts.mark_looked_up(
-            table,
-            0,
-            count,
-            terms.bound - 1,
-            self._ranking.has_versions,
-            w.offsets,
-            w.flags,
-            w.standings,
-            w.marks,
-        ):
+            table, 0, count, terms.bound - 1, self._ranking.has_versions, w.offsets, w.flags,
+            w.standings, w.marks,
+        ):  # fmt: skip
             block = self._ranking.block_of(count, w)
             key_map.find(block, w.starts, w.block_rows, w.standings)
         gone: dict[int, RecordVerdict] = {}

@@ -169,16 +169,9 @@ class SourceReader:
         first, last = part.first, part.last
         map_latest = c.end_offset - 1
         if part.hashed and verdicts.mark_looked_up(
-            table,
-            first,
-            last,
-            map_latest,
-            c.ranking.has_versions,
-            w.offsets,
-            w.flags,
-            w.standings,
+            table, first, last, map_latest, c.ranking.has_versions, w.offsets, w.flags, w.standings,
             w.marks,
-        ):
+        ):  # fmt: skip
             c.ranking.read_versions(window, part, w)
             block = c.ranking.block_of(part.rows, w)
             self._finder.find(block, w.starts, w.block_rows, w.standings)

@@ -48,12 +48,9 @@ def release_command(hold: HoldLimit, place: str) -> str:
     return f"keeplast hold release {shlex.quote(place)} {shlex.quote(hold.name)}"
 
 
-def release_words(hold: HoldLimit, place: str) -> str:
-    """Say which hold keeps rounds from what is overdue, and what ends it."""
-    return (
-        f"it is overdue, and the hold {hold.name} keeps rounds from it; to end the hold: "
-        f"{release_command(hold, place)}"
-    )
+def release_words(hold: HoldLimit) -> str:
+    """Say which hold keeps rounds from what is overdue; :func:`release_command` is to follow."""
+    return f"it is overdue, and the hold {hold.name} keeps rounds from it; to end the hold"
 
 
 def skipped_words(error_class: str | None) -> str:

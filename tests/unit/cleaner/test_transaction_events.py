@@ -41,7 +41,7 @@ def open_of(state: TransactionState) -> dict[int, int]:
 
 
 def events_of(known: list[AbortedTransaction], window: Window) -> list[tuple[int, ...]]:
-    lister = EventLister(aborted_keys(known))
+    lister = EventLister(aborted_keys(TransactionState(known).aborted))
     assert lister.add(window.data, window.data, window.table, 0, window.batches) is None
     return [tuple(event) for event in lister.events().tolist()]
 
@@ -70,7 +70,7 @@ def test_both_folds_agree_also_where_indexes_contradict_the_log(
         data = b"".join(batch(offset + i, step) for i, step in enumerate(steps))
         offset += len(steps)
         assert follow(along, window_of(data)) == follow(entry.copy(), window_of(data))
-        lister = EventLister(aborted_keys(known))
+        lister = EventLister(aborted_keys(TransactionState(known).aborted))
         window = window_of(data)
         assert lister.add(window.data, window.data, window.table, 0, window.batches) is None
         replayed.replay(lister.events())

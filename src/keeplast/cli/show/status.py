@@ -27,6 +27,7 @@ from keeplast.model.text import format_bytes, format_count, printable, relative_
 from keeplast.service.status import PartitionStatus, PlaceStatus, State
 from keeplast.service.status_words import (
     detail_lines,
+    release_command,
     release_words,
     shown_state,
     state_words,
@@ -186,7 +187,8 @@ def _own_parts(
     """Yield why a partition is in its state and, with details, all that is known of it."""
     yield Text(printable(f"{each.partition}: {each.reason}"))
     if each.hold is not None:
-        yield Text(printable(f"  {release_words(each.hold, address)}"))
+        command = release_command(each.hold, address)
+        yield Text(printable(f"  {release_words(each.hold)}: {command}"))
     if not has_details:
         return
     if each.stored is None:

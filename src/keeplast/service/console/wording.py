@@ -176,8 +176,7 @@ def remedy_of(view: ConsoleView, each: PartitionStatus) -> tuple[Step, ...]:
     """
     place, partition = place_head(view)["place"], each.partition
     if each.hold is not None:
-        command = release_command(each.hold, place)
-        return ((release_words(each.hold, place).removesuffix(f": {command}"), command),)
+        return ((release_words(each.hold), release_command(each.hold, place)),)
     if each.is_overdue and isinstance(each.decision, NothingBelow):
         return _HELD.get(type(each.decision.limit), ())
     is_damage = isinstance(each.error, CorruptError) and each.state is State.UNREADABLE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keeplast.config.layers import file_layer, file_problems
@@ -48,6 +48,15 @@ def documents(draw: st.DrawFn) -> tuple[str, dict[str | None, dict[str, str]]]:
     return "\n".join(lines) + draw(st.sampled_from(["", "\n", "\n\n"])), tables
 
 
+@example(
+    document=(
+        '[topic."ü"]\nsegment.ms = 1\n"preallocate" = true\nsegment.bytes = 14\n',
+        {"ü": {"segment.ms": "1", "preallocate": "true", "segment.bytes": "14"}},
+    ),
+    topic="ü",
+    values={},
+    gone={"segment.ms", "preallocate", "segment.bytes"},
+).via("tomlkit lost its place in dotted keys that another parts")
 @settings(max_examples=examples(150))
 @given(
     document=documents(),

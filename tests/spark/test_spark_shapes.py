@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
+from pyspark import RDD, Broadcast, SparkContext
 
 from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.cleaner.transactions import TransactionState
@@ -188,6 +189,18 @@ def test_notes_are_enough_where_all_is_dirty_and_nothing_aborted(
         cut = dict.fromkeys(OF_THE_SHAPE, 0)
         assert replace(expected, **cut) == replace(actual, **cut)
         assert 0 < actual.messages_written < actual.messages_read
+
+
+def test_what_sends_keys_is_kept_until_the_last_job_that_may_send_them_once_more(
+    spark_runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    collect, drop = RDD.collect, Broadcast.unpersist
+    monkeypatch.setattr(RDD, "collect", lambda rdd: (done.append("job"), collect(rdd))[1])
+    monkeypatch.setattr(Broadcast, "unpersist", lambda sent: (done.append("drop"), drop(sent))[1])
+    bucketed = Altered(spark_runner, ShapeChoice(Shape.BUCKET, 5), as_surveyed)
+    cleaned(bucketed, write_mixed_log(tmp_path), SMALL_SEGMENTS, 0)
+    assert ["job", "drop"] == [what for what, _ in groupby(done)]
 
 
 def test_spark_shows_what_a_job_does_and_of_which_partition(

@@ -196,17 +196,19 @@ def _rewritten(text: str, gone: set[str], values: Mapping[str, Value], topic: st
     if table is None:
         return _with_new_table(text, values, topic)
     places = dict(_places(table, ""))
-    # Values first: tomlkit finds none of them any more in a dotted table that has lost a key.
     for key, value in values.items():
         if key in places:
             holder, name = places[key]
             holder[name] = _toml_value(value)
         else:
             _append(table, key, _toml_value(value))
-    for key in gone:
-        holder, name = places[key]
-        del holder[name]
-    return tomlkit.dumps(document)
+    if not gone:
+        return tomlkit.dumps(document)
+    # A key a reading: tomlkit finds others no more in a dotted table that has lost one.
+    key = min(gone)
+    holder, name = places[key]
+    del holder[name]
+    return _rewritten(tomlkit.dumps(document), gone - {key}, {}, topic)
 
 
 def _places(table: Any, prefix: str) -> Iterator[tuple[str, tuple[Any, str]]]:

@@ -137,20 +137,23 @@ class Jobs:
         if not waves.are_any:
             run_jointly(self._context, rounds, self._slots, self._worker, self._news)
         by_number = {each.task.number: each for each in rounds}
+        sent: list[Broadcast[Any]] = []
         try:
             while any(not each.round.is_done for each in rounds):
                 known = self._context.broadcast({n: each.task for n, each in by_number.items()})
-                try:
-                    self._do_units(by_number, known)
-                    self._do_filters(by_number, known)
-                    self._do_buckets(by_number, known)
-                finally:
-                    known.unpersist()
+                sent.append(known)
+                self._do_units(by_number, known)
+                self._do_filters(by_number, known)
+                self._do_buckets(by_number, known)
                 for each in rounds:
                     each.advance(self._context)
                 if waves.are_done:
                     yield from waves.results()
         finally:
+            # Not before: a lost executor takes keys along that an earlier stage sent, and an
+            # executor that reads them again would look for the file of what it has dropped.
+            for known in sent:
+                known.unpersist()
             for each in rounds:
                 each.forget()
         for each in rounds:

@@ -88,7 +88,7 @@ class KafkaCleaner:
                     "config": {"segment.bytes": workload.segment_bytes},
                     "map_bytes": max(KEY_MAP_BYTES_MIN, needed),
                     "load_factor": LOAD_FACTOR,
-                    "rounds": [{"now": NOW_MS}],
+                    "rounds": [{"now": NOW_MS, "first_dirty": log.first_dirty}],
                 },
             }
         )
@@ -131,6 +131,7 @@ class Keeplast:
                 *("--value-bytes", str(workload.value_bytes)),
                 *("--records-per-batch", str(workload.records_per_batch)),
                 *("--codec", str(int(workload.codec))),
+                *("--first-dirty", str(log.first_dirty)),
                 *self._options,
             ],
             check=True,

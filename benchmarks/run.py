@@ -53,6 +53,8 @@ def marks(mark_bytes: int) -> Iterator[Row]:
     yield Row(Workload("100 KB", 100_000, 1, Codec.NONE, mark_bytes), goal=2.5)
     zstd = Workload("1 KB zstd", 1000, 140, Codec.ZSTD, mark_bytes)
     yield Row(zstd, goal=1.5, goal_of_all_cores=2.8)
+    skewed = Workload("1 KB zstd, skewed", 1000, 16, Codec.ZSTD, mark_bytes, is_skewed=True)
+    yield Row(skewed, goal=2.0)
     roomy = Workload("1 KB zstd, memory 4g", 1000, 140, Codec.ZSTD, mark_bytes)
     yield Row(roomy, goal=1.9, memory_bytes=LARGE_MEMORY_BYTES)
     every_key_once = Workload(

@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--value-bytes", type=int, required=True)
     parser.add_argument("--records-per-batch", type=int, required=True)
     parser.add_argument("--codec", type=int, required=True)
+    parser.add_argument("--first-dirty", type=int, default=0)
     parser.add_argument("--memory-bytes", type=int, required=True)
     parser.add_argument("--runner", choices=("local", "spark"), required=True)
     parser.add_argument("--cores", type=int, required=True)
@@ -73,7 +74,11 @@ def main() -> None:
         started = time.perf_counter()
         own = time.process_time()
         done = clean_once(
-            coordinator, arguments.data_directory, arguments.segment_bytes, arguments.memory_bytes
+            coordinator,
+            arguments.data_directory,
+            arguments.segment_bytes,
+            arguments.memory_bytes,
+            first_dirty=arguments.first_dirty,
         )
         seconds = time.perf_counter() - started
         own = time.process_time() - own
@@ -110,6 +115,8 @@ def clean_once(
     segment_bytes: int,
     memory_bytes: int,
     shape: Shape | None = None,
+    *,
+    first_dirty: int = 0,
 ) -> RoundReport:
     """Clean the one log below ``data_directory``; return its last round."""
     partition = TopicPartition(TOPIC, 0)
@@ -122,6 +129,7 @@ def clean_once(
             memory_bytes=memory_bytes,
             force=True,
             shape=shape,
+            first_dirty_offset=first_dirty,
         )
     )
     return report.partitions[0].rounds[-1]

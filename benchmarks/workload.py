@@ -2,9 +2,10 @@
 
 A log consists of equal batches of records of one size. Keys are drawn uniformly, with
 ``records_per_key`` records for each on average, so that survivors are spread over the whole log
-with most of them near its end; with 1, every record has a key of its own. Values are drawn from a
-dictionary of words, so that every codec finds something. The same workload always gives the same
-bytes.
+with most of them near its end; with 1, every record has a key of its own. A skewed log has what
+Zipf's law with exponent 1 leaves of a long history: a clean section in the order of the keys' last
+records, and then records of a tenth of the keys. Values are drawn from a dictionary of words, so
+that every codec finds something. The same workload always gives the same bytes.
 
 The segments carry the indexes that a broker would have written (rule F3 of the cleaner, which is
 the rule of an append as well), and an empty active segment ends the log.
@@ -13,7 +14,7 @@ the rule of an append as well), and an empty active segment ends the log.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -50,17 +51,23 @@ class Workload:
     log_bytes: int
     segment_bytes: int = 256 << 20
     records_per_key: int = 2
+    is_skewed: bool = False
+    """Leaves ``records_per_key`` aside."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenLog:
-    """What was written: the partition directory and the facts a measurement relates to."""
+    """What was written: the partition directory and the facts a measurement relates to.
+
+    ``first_dirty`` is where the clean section ends, exclusive; 0 without one.
+    """
 
     path: Path
     records: int
     keys: int
     log_bytes: int
     largest_batch_bytes: int
+    first_dirty: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +88,7 @@ def write_log(
     template = _template(workload)
     random = np.random.default_rng(seed)
     words = _words(random)
-    estimate = _estimated_records(workload, template, words)
-    keys = max(1, estimate // workload.records_per_key)
+    keys = _Keys(workload, random, _estimated_records(workload, template, words))
     segment: _Segment | None = None
     base_offset = written_bytes = largest = 0
     while written_bytes < workload.log_bytes:
@@ -103,9 +109,14 @@ def write_log(
     # As after a clean shutdown; without it a start would replay the log for its producers.
     (partition / segment_file(base_offset, SNAPSHOT)).write_bytes(producer_snapshot.encode(()))
     uncompressed = int(template.data.size)
-    if workload.records_per_key == 1:
-        keys = base_offset
-    return WrittenLog(partition, base_offset, keys, written_bytes, max(largest, uncompressed))
+    return WrittenLog(
+        partition,
+        base_offset,
+        keys.count or base_offset,
+        written_bytes,
+        max(largest, uncompressed),
+        keys.first_dirty,
+    )
 
 
 def _words(random: np.random.Generator) -> NDArray[np.uint8]:
@@ -139,7 +150,9 @@ def _template(workload: Workload) -> _Template:
 
 def _estimated_records(workload: Workload, template: _Template, words: NDArray[np.uint8]) -> int:
     """Return about how many records fill the log; the number of keys follows from it."""
-    sample = _block(workload, template, words, np.random.default_rng(0), 1 << 20, 0, limit=64)
+    random = np.random.default_rng(0)
+    keys = _Keys(replace(workload, is_skewed=False), random, 1 << 20)
+    sample = _block(workload, template, words, random, keys, 0, limit=64)
     mean = sum(len(batch) for batch in sample) / len(sample)
     return int(workload.log_bytes / mean) * workload.records_per_batch
 
@@ -149,7 +162,7 @@ def _block(
     template: _Template,
     words: NDArray[np.uint8],
     random: np.random.Generator,
-    keys: int,
+    keys: _Keys,
     base_offset: int,
     *,
     limit: int = 1 << 30,
@@ -159,10 +172,7 @@ def _block(
     count = min(limit, max(1, BLOCK_BYTES // size))
     per_batch = workload.records_per_batch
     rows = np.tile(template.data, (count, 1))
-    if workload.records_per_key == 1:
-        ids = np.arange(base_offset, base_offset + count * per_batch).reshape(count, per_batch)
-    else:
-        ids = random.integers(0, keys, size=(count, per_batch))
+    ids = keys.drawn(base_offset, count * per_batch).reshape(count, per_batch)
     powers = 10 ** np.arange(KEY_BYTES - 1, -1, -1, dtype=np.int64)
     word_count = -(-workload.value_bytes // WORD_BYTES)
     for i in range(per_batch):
@@ -174,6 +184,43 @@ def _block(
     return [
         _finished(row, workload, base_offset + index * per_batch) for index, row in enumerate(rows)
     ]
+
+
+class _Keys:
+    """Draws the key of each record. ``count`` is how many there are, 0 for one a record."""
+
+    def __init__(self, workload: Workload, random: np.random.Generator, records: int) -> None:
+        """Prepare for about so many ``records``."""
+        self._random = random
+        self._sequence: NDArray[np.int64] | None = None
+        self.first_dirty = 0
+        if workload.is_skewed:
+            # With the sizes of our logs a third of as many records has a tenth of the keys.
+            batches = records * 3 // 4 // workload.records_per_batch
+            self.count = self.first_dirty = max(1, batches) * workload.records_per_batch
+            self._sequence = _skewed(random, self.count, records)
+        else:
+            is_once = workload.records_per_key == 1
+            self.count = 0 if is_once else max(1, records // workload.records_per_key)
+
+    def drawn(self, base_offset: int, count: int) -> NDArray[np.int64]:
+        """Return the keys of ``count`` records from ``base_offset`` on."""
+        if self._sequence is not None:
+            places = np.arange(base_offset, base_offset + count) % len(self._sequence)
+            return self._sequence[places]
+        if not self.count:
+            return np.arange(base_offset, base_offset + count)
+        return self._random.integers(0, self.count, size=count)
+
+
+def _skewed(random: np.random.Generator, keys: int, records: int) -> NDArray[np.int64]:
+    """Return each of ``keys`` by the place of its last record in a history, and further draws."""
+    reach = np.cumsum(1 / np.arange(1, keys + 1))
+    draws = np.searchsorted(reach, random.uniform(0, reach[-1], size=4 * keys + records))
+    last = np.full(keys, -1)
+    last[draws[: 4 * keys]] = np.arange(4 * keys)
+    ranks = np.concatenate([np.argsort(last, kind="stable"), draws[4 * keys :]])
+    return np.take(random.permutation(keys), ranks)
 
 
 def _finished(row: NDArray[np.uint8], workload: Workload, base_offset: int) -> memoryview | bytes:
